@@ -1,0 +1,1 @@
+"""dfmeta: instance metadata for every guest on an Open vSwitch host."""

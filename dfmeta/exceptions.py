@@ -1,0 +1,121 @@
+"""The one tree of dfmeta's errors.
+
+Each class states one cause as a sentence with named fields; the fields stay on the instance, so
+that a caller can act on the cause and a log line can name it without parsing text.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DfmetaError(Exception):
+    """Root of the tree.
+
+    :param fields: the values that the class's ``sentence`` names; kept as ``self.fields`` and
+        reachable as attributes.
+    """
+
+    sentence: ClassVar[str] = "dfmeta failed"
+
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+        super().__init__(self.sentence.format(**fields))
+
+    def __getattr__(self, name: str) -> object:
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(name)
+
+
+class ConfigError(DfmetaError):
+    """A value in the configuration is wrong; the daemon ends with exit status 2."""
+
+    sentence = "option {option} = {value!r} is wrong: {cause}. {remedy}"
+
+
+class StartError(DfmetaError):
+    """The host lacks something that the daemon cannot start without; exit status 2."""
+
+    sentence = "cannot start: {cause}. {remedy}"
+
+
+class AlreadyRunningError(DfmetaError):
+    """Another daemon already serves this bridge."""
+
+    sentence = "another dfmeta-agent already serves {bridge} (it holds {lock}). Stop it first"
+
+
+class PacketError(DfmetaError):
+    """A frame is not what its place in the pipeline promises."""
+
+    sentence = "{layer}: {cause}"
+
+
+class PipelineError(DfmetaError):
+    """A flow does something that its table does not declare; a programming error."""
+
+    sentence = "table {table}: {cause}"
+
+
+class KeyRangeError(DfmetaError):
+    """An endpoint or a slot that has no key."""
+
+    sentence = "no key for ofport {ofport}, VID {vid}, slot {slot}: {cause}"
+
+
+class SwitchError(DfmetaError):
+    """The switch refused a message."""
+
+    sentence = "the switch refused {what}: {cause}"
+
+
+class SwitchTimeoutError(DfmetaError):
+    """The switch did not confirm a batch in time."""
+
+    sentence = "the switch did not confirm {what} within {seconds} s"
+
+
+class NotConnectedError(DfmetaError):
+    """There is no connection to the switch at the moment; a new one is being made."""
+
+    sentence = "not connected to {bridge}"
+
+
+class OvsdbError(DfmetaError):
+    """A transaction on the Open vSwitch database failed."""
+
+    sentence = "OVSDB at {connection}: {cause}"
+
+
+class HostError(DfmetaError):
+    """The kernel refused an address, a rule or a route."""
+
+    sentence = "{what} on {device}: {cause}"
+
+
+class BackendError(DfmetaError):
+    """The backend gave no answer that could be passed on."""
+
+    sentence = "{backend}: {cause}"
+
+
+class BackendUnreachableError(BackendError):
+    """No byte of the request can have been acted on: it may be sent again."""
+
+
+class BackendTimeoutError(BackendError):
+    """The request was sent and the answer did not come in time."""
+
+
+class StoreError(DfmetaError):
+    """The store could not do what it was asked."""
+
+    sentence = "store: {cause}"
+
+
+class RecordError(StoreError):
+    """A record that was offered to the store is not acceptable; nothing was changed."""
+
+    sentence = "{what} = {value!r} is wrong: {cause}. {remedy}"

@@ -1,0 +1,122 @@
+"""The values that dfmeta's parts hand to each other. No I/O, no third-party imports.
+
+Trust: everything in :class:`Port` comes from the host's own OVSDB and is the operator's word.
+:class:`GuestAddress` and :class:`GuestRequest` come from a guest and are claims; nothing decides
+who a guest is but the :class:`Endpoint` that its frames came in on.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+OFPORT_MAX = 0xFEFF
+"""Highest number that OpenFlow gives to an ordinary port (OFPP_MAX is 0xff00, exclusive)."""
+
+
+class PortState(enum.StrEnum):
+    """Whether a port is served, and if not, why."""
+
+    SERVED = "served"
+    NO_INSTANCE = "no instance"
+    """A VIF without an instance: its SYNs are held until one is known."""
+    NO_OFPORT = "no ofport"
+    """Open vSwitch has not given it a number, or could not."""
+    DEAD = "dead"
+    """Switched off by its owner: ``tag`` 4095 without ``vlan_mode`` trunk."""
+    BROKEN = "broken"
+    """Its columns hold something that cannot be a guest's port; ``Port.fault`` says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a guest's frames enter the bridge: the only thing that identifies it."""
+
+    ofport: int
+    vid: int = 0
+    """VLAN id of a nested container behind the port; 0 is the untagged port itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A guest's port (VIF) on the integration bridge, as OVSDB describes it."""
+
+    name: str
+    row: str
+    """UUID of the Interface row: a port that was deleted and made again has another."""
+    ofport: int | None
+    iface_id: str = ""
+    mac: str = ""
+    instance_id: str = ""
+    project_id: str = ""
+    dead: bool = False
+    fault: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+    """Field name → identity source that gave it, for people."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where its frames come in, or None while it has no usable number."""
+        if self.ofport is None or self.fault:
+            return None
+        return Endpoint(self.ofport)
+
+    @property
+    def state(self) -> PortState:
+        """Whether it is served, in one word."""
+        if self.fault:
+            return PortState.BROKEN
+        if self.dead:
+            return PortState.DEAD
+        if self.ofport is None:
+            return PortState.NO_OFPORT
+        return PortState.SERVED if self.instance_id else PortState.NO_INSTANCE
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who is behind an endpoint, for as long as ``incarnation`` stays the same."""
+
+    instance_id: str
+    project_id: str
+    port_id: str
+    port_name: str
+    incarnation: int
+    """Grows with every change of the port, its instance or its project; never repeats in a
+    process. An answer leaves only while it is still the one that the request was asked under."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestAddress:
+    """What a guest called itself in its SYN. Untrusted; used to reach it, never to know it."""
+
+    mac: str
+    ip: IPv4Address
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRequest:
+    """A guest's HTTP request, as the backends see it. All of it is untrusted."""
+
+    method: str
+    path: str
+    """Origin-form path as the guest wrote it, still percent-encoded, without the query."""
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case. Never copied upstream as they are."""
+    body: bytes = b""
+    guest_ip: str = ""
+    """The address that the guest uses, for X-Forwarded-For; not an identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a backend answers. The body is bytes and stays so, byte for byte."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "text/plain; charset=UTF-8"
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers. Content-Type, Content-Length and hop-by-hop headers never stand here."""
