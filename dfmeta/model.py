@@ -120,3 +120,17 @@ class Answer:
     content_type: str = "text/plain; charset=UTF-8"
     headers: tuple[tuple[str, str], ...] = ()
     """Further headers. Content-Type, Content-Length and hop-by-hop headers never stand here."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpHost:
+    """Where an HTTP server is."""
+
+    host: str
+    """A name or an address, without brackets."""
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """As it stands in a URL (RFC 3986, 3.2.2)."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

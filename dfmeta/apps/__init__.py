@@ -1,0 +1,1 @@
+"""os-ken shims: they send what the pure parts return, and never compute what a flow is."""

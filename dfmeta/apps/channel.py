@@ -1,0 +1,217 @@
+"""The OpenFlow connection as transactions: a batch goes out with a barrier, and is then confirmed
+or refused as a whole.
+
+os-ken's send queue holds 16 messages and blocks, and a handler that blocks stops the reading of
+replies, on which the switch then waits: so nothing here that a handler calls waits. Messages go to
+an outbox that a thread of its own empties, one write for each batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import eventlet
+from eventlet.event import Event
+from eventlet.queue import LightQueue
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.exceptions import NotConnectedError, SwitchError, SwitchTimeoutError
+from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.wire import Wire
+
+LOG = logging.getLogger(__name__)
+
+CONFIRM_TIMEOUT = 10.0
+"""Seconds for a batch to be confirmed; Open vSwitch drops an idle bundle after as many."""
+MAX_XID = 0xFFFFFFFF
+
+
+class Pending:
+    """A batch or a request on its way. Any number of threads may wait for it."""
+
+    def __init__(self, what: str, xids: Iterable[int]) -> None:
+        self.what = what
+        self.xids = frozenset(xids)
+        self.entries: list[Any] = []
+        """What a multipart request has been answered with."""
+        self._error: Exception | None = None
+        self._done = Event()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is confirmed or has failed."""
+        return bool(self._done.ready())
+
+    def fail(self, error: Exception) -> None:
+        """Note the first error; the barrier's reply ends the waiting."""
+        self._error = self._error or error
+
+    def finish(self) -> None:
+        """Wake those who wait."""
+        if not self._done.ready():
+            self._done.send()
+
+    def wait(self, timeout: float = CONFIRM_TIMEOUT) -> list[Any]:
+        """Wait until the switch has confirmed it.
+
+        :param timeout: seconds.
+        :return: the entries of a multipart reply; empty for a batch.
+        :raises SwitchError: when the switch refused a part of it.
+        :raises SwitchTimeoutError: when it did not answer.
+        :raises NotConnectedError: when the connection was lost meanwhile.
+        """
+        with eventlet.Timeout(timeout, False):
+            self._done.wait()
+        if not self._done.ready():
+            raise SwitchTimeoutError(what=self.what, seconds=timeout)
+        if self._error is not None:
+            raise self._error
+        return self.entries
+
+
+class Channel:
+    """Sends to whichever connection to the bridge is up, and routes replies to who waits.
+
+    :param bridge: its name, for messages to people.
+    :param layout: numbers of tables and priorities.
+    """
+
+    def __init__(self, bridge: str, layout: Layout) -> None:
+        self.bridge = bridge
+        self.layout = layout
+        self._datapath: Any = None
+        self._wire: Wire | None = None
+        self._outbox: LightQueue | None = None
+        self._by_xid: dict[int, Pending] = {}
+        self._ends: dict[int, Pending] = {}
+        self._bundles = 0
+        self._xid = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._datapath is not None
+
+    @property
+    def wire(self) -> Wire:
+        """Builder of messages for the connection that is up.
+
+        :raises NotConnectedError: when none is.
+        """
+        if self._wire is None:
+            raise NotConnectedError(bridge=self.bridge)
+        return self._wire
+
+    def attach(self, datapath: Any) -> None:
+        """Use *datapath*, which has finished its handshake."""
+        self.detach(self._datapath)
+        self._datapath, self._wire = datapath, Wire(self.layout, datapath)
+        self._outbox = LightQueue()
+        eventlet.spawn(self._send_loop, datapath, self._outbox)
+
+    def detach(self, datapath: Any) -> bool:
+        """Forget *datapath*; everything under way on it fails. False if it was not in use."""
+        if datapath is None or datapath is not self._datapath:
+            return False
+        outbox, self._outbox = self._outbox, None
+        self._datapath = self._wire = None
+        if outbox is not None:
+            outbox.put(None)
+        ended, self._by_xid, self._ends = {*self._by_xid.values(), *self._ends.values()}, {}, {}
+        for pending in ended:
+            pending.fail(NotConnectedError(bridge=self.bridge))
+            pending.finish()
+        return True
+
+    def post(self, messages: Iterable[Any]) -> None:
+        """Send without waiting for a confirmation (packet-outs)."""
+        self._put(list(messages))
+
+    def commit(self, mods: Iterable[Any], what: str, *, bundle: bool = True) -> Pending:
+        """Send *mods* with a barrier behind them.
+
+        :param what: names the batch in errors.
+        :param bundle: make them take effect together or not at all; meters cannot be bundled.
+        """
+        mods = list(mods)
+        if bundle and mods:
+            self._bundles = self._bundles % MAX_XID + 1
+            mods = self.wire.bundle(self._bundles, mods)
+        barrier = self.wire.barrier()
+        for message in (*mods, barrier):
+            self._number(message)
+        pending = Pending(what, (message.xid for message in mods))
+        self._by_xid.update(dict.fromkeys(pending.xids, pending))
+        self._ends[barrier.xid] = pending
+        self._put([*mods, barrier])
+        return pending
+
+    def request(self, message: Any, what: str) -> Pending:
+        """Send a multipart request; its entries come with :meth:`Pending.wait`."""
+        self._number(message)
+        pending = Pending(what, (message.xid,))
+        self._by_xid[message.xid] = self._ends[message.xid] = pending
+        self._put([message])
+        return pending
+
+    # What the shims hand in
+
+    def barrier_reply(self, xid: int) -> None:
+        """The switch has done everything before that barrier."""
+        self._end(xid)
+
+    def multipart_reply(self, xid: int, entries: Iterable[Any], *, more: bool) -> None:
+        """A part of the answer to a request."""
+        pending = self._by_xid.get(xid)
+        if pending is not None:
+            pending.entries.extend(entries)
+            if not more:
+                self._end(xid)
+
+    def error(self, xid: int, kind: int, code: int) -> bool:
+        """The switch refused a message; False when nobody waits for that one."""
+        pending = self._by_xid.get(xid)
+        if pending is None:
+            return False
+        pending.fail(SwitchError(what=pending.what, cause=error_text(kind, code)))
+        if xid in self._ends:
+            self._end(xid)
+        return True
+
+    def _end(self, xid: int) -> None:
+        pending = self._ends.pop(xid, None)
+        if pending is not None:
+            for one in pending.xids:
+                self._by_xid.pop(one, None)
+            pending.finish()
+
+    def _number(self, message: Any) -> None:
+        self._xid = self._xid % MAX_XID + 1
+        message.set_xid(self._xid)
+
+    def _put(self, messages: list[Any]) -> None:
+        if self._outbox is None:
+            raise NotConnectedError(bridge=self.bridge)
+        data = bytearray()
+        for message in messages:
+            if message.xid is None:
+                self._number(message)
+            message.serialize()
+            data += message.buf
+        self._outbox.put(bytes(data))
+
+    @staticmethod
+    def _send_loop(datapath: Any, outbox: LightQueue) -> None:
+        while True:
+            data = outbox.get()
+            if data is None or not datapath.send(data):
+                return
+
+
+def error_text(kind: int, code: int) -> str:
+    """Name an OpenFlow error by its type and code (OpenFlow 1.3.5, 7.4.4)."""
+    if kind == ofp.OFPET_EXPERIMENTER:
+        return f"experimenter error {code}"
+    return f"{ofp.ofp_error_type_to_str(kind)}, {ofp.ofp_error_code_to_str(kind, code)}"

@@ -1,0 +1,168 @@
+"""First SYNs: give the address a slot, put its flows in, and only then let the SYN go on.
+
+A SYN of a port whose instance is not known yet is kept and goes on when it is. Everything in a
+frame is the guest's claim; who it is comes from the in_port that the switch names.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import eventlet
+
+from dfmeta import metrics
+from dfmeta.apps.channel import Pending
+from dfmeta.apps.steward import Steward
+from dfmeta.exceptions import DfmetaError, PacketError
+from dfmeta.flows.service import towards_proxy
+from dfmeta.model import Endpoint
+from dfmeta.packets import Syn, parse_syn
+from dfmeta.registry import Registry
+
+LOG = logging.getLogger(__name__)
+
+HELD_PER_PORT = 4
+HELD_IN_ALL = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A SYN that waits for its port's instance."""
+
+    endpoint: Endpoint
+    syn: Syn
+    frame: bytes
+    since: float
+
+
+class Holds:
+    """The SYNs that wait: the newest of each connection, a few for each port, bounded in all."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[tuple[Endpoint, str, str, int], Held] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def put(self, held: Held) -> None:
+        """Keep *held*; a repeated SYN takes the place, and the waiting time, of the one before."""
+        address = held.syn.address
+        key = (held.endpoint, address.mac, str(address.ip), held.syn.source_port)
+        before = self._held.pop(key, None)
+        if before is not None:
+            held = Held(held.endpoint, held.syn, held.frame, before.since)
+        mine = [one for one in self._held if one[0] == held.endpoint]
+        if len(mine) >= HELD_PER_PORT:
+            del self._held[mine[0]]
+        elif len(self._held) >= HELD_IN_ALL:
+            self._held.popitem(last=False)
+        self._held[key] = held
+
+    def take(self, endpoint: Endpoint) -> list[Held]:
+        """Give back all that *endpoint* has, and forget them."""
+        keys = [key for key in self._held if key[0] == endpoint]
+        return [self._held.pop(key) for key in keys]
+
+    def expire(self, before: float) -> int:
+        """Drop those that wait since earlier than *before*; say how many."""
+        stale = [key for key, held in self._held.items() if held.since < before]
+        for key in stale:
+            del self._held[key]
+        return len(stale)
+
+
+class Learner:
+    """Answers the switch's packet-ins.
+
+    :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        steward: Steward,
+        *,
+        hold_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.registry = registry
+        self.steward = steward
+        self.holds = Holds()
+        self.hold_timeout = hold_timeout
+        self._clock = clock
+        registry.subscribe(self.release)
+
+    def packet_in(self, ofport: int, frame: bytes) -> None:
+        """Take a SYN that came in at *ofport*. Never waits.
+
+        A second SYN of an address whose flows are on their way waits for the same confirmation.
+        """
+        try:
+            syn = parse_syn(frame)
+        except PacketError as error:
+            LOG.debug("ofport %d sent what is no SYN: %s", ofport, error)
+            metrics.PACKET_INS.labels("malformed").inc()
+            return
+        endpoint = Endpoint(ofport, syn.vid)
+        if self.registry.port_at(endpoint) is None:
+            metrics.PACKET_INS.labels("unknown_port").inc()
+        elif self.registry.identity(endpoint) is None:
+            self._hold(endpoint, syn, frame)
+        else:
+            self._learn(endpoint, syn, frame)
+
+    def release(self, endpoint: Endpoint) -> None:
+        """Let the SYNs of *endpoint* go on if its instance is known now, else keep them."""
+        if not len(self.holds) or self.registry.identity(endpoint) is None:
+            return
+        now = self._clock()
+        for held in self.holds.take(endpoint):
+            waited = now - held.since
+            if waited < self.hold_timeout:
+                self.registry.note_wait(endpoint, held.syn.source_port, waited)
+                self._learn(endpoint, held.syn, held.frame)
+        metrics.HELD_SYNS.set(len(self.holds))
+
+    def expire(self) -> None:
+        """Forget SYNs that have waited for too long; called every now and then."""
+        gone = self.holds.expire(self._clock() - self.hold_timeout)
+        if gone:
+            LOG.info("%d SYNs of ports without an instance were given up", gone)
+        metrics.HELD_SYNS.set(len(self.holds))
+
+    def _hold(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:
+        metrics.PACKET_INS.labels("held").inc()
+        self.holds.put(Held(endpoint, syn, frame, self._clock()))
+        metrics.HELD_SYNS.set(len(self.holds))
+
+    def _learn(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:
+        learned = self.registry.learn(endpoint, syn.address, self._clock())
+        if learned is None:
+            metrics.PACKET_INS.labels("no_slot").inc()
+            return
+        metrics.PACKET_INS.labels("learned" if learned.new else "known").inc()
+        try:
+            pending = self.steward.apply(endpoint)
+        except DfmetaError as error:
+            LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)
+            return
+        eventlet.spawn_n(self._send_on, endpoint, learned.slot, frame, pending)
+
+    def _send_on(
+        self, endpoint: Endpoint, slot: int, frame: bytes, pending: Pending | None
+    ) -> None:
+        try:
+            if pending is not None:
+                pending.wait()
+            tap = self.steward.tap
+            if tap is not None and self.registry.identity(endpoint) is not None:
+                channel = self.steward.channel
+                actions = towards_proxy(endpoint, slot, tap=tap)
+                channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
+        except DfmetaError as error:
+            LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)

@@ -1,0 +1,85 @@
+"""The os-ken application: three-line handlers between the switch and the parts that decide."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from os_ken.base.app_manager import OSKenApp
+from os_ken.controller import ofp_event
+from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
+from os_ken.controller.ofp_handler import OFPHandler
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.apps.controller import Controller
+from dfmeta.flows.pipeline import Purpose, purpose_of
+
+LOG = logging.getLogger(__name__)
+
+
+class Handshake(OFPHandler):
+    """os-ken's own handshake and echo handling, without its listeners on 6653 and 6633."""
+
+    def start(self) -> None:
+        """Start the event loop alone."""
+        OSKenApp.start(self)
+
+
+class MetadataApp(OSKenApp):
+    """Hands what the switch says to a :class:`~dfmeta.apps.controller.Controller`."""
+
+    OFP_VERSIONS = [ofp.OFP_VERSION]  # noqa: RUF012  # os-ken's way to declare it
+
+    def __init__(self, *args: Any, controller: Controller, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.controller = controller
+
+    @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
+    def state_change(self, event: Any) -> None:
+        """A connection is up, or gone."""
+        if event.state == MAIN_DISPATCHER:
+            self.controller.connected(event.datapath)
+        else:
+            self.controller.disconnected(event.datapath)
+
+    @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
+    def packet_in(self, event: Any) -> None:
+        """A guest's first SYN. The cookie says that it is for us, in_port who sent it."""
+        message = event.msg
+        if purpose_of(message.cookie) is Purpose.SYN:
+            self.controller.learner.packet_in(message.match["in_port"], bytes(message.data))
+
+    @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
+    def flow_removed(self, event: Any) -> None:
+        """A flow of the classification table is gone, by our hand or another's."""
+        self.controller.flow_removed(event.msg)
+
+    @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
+    def barrier_reply(self, event: Any) -> None:
+        """A batch is done."""
+        self.controller.channel.barrier_reply(event.msg.xid)
+
+    @set_ev_cls(ofp_event.EventOFPErrorMsg, MAIN_DISPATCHER)
+    def error(self, event: Any) -> None:
+        """A message was refused."""
+        message = event.msg
+        code = message.code if message.type != ofp.OFPET_EXPERIMENTER else message.exp_type
+        self.controller.channel.error(message.xid, message.type, code)
+
+    @set_ev_cls(
+        [
+            ofp_event.EventOFPFlowStatsReply,
+            ofp_event.EventOFPMeterConfigStatsReply,
+        ],
+        MAIN_DISPATCHER,
+    )
+    def multipart_reply(self, event: Any) -> None:
+        """A part of a dump."""
+        message = event.msg
+        more = bool(message.flags & ofp.OFPMPF_REPLY_MORE)
+        self.controller.channel.multipart_reply(message.xid, message.body, more=more)
+
+    @set_ev_cls(ofp_event.EventOFPAggregateStatsReply, MAIN_DISPATCHER)
+    def aggregate_reply(self, event: Any) -> None:
+        """How many flows of ours there are."""
+        self.controller.channel.multipart_reply(event.msg.xid, [event.msg.body], more=False)

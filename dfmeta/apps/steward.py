@@ -1,0 +1,262 @@
+"""Keeps the switch's flows at what they should be, and sends only the difference.
+
+Desired flows are a function of the registry (:mod:`dfmeta.flows.desired`). A change of one
+endpoint is compared with what was sent for it; a full reconcile compares with a dump. Both end
+in the same place, so an event may be lost and the flows still come right.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address
+from typing import Any
+
+import eventlet
+from eventlet.semaphore import Semaphore
+
+from dfmeta import metrics
+from dfmeta.apps.channel import Channel, Pending
+from dfmeta.apps.meters import Meters
+from dfmeta.exceptions import DfmetaError, KeyRangeError
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow, SetField
+from dfmeta.flows.key import parse_key
+from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.service import Tap
+from dfmeta.flows.wire import Found
+from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.registry import Registry
+
+LOG = logging.getLogger(__name__)
+
+BATCH = 100
+"""Flow-mods in one bundle of a reconcile; the hub is given up between two."""
+
+Placed = dict[Any, Flow]
+
+
+class Steward:
+    """Puts the registry's guests onto the switch.
+
+    :param adopts: whether an endpoint's addresses found on the switch at start may be kept:
+        its port still holds the instance that it held when they were put there.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        registry: Registry,
+        *,
+        meters: Meters,
+        adopts: Callable[[Endpoint], bool],
+    ) -> None:
+        self.channel = channel
+        self.registry = registry
+        self.meters = meters
+        self.tap: Tap | None = None
+        self.confirmed = False
+        """Whether the switch has confirmed all of it since the connection came up."""
+        self._adopts = adopts
+        self._adopted = False
+        self._fixed: Placed = {}
+        self._sent: dict[Endpoint, Placed] = {}
+        self._last: dict[Endpoint, Pending] = {}
+        self._one_reconcile = Semaphore()
+        self.on_doubt: Callable[[], None] = lambda: None
+        """Called when a part was not confirmed."""
+        meters.on_redraw = self.apply
+
+    # One endpoint
+
+    def apply(self, endpoint: Endpoint) -> Pending | None:
+        """Send what has changed for *endpoint*, without waiting.
+
+        :return: what to wait for; None when there is nothing to send or no connection (then the
+            reconcile that follows the next connection sends it).
+        """
+        if not self.channel.connected or self.tap is None or not self._adopted:
+            return None
+        wanted = self._wanted(endpoint, self.tap)
+        before = self._sent.get(endpoint, {})
+        self._keep(endpoint, wanted)
+        mods = self._difference(before, wanted)
+        if mods:
+            port = self.registry.port_at(endpoint)
+            what = f"the flows of {port.name if port else f'ofport {endpoint.ofport}'}"
+            self._last[endpoint] = pending = self.channel.commit(mods, what)
+            eventlet.spawn_n(self._watch, endpoint, pending)
+        if not wanted:
+            self.meters.release(self.channel, endpoint)
+        return self._last.get(endpoint)
+
+    def _watch(self, endpoint: Endpoint, pending: Pending) -> None:
+        try:
+            pending.wait()
+        except DfmetaError as error:
+            LOG.warning("%s; reconciling", error)
+            self.on_doubt()
+        finally:
+            if self._last.get(endpoint) is pending:
+                del self._last[endpoint]
+
+    # All of them
+
+    def reconcile_quietly(self) -> bool:
+        """Reconcile; a failure is logged and counted, and left to the next time."""
+        try:
+            self.reconcile()
+        except DfmetaError as error:
+            LOG.warning("Reconcile failed: %s", error)
+            metrics.RECONCILES.labels("failed").inc()
+            return False
+        return True
+
+    def reconcile(self) -> int:
+        """Compare a dump with what should be and send the difference.
+
+        :return: how many flow-mods it took.
+        :raises SwitchError: when the switch refused a part; the rest of that bundle is not in.
+        """
+        with self._one_reconcile:
+            if self.tap is None or not self.channel.connected:
+                return 0
+            self.meters.learn(self.channel)
+            dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
+            found = [one for one in map(self.channel.wire.found, dump.wait()) if one is not None]
+            if not self._adopted:
+                self._adopt(found)
+            count = self._settle(found, self.tap)
+            self.confirmed = True
+            metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
+            if count:
+                LOG.info("Reconciled the flows of %s: %d flow-mods", self.channel.bridge, count)
+            return count
+
+    def clear(self) -> tuple[int, int]:
+        """Take every flow and meter of ours away.
+
+        :return: how many flows and how many meters.
+        :raises SwitchError: when the switch refuses.
+        """
+        wire = self.channel.wire
+        found = self.channel.request(wire.dump(), "the dump of flows").wait()
+        meters = self.meters.left_over(self.channel, _meters_of(map(wire.found, found)))
+        self.channel.commit([wire.remove_all()], "the removal of flows").wait()
+        removals = [wire.remove_meter(number) for number in meters]
+        self.channel.commit(removals, "the removal of meters", bundle=False).wait()
+        return len(found), len(meters)
+
+    def disconnected(self) -> None:
+        """The connection is gone: what was sent may or may not be there."""
+        self.confirmed = False
+        self.meters.forget()
+        self._last.clear()
+
+    def expects(self, found: Found) -> bool:
+        """Whether *found*, of the classification table, ought to be on the switch."""
+        if found.flow is None:
+            return False
+        place, ofport = found.flow.place, found.flow.field("in_port")
+        if place in self._fixed:
+            return True
+        return isinstance(ofport, int) and place in self._sent.get(Endpoint(ofport), {})
+
+    def flow_count(self) -> int:
+        """How many flows of ours ought to be on the switch."""
+        return len(self._fixed) + sum(map(len, self._sent.values()))
+
+    def _settle(self, found: list[Found], tap: Tap) -> int:
+        self._fixed = _placed(fixed_flows(tap))
+        self._sent = {}
+        for endpoint in self.registry.endpoints():
+            self._keep(endpoint, self._wanted(endpoint, tap))
+        wanted = self._fixed | {k: v for placed in self._sent.values() for k, v in placed.items()}
+        there = {one.flow.place: one.flow for one in found if one.flow is not None}
+        strays = [one for one in found if one.flow is None or one.flow.place not in wanted]
+        removals = [self.channel.wire.remove_found(one) for one in _way_in_first(strays)]
+        additions = [
+            self.channel.wire.add(flow)
+            for place, flow in wanted.items()
+            if there.get(place) != flow
+        ]
+        metrics.FLOW_MODS.labels("delete").inc(len(removals))
+        metrics.FLOW_MODS.labels("add").inc(len(additions))
+        self._commit_all([*removals, *additions])
+        self.meters.keep_only(self.channel, self._sent.keys())
+        return len(removals) + len(additions)
+
+    def _commit_all(self, mods: list[Any]) -> None:
+        batches = [
+            self.channel.commit(mods[start : start + BATCH], "the reconciled flows")
+            for start in range(0, len(mods), BATCH)
+        ]
+        for batch in batches:
+            batch.wait()
+
+    def _adopt(self, found: Iterable[Found]) -> None:
+        kept = 0
+        for endpoint, number, address in filter(None, map(_address_of, found)):
+            if self._adopts(endpoint):
+                kept += self.registry.adopt(endpoint, number, address, time.monotonic())
+        self._adopted = True
+        if kept:
+            LOG.info("Kept %d addresses of guests that were served before", kept)
+
+    def _wanted(self, endpoint: Endpoint, tap: Tap) -> Placed:
+        if self.registry.port_at(endpoint) is None:
+            return {}
+        addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
+        guest = Guest(endpoint, self.meters.of(self.channel, endpoint), addresses)
+        return _placed(guest_flows(guest, tap))
+
+    def _keep(self, endpoint: Endpoint, wanted: Placed) -> None:
+        if wanted:
+            self._sent[endpoint] = wanted
+        else:
+            self._sent.pop(endpoint, None)
+
+    def _difference(self, before: Placed, wanted: Placed) -> list[Any]:
+        gone = [flow for place, flow in before.items() if place not in wanted]
+        new = [flow for place, flow in wanted.items() if before.get(place) != flow]
+        metrics.FLOW_MODS.labels("delete").inc(len(gone))
+        metrics.FLOW_MODS.labels("add").inc(len(new))
+        wire = self.channel.wire
+        return [*map(wire.remove, reversed(gone)), *map(wire.add, new)]
+
+
+def _placed(flows: Iterable[Flow]) -> Placed:
+    return {flow.place: flow for flow in flows}
+
+
+def _way_in_first(strays: list[Found]) -> list[Found]:
+    """Order removals so that nothing leads to the proxy whose way back is gone."""
+    rank: Mapping[Purpose, int] = {
+        Purpose.GUEST_HTTP: 0,
+        Purpose.GUEST_ARP: 0,
+        Purpose.SYN: 1,
+        Purpose.ADDRESS: 1,
+    }
+    return sorted(strays, key=lambda one: rank.get(one.flow.purpose, 2) if one.flow else 0)
+
+
+def _meters_of(found: Iterable[Found | None]) -> set[int]:
+    flows = [one.flow for one in found if one is not None and one.flow is not None]
+    return {flow.meter for flow in flows if flow.meter is not None}
+
+
+def _address_of(found: Found) -> tuple[Endpoint, int, GuestAddress] | None:
+    """Read a known address back from its flow in the service table."""
+    flow = found.flow
+    if flow is None or flow.purpose is not Purpose.ADDRESS:
+        return None
+    keys = [a.value for a in flow.actions if isinstance(a, SetField) and a.field == "ipv4_src"]
+    mac, ip = flow.field("eth_src"), flow.field("ipv4_src")
+    if len(keys) != 1 or not isinstance(mac, str) or not isinstance(ip, str):
+        return None
+    try:
+        endpoint, number = parse_key(IPv4Address(keys[0]))
+        return endpoint, number, GuestAddress(mac, IPv4Address(ip))
+    except (KeyRangeError, ValueError):
+        return None

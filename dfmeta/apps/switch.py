@@ -1,0 +1,79 @@
+"""The switch side of the daemon as one object: os-ken, connection, flows, first SYNs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import eventlet
+from os_ken.base.app_manager import AppManager
+
+from dfmeta.apps.channel import Channel
+from dfmeta.apps.controller import Controller
+from dfmeta.apps.dial import dial, listen, management_socket
+from dfmeta.apps.learner import Learner
+from dfmeta.apps.metadata import Handshake, MetadataApp
+from dfmeta.apps.meters import Meters
+from dfmeta.apps.steward import Steward
+from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint
+from dfmeta.registry import Registry
+
+
+class Switch:
+    """Builds the parts and starts them.
+
+    :param datapath_id: see :class:`~dfmeta.apps.controller.Controller`.
+    :param adopts: see :class:`~dfmeta.apps.steward.Steward`.
+    :param meters: ofport → meter id of an earlier run.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        bridge: str,
+        layout: Layout,
+        hold_timeout: float,
+        datapath_id: Callable[[], int | None],
+        adopts: Callable[[Endpoint], bool],
+        meters: dict[int, int],
+    ) -> None:
+        self.channel = Channel(bridge, layout)
+        self.meters = Meters(meters)
+        self.steward = Steward(self.channel, registry, meters=self.meters, adopts=adopts)
+        self.learner = Learner(registry, self.steward, hold_timeout=hold_timeout)
+        self.controller = Controller(
+            self.channel, self.steward, self.learner, datapath_id=datapath_id
+        )
+        self._bridge = bridge
+
+    @property
+    def ready(self) -> bool:
+        """Whether the switch has confirmed every flow."""
+        return self.controller.ready
+
+    def set_tap(self, tap: Tap | None) -> None:
+        """Say where the proxy is."""
+        self.controller.set_tap(tap)
+
+    def connect(self, connection: str, ovsdb_connection: str) -> None:
+        """Start os-ken and keep a connection to the bridge.
+
+        :param connection: the option openflow_connection.
+        """
+        manager = AppManager.get_instance()
+        for app in (
+            manager.instantiate(Handshake),
+            manager.instantiate(MetadataApp, controller=self.controller),
+        ):
+            app.start()
+        kind, _, where = connection.partition(":")
+        if kind == "listen":
+            host, _, port = where.rpartition(":")
+            eventlet.spawn(listen, host.strip("[]"), int(port))
+        else:
+            socket = management_socket(ovsdb_connection, self._bridge)
+            eventlet.spawn(dial, Path(where) if kind == "unix" else socket)
+        eventlet.spawn(self.controller.watch)

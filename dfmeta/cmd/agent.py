@@ -1,0 +1,29 @@
+"""``dfmeta-agent``: sets the process up, then hands over to :mod:`dfmeta.cmd.daemon`.
+
+os-ken takes its hub from the environment when it is first imported, and eventlet has to patch
+before anything else looks at sockets: so nothing else stands in this module.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon; gives its exit status."""
+    os.environ["OSKEN_HUB_TYPE"] = "eventlet"
+    # It announces its own retirement at import; that is no message for an operator's journal.
+    warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated")
+    import eventlet
+
+    eventlet.monkey_patch()
+    from dfmeta.cmd.daemon import run
+
+    return run(sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""``dfmeta-agent --cleanup``: the bridge and the host as they were before dfmeta."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import eventlet
+from oslo_config import cfg
+
+from dfmeta.apps.switch import Switch
+from dfmeta.cmd.tap import TapKeeper
+from dfmeta.exceptions import StartError
+from dfmeta.flows.pipeline import Layout
+from dfmeta.host import device
+from dfmeta.ports.ovsdb import OvsdbWatcher, Update
+from dfmeta.registry import Registry
+from dfmeta.state import State, StateFile
+
+LOG = logging.getLogger(__name__)
+
+POLL = 0.05
+
+
+class Cleanup:
+    """Removes flows and meters, then the port, then rules and route."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._group: Any = conf.df_metadata
+        self._state_file = StateFile(Path(self._group.state_path))
+        self._state = self._state_file.load()
+        self._update = Update(connected=False)
+        self._deadline = time.monotonic() + self._group.startup_timeout
+
+    def run(self) -> None:
+        """Do it all; what is not there is left out.
+
+        :raises StartError: when OVSDB or the switch cannot be reached: their part is then left.
+        """
+        tap = TapKeeper(self._group, self._state)
+        watcher = OvsdbWatcher(
+            self._group.ovsdb_connection,
+            self._group.integration_bridge,
+            self._group.metadata_interface,
+            deliver=self._updated,
+        )
+        for one in tap.host.remove():
+            LOG.info("Removed the %s", one)
+        if self._state.arp_ignore is not None:
+            device.restore_arp_ignore(self._state.arp_ignore)
+            LOG.info("Put arp_ignore back to %d", self._state.arp_ignore)
+        watcher.start()
+        self._await(lambda: self._update.connected, f"OVSDB at {self._group.ovsdb_connection}")
+        if self._update.bridge is not None:
+            self._clean_bridge()
+            if self._update.tap is not None and self._update.tap.marked:
+                watcher.remove_tap()
+                LOG.info("Removed the port %s", self._group.metadata_interface)
+        watcher.stop()
+        self._state_file.save(State(port=self._state.port))
+
+    def _clean_bridge(self) -> None:
+        switch = Switch(
+            Registry(),
+            bridge=self._group.integration_bridge,
+            layout=Layout(self._group.table_base, self._group.classification_table),
+            hold_timeout=0,
+            datapath_id=lambda: None,
+            adopts=lambda _endpoint: False,
+            meters=self._state.meters,
+        )
+        switch.connect(self._group.openflow_connection, self._group.ovsdb_connection)
+        self._await(lambda: switch.channel.connected, "the switch")
+        flows, meters = switch.steward.clear()
+        LOG.info("Removed %d flows and %d meters", flows, meters)
+
+    def _updated(self, update: Update) -> None:
+        self._update = update
+
+    def _await(self, there: Callable[[], bool], what: str) -> None:
+        while not there():
+            if time.monotonic() >= self._deadline:
+                raise StartError(
+                    cause=f"{what} has not answered; flows, meters and port are still there",
+                    remedy="Start Open vSwitch and run --cleanup again",
+                )
+            eventlet.sleep(POLL)

@@ -1,0 +1,121 @@
+"""What the commands share: configuration files, and rows for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import click
+from oslo_config import cfg
+
+import dfmeta.conf
+
+PROG: Final = "dfmeta"
+TABLE: Final = "table"
+JSON: Final = "json"
+
+Row = Mapping[str, object]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def config_options(function: F) -> F:
+    """Give a command ``--config-file``, repeatable, as ``config_files: tuple[str, ...]``."""
+    return click.option(
+        "--config-file",
+        "config_files",
+        multiple=True,
+        metavar="FILE",
+        help="The daemon's configuration. Repeatable; a later file overrides an earlier one.",
+    )(function)
+
+
+def format_option(function: F) -> F:
+    """Give a listing ``--format table|json`` as ``fmt: str``."""
+    return click.option(
+        "--format",
+        "fmt",
+        type=click.Choice([TABLE, JSON]),
+        default=TABLE,
+        show_default=True,
+        help="A table for people, or an array of JSON objects for programs.",
+    )(function)
+
+
+def load_config(files: Sequence[str]) -> cfg.ConfigOpts:
+    """Return the configuration that the daemon would have with the same files.
+
+    :raises ConfigError: a file or a value in it is wrong.
+    """
+    return dfmeta.conf.load(files, prog=PROG)
+
+
+def print_rows(rows: Iterable[Row], columns: Mapping[str, str], fmt: str) -> None:
+    """Print rows to stdout: for people on a terminal, for programs in a pipe.
+
+    :param columns: key in a row to heading, in order.
+    :param fmt: ``table``: drawn on a terminal, aligned text without lines, cuts and breaks in a
+        pipe. ``json``: an array of objects with the columns' keys.
+    """
+    picked = [{key: row.get(key) for key in columns} for row in rows]
+    if fmt == JSON:
+        click.echo(json.dumps(picked, indent=2))
+        return
+    cells = [[cell_text(value) for value in row.values()] for row in picked]
+    if sys.stdout.isatty():
+        _draw(list(columns.values()), cells)
+        return
+    table = [list(columns.values()), *cells]
+    widths = [max(len(line[column]) for line in table) for column in range(len(columns))]
+    for line in table:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def timestamp(moment: datetime) -> str:
+    """Return a moment to the second, in UTC (RFC 3339)."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def cell_text(value: object) -> str:
+    """Return a value as a table shows it: on one line, with control characters escaped.
+
+    A record may hold what another program wrote; it is not to move the operator's cursor.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(cell_text(item) for item in value) or "-"
+    if isinstance(value, Mapping):
+        return (
+            ", ".join(f"{cell_text(key)}={cell_text(item)}" for key, item in value.items()) or "-"
+        )
+    text = str(value)
+    if text.isprintable():
+        return text or "-"
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def _draw(headings: list[str], cells: list[list[str]]) -> None:
+    """Draw a table on the terminal; what does not fit is folded, but the first column never is.
+
+    Cells are text: rich's markup in them means nothing.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", no_wrap=number == 0)
+    for line in cells:
+        table.add_row(*(Text(cell) for cell in line))
+    Console().print(table)

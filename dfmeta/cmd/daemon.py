@@ -1,0 +1,332 @@
+"""The daemon: the one place where configuration is read and the parts are tied together."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import eventlet
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta import metrics
+from dfmeta.apps.switch import Switch
+from dfmeta.cmd import backends
+from dfmeta.cmd.lock import BridgeLock
+from dfmeta.cmd.tap import TapKeeper
+from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
+from dfmeta.flows.pipeline import Layout
+from dfmeta.health import Health
+from dfmeta.model import Endpoint
+from dfmeta.ports.ovsdb import OvsdbWatcher, Update
+from dfmeta.proxy import admin
+from dfmeta.proxy.server import GuestServer
+from dfmeta.proxy.wsgi import Application
+from dfmeta.registry import Registry
+from dfmeta.state import Holder, StateFile
+
+LOG = logging.getLogger("dfmeta.agent")
+
+PROG = "dfmeta-agent"
+GRACE = 4.0
+"""Seconds that requests have to be answered after SIGTERM."""
+POLL = 0.05
+TICK = 0.2
+CLI = (
+    cfg.BoolOpt(
+        "cleanup",
+        default=False,
+        help="Remove dfmeta's flows, meters, port, rules and route from this host, and end.",
+    ),
+    cfg.BoolOpt("debug", default=False, short="d", help="Log at level DEBUG."),
+)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run ``dfmeta-agent``; gives its exit status: 0, 1 (--cleanup refused) or 2."""
+    try:
+        conf = _load(argv)
+        _set_up_logging(debug=conf.debug)
+        lock = BridgeLock(conf.df_metadata.ovsdb_connection, conf.df_metadata.integration_bridge)
+        with lock:
+            return cleanup(conf) if conf.cleanup else Daemon(conf, argv).run()
+    except AlreadyRunningError as error:
+        return _last_words(error, 1 if conf.cleanup else 2)
+    except DfmetaError as error:
+        return _last_words(error, 2)
+
+
+def cleanup(conf: cfg.ConfigOpts) -> int:
+    """Take everything of dfmeta's away from the host.
+
+    :raises StartError: when OVSDB or the bridge cannot be reached.
+    """
+    from dfmeta.cmd.cleanup import Cleanup
+
+    Cleanup(conf).run()
+    return 0
+
+
+class Daemon:
+    """The parts, tied together.
+
+    :raises StartError: when something that cannot be waited for is missing.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
+        group = conf.df_metadata
+        self.conf = conf
+        self._argv = list(argv)
+        self._state_file = StateFile(Path(group.state_path))
+        self._state = self._state_file.load()
+        self.health = Health()
+        self.tap = TapKeeper(group, self._state)
+        self.registry = Registry(self.tap.host.addresses)
+        self.registry.subscribe(self._remember)
+        self.switch = Switch(
+            self.registry,
+            bridge=group.integration_bridge,
+            layout=Layout(group.table_base, group.classification_table, group.hook_priority),
+            hold_timeout=group.hold_timeout,
+            datapath_id=lambda: self._update.bridge.datapath_id if self._update.bridge else None,
+            adopts=self._adopts,
+            meters=self._state.meters,
+        )
+        self.watcher = OvsdbWatcher(
+            group.ovsdb_connection,
+            group.integration_bridge,
+            group.metadata_interface,
+            deliver=self._updated,
+        )
+        self._holders: dict[int, Holder] = dict(self._state.holders)
+        self._update = Update(connected=False)
+        self._application: Application | None = None
+        self.server: GuestServer | None = None
+        self._ending = False
+        self._reload = False
+
+    def run(self) -> int:
+        """Start, serve until SIGTERM or SIGINT, and stop; gives the exit status.
+
+        :raises StartError: when the host does not come to have what is needed in time.
+        """
+        signal.signal(signal.SIGTERM, self._end)
+        signal.signal(signal.SIGINT, self._end)
+        signal.signal(signal.SIGHUP, self._ask_reload)
+        self._start_admin()
+        LOG.info("dfmeta-agent %s starts", version("dfmeta"))
+        try:
+            self._start()
+            while not self._ending:
+                self._turn()
+        finally:
+            self._stop()
+        return 0
+
+    def _start_admin(self) -> None:
+        self.health.watch("ovsdb", lambda: self._update.connected)
+        self.health.watch("bridge", lambda: self._update.bridge is not None)
+        self.health.watch("flows", lambda: self.switch.ready)
+        self.health.watch("proxy", lambda: self.server is not None and self.tap.in_place)
+        application = admin.AdminApplication(
+            self.health, metrics.REGISTRY, {"/ports": self._port_rows}
+        )
+        admin.serve(self.conf.df_metadata.admin_listen, application)
+
+    def _start(self) -> None:
+        backend = backends.build(self.conf)
+        self._application = Application(self.registry, backend, backends.settings(self.conf))
+        # As early as can be: what is left of an earlier run already leads guests here.
+        sock = self.tap.listen_early()
+        deadline = time.monotonic() + self.conf.df_metadata.startup_timeout
+        self.watcher.start()
+        for there, error in (
+            (lambda: self._update.connected, self._no_ovsdb),
+            (lambda: self._update.bridge is not None, self._no_bridge),
+            (self._tap_is_there, self._no_tap),
+        ):
+            if not self._await(there, deadline, error):
+                return
+        sock = sock or self.tap.listen()
+        self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
+        self.switch.connect(
+            self.conf.df_metadata.openflow_connection, self.conf.df_metadata.ovsdb_connection
+        )
+        if not self._await(lambda: self.switch.ready, deadline, self._no_switch):
+            return
+        self.server = GuestServer(
+            sock,
+            self.registry,
+            self._application,
+            hold_timeout=self.conf.df_metadata.hold_timeout,
+        )
+        self.server.start()
+        self._save()
+        LOG.info(
+            "Serving the guests of %s on %s port %d, backend %s",
+            self.conf.df_metadata.integration_bridge,
+            self.conf.df_metadata.metadata_interface,
+            self.server.port,
+            backend.name,
+        )
+
+    def _turn(self) -> None:
+        eventlet.sleep(TICK)
+        if self._reload:
+            self._reload = False
+            self._do_reload()
+        try:
+            if not self.tap.look_after(self.watcher, self._update):
+                return
+        except DfmetaError as error:
+            LOG.warning("%s", error)
+        self._save()
+
+    def _stop(self) -> None:
+        LOG.info("dfmeta-agent ends")
+        if self.server is not None:
+            self.server.stop(GRACE)
+        self._save()
+        self.watcher.stop()
+
+    # Changes
+
+    def _updated(self, update: Update) -> None:
+        before, self._update = self._update, update
+        if not update.connected:
+            # What was known stays in force: guests are served while OVSDB is away.
+            if before.connected:
+                LOG.warning("OVSDB at %s is away", self.watcher.remote)
+            self._update = Update(connected=False, bridge=before.bridge, tap=before.tap)
+            return
+        for row in update.gone:
+            self.registry.remove_port(row)
+        for port in update.changed:
+            self.registry.set_port(port)
+            if port.fault:
+                LOG.warning("Port %s is not served: %s", port.name, port.fault)
+        if self.server is not None and self.tap.sock is not None:
+            self.switch.set_tap(self.tap.as_flows_need_it(update, self.tap.sock))
+
+    def _adopts(self, endpoint: Endpoint) -> bool:
+        identity = self.registry.identity(endpoint)
+        holder = self._state.holders.get(endpoint.ofport)
+        return identity is not None and holder == (identity.port_id, identity.instance_id)
+
+    def _remember(self, endpoint: Endpoint) -> None:
+        identity = self.registry.identity(endpoint)
+        if identity is None:
+            self._holders.pop(endpoint.ofport, None)
+        else:
+            self._holders[endpoint.ofport] = (identity.port_id, identity.instance_id)
+
+    def _save(self) -> None:
+        if self.server is None:
+            return
+        self._state.port = self.server.port
+        self._state.holders = dict(self._holders)
+        self._state.meters = self.switch.meters.ids
+        self._state_file.save(self._state)
+
+    # Waiting at start
+
+    def _await(
+        self, there: Callable[[], bool], deadline: float, error: Callable[[], StartError]
+    ) -> bool:
+        while not there():
+            if self._ending:
+                return False
+            if time.monotonic() >= deadline:
+                raise error()
+            eventlet.sleep(POLL)
+        return True
+
+    def _tap_is_there(self) -> bool:
+        try:
+            return self.tap.look_after(self.watcher, self._update)
+        except DfmetaError as error:
+            self.tap.last_error = str(error)
+            return False
+
+    def _no_ovsdb(self) -> StartError:
+        return StartError(
+            cause=f"OVSDB at {self.watcher.remote} has not answered",
+            remedy="Start Open vSwitch, or mend [df_metadata] ovsdb_connection",
+        )
+
+    def _no_bridge(self) -> StartError:
+        return StartError(
+            cause=f"there is no bridge {self.watcher.bridge} in OVSDB",
+            remedy="Make it, or mend [df_metadata] integration_bridge",
+        )
+
+    def _no_tap(self) -> StartError:
+        return StartError(
+            cause=f"{self.watcher.tap} does not come up: {self.tap.last_error}",
+            remedy="See that ovs-vswitchd runs, and that the daemon has CAP_NET_ADMIN",
+        )
+
+    def _no_switch(self) -> StartError:
+        return StartError(
+            cause=f"the switch has not confirmed the flows of {self.watcher.bridge}",
+            remedy="See that ovs-vswitchd runs, that the bridge speaks OpenFlow13, and "
+            "[df_metadata] openflow_connection",
+        )
+
+    # Signals and listings
+
+    def _end(self, _number: int, _frame: FrameType | None) -> None:
+        self._ending = True
+
+    def _ask_reload(self, _number: int, _frame: FrameType | None) -> None:
+        self._reload = True
+
+    def _do_reload(self) -> None:
+        try:
+            conf = _load(self._argv)
+            backend = backends.build(conf)
+        except DfmetaError as error:
+            LOG.warning("Not reloaded, the configuration in force stays: %s", error)
+            return
+        self.conf = conf
+        _set_up_logging(debug=conf.debug)
+        if self._application is not None:
+            self._application.replace(backend, backends.settings(conf))
+        if self.server is not None:
+            self.server.hold_timeout = conf.df_metadata.hold_timeout
+        self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
+        LOG.info("Reloaded backend, Nova's options, hold_timeout, timeout_answer and debug")
+
+    def _port_rows(self) -> list[dict[str, Any]]:
+        from dfmeta.cmd.rows import port_rows
+
+        return port_rows(self.registry)
+
+
+def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
+    return dfmeta.conf.load((), prog=PROG, args=argv, cli=CLI)
+
+
+def _set_up_logging(*, debug: bool) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if debug else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        force=True,
+    )
+    # They log each message and each transaction, with its contents.
+    for name in ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+def _last_words(error: DfmetaError, status: int) -> int:
+    sys.stderr.write(f"{PROG}: {error}\n")
+    return status

@@ -1,0 +1,48 @@
+"""One daemon for each bridge."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import TracebackType
+
+from dfmeta.exceptions import AlreadyRunningError
+
+
+class BridgeLock:
+    """Held while a daemon serves a bridge; gone with the process, however it ends.
+
+    A name in the abstract namespace (unix(7)): no file can be left behind by a killed daemon, and
+    it does not depend on state_path, which two daemons may have set differently.
+    """
+
+    def __init__(self, ovsdb_connection: str, bridge: str) -> None:
+        kind, _, path = ovsdb_connection.partition(":")
+        where = str(Path(path).resolve()) if kind == "unix" else path
+        self._bridge = bridge
+        self._name = f"dfmeta-agent {where} {bridge}"
+        self._sock: socket.socket | None = None
+
+    def __enter__(self) -> BridgeLock:
+        """Take the lock.
+
+        :raises AlreadyRunningError: when another process has it.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.bind(f"\0{self._name[:100]}")
+        except OSError as error:
+            sock.close()
+            raise AlreadyRunningError(bridge=self._bridge, lock=f"@{self._name}") from error
+        self._sock = sock
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Give the lock back."""
+        if self._sock is not None:
+            self._sock.close()

@@ -1,0 +1,210 @@
+"""The options of the daemon, group ``[df_metadata]``."""
+
+from __future__ import annotations
+
+from ipaddress import AddressValueError, IPv4Address
+from typing import Any, Final
+
+from oslo_config import cfg, types
+
+from dfmeta.exceptions import ConfigError
+from dfmeta.flows.pipeline import METADATA_IP, TABLES_TAKEN
+
+GROUP: Final = cfg.OptGroup(
+    name="df_metadata",
+    title="The daemon",
+    help="The packet path and the proxy on a compute node.",
+)
+_IFNAME: Final = types.String(regex=r"^[A-Za-z0-9_.-]{1,15}$")
+
+OPTS: Final = [
+    cfg.Opt(
+        "ip",
+        type=types.IPAddress(version=4),
+        default=METADATA_IP,
+        help="Address that guests ask for metadata, on TCP port 80. cloud-init and every other "
+        "client has 169.254.169.254 built in; change it only together with the guests.",
+    ),
+    cfg.Opt(
+        "host_ip",
+        type=types.IPAddress(version=4),
+        default="$ip",
+        help="Address that tap-metadata has on the host, as a /32. Give another one where the "
+        "host itself needs the address that guests ask, because it is a guest of a cloud: the "
+        "flows then rewrite the destination. No other interface may have it.",
+    ),
+    cfg.PortOpt(
+        "port",
+        default=18080,
+        help="TCP port of the proxy on tap-metadata. 0 takes a free one and remembers it in "
+        "state_path, so that guests' connections find it after a restart.",
+    ),
+    cfg.Opt(
+        "metadata_interface",
+        type=_IFNAME,
+        default="tap-metadata",
+        help="Name of the port between the bridge and the proxy. It is made when it is missing, "
+        "and must not be used for anything else.",
+    ),
+    cfg.Opt(
+        "integration_bridge",
+        type=types.String(regex=r"^[^/\s]{1,255}$"),
+        default="br-int",
+        help="Bridge that the guests' ports are on. Must match [ovs] integration_bridge of "
+        "Neutron's agent where there is one.",
+    ),
+    cfg.Opt(
+        "ovsdb_connection",
+        type=types.String(regex=r"^(unix:/.+|(tcp|ssl):.+:\d+)$"),
+        default="unix:/var/run/openvswitch/db.sock",
+        help="Open vSwitch's database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT.",
+    ),
+    cfg.Opt(
+        "openflow_connection",
+        type=types.String(regex=r"^(auto|unix:/.+|listen:.+:\d+)$"),
+        default="auto",
+        help="How the bridge is reached. auto dials its management socket beside OVSDB's, which "
+        "needs no Controller row; unix:PATH names that socket; listen:HOST:PORT waits for a "
+        "bridge whose operator has pointed a controller at it, and takes only the one whose "
+        "datapath id OVSDB has.",
+    ),
+    cfg.IntOpt(
+        "table_base",
+        default=200,
+        min=1,
+        max=254 - TABLES_TAKEN,
+        help=f"First of the {TABLES_TAKEN} tables that dfmeta uses on the bridge. Nobody else may "
+        "use them; Neutron uses none from 95 up.",
+    ),
+    cfg.IntOpt(
+        "classification_table",
+        default=0,
+        min=0,
+        max=253,
+        help="Table that guests' frames enter first and in which the hooks stand, beside other "
+        "people's flows.",
+    ),
+    cfg.IntOpt(
+        "hook_priority",
+        default=300,
+        min=1,
+        max=65534,
+        help="Priority of the hooks in classification_table. Must be above whatever handles "
+        "guests' IPv4 and ARP there (Neutron: 200), or guests are not served.",
+    ),
+    cfg.IntOpt(
+        "route_table",
+        default=2,
+        min=1,
+        max=4294967295,
+        help="Routing table of the host in which all destinations are behind tap-metadata. "
+        "Nothing else may be in it; 253 to 255 are the kernel's own.",
+    ),
+    cfg.StrOpt(
+        "backend",
+        default="store",
+        choices=[
+            ("store", "the embedded store answers; needs nothing else"),
+            ("nova", "requests are signed and forwarded to Nova's metadata API"),
+        ],
+        help="Who answers guests.",
+    ),
+    cfg.FloatOpt(
+        "hold_timeout",
+        default=8,
+        min=0,
+        max=60,
+        help="Seconds that a guest's request may wait in all while its instance is not known yet "
+        "or the backend is away: its first SYN and the request share this budget. cloud-init "
+        "gives up after 10.",
+    ),
+    cfg.StrOpt(
+        "timeout_answer",
+        default="auto",
+        choices=[
+            ("auto", "as 503, but close under /openstack/<version>/, where cloud-init retries it"),
+            ("503", "503 Service Unavailable, on every path"),
+            ("close", "the connection is closed without an answer, on every path"),
+        ],
+        help="What a guest gets when hold_timeout has passed.",
+    ),
+    cfg.FloatOpt(
+        "startup_timeout",
+        default=30,
+        min=0,
+        max=3600,
+        help="Seconds that the daemon waits at start for OVSDB, the bridge and the switch before "
+        "it ends with status 2.",
+    ),
+    cfg.Opt(
+        "admin_listen",
+        type=types.String(regex=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$"),
+        default="127.0.0.1:9697",
+        help="HOST:PORT of the listener for health, metrics and dfmeta's own commands. It has no "
+        "authentication: keep it on loopback.",
+    ),
+    cfg.StrOpt(
+        "state_path",
+        default="/var/lib/dfmeta",
+        help="Folder for what outlives the daemon. It is made with mode 0700 if it is missing, "
+        "and belongs to the daemon alone.",
+    ),
+]
+
+
+def check(group: Any) -> None:
+    """Check what no single option can say.
+
+    :raises ConfigError: naming the option.
+    """
+    base, hooks = group.table_base, group.classification_table
+    if base <= hooks < base + TABLES_TAKEN or hooks > base:
+        raise ConfigError(
+            option="[df_metadata] table_base",
+            value=base,
+            cause=f"a packet goes to higher tables only, and classification_table is {hooks}",
+            remedy=f"Give a number above {hooks}",
+        )
+    if group.route_table in (253, 254, 255):
+        raise ConfigError(
+            option="[df_metadata] route_table",
+            value=group.route_table,
+            cause="it is one of the kernel's own tables",
+            remedy="Give the number of a table that nothing else uses, such as 2",
+        )
+    _check_address("host_ip", group.host_ip)
+    _check_address("ip", group.ip)
+    port = group.admin_listen.rpartition(":")[2]
+    if not 1 <= int(port) <= 65535:
+        raise ConfigError(
+            option="[df_metadata] admin_listen",
+            value=group.admin_listen,
+            cause=f"{port} is not a TCP port",
+            remedy="Give HOST:PORT, such as 127.0.0.1:9697",
+        )
+    if not str(group.state_path).startswith("/"):
+        raise ConfigError(
+            option="[df_metadata] state_path",
+            value=group.state_path,
+            cause="it is not an absolute path",
+            remedy="Give a folder's path from / on, such as /var/lib/dfmeta",
+        )
+
+
+def _check_address(option: str, value: str) -> None:
+    try:
+        address = IPv4Address(value)
+    except AddressValueError as error:
+        raise ConfigError(
+            option=f"[df_metadata] {option}",
+            value=value,
+            cause=str(error),
+            remedy="Give an IPv4 address, such as 169.254.169.254",
+        ) from error
+    if address.is_unspecified or address.is_loopback or address.is_multicast:
+        raise ConfigError(
+            option=f"[df_metadata] {option}",
+            value=value,
+            cause="a listener cannot be reached at it from another interface",
+            remedy="Give a unicast IPv4 address, such as 169.254.169.254",
+        )

@@ -1,0 +1,61 @@
+"""Which flows ought to be on the switch: the one function that adding and deleting go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dfmeta.flows.arp import guest_arp, key_arp
+from dfmeta.flows.classify import from_tap, guest_http
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import key_of
+from dfmeta.flows.reply import reply, reply_drop
+from dfmeta.flows.service import Tap, first_syn, known_address, service_drop
+from dfmeta.model import Endpoint, GuestAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """An endpoint that gets flows, with the addresses that it is known by."""
+
+    endpoint: Endpoint
+    meter: int | None
+    """Meter of its first SYNs; None on a switch without meters."""
+    addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
+    """Slot → address."""
+
+
+def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
+    """Flows that stand whatever guests there are."""
+    return from_tap(tap.ofport), service_drop(), reply_drop()
+
+
+def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
+    """All flows of one guest's endpoint, the way in last.
+
+    The order is that in which they may be added one by one: nothing is sent to the proxy before
+    its way back stands.
+    """
+    flows = [
+        one
+        for slot, address in sorted(guest.addresses.items())
+        for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
+    ]
+    ofport = guest.endpoint.ofport
+    return (
+        *flows,
+        first_syn(ofport, meter=guest.meter),
+        guest_arp(ofport, tap.mac, ip=tap.guest_ip),
+        guest_http(ofport, tap.guest_ip),
+    )
+
+
+def address_flows(
+    endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap
+) -> tuple[Flow, ...]:
+    """Flows of one known address: its way back, then its way in."""
+    return (
+        key_arp(str(key_of(endpoint, slot)), address.mac),
+        reply(endpoint, address, slot=slot, tap=tap),
+        known_address(endpoint, address, slot=slot, tap=tap),
+    )

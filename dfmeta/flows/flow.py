@@ -1,0 +1,162 @@
+"""One value for a flow. What is added and what is deleted are both derived from it.
+
+:func:`flow` builds it and holds it against the declaration in :mod:`dfmeta.flows.pipeline`, and
+against the prerequisites of its match fields (OpenFlow 1.3.5, 7.2.3.8): os-ken serialises a match
+on ``tcp_dst`` without ``ip_proto`` without complaint, and Open vSwitch then drops the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dfmeta.exceptions import PipelineError
+from dfmeta.flows.pipeline import PURPOSES, TABLES, Purpose, Stage
+
+Value = int | str | tuple[int, int] | tuple[str, str]
+"""A match's value: plain, or with its mask. Addresses are text, the rest numbers."""
+
+ETH_IP = 0x0800
+ETH_ARP = 0x0806
+PROTO_TCP = 6
+ARP_REQUEST = 1
+ARP_REPLY = 2
+UNTAGGED = 0
+"""OFPVID_NONE: the frame has no 802.1Q tag. Left out, a tagged frame would match as well."""
+TCP_SYN = 0x02
+TCP_SYN_ACK_MASK = 0x12
+"""Only SYN and ACK count: an ECN guest's first SYN has ECE and CWR too (RFC 3168, 6.1.1)."""
+
+_PREREQUISITES: Mapping[str, Mapping[str, int]] = {
+    "ip_proto": {"eth_type": ETH_IP},
+    "ipv4_src": {"eth_type": ETH_IP},
+    "ipv4_dst": {"eth_type": ETH_IP},
+    "tcp_src": {"eth_type": ETH_IP, "ip_proto": PROTO_TCP},
+    "tcp_dst": {"eth_type": ETH_IP, "ip_proto": PROTO_TCP},
+    "tcp_flags": {"eth_type": ETH_IP, "ip_proto": PROTO_TCP},
+    "arp_op": {"eth_type": ETH_ARP},
+    "arp_spa": {"eth_type": ETH_ARP},
+    "arp_tpa": {"eth_type": ETH_ARP},
+    "arp_sha": {"eth_type": ETH_ARP},
+    "arp_tha": {"eth_type": ETH_ARP},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SetField:
+    """Put *value* into *field*."""
+
+    field: str
+    value: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Copy the first *bits* of *source* into *field*."""
+
+    source: str
+    field: str
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Send the packet out of *port*."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToController:
+    """Send the whole packet to the controller connection with that id."""
+
+    controller_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An action found on the switch that dfmeta never sends."""
+
+    text: str
+
+
+Action = SetField | Move | Output | ToController | Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A flow of ours, free of the switch's numbers. Build it with :func:`flow`."""
+
+    purpose: Purpose
+    match: tuple[tuple[str, Value], ...]
+    actions: tuple[Action, ...] = ()
+    goto: Stage | None = None
+    meter: int | None = None
+
+    @property
+    def stage(self) -> Stage:
+        """Table that it stands in."""
+        return PURPOSES[self.purpose].stage
+
+    @property
+    def place(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]]:
+        """What makes it the same flow to the switch: another with this place replaces it."""
+        return self.purpose, self.match
+
+    def field(self, name: str) -> Value | None:
+        """Value that it matches *name* with, or None."""
+        return next((value for field, value in self.match if field == name), None)
+
+
+def canonical(match: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
+    """Bring a match into the one order in which two equal ones are equal."""
+    return tuple(sorted(match.items()))
+
+
+def flow(
+    purpose: Purpose,
+    match: Mapping[str, Value],
+    *,
+    actions: Iterable[Action] = (),
+    goto: Stage | None = None,
+    meter: int | None = None,
+) -> Flow:
+    """Build a flow.
+
+    :raises PipelineError: when it does what its table does not declare, or a field of its match
+        lacks a prerequisite.
+    """
+    built = Flow(purpose, canonical(match), tuple(actions), goto, meter)
+    _check_match(built.stage, match)
+    for action in built.actions:
+        _check_action(built.stage, action)
+    if goto is not None and goto not in TABLES[built.stage].successors:
+        raise _refuse(built.stage, f"{goto.name} is not among its successors")
+    return built
+
+
+def _check_match(stage: Stage, match: Mapping[str, Value]) -> None:
+    stray = match.keys() - TABLES[stage].matches
+    if stray:
+        raise _refuse(stage, f"it may not match {', '.join(sorted(stray))}")
+    for name in match:
+        for needed, value in _PREREQUISITES.get(name, {}).items():
+            if match.get(needed) != value:
+                raise _refuse(stage, f"{name} needs {needed}={value:#x} in the match")
+
+
+def _check_action(stage: Stage, action: Action) -> None:
+    table = TABLES[stage]
+    match action:
+        case SetField(field=field) | Move(field=field) if field not in table.sets:
+            raise _refuse(stage, f"it may not set {field}")
+        case Output() if not table.outputs:
+            raise _refuse(stage, "it may not output")
+        case ToController() if not table.to_controller:
+            raise _refuse(stage, "it may not send to the controller")
+        case Opaque(text=text):
+            raise _refuse(stage, f"{text} is not an action of ours")
+
+
+def _refuse(stage: Stage, cause: str) -> PipelineError:
+    return PipelineError(table=TABLES[stage].name, cause=cause)

@@ -1,0 +1,61 @@
+"""The key: an IPv4 source address that says which endpoint, and which of its addresses, is asking.
+
+``0x80000000 | slot << 28 | VID << 16 | ofport``. Slot 0 and VID 0 give 128.0.x.y, the address of
+the Dragonflow metadata specification ("Proposed Change": ``int(src_ip) <- in_port | 0x80000000``).
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+from dfmeta.exceptions import KeyRangeError
+from dfmeta.model import OFPORT_MAX, Endpoint
+
+BASE = 0x80000000
+SLOT_SHIFT = 28
+VID_SHIFT = 16
+OFPORT_MASK = 0xFFFF
+VID_MASK = 0x0FFF
+VID_MAX = 4094
+SLOTS = (0, 1, 2, 3, 4, 5, 7)
+"""In the order they are given out. Slot 6 would be 224.0.0.0/4, multicast, which Linux drops as
+martian; the others were seen to get their replies."""
+
+_SLOT_MASK = 0x7
+
+
+def key_of(endpoint: Endpoint, slot: int) -> IPv4Address:
+    """Give the source address that frames of *endpoint* in *slot* carry towards the proxy.
+
+    :raises KeyRangeError: for a port, VID or slot that cannot be expressed, or that is not usable
+        as a source address.
+    """
+    if slot not in SLOTS:
+        raise _refuse(endpoint, slot, "the slot is not one of those that Linux accepts")
+    if not 1 <= endpoint.ofport <= OFPORT_MAX:
+        raise _refuse(endpoint, slot, "the ofport is not that of an ordinary port")
+    if not 0 <= endpoint.vid <= VID_MAX:
+        raise _refuse(endpoint, slot, "the VID is not one that 802.1Q gives to a VLAN")
+    number = BASE | slot << SLOT_SHIFT | endpoint.vid << VID_SHIFT | endpoint.ofport
+    return IPv4Address(number)
+
+
+def parse_key(address: IPv4Address) -> tuple[Endpoint, int]:
+    """Give the endpoint and the slot that *address* stands for.
+
+    The address is what a peer's frames carry; only dfmeta's own service flows can put one on
+    tap-metadata, and whether it stands for a known guest is the registry's to say.
+
+    :raises KeyRangeError: when it is not a key at all.
+    """
+    number = int(address)
+    endpoint = Endpoint(ofport=number & OFPORT_MASK, vid=number >> VID_SHIFT & VID_MASK)
+    slot = number >> SLOT_SHIFT & _SLOT_MASK
+    if not number & BASE:
+        raise _refuse(endpoint, slot, f"{address} is below 128.0.0.0")
+    key_of(endpoint, slot)
+    return endpoint, slot
+
+
+def _refuse(endpoint: Endpoint, slot: int, cause: str) -> KeyRangeError:
+    return KeyRangeError(ofport=endpoint.ofport, vid=endpoint.vid, slot=slot, cause=cause)

@@ -1,0 +1,40 @@
+"""The reply table: an answer leaves on the port of its key, and nothing else leaves at all."""
+
+from __future__ import annotations
+
+from dfmeta.flows.flow import ETH_IP, PROTO_TCP, Action, Flow, Output, SetField, flow
+from dfmeta.flows.key import key_of
+from dfmeta.flows.pipeline import METADATA_PORT, Purpose
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint, GuestAddress
+
+
+def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
+    """Give an answer to the key of *slot* the guest's own addresses and send it to its port alone.
+
+    eth_dst is set here and not left to the host's neighbour table, which may hold the MAC that
+    the guest had before.
+    """
+    actions: list[Action] = [
+        SetField("eth_dst", address.mac),
+        SetField("ipv4_dst", str(address.ip)),
+        SetField("tcp_src", METADATA_PORT),
+    ]
+    if tap.ip != tap.guest_ip:
+        actions.append(SetField("ipv4_src", tap.guest_ip))
+    return flow(
+        Purpose.REPLY,
+        {
+            "eth_type": ETH_IP,
+            "ip_proto": PROTO_TCP,
+            "ipv4_src": tap.ip,
+            "ipv4_dst": str(key_of(endpoint, slot)),
+            "tcp_src": tap.port,
+        },
+        actions=(*actions, Output(endpoint.ofport)),
+    )
+
+
+def reply_drop() -> Flow:
+    """Drop everything else that tap-metadata emits: the host is not reachable through it."""
+    return flow(Purpose.REPLY_DROP, {})

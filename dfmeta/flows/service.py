@@ -1,0 +1,91 @@
+"""The service table: known addresses to tap-metadata, first SYNs to the controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dfmeta.flows.flow import (
+    ETH_IP,
+    PROTO_TCP,
+    TCP_SYN,
+    TCP_SYN_ACK_MASK,
+    UNTAGGED,
+    Action,
+    Flow,
+    Output,
+    SetField,
+    ToController,
+    flow,
+)
+from dfmeta.flows.key import key_of
+from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose
+from dfmeta.model import Endpoint, GuestAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """The port that leads to the proxy."""
+
+    ofport: int
+    mac: str
+    port: int
+    """TCP port of the proxy's listener."""
+    ip: str = METADATA_IP
+    """Address of the proxy's listener (``host_ip``)."""
+    guest_ip: str = METADATA_IP
+    """Address that guests ask (``ip``)."""
+
+
+def first_syn(ofport: int, *, meter: int | None) -> Flow:
+    """Send a SYN of an address not seen yet to the controller, through the port's meter."""
+    return flow(
+        Purpose.SYN,
+        {
+            "in_port": ofport,
+            "eth_type": ETH_IP,
+            "ip_proto": PROTO_TCP,
+            "tcp_flags": (TCP_SYN, TCP_SYN_ACK_MASK),
+        },
+        actions=(ToController(CONTROLLER_ID),),
+        meter=meter,
+    )
+
+
+def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
+    """Send all TCP of *address* at *endpoint* to the proxy, the key of *slot* as its source.
+
+    All TCP and not SYNs alone, so that a connection keeps its slot. Both MAC and IP are matched:
+    they are the guest's claim and only choose among the endpoint's own slots.
+    """
+    return flow(
+        Purpose.ADDRESS,
+        {
+            "in_port": endpoint.ofport,
+            "vlan_vid": UNTAGGED,
+            "eth_src": address.mac,
+            "eth_type": ETH_IP,
+            "ip_proto": PROTO_TCP,
+            "ipv4_src": str(address.ip),
+        },
+        actions=towards_proxy(endpoint, slot, tap=tap),
+    )
+
+
+def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]:
+    """What is done to a guest's packet on its way to the proxy; also to its first SYN.
+
+    The kernel drops a frame that is not addressed to tap-metadata's own MAC, and a guest may have
+    sent it to its gateway's: hence eth_dst.
+    """
+    actions: list[Action] = [
+        SetField("eth_dst", tap.mac),
+        SetField("ipv4_src", str(key_of(endpoint, slot))),
+    ]
+    if tap.ip != tap.guest_ip:
+        actions.append(SetField("ipv4_dst", tap.ip))
+    return (*actions, SetField("tcp_dst", tap.port), Output(tap.ofport))
+
+
+def service_drop() -> Flow:
+    """Drop what is neither a known address' nor a SYN."""
+    return flow(Purpose.SERVICE_DROP, {})

@@ -1,0 +1,313 @@
+"""Flows ↔ os-ken's OpenFlow 1.3 messages. The one place that knows both forms.
+
+What :func:`Wire.found` reads from a dump equals what :func:`Wire.add` was given, so that a
+comparison of the two says exactly what to send; a test on a real switch holds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc
+
+from dfmeta.flows.flow import (
+    Action,
+    Flow,
+    Move,
+    Opaque,
+    Output,
+    SetField,
+    ToController,
+    canonical,
+)
+from dfmeta.flows.pipeline import (
+    COOKIE_PREFIX,
+    COOKIE_PREFIX_MASK,
+    PURPOSES,
+    Layout,
+    Purpose,
+    Stage,
+    cookie_of,
+    is_ours,
+    purpose_of,
+)
+
+WHOLE_PACKET = 0xFFFF
+NX_EXPERIMENTER = 0x2320
+NXT_SET_CONTROLLER_ID = 20
+METER_BURST_PACKETS = 1
+"""Lowest burst that Open vSwitch takes; the rate is what counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A flow of ours as a dump shows it."""
+
+    flow: Flow | None
+    """None when its place or its cookie is not one of today's declaration."""
+    table: int
+    priority: int
+    cookie: int
+    match: Any
+    """os-ken's match, to delete exactly this flow."""
+    packets: int = 0
+    bytes: int = 0
+
+
+class Wire:
+    """Builds OpenFlow 1.3 messages for one datapath and reads what it sends.
+
+    :param layout: the numbers of tables and priorities.
+    :param datapath: what os-ken's messages are bound to; a plain protocol descriptor serves where
+        there is no connection, as in tests.
+    """
+
+    def __init__(self, layout: Layout, datapath: Any = None) -> None:
+        self.layout = layout
+        self.datapath = datapath if datapath is not None else ProtocolDesc(version=ofp.OFP_VERSION)
+
+    def add(self, flow: Flow) -> Any:
+        """Message that puts *flow* in, in place of the one at its place."""
+        flags = ofp.OFPFF_SEND_FLOW_REM if flow.stage is Stage.CLASSIFY else 0
+        return ofp_parser.OFPFlowMod(
+            self.datapath,
+            cookie=cookie_of(flow.purpose),
+            table_id=self.layout.number(flow.stage),
+            command=ofp.OFPFC_ADD,
+            priority=self.layout.priority(flow.purpose),
+            flags=flags,
+            match=_match(flow),
+            instructions=self._instructions(flow),
+        )
+
+    def remove(self, flow: Flow) -> Any:
+        """Message that takes exactly *flow* away, if it is there and ours."""
+        return self._delete_strict(
+            self.layout.number(flow.stage), self.layout.priority(flow.purpose), _match(flow)
+        )
+
+    def remove_found(self, found: Found) -> Any:
+        """Message that takes exactly the flow that a dump showed away."""
+        return self._delete_strict(found.table, found.priority, found.match)
+
+    def remove_all(self) -> Any:
+        """Message that takes every flow of ours away, in all tables."""
+        return ofp_parser.OFPFlowMod(
+            self.datapath,
+            cookie=COOKIE_PREFIX,
+            cookie_mask=COOKIE_PREFIX_MASK,
+            table_id=ofp.OFPTT_ALL,
+            command=ofp.OFPFC_DELETE,
+            out_port=ofp.OFPP_ANY,
+            out_group=ofp.OFPG_ANY,
+            match=ofp_parser.OFPMatch(),
+        )
+
+    def dump(self) -> Any:
+        """Message that asks for all flows of ours."""
+        return ofp_parser.OFPFlowStatsRequest(
+            self.datapath,
+            table_id=ofp.OFPTT_ALL,
+            out_port=ofp.OFPP_ANY,
+            out_group=ofp.OFPG_ANY,
+            cookie=COOKIE_PREFIX,
+            cookie_mask=COOKIE_PREFIX_MASK,
+        )
+
+    def count(self) -> Any:
+        """Message that asks how many flows of ours there are."""
+        return ofp_parser.OFPAggregateStatsRequest(
+            self.datapath,
+            0,
+            ofp.OFPTT_ALL,
+            ofp.OFPP_ANY,
+            ofp.OFPG_ANY,
+            COOKIE_PREFIX,
+            COOKIE_PREFIX_MASK,
+            ofp_parser.OFPMatch(),
+        )
+
+    def dump_meters(self) -> Any:
+        """Message that asks for all meters, anybody's."""
+        return ofp_parser.OFPMeterConfigStatsRequest(self.datapath, 0, ofp.OFPM_ALL)
+
+    def add_meter(self, meter: int, rate: int) -> Any:
+        """Message that makes *meter* drop what exceeds *rate* packets a second."""
+        return self._meter(ofp.OFPMC_ADD, meter, rate)
+
+    def remove_meter(self, meter: int) -> Any:
+        """Message that takes *meter* away, and with it the flows that use it."""
+        return self._meter(ofp.OFPMC_DELETE, meter, 0)
+
+    def set_controller_id(self, controller_id: int) -> Any:
+        """Message that makes packet-ins for *controller_id* come to this connection alone.
+
+        NXT_SET_CONTROLLER_ID of Open vSwitch's nicira-ext.h; os-ken has no class for it.
+        """
+        return ofp_parser.OFPExperimenter(
+            self.datapath,
+            experimenter=NX_EXPERIMENTER,
+            exp_type=NXT_SET_CONTROLLER_ID,
+            data=bytes(6) + controller_id.to_bytes(2, "big"),
+        )
+
+    def set_async(self) -> Any:
+        """Message that asks for packet-ins of actions and for removed flows, and nothing else.
+
+        A connection to a bridge's management socket gets no packet-in without it.
+        """
+        packet_in = 1 << ofp.OFPR_ACTION
+        removed = 1 << ofp.OFPRR_DELETE | 1 << ofp.OFPRR_GROUP_DELETE
+        removed |= 1 << OFPRR_METER_DELETE
+        return ofp_parser.OFPSetAsync(self.datapath, [packet_in, 0], [0, 0], [removed, 0])
+
+    def packet_out(self, ofport: int, actions: Iterable[Action], frame: bytes) -> Any:
+        """Message that sends *frame* on as if it had come in at *ofport*."""
+        return ofp_parser.OFPPacketOut(
+            self.datapath,
+            buffer_id=ofp.OFP_NO_BUFFER,
+            in_port=ofport,
+            actions=[_action(one) for one in actions],
+            data=frame,
+        )
+
+    def barrier(self) -> Any:
+        """Message that is answered once all before it is done."""
+        return ofp_parser.OFPBarrierRequest(self.datapath)
+
+    def bundle(self, bundle_id: int, mods: Iterable[Any]) -> list[Any]:
+        """Messages that make *mods* take effect together, in their order, or not at all."""
+        flags = ofp.ONF_BF_ATOMIC | ofp.ONF_BF_ORDERED
+        return [
+            self._bundle_control(bundle_id, ofp.ONF_BCT_OPEN_REQUEST, flags),
+            *(ofp_parser.ONFBundleAddMsg(self.datapath, bundle_id, flags, mod, []) for mod in mods),
+            self._bundle_control(bundle_id, ofp.ONF_BCT_COMMIT_REQUEST, flags),
+        ]
+
+    def found(self, stats: Any) -> Found | None:
+        """Read one entry of a flow dump; None when it is not a flow of ours."""
+        if not is_ours(stats.cookie):
+            return None
+        return Found(
+            self._flow(stats),
+            table=stats.table_id,
+            priority=stats.priority,
+            cookie=stats.cookie,
+            match=stats.match,
+            packets=stats.packet_count,
+            bytes=stats.byte_count,
+        )
+
+    def removed(self, message: Any) -> Found | None:
+        """Read a flow-removed message; it has no actions. None when the flow was not ours."""
+        if not is_ours(message.cookie):
+            return None
+        purpose = self._purpose(message)
+        match = canonical(dict(message.match.items()))
+        return Found(
+            Flow(purpose, match) if purpose is not None else None,
+            table=message.table_id,
+            priority=message.priority,
+            cookie=message.cookie,
+            match=message.match,
+        )
+
+    def _purpose(self, message: Any) -> Purpose | None:
+        purpose = purpose_of(message.cookie)
+        if purpose is None or self.layout.priority(purpose) != message.priority:
+            return None
+        in_place = self.layout.number(PURPOSES[purpose].stage) == message.table_id
+        return purpose if in_place else None
+
+    def _flow(self, stats: Any) -> Flow | None:
+        purpose = self._purpose(stats)
+        if purpose is None:
+            return None
+        actions: list[Action] = []
+        goto, meter = None, None
+        for instruction in stats.instructions:
+            match instruction:
+                case ofp_parser.OFPInstructionActions(type=ofp.OFPIT_APPLY_ACTIONS):
+                    actions.extend(_read_action(one) for one in instruction.actions)
+                case ofp_parser.OFPInstructionGotoTable():
+                    goto = self.layout.stage(instruction.table_id)
+                case ofp_parser.OFPInstructionMeter():
+                    meter = instruction.meter_id
+                case _:
+                    actions.append(Opaque(str(instruction)))
+        return Flow(purpose, canonical(dict(stats.match.items())), tuple(actions), goto, meter)
+
+    def _instructions(self, flow: Flow) -> list[Any]:
+        instructions: list[Any] = []
+        if flow.meter is not None:
+            instructions.append(ofp_parser.OFPInstructionMeter(flow.meter))
+        if flow.actions:
+            actions = [_action(one) for one in flow.actions]
+            instructions.append(ofp_parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions))
+        if flow.goto is not None:
+            instructions.append(ofp_parser.OFPInstructionGotoTable(self.layout.number(flow.goto)))
+        return instructions
+
+    def _delete_strict(self, table: int, priority: int, match: Any) -> Any:
+        return ofp_parser.OFPFlowMod(
+            self.datapath,
+            cookie=COOKIE_PREFIX,
+            cookie_mask=COOKIE_PREFIX_MASK,
+            table_id=table,
+            command=ofp.OFPFC_DELETE_STRICT,
+            priority=priority,
+            out_port=ofp.OFPP_ANY,
+            out_group=ofp.OFPG_ANY,
+            match=match,
+        )
+
+    def _meter(self, command: int, meter: int, rate: int) -> Any:
+        bands = [ofp_parser.OFPMeterBandDrop(rate, METER_BURST_PACKETS)] if rate else []
+        return ofp_parser.OFPMeterMod(
+            self.datapath, command=command, flags=ofp.OFPMF_PKTPS, meter_id=meter, bands=bands
+        )
+
+    def _bundle_control(self, bundle_id: int, kind: int, flags: int) -> Any:
+        return ofp_parser.ONFBundleCtrlMsg(self.datapath, bundle_id, kind, flags, [])
+
+
+OFPRR_METER_DELETE = 4
+"""OpenFlow 1.4's reason for a flow that went with its meter; Open vSwitch gives it on 1.3 too."""
+
+
+def _match(flow: Flow) -> Any:
+    return ofp_parser.OFPMatch(**dict(flow.match))
+
+
+def _action(action: Action) -> Any:
+    match action:
+        case SetField(field=field, value=value):
+            return ofp_parser.OFPActionSetField(**{field: value})
+        case Move(source=source, field=field, bits=bits):
+            return ofp_parser.NXActionRegMove(src_field=source, dst_field=field, n_bits=bits)
+        case Output(port=port):
+            return ofp_parser.OFPActionOutput(port)
+        case ToController(controller_id=controller_id):
+            return ofp_parser.NXActionController(
+                max_len=WHOLE_PACKET, controller_id=controller_id, reason=ofp.OFPR_ACTION
+            )
+        case Opaque():
+            raise TypeError(f"{action} was read from a switch and cannot be sent")
+
+
+def _read_action(action: Any) -> Action:
+    match action:
+        case ofp_parser.OFPActionSetField():
+            return SetField(action.key, action.value)
+        case ofp_parser.NXActionRegMove(src_ofs=0, dst_ofs=0):
+            return Move(action.src_field, action.dst_field, action.n_bits)
+        case ofp_parser.OFPActionOutput():
+            return Output(action.port)
+        case ofp_parser.NXActionController(max_len=0xFFFF):
+            return ToController(action.controller_id)
+        case _:
+            return Opaque(str(action))

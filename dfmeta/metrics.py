@@ -1,0 +1,52 @@
+"""What dfmeta counts. Names are a contract; each is documented and a test holds that.
+
+One registry of its own, so that a library's metrics do not come along. Labels are from closed
+sets: nothing that a guest chooses becomes a label.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+REGISTRY = CollectorRegistry()
+
+PACKET_INS = Counter(
+    "dfmeta_packet_ins",
+    "SYNs that the switch sent to the controller",
+    ["outcome"],
+    registry=REGISTRY,
+)
+FLOW_MODS = Counter(
+    "dfmeta_flow_mods",
+    "Flow-mods sent to the switch",
+    ["command"],
+    registry=REGISTRY,
+)
+RECONCILES = Counter(
+    "dfmeta_reconciles",
+    "Comparisons of the switch's flows with what they should be",
+    ["result"],
+    registry=REGISTRY,
+)
+SWITCH_CONNECTED = Gauge(
+    "dfmeta_switch_connected",
+    "1 while there is an OpenFlow connection to the bridge",
+    registry=REGISTRY,
+)
+HELD_SYNS = Gauge(
+    "dfmeta_held_syns",
+    "SYNs that wait for their port's instance to be known",
+    registry=REGISTRY,
+)
+REQUESTS = Counter(
+    "dfmeta_requests",
+    "Guests' requests, by class of the answer's status",
+    ["status"],
+    registry=REGISTRY,
+)
+CLOSED = Counter(
+    "dfmeta_closed_connections",
+    "Guests' connections closed without an answer",
+    ["reason"],
+    registry=REGISTRY,
+)

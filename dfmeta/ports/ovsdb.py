@@ -1,0 +1,323 @@
+"""Watches br-int's interfaces in OVSDB, in an OS thread of its own.
+
+The IDL's JSON parser takes a reply in one go (most of a second for 1,000 interfaces), so it must
+not run on the hub. It runs in a real thread; what it finds comes to the hub as
+:class:`Update` values through a queue and a pipe, in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import eventlet
+from eventlet.hubs import trampoline
+from eventlet.patcher import original
+from ovs.db.idl import Idl
+from ovs.poller import POLLIN, Poller
+from ovsdbapp.backend.ovs_idl import idlutils, transaction
+from ovsdbapp.schema.open_vswitch import impl_idl
+
+from dfmeta.exceptions import OvsdbError
+from dfmeta.model import Port
+from dfmeta.ports.vif import InterfaceRow, vif
+
+LOG = logging.getLogger(__name__)
+
+_os = original("os")
+_threading = original("threading")
+_time = original("time")
+"""Unpatched: eventlet's own would wait on a hub of the thread's own for what is not there."""
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "Open_vSwitch": ("bridges", "cur_cfg", "next_cfg"),
+    "Bridge": ("name", "ports", "datapath_id", "datapath_type", "controller"),
+    "Port": ("name", "interfaces", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
+    "Interface": ("name", "type", "ofport", "external_ids", "mac", "mac_in_use", "error"),
+}
+"""cur_cfg and next_cfg are written by every transaction; without them each logs an error."""
+RECONNECT_PAUSE = 0.2
+TRANSACTION_TIMEOUT = 10.0
+TAP_MAC = "02:64:66:6d:65:fe"
+"""The same on every host, so that a guest that migrates keeps a valid neighbour entry."""
+TAP_TAG = 4095
+OWNER_KEY = "dfmeta"
+OWNER_VALUE = "tap"
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """What the rest of the daemon needs to know of the bridge."""
+
+    datapath_id: int | None
+    controllers: int
+    """How many Controller rows it has: gaining the first or losing the last clears its flows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapPort:
+    """tap-metadata as OVSDB has it."""
+
+    ofport: int | None
+    mac: str
+    ours: bool
+    """It is marked as ours and configured so that nothing is flooded to it."""
+    marked: bool
+    """It is marked as ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The bridge as it is after a change."""
+
+    connected: bool
+    bridge: Bridge | None = None
+    tap: TapPort | None = None
+    changed: tuple[Port, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
+class _Handle:
+    """What ovsdbapp's API and transactions ask of a connection object."""
+
+    def __init__(self, idl: Any) -> None:
+        self.idl = idl
+        self.timeout = TRANSACTION_TIMEOUT
+
+    def start(self) -> None:
+        """The thread runs the IDL itself."""
+
+
+class _Job:
+    """A transaction that the hub waits for."""
+
+    def __init__(self, build: Callable[[Any, Any], None]) -> None:
+        self.build = build
+        self.done = _threading.Event()
+        self.error: Exception | None = None
+
+
+class OvsdbWatcher:
+    """A thread on OVSDB, and the hub's end of it.
+
+    :param remote: OVSDB's address, such as ``unix:/var/run/openvswitch/db.sock``.
+    :param bridge: name of the integration bridge.
+    :param tap: name of tap-metadata.
+    :param deliver: called on the hub with each :class:`Update`, one at a time.
+    """
+
+    def __init__(
+        self, remote: str, bridge: str, tap: str, *, deliver: Callable[[Update], None]
+    ) -> None:
+        self.remote, self.bridge, self.tap = remote, bridge, tap
+        self._deliver = deliver
+        self._updates: deque[Update] = deque()
+        self._jobs: deque[_Job] = deque()
+        self._to_hub = _os.pipe()
+        self._to_thread = _os.pipe()
+        for fd in (*self._to_hub, *self._to_thread):
+            _os.set_blocking(fd, False)
+        self._stopping = False
+        self._thread = _threading.Thread(target=self._run, name="ovsdb", daemon=True)
+        self._known: dict[str, Port] = {}
+        self._last: Update | None = None
+
+    # The hub's side
+
+    def start(self) -> None:
+        """Start the thread, and the greenthread that delivers."""
+        self._thread.start()
+        eventlet.spawn_n(self._deliver_loop)
+
+    def stop(self) -> None:
+        """End the thread; nothing is delivered any more."""
+        self._stopping = True
+        _poke(self._to_thread[1])
+        self._thread.join(2)
+
+    def ensure_tap(self) -> None:
+        """Make tap-metadata a port of the bridge that nothing is flooded to.
+
+        An untagged port is a trunk of all VLANs: NORMAL floods every tenant's broadcasts to it.
+        VLAN 4095 alone is shared with Neutron's dead ports; ``dot1q-tunnel`` with another inner
+        VLAN keeps their frames out too, and explicit output ignores it.
+
+        :raises OvsdbError: when the transaction fails.
+        """
+        self._transact(self._build_tap)
+
+    def remove_tap(self) -> None:
+        """Take tap-metadata away if it is ours.
+
+        :raises OvsdbError: when the transaction fails.
+        """
+        self._transact(lambda api, txn: txn.add(api.del_port(self.tap, self.bridge, True)))
+
+    def _transact(self, build: Callable[[Any, Any], None]) -> None:
+        job = _Job(build)
+        self._jobs.append(job)
+        _poke(self._to_thread[1])
+        with eventlet.Timeout(TRANSACTION_TIMEOUT, False):
+            while not job.done.is_set():
+                eventlet.sleep(0.01)
+        if not job.done.is_set():
+            raise OvsdbError(connection=self.remote, cause="no answer to a transaction")
+        if job.error is not None:
+            raise OvsdbError(connection=self.remote, cause=job.error) from job.error
+
+    def _deliver_loop(self) -> None:
+        while not self._stopping:
+            trampoline(self._to_hub[0], read=True)
+            _drain(self._to_hub[0])
+            while self._updates:
+                self._deliver(self._updates.popleft())
+
+    # The thread's side
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._serve_connection()
+            except Exception as error:  # the IDL raises many kinds; the thread must outlive all
+                LOG.warning("OVSDB at %s: %s", self.remote, error)
+                LOG.debug("OVSDB thread", exc_info=True)
+            self._tell(Update(connected=False))
+            _time.sleep(RECONNECT_PAUSE)
+
+    def _serve_connection(self) -> None:
+        helper = idlutils.get_schema_helper(self.remote, "Open_vSwitch")
+        for table, columns in COLUMNS.items():
+            helper.register_columns(table, list(columns))
+        idl = Idl(self.remote, helper)
+        api = impl_idl.OvsdbIdl(_Handle(idl), start=False)
+        try:
+            while not self._stopping:
+                self._turn(idl, api)
+        finally:
+            idl.close()
+            for job in self._jobs:
+                job.error = job.error or ConnectionError("the connection was lost")
+                job.done.set()
+            self._jobs.clear()
+
+    def _turn(self, idl: Any, api: Any) -> None:
+        poller = Poller()
+        seqno = idl.change_seqno
+        idl.run()
+        if idl.change_seqno != seqno and idl.has_ever_connected():
+            self._tell(self._read(idl))
+        elif idl._session.is_connected() is False and self._last and self._last.connected:
+            self._tell(Update(connected=False))
+        while self._jobs and idl.has_ever_connected():
+            self._do(api, self._jobs.popleft())
+            return
+        idl.wait(poller)
+        poller.fd_wait(self._to_thread[0], POLLIN)
+        poller.block()
+        _drain(self._to_thread[0])
+
+    def _do(self, api: Any, job: _Job) -> None:
+        try:
+            txn = transaction.Transaction(
+                api, api.ovsdb_connection, timeout=TRANSACTION_TIMEOUT, check_error=True
+            )
+            job.build(api, txn)
+            txn.do_commit()
+        except Exception as error:  # handed to who waits for it
+            job.error = error
+        finally:
+            job.done.set()
+
+    def _tell(self, update: Update) -> None:
+        if update == self._last:
+            return
+        self._last = update
+        self._updates.append(update)
+        _poke(self._to_hub[1])
+
+    def _read(self, idl: Any) -> Update:
+        rows = list(idl.tables["Bridge"].rows.values())
+        bridge = next((row for row in rows if row.name == self.bridge), None)
+        ports: dict[str, Port] = {}
+        tap: TapPort | None = None
+        for port in bridge.ports if bridge is not None else ():
+            for interface in port.interfaces:
+                if interface.name == self.tap:
+                    tap = _read_tap(port, interface)
+                    continue
+                found = vif(_interface_row(port, interface))
+                if found is not None:
+                    ports[found.row] = found
+        changed = tuple(p for row, p in ports.items() if self._known.get(row) != p)
+        gone = tuple(self._known.keys() - ports.keys())
+        self._known = ports
+        return Update(
+            connected=True,
+            bridge=_read_bridge(bridge) if bridge is not None else None,
+            tap=tap,
+            changed=changed,
+            gone=gone,
+        )
+
+    def _build_tap(self, api: Any, txn: Any) -> None:
+        interface_ids = {"skip_cleanup": "true", OWNER_KEY: OWNER_VALUE}
+        txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
+        txn.add(api.db_set("Port", self.tap, ("tag", TAP_TAG), ("vlan_mode", "dot1q-tunnel")))
+        txn.add(api.db_set("Port", self.tap, ("cvlans", 1)))
+        txn.add(
+            api.db_set(
+                "Interface",
+                self.tap,
+                ("type", "internal"),
+                ("mac", TAP_MAC),
+                ("external_ids", interface_ids),
+            )
+        )
+
+
+def _read_bridge(row: Any) -> Bridge:
+    number = row.datapath_id[0] if row.datapath_id else ""
+    return Bridge(int(number, 16) if number else None, controllers=len(row.controller))
+
+
+def _read_tap(port: Any, interface: Any) -> TapPort:
+    marked = interface.external_ids.get(OWNER_KEY) == OWNER_VALUE
+    ours = (
+        marked
+        and interface.type == "internal"
+        and list(port.tag) == [TAP_TAG]
+        and list(port.vlan_mode) == ["dot1q-tunnel"]
+    )
+    number = interface.ofport[0] if len(interface.ofport) == 1 else 0
+    mac = interface.mac_in_use[0] if interface.mac_in_use else ""
+    return TapPort(number if number > 0 else None, mac=mac, ours=ours, marked=marked)
+
+
+def _interface_row(port: Any, interface: Any) -> InterfaceRow:
+    return InterfaceRow(
+        uuid=str(interface.uuid),
+        name=interface.name,
+        type=interface.type,
+        ofport=tuple(interface.ofport),
+        external_ids=dict(interface.external_ids),
+        tag=tuple(port.tag),
+        vlan_mode=tuple(port.vlan_mode),
+    )
+
+
+def _poke(fd: int) -> None:
+    try:
+        _os.write(fd, b"\0")
+    except BlockingIOError:
+        return  # it is full: the other side is being woken already
+
+
+def _drain(fd: int) -> None:
+    try:
+        while _os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        return

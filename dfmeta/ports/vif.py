@@ -1,0 +1,86 @@
+"""Which interface of the bridge is a guest's, and what OVSDB says of it. Pure.
+
+Sources: os-vif's and libvirt's keys in ``Interface.external_ids``, ovs-vswitchd.conf.db(5). All of
+it was written on the host and is trusted, but it may be odd: an odd port is shown, not served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from dfmeta.model import OFPORT_MAX, Port
+
+DEAD_TAG = 4095
+GUEST_TYPES = frozenset(
+    {"", "system", "tap", "internal", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
+)
+"""Interface types that a guest can be behind; a tunnel's or a patch port's is not among them."""
+_AGENT_TYPE = "internal"
+"""A DHCP agent's or a router's port: iface-id and attached-mac, but no instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceRow:
+    """The columns of an Interface and its Port that matter here."""
+
+    uuid: str
+    name: str
+    type: str = ""
+    ofport: Sequence[int] = ()
+    external_ids: Mapping[str, str] = field(default_factory=dict)
+    tag: Sequence[int] = ()
+    vlan_mode: Sequence[str] = ()
+
+
+def vif(row: InterfaceRow) -> Port | None:
+    """Read a guest's port from its row; None when it is not a guest's.
+
+    A guest's port has an instance (``vm-uuid`` or ``vm-id``), or a Neutron port and its MAC
+    (``iface-id`` with ``attached-mac``). An instance that is no UUID leaves a port with a
+    ``fault``; an odd MAC does not, since nothing is decided by it.
+    """
+    ids = {key: value.strip() for key, value in row.external_ids.items()}
+    instance = ids.get("vm-uuid") or ids.get("vm-id") or ""
+    iface_id, mac = ids.get("iface-id", ""), ids.get("attached-mac", "").lower()
+    wired = bool(iface_id and mac) and row.type != _AGENT_TYPE
+    if row.type not in GUEST_TYPES or not (instance or wired):
+        return None
+    fault = _fault(instance)
+    ofport = row.ofport[0] if len(row.ofport) == 1 else None
+    return Port(
+        name=row.name,
+        row=row.uuid,
+        ofport=ofport if ofport is not None and 1 <= ofport <= OFPORT_MAX else None,
+        iface_id=iface_id,
+        mac=mac,
+        instance_id=_canonical(instance) if not fault else "",
+        project_id=ids.get("project-id", ""),
+        dead=tuple(row.tag) == (DEAD_TAG,) and tuple(row.vlan_mode) != ("trunk",),
+        fault=fault,
+        sources=_sources(ids),
+    )
+
+
+def _fault(instance: str) -> str:
+    if instance and not _is_uuid(instance):
+        return f"external_ids:vm-uuid={instance!r} is not a UUID"
+    return ""
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _canonical(instance: str) -> str:
+    return str(UUID(instance)) if instance else ""
+
+
+def _sources(ids: Mapping[str, str]) -> dict[str, str]:
+    keys = {"instance_id": ("vm-uuid", "vm-id"), "project_id": ("project-id",)}
+    return {name: "ovsdb" for name, options in keys.items() if any(ids.get(o) for o in options)}

@@ -1,0 +1,92 @@
+"""The admin listener: health, metrics, version, and what dfmeta's own commands ask for.
+
+It has no authentication and tells who the guests are: it belongs on loopback, and never on
+tap-metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from typing import Any
+
+import eventlet
+import webob
+import webob.exc
+from eventlet import wsgi
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from dfmeta.exceptions import StartError
+from dfmeta.health import Health
+
+Rows = Callable[[], list[dict[str, Any]]]
+
+
+class AdminApplication:
+    """Routes of the admin listener.
+
+    :param listings: path → rows that it answers with, as a JSON array.
+    """
+
+    def __init__(
+        self, health: Health, metrics: CollectorRegistry, listings: dict[str, Rows]
+    ) -> None:
+        self._health = health
+        self._metrics = metrics
+        self._listings = listings
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer one request (PEP 3333)."""
+        request = webob.Request(environ)
+        if request.method not in ("GET", "HEAD"):
+            response = webob.exc.HTTPMethodNotAllowed(headers={"Allow": "GET, HEAD"})
+        else:
+            response = self._route(request.path_info)
+        return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
+
+    def _route(self, path: str) -> webob.Response:
+        if path in ("/healthz", "/healthz/liveness"):
+            return _json({"status": "UP"})
+        if path == "/healthz/readiness":
+            missing = self._health.missing()
+            if missing:
+                return _json({"status": "DOWN", "missing": missing}, status=503)
+            return _json({"status": "UP"})
+        if path == "/metrics":
+            body = generate_latest(self._metrics)
+            return webob.Response(
+                status=200, headerlist=[("Content-Type", CONTENT_TYPE_LATEST)], app_iter=[body]
+            )
+        if path == "/version":
+            return _json({"version": version("dfmeta")})
+        if path in self._listings:
+            return _json(self._listings[path]())
+        return _json({"message": "resource not found"}, status=404)
+
+
+def serve(address: str, application: AdminApplication) -> Any:
+    """Listen on *address* (HOST:PORT) and serve in a thread of its own.
+
+    :raises StartError: when it cannot be listened on.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        sock = eventlet.listen((host, int(port)), family=family)
+    except OSError as error:
+        raise StartError(
+            cause=f"[df_metadata] admin_listen = {address} cannot be listened on: {error.strerror}",
+            remedy="Stop what uses it, or give another HOST:PORT",
+        ) from error
+    return eventlet.spawn(wsgi.server, sock, application, log_output=False, debug=False)
+
+
+def _json(value: Any, *, status: int = 200) -> webob.Response:
+    return webob.Response(
+        status=status, content_type="application/json", charset="UTF-8", text=json.dumps(value)
+    )

@@ -1,0 +1,24 @@
+"""What the proxy needs of a backend."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dfmeta.model import Answer, GuestRequest, Identity
+
+
+class Backend(Protocol):
+    """Answers guests' requests."""
+
+    name: str
+    """For metrics and logs."""
+
+    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
+        """Answer *request* as *identity*'s.
+
+        :param deadline: monotonic seconds until which it may wait for whoever it asks.
+        :raises BackendError: when there is no answer to pass on;
+            :class:`~dfmeta.exceptions.BackendTimeoutError` when a request that must not be
+            repeated was sent and not answered.
+        """
+        ...

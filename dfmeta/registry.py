@@ -1,0 +1,272 @@
+"""Who is behind which endpoint, now: the one place where controller and proxy meet.
+
+It decides; flows only carry. Every request is asked under a :class:`Claim` and its answer leaves
+only while :meth:`Registry.holds` still says so, whatever the datapath has revalidated by then.
+
+All methods run on the hub and none of them waits, so each is atomic. Time is an argument
+(seconds of a monotonic clock).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+from dfmeta.exceptions import KeyRangeError
+from dfmeta.flows.key import SLOTS, key_of, parse_key
+from dfmeta.model import Endpoint, GuestAddress, Identity, Port, PortState
+
+WAITS_KEPT = 1024
+"""How many waiting times of released SYNs are remembered for the proxy."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One address of an endpoint, in use."""
+
+    address: GuestAddress
+    epoch: int
+    last_used: float
+    connections: int = 0
+
+
+@dataclass(slots=True)
+class _Guest:
+    port: Port
+    endpoint: Endpoint
+    identity: Identity | None
+    slots: dict[int, Slot] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a connection was accepted as. Valid while :meth:`Registry.holds` says so."""
+
+    identity: Identity
+    endpoint: Endpoint
+    slot: int
+    epoch: int
+    address: GuestAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Where an address stands among its endpoint's slots."""
+
+    slot: int
+    new: bool
+    """Its flows are not on the switch yet."""
+    displaced: GuestAddress | None = None
+    """The address that gave way for it."""
+
+
+class Registry:
+    """Live map of ports to identities and of endpoints to addresses.
+
+    :param host_addresses: gives the addresses of the host itself, which no key may be.
+    """
+
+    def __init__(self, host_addresses: Callable[[], Collection[IPv4Address]] = tuple) -> None:
+        self._host_addresses = host_addresses
+        self._ports: dict[str, Port] = {}
+        self._guests: dict[Endpoint, _Guest] = {}
+        self._incarnations = itertools.count(1)
+        self._epochs = itertools.count(1)
+        self._waits: OrderedDict[tuple[Endpoint, int], float] = OrderedDict()
+        self._listeners: list[Callable[[Endpoint], None]] = []
+
+    def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call *listener* with each endpoint whose guest has changed, after the change."""
+        self._listeners.append(listener)
+
+    # Ports, as OVSDB tells of them
+
+    def set_port(self, port: Port) -> None:
+        """Take in a port that is new or has changed.
+
+        A port that changed in anything that says who it is starts anew: its addresses are
+        forgotten and no earlier claim holds. Of two rows that claim one ofport the later wins.
+        """
+        old = self._ports.get(port.row)
+        if old == port:
+            self._ports[port.row] = port
+            return
+        self._ports[port.row] = port
+        touched = self._withdraw(old) if old is not None else set()
+        if port.endpoint is not None and not port.dead:
+            identity = self._identify(port)
+            self._guests[port.endpoint] = _Guest(port, port.endpoint, identity)
+            touched.add(port.endpoint)
+        self._tell(touched)
+
+    def remove_port(self, row: str) -> None:
+        """Forget the port of that Interface row, if there is one."""
+        port = self._ports.pop(row, None)
+        if port is not None:
+            self._tell(self._withdraw(port))
+
+    def replace_ports(self, ports: Collection[Port]) -> None:
+        """Make *ports* all the ports there are."""
+        for row in self._ports.keys() - {port.row for port in ports}:
+            self.remove_port(row)
+        for port in ports:
+            self.set_port(port)
+
+    def ports(self) -> list[Port]:
+        """Every guest port, served or not."""
+        return list(self._ports.values())
+
+    # Endpoints, for the controller
+
+    def endpoints(self) -> list[Endpoint]:
+        """Endpoints that are to have flows."""
+        return list(self._guests)
+
+    def port_at(self, endpoint: Endpoint) -> Port | None:
+        """Port behind *endpoint*, if it is a guest's."""
+        guest = self._guests.get(endpoint)
+        return guest.port if guest else None
+
+    def identity(self, endpoint: Endpoint) -> Identity | None:
+        """Who is at *endpoint*; None when no guest is, or its instance is not known."""
+        guest = self._guests.get(endpoint)
+        return guest.identity if guest else None
+
+    def slots(self, endpoint: Endpoint) -> dict[int, Slot]:
+        """Slot → address of *endpoint*, as they are now."""
+        guest = self._guests.get(endpoint)
+        return dict(guest.slots) if guest else {}
+
+    def learn(self, endpoint: Endpoint, address: GuestAddress, now: float) -> Learned | None:
+        """Give *address* a slot at *endpoint*, or find the one that it has.
+
+        The address is the guest's claim; it takes room only among the endpoint's own slots.
+
+        :return: None when the endpoint is not served, or each slot has an open connection.
+        """
+        guest = self._guests.get(endpoint)
+        if guest is None or guest.identity is None:
+            return None
+        for known, slot in guest.slots.items():
+            if slot.address == address:
+                slot.last_used = now
+                return Learned(known, new=False)
+        displaced = None
+        number = self._free_slot(guest)
+        if number is None:
+            number = _longest_idle(guest.slots)
+            if number is None:
+                return None
+            displaced = guest.slots[number].address
+        guest.slots[number] = Slot(address, next(self._epochs), now)
+        return Learned(number, new=True, displaced=displaced)
+
+    def adopt(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
+        """Take over an address that was found on the switch; False when there is no place."""
+        guest = self._guests.get(endpoint)
+        if guest is None or guest.identity is None or number in guest.slots:
+            return False
+        if any(slot.address == address for slot in guest.slots.values()):
+            return False
+        guest.slots[number] = Slot(address, next(self._epochs), now)
+        return True
+
+    # Claims, for the proxy
+
+    def claim(self, peer: IPv4Address) -> Claim | None:
+        """Say who sends from *peer*, the source address of a connection on tap-metadata.
+
+        Trust: nothing but dfmeta's service flows outputs to tap-metadata, so a key is the switch's
+        word for an in_port; anything that is not a key in use is nobody.
+        """
+        try:
+            endpoint, number = parse_key(peer)
+        except KeyRangeError:
+            return None
+        guest = self._guests.get(endpoint)
+        if guest is None or guest.identity is None:
+            return None
+        slot = guest.slots.get(number)
+        if slot is None:
+            return None
+        return Claim(guest.identity, endpoint, number, slot.epoch, slot.address)
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the same incarnation of the same instance is still there, at that address."""
+        guest = self._guests.get(claim.endpoint)
+        if guest is None or guest.identity is not claim.identity:
+            return False
+        slot = guest.slots.get(claim.slot)
+        return slot is not None and slot.epoch == claim.epoch
+
+    def opened(self, claim: Claim, now: float) -> None:
+        """Count a connection under *claim*; its slot does not give way while there is one."""
+        self._count(claim, now, 1)
+
+    def closed(self, claim: Claim, now: float) -> None:
+        """Take back what :meth:`opened` counted."""
+        self._count(claim, now, -1)
+
+    # How long a first SYN waited, against the one hold budget
+
+    def note_wait(self, endpoint: Endpoint, source_port: int, seconds: float) -> None:
+        """Remember that the SYN of that connection was held for *seconds*."""
+        self._waits[endpoint, source_port] = seconds
+        while len(self._waits) > WAITS_KEPT:
+            self._waits.popitem(last=False)
+
+    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
+        """Give back what was noted for that connection, once; 0.0 when nothing was."""
+        return self._waits.pop((endpoint, source_port), 0.0)
+
+    def _identify(self, port: Port) -> Identity | None:
+        if port.state is not PortState.SERVED:
+            return None
+        return Identity(
+            instance_id=port.instance_id,
+            project_id=port.project_id,
+            port_id=port.iface_id,
+            port_name=port.name,
+            incarnation=next(self._incarnations),
+        )
+
+    def _withdraw(self, port: Port) -> set[Endpoint]:
+        endpoint = port.endpoint
+        guest = self._guests.get(endpoint) if endpoint is not None else None
+        if endpoint is None or guest is None or guest.port.row != port.row:
+            return set()
+        del self._guests[endpoint]
+        return {endpoint}
+
+    def _free_slot(self, guest: _Guest) -> int | None:
+        taken = self._host_addresses()
+        for number in SLOTS:
+            if number not in guest.slots and key_of(guest.endpoint, number) not in taken:
+                return number
+        return None
+
+    def _count(self, claim: Claim, now: float, change: int) -> None:
+        guest = self._guests.get(claim.endpoint)
+        slot = guest.slots.get(claim.slot) if guest else None
+        if slot is not None and slot.epoch == claim.epoch:
+            slot.connections += change
+            slot.last_used = now
+
+    def _tell(self, endpoints: Collection[Endpoint]) -> None:
+        for endpoint, listener in itertools.product(endpoints, self._listeners):
+            listener(endpoint)
+
+    def __iter__(self) -> Iterator[tuple[Port, dict[int, Slot]]]:
+        for port in self._ports.values():
+            endpoint = port.endpoint
+            guest = self._guests.get(endpoint) if endpoint else None
+            mine = guest is not None and guest.port.row == port.row
+            yield port, dict(guest.slots) if guest is not None and mine else {}
+
+
+def _longest_idle(slots: dict[int, Slot]) -> int | None:
+    idle = [(slot.last_used, number) for number, slot in slots.items() if not slot.connections]
+    return min(idle)[1] if idle else None

@@ -1,0 +1,100 @@
+"""What outlives the daemon: a small file in state_path, replaced as a whole.
+
+It is a memory, not an authority: a missing or unreadable one costs a packet-in for each address,
+never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dfmeta.exceptions import StartError
+
+LOG = logging.getLogger(__name__)
+
+FILE = "state.json"
+VERSION = 1
+Holder = tuple[str, str]
+"""Neutron port and instance that an endpoint belongs to."""
+
+
+@dataclass(slots=True)
+class State:
+    """The memory's contents."""
+
+    port: int = 0
+    """TCP port that the proxy had last; matters with port = 0."""
+    holders: dict[int, Holder] = field(default_factory=dict)
+    """Ofport → who was there when its flows were put in."""
+    meters: dict[int, int] = field(default_factory=dict)
+    """Ofport → meter id."""
+    arp_ignore: int | None = None
+    """What the host's arp_ignore was before dfmeta raised it."""
+
+
+class StateFile:
+    """Reads and replaces the file.
+
+    :param folder: state_path; made with mode 0700 when it is missing.
+    :raises StartError: when it cannot be made or written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(folder, error) from error
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise _unusable(folder, PermissionError(13, "Permission denied"))
+        self._written = ""
+
+    def load(self) -> State:
+        """Read the state; an empty one when there is none that can be read."""
+        try:
+            raw = json.loads(self._path.read_text(encoding="utf-8"))
+            return _read(raw)
+        except FileNotFoundError:
+            return State()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            LOG.warning("%s cannot be read (%s): starting without a memory", self._path, error)
+            return State()
+
+    def save(self, state: State) -> None:
+        """Replace the file if anything has changed; a failure is logged, not raised."""
+        text = json.dumps({"version": VERSION, **asdict(state)}, sort_keys=True)
+        if text == self._written:
+            return
+        try:
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=self._path.parent, delete=False
+            ) as file:
+                file.write(text)
+            os.replace(file.name, self._path)
+            self._written = text
+        except OSError as error:
+            LOG.warning("%s cannot be written: %s", self._path, error)
+
+
+def _read(raw: dict[str, Any]) -> State:
+    if raw["version"] != VERSION:
+        return State()
+    return State(
+        port=int(raw["port"]),
+        holders={int(k): (str(v[0]), str(v[1])) for k, v in raw["holders"].items()},
+        meters={int(k): int(v) for k, v in raw["meters"].items()},
+        arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
+    )
+
+
+def _unusable(folder: Path, error: OSError) -> StartError:
+    return StartError(
+        cause=f"[df_metadata] state_path = {str(folder)!r} cannot be used: {error.strerror}",
+        remedy="Name a folder that the daemon may write, or make it for the daemon's user",
+    )

@@ -1,0 +1,102 @@
+"""The store as a backend: a guest's request in, an answer out.
+
+Trust: who asks is ``identity``, which comes from the port that the request came in on. The path,
+the headers, the body and the guest's address are claims; only the path and the body of a password
+are looked at, and neither can name another instance.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from dfmeta.exceptions import BackendError, StoreError
+from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.store import documents, ec2, openstack
+from dfmeta.store.repository import Record, Repository
+
+PASSWORD_MAX: Final = 1020
+"""Bytes. Nova keeps four pieces of 255 (nova/api/metadata/password.py)."""
+
+NOT_FOUND: Final = Answer(404, b"404 Not Found\n")
+CONFLICT: Final = Answer(409, b"409 Conflict: the password is set already\n")
+TOO_LARGE: Final = Answer(400, b"400 Bad Request: the password is too large\n")
+
+_READING: Final = frozenset({"GET", "HEAD"})
+_OPENSTACK: Final = "openstack"
+
+
+class StoreBackend:
+    """Answers guests from a repository."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    def answer(self, request: GuestRequest, identity: Identity) -> Answer:
+        """Answer a request from the record of ``identity.instance_id``.
+
+        HEAD is answered as GET: the server leaves the body out and keeps its length. Unknown
+        paths, and every path of an instance without a record, are 404.
+
+        :raises BackendError: the database failed; whether the guest has metadata is not known.
+        """
+        segments = split_path(request.path)
+        if segments is None:
+            return NOT_FOUND
+        posting = _takes_password(segments)
+        if request.method not in _READING and not (posting and request.method == "POST"):
+            return _method_not_allowed(posting)
+        try:
+            record = self._repository.get(identity.instance_id)
+            if record is None:
+                return NOT_FOUND
+            if request.method == "POST":
+                return self._set_password(record, request.body)
+            return _read(record, segments) or NOT_FOUND
+        except StoreError as error:
+            raise BackendError(backend="store", cause=error.fields["cause"]) from error
+
+    def _set_password(self, record: Record, password: bytes) -> Answer:
+        """Keep a password once. An empty one sets nothing, as in Nova."""
+        if record.password:
+            return CONFLICT
+        if len(password) > PASSWORD_MAX:
+            return TOO_LARGE
+        if password and not self._repository.set_password(record.id, password):
+            return CONFLICT
+        return Answer(200)
+
+
+def split_path(path: str) -> list[str] | None:
+    """Return the parts of an origin-form path, percent-decoded once; None for none of ours.
+
+    Slashes at the end or doubled make no difference. A path with ``.`` or ``..`` in it, with
+    control characters or that is not UTF-8 is none of ours: it names nothing, whatever another
+    server would make of it.
+    """
+    if not path.startswith("/") or not path.isascii():
+        return None
+    try:
+        decoded = unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        return None
+    segments = [segment for segment in decoded.split("/") if segment]
+    if not decoded.isprintable() or not {".", ".."}.isdisjoint(segments):
+        return None
+    return segments
+
+
+def _read(record: Record, segments: list[str]) -> Answer | None:
+    document = documents.from_record(record)
+    if segments[:1] == [_OPENSTACK]:
+        return openstack.answer(document, segments[1:])
+    return ec2.answer(document, segments)
+
+
+def _takes_password(segments: list[str]) -> bool:
+    return segments[:1] == [_OPENSTACK] and openstack.is_password(segments[1:])
+
+
+def _method_not_allowed(posting: bool) -> Answer:
+    allowed = "GET, HEAD, POST" if posting else "GET, HEAD"
+    return Answer(405, b"405 Method Not Allowed\n", headers=(("Allow", allowed),))

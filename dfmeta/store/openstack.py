@@ -1,0 +1,132 @@
+"""OpenStack's metadata, as Nova serves it under ``/openstack``. Pure functions.
+
+Names, versions and what each version lists are Nova's (nova/api/metadata/base.py and
+https://docs.openstack.org/nova/latest/user/metadata.html). Where Nova answers a file in a version
+that does not list it, this answers 404: what is listed is what there is. The versions after
+2018-08-27 add facts about CPUs and devices, which the store does not have.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dfmeta.model import Answer
+from dfmeta.store.documents import USERDATA_TYPE, Document
+
+JSON_TYPE: Final = "application/json"
+
+FOLSOM: Final = "2012-08-10"
+GRIZZLY: Final = "2013-04-04"
+HAVANA: Final = "2013-10-17"
+LIBERTY: Final = "2015-10-15"
+NEWTON_ONE: Final = "2016-06-30"
+NEWTON_TWO: Final = "2016-10-06"
+OCATA: Final = "2017-02-22"
+ROCKY: Final = "2018-08-27"
+VERSIONS: Final = (FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_ONE, NEWTON_TWO, OCATA, ROCKY)
+LATEST: Final = "latest"
+
+PASSWORD: Final = "password"  # noqa: S105 - the name of a path
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a version's folder, and the version that brought it."""
+
+    name: str
+    since: str
+    answer: Callable[[Document, str], Answer | None]
+    """None: this instance has none, so it is not listed either."""
+
+
+def answer(document: Document, segments: Sequence[str]) -> Answer | None:
+    """Answer a GET below ``/openstack``; None for what is not there.
+
+    :param segments: the path after ``openstack``, decoded, without empty parts; a guest's words.
+    """
+    if not segments:
+        return Answer(200, "\n".join((*VERSIONS, LATEST)).encode())
+    version = VERSIONS[-1] if segments[0] == LATEST else segments[0]
+    if version not in VERSIONS:
+        return None
+    there = {
+        file.name: found
+        for file in _FILES
+        if file.since <= version and (found := file.answer(document, version)) is not None
+    }
+    match segments[1:]:
+        case []:
+            return Answer(200, "\n".join(there).encode())
+        case [name]:
+            return there.get(name)
+    return None
+
+
+def is_password(segments: Sequence[str]) -> bool:
+    """Whether a path below ``/openstack`` is where a guest posts its password."""
+    match segments:
+        case [version, name]:
+            return name == PASSWORD and (version == LATEST or version in VERSIONS[1:])
+    return False
+
+
+def _metadata(document: Document, version: str) -> Answer:
+    """Build ``meta_data.json``. The launch index is 0: every record is an instance of its own."""
+    content: dict[str, Any] = {
+        "uuid": document.instance_id,
+        "name": document.name,
+        "hostname": document.hostname,
+        "launch_index": 0,
+    }
+    if document.meta:
+        content["meta"] = document.meta
+    if document.keys:
+        content["public_keys"] = {key.name: key.data for key in document.keys}
+        content["keys"] = [
+            {"name": key.name, "type": "ssh", "data": key.data} for key in document.keys
+        ]
+    if document.zone:
+        content["availability_zone"] = document.zone
+    if version >= GRIZZLY:
+        content["random_seed"] = base64.b64encode(document.random_seed).decode()
+    if version >= LIBERTY and document.project_id:
+        content["project_id"] = document.project_id
+    return _json(content)
+
+
+def _json(content: object) -> Answer:
+    return Answer(200, json.dumps(content).encode(), content_type=JSON_TYPE)
+
+
+def _userdata(document: Document, _version: str) -> Answer | None:
+    if document.userdata is None:
+        return None
+    return Answer(200, document.userdata, content_type=USERDATA_TYPE)
+
+
+def _password(document: Document, _version: str) -> Answer:
+    return Answer(200, document.password)
+
+
+def _vendor_data(_document: Document, _version: str) -> Answer:
+    return _json({})
+
+
+def _network_data(_document: Document, _version: str) -> Answer:
+    """Build ``network_data.json``: the store knows of no links, networks and services."""
+    return _json({"links": [], "networks": [], "services": []})
+
+
+_FILES: Final = (
+    _File("meta_data.json", FOLSOM, _metadata),
+    _File("user_data", FOLSOM, _userdata),
+    _File(PASSWORD, GRIZZLY, _password),
+    _File("vendor_data.json", HAVANA, _vendor_data),
+    _File("network_data.json", LIBERTY, _network_data),
+    _File("vendor_data2.json", NEWTON_TWO, _vendor_data),
+)
+"""In the order in which Nova lists them."""

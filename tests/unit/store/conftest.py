@@ -1,0 +1,53 @@
+"""Fixtures: a database in a temporary folder, a guest, and keys that nobody owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.store.backend import StoreBackend
+from dfmeta.store.repository import Repository
+
+INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
+
+
+@pytest.fixture
+def instance_id() -> str:
+    return INSTANCE
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/state/store.db"
+
+
+@pytest.fixture
+def repository(url: str) -> Iterator[Repository]:
+    with Repository(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def identity() -> Identity:
+    return Identity(
+        instance_id=INSTANCE,
+        project_id="the-port's-project",
+        port_id="port-1",
+        port_name="tap1",
+        incarnation=1,
+    )
+
+
+@pytest.fixture
+def ask(repository: Repository, identity: Identity) -> Callable[..., Answer]:
+    """Ask the store as the guest ``INSTANCE``."""
+    backend = StoreBackend(repository)
+
+    def ask(path: str, method: str = "GET", body: bytes = b"") -> Answer:
+        request = GuestRequest(method=method, path=path, body=body)
+        return backend.answer(request, identity)
+
+    return ask

@@ -1,0 +1,464 @@
+"""A guest should get what its own record says, in Nova's and EC2's form, or a clear 404."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import BackendError
+from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.store import ec2, openstack
+from dfmeta.store.backend import PASSWORD_MAX, StoreBackend, split_path
+from dfmeta.store.repository import Repository
+
+Ask = Callable[..., Answer]
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDtmDuGK3tzmR4o/7QENvMOitBvsO8uN4Z1WblfVWyAg me@host"
+DOCUMENT = {
+    "hostname": "web1.example.org",
+    "name": "Web 1",
+    "availability_zone": "nova",
+    "ssh_keys": [KEY],
+    "meta": {"role": "web"},
+}
+ALL_FILES = "meta_data.json user_data password vendor_data.json network_data.json vendor_data2.json"
+PASSWORD_PATH = "/openstack/2013-04-04/password"
+REUSED_DATABASE = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
+PATHS = st.one_of(
+    st.text(),
+    st.lists(
+        st.sampled_from(
+            [
+                *("openstack", "latest", "2018-08-27", "meta-data", "public-keys", "0"),
+                *("password", "meta_data.json", "", ".", "..", "%2e%2e", "%2f", "%00"),
+                *("%ff", "%25", "%zz"),
+            ]
+        )
+    ).map(lambda parts: "/" + "/".join(parts)),
+)
+
+
+@pytest.fixture
+def full(repository: Repository, instance_id: str) -> None:
+    repository.put(instance_id, document=DOCUMENT, userdata=b"\x1f\x8b\0\xff", project_id="p1")
+
+
+def json_of(answer: Answer) -> dict[str, object]:
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    parsed = json.loads(answer.body)
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def crawl_ec2(ask: Ask, folder: str) -> Iterator[tuple[str, Answer]]:
+    """Yield what cloud-init fetches of a tree (cloudinit/sources/helpers/ec2.py)."""
+    listing = ask(folder)
+    yield folder, listing
+    for field in listing.body.decode().splitlines():
+        if field.endswith("/"):
+            yield from crawl_ec2(ask, f"{folder}{field}")
+            continue
+        number, equals, _name = field.partition("=")
+        leaf = f"{folder}{number}/openssh-key" if equals else f"{folder}{field}"
+        yield leaf, ask(leaf)
+
+
+def crawl(ask: Ask) -> Iterator[tuple[str, Answer]]:
+    """Yield every path that a listing names, from the roots down, with its answer."""
+    for version in ask("/").body.decode().splitlines():
+        yield from crawl_ec2(ask, f"/{version}/")
+    for version in ask("/openstack").body.decode().splitlines():
+        listing = ask(f"/openstack/{version}")
+        yield f"/openstack/{version}", listing
+        for name in listing.body.decode().splitlines():
+            path = f"/openstack/{version}/{name}"
+            yield path, ask(path)
+
+
+# OpenStack
+
+
+@pytest.mark.usefixtures("full")
+def test_openstack_lists_nova_s_versions(ask: Ask) -> None:
+    assert ask("/openstack").body.decode().split("\n") == [*openstack.VERSIONS, "latest"]
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize(
+    ("version", "files"),
+    [
+        ("2012-08-10", "meta_data.json user_data"),
+        ("2013-04-04", "meta_data.json user_data password"),
+        ("2013-10-17", "meta_data.json user_data password vendor_data.json"),
+        (
+            "2015-10-15",
+            "meta_data.json user_data password vendor_data.json network_data.json",
+        ),
+        ("latest", ALL_FILES),
+    ],
+)
+def test_each_version_lists_what_nova_s_does(ask: Ask, version: str, files: str) -> None:
+    assert ask(f"/openstack/{version}").body.decode().split("\n") == files.split()
+
+
+@pytest.mark.usefixtures("full")
+def test_meta_data_json_says_what_the_record_says(ask: Ask, instance_id: str) -> None:
+    found = json_of(ask("/openstack/latest/meta_data.json"))
+    seed = found.pop("random_seed")
+    assert isinstance(seed, str)
+    assert len(base64.b64decode(seed, validate=True)) == 512
+    assert found == {
+        "uuid": instance_id,
+        "name": "Web 1",
+        "hostname": "web1.example.org",
+        "launch_index": 0,
+        "availability_zone": "nova",
+        "project_id": "p1",
+        "meta": {"role": "web"},
+        "public_keys": {"me@host": KEY},
+        "keys": [{"name": "me@host", "type": "ssh", "data": KEY}],
+    }
+
+
+@pytest.mark.usefixtures("full")
+def test_members_of_meta_data_json_come_with_nova_s_versions(ask: Ask) -> None:
+    folsom = json_of(ask("/openstack/2012-08-10/meta_data.json"))
+    havana = json_of(ask("/openstack/2013-10-17/meta_data.json"))
+    liberty = json_of(ask("/openstack/2015-10-15/meta_data.json"))
+    assert set(havana) - set(folsom) == {"random_seed"}
+    assert set(liberty) - set(havana) == {"project_id"}
+    assert havana["random_seed"] == liberty["random_seed"]
+
+
+def test_a_bare_record_leaves_out_what_is_not_known(
+    ask: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id)
+    found = json_of(ask("/openstack/latest/meta_data.json"))
+    assert set(found) == {"uuid", "name", "hostname", "launch_index", "random_seed"}
+
+
+@pytest.mark.usefixtures("full")
+def test_the_other_files_are_as_nova_s_without_vendor_data(ask: Ask) -> None:
+    assert json_of(ask("/openstack/latest/vendor_data.json")) == {}
+    assert json_of(ask("/openstack/latest/vendor_data2.json")) == {}
+    empty: dict[str, object] = {"links": [], "networks": [], "services": []}
+    assert json_of(ask("/openstack/latest/network_data.json")) == empty
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize("path", ["/openstack/latest/user_data", "/latest/user-data"])
+def test_userdata_is_bytes_and_stays_so(ask: Ask, path: str) -> None:
+    answer = ask(path)
+    assert (answer.status, answer.body) == (200, b"\x1f\x8b\0\xff")
+    assert answer.content_type == "application/octet-stream"
+
+
+def test_userdata_that_is_not_there_is_neither_listed_nor_found(
+    ask: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id)
+    assert b"user" not in ask("/latest").body + ask("/openstack/latest").body
+    assert ask("/openstack/latest/user_data").status == 404
+    assert ask("/2009-04-04/user-data").status == 404
+
+
+def test_empty_userdata_is_there(ask: Ask, repository: Repository, instance_id: str) -> None:
+    repository.put(instance_id, userdata=b"")
+    assert ask("/latest").body == b"meta-data/\nuser-data"
+    assert (ask("/latest/user-data").status, ask("/latest/user-data").body) == (200, b"")
+    assert ask("/openstack/latest/user_data").status == 200
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/openstack/2099-01-01",
+        "/openstack/2018-08-28/meta_data.json",
+        "/openstack/2012-08-10/password",
+        "/openstack/2016-06-30/vendor_data2.json",
+        "/openstack/latest/meta_data",
+        "/openstack/latest/meta_data.json/x",
+        "/openstack/content",
+        "/Openstack",
+    ],
+)
+def test_what_openstack_does_not_list_is_not_there(ask: Ask, path: str) -> None:
+    assert ask(path).status == 404
+
+
+# EC2
+
+
+@pytest.mark.usefixtures("full")
+def test_the_ec2_tree_says_what_the_record_says(ask: Ask, instance_id: str) -> None:
+    assert ask("/").body == b"2009-04-04\nlatest"
+    assert ask("/2009-04-04").body == b"meta-data/\nuser-data"
+    found = {path: answer.body.decode() for path, answer in crawl_ec2(ask, "/latest/meta-data/")}
+    assert found == {
+        "/latest/meta-data/": "ami-launch-index\nhostname\ninstance-action\ninstance-id\n"
+        "local-hostname\nplacement/\npublic-keys/",
+        "/latest/meta-data/ami-launch-index": "0",
+        "/latest/meta-data/hostname": "web1.example.org",
+        "/latest/meta-data/instance-action": "none",
+        "/latest/meta-data/instance-id": instance_id,
+        "/latest/meta-data/local-hostname": "web1.example.org",
+        "/latest/meta-data/placement/": "availability-zone",
+        "/latest/meta-data/placement/availability-zone": "nova",
+        "/latest/meta-data/public-keys/": "0=me@host",
+        "/latest/meta-data/public-keys/0/openssh-key": KEY,
+    }
+    assert ask("/latest/meta-data/public-keys/0/").body == b"openssh-key"
+
+
+def test_a_bare_record_lists_no_keys_and_no_zone(
+    ask: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id)
+    listing = ask("/latest/meta-data").body
+    assert b"public-keys" not in listing
+    assert b"placement" not in listing
+    assert ask("/latest/meta-data/public-keys/").status == 404
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/2021-03-23/meta-data/instance-id",
+        "/1.0",
+        "/latest/dynamic/instance-identity/document",
+        "/latest/api/token",
+        "/latest/meta-data/hostname/x",
+        "/latest/meta-data/hostnamex",
+        "/latest/meta-data/public-keys/1",
+        "/latest/meta-data/public-keys/0=me@host",
+        "/latest/user-data/x",
+        "/metadata",
+        "/healthz",
+        "/device-metadata",
+        "/metrics",
+    ],
+)
+def test_what_ec2_does_not_list_is_not_there(ask: Ask, path: str) -> None:
+    assert ask(path).status == 404
+
+
+def test_more_than_ten_keys_keep_their_order(
+    ask: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id, document={"ssh_keys": [KEY] * 12})
+    listing = ask("/latest/meta-data/public-keys").body.decode().split("\n")
+    assert [line.partition("=")[0] for line in listing] == [str(index) for index in range(12)]
+
+
+# Who asks, how, and for what
+
+
+def test_without_a_record_nothing_is_there(ask: Ask) -> None:
+    paths = ["/", "/openstack", "/latest", "/latest/meta-data/instance-id", PASSWORD_PATH]
+    assert {ask(path).status for path in paths} == {404}
+    assert ask(PASSWORD_PATH, "POST", b"x").status == 404
+
+
+@pytest.mark.usefixtures("full")
+def test_only_the_port_s_instance_decides(
+    repository: Repository, identity: Identity, instance_id: str
+) -> None:
+    other = "00000000-0000-0000-0000-000000000002"
+    headers = {"x-instance-id": instance_id, "x-forwarded-for": "10.0.0.1", "host": instance_id}
+    request = GuestRequest("GET", "/latest/meta-data/instance-id", headers=headers)
+    backend = StoreBackend(repository)
+    assert backend.answer(request, replace(identity, instance_id=other)).status == 404
+    repository.put(other)
+    assert backend.answer(request, replace(identity, instance_id=other)).body == other.encode()
+
+
+@pytest.mark.usefixtures("full")
+def test_the_port_s_instance_is_found_in_any_case(
+    repository: Repository, identity: Identity, instance_id: str
+) -> None:
+    upper = replace(identity, instance_id=instance_id.upper())
+    request = GuestRequest("GET", "/latest/meta-data/instance-id")
+    assert StoreBackend(repository).answer(request, upper).body == instance_id.encode()
+
+
+@pytest.mark.usefixtures("full")
+def test_head_answers_as_get(ask: Ask) -> None:
+    for path in ("/", "/openstack/latest/meta_data.json", PASSWORD_PATH, "/nothing"):
+        assert ask(path, "HEAD") == ask(path)
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get", ""])
+@pytest.mark.parametrize("path", ["/", "/latest/user-data", "/openstack/2012-08-10/password"])
+def test_other_methods_are_405_and_say_what_is_allowed(ask: Ask, method: str, path: str) -> None:
+    answer = ask(path, method)
+    assert (answer.status, answer.headers) == (405, (("Allow", "GET, HEAD"),))
+
+
+@pytest.mark.usefixtures("full")
+def test_put_on_the_password_is_405(ask: Ask) -> None:
+    answer = ask(PASSWORD_PATH, "PUT", b"x")
+    assert (answer.status, answer.headers) == (405, (("Allow", "GET, HEAD, POST"),))
+
+
+@pytest.mark.usefixtures("full")
+def test_a_password_is_set_once(ask: Ask) -> None:
+    assert (ask(PASSWORD_PATH).status, ask(PASSWORD_PATH).body) == (200, b"")
+    posted = ask(PASSWORD_PATH, "POST", b"\0secret\xff")
+    assert (posted.status, posted.body) == (200, b"")
+    assert ask("/openstack/latest/password").body == b"\0secret\xff"
+    assert ask(PASSWORD_PATH, "POST", b"other").status == 409
+    assert ask(PASSWORD_PATH, "POST", b"x" * (PASSWORD_MAX + 1)).status == 409
+    assert ask(PASSWORD_PATH).body == b"\0secret\xff"
+
+
+@pytest.mark.usefixtures("full")
+def test_a_password_has_nova_s_limit(ask: Ask) -> None:
+    assert ask(PASSWORD_PATH, "POST", b"x" * (PASSWORD_MAX + 1)).status == 400
+    assert ask(PASSWORD_PATH, "POST", b"").status == 200
+    assert ask(PASSWORD_PATH, "POST", b"x" * PASSWORD_MAX).status == 200
+
+
+@pytest.mark.usefixtures("full")
+def test_of_many_passwords_at_once_exactly_one_is_200(ask: Ask) -> None:
+    barrier = threading.Barrier(12)
+
+    def post(number: int) -> int:
+        barrier.wait(timeout=30)
+        return ask(PASSWORD_PATH, "POST", b"%d" % number).status
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sorted(pool.map(post, range(12))) == [200] + [409] * 11
+
+
+def test_a_database_that_fails_is_not_a_404(
+    ask: Ask, url: str, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id, userdata=b"hush")
+    Path(url.removeprefix("sqlite:///")).unlink()
+    with pytest.raises(BackendError, match=r"^store: .*No such file") as caught:
+        ask("/latest/user-data")
+    assert "hush" not in str(caught.value)
+
+
+def test_a_broken_document_stops_its_own_guest_alone(
+    ask: Ask, url: str, repository: Repository, identity: Identity, instance_id: str
+) -> None:
+    other = "00000000-0000-0000-0000-000000000002"
+    repository.put(instance_id)
+    repository.put(other)
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as broken:
+        broken.execute("UPDATE records SET metadata = '[' WHERE id = ?", (instance_id,))
+    broken.close()
+    with pytest.raises(BackendError, match="not a JSON object"):
+        ask("/")
+    request = GuestRequest("GET", "/")
+    answer = StoreBackend(repository).answer(request, replace(identity, instance_id=other))
+    assert answer.status == 200
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    ("path", "segments"),
+    [
+        ("/", []),
+        ("//", []),
+        ("/a/b/", ["a", "b"]),
+        ("//a///b", ["a", "b"]),
+        ("/%61%2fb", ["a", "b"]),
+        ("/a%2526", ["a%26"]),
+        ("/a%20b", ["a b"]),
+        ("/%zz", ["%zz"]),
+        ("/%c3%a9", ["é"]),
+    ],
+)
+def test_a_path_is_decoded_once(path: str, segments: list[str]) -> None:
+    assert split_path(path) == segments
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "a", "*", "http://x/", "/a/../b", "/..", "/.", "/%2e%2e/a", "/a%2f.."),
+        *("/\n", "/%00", "/%0a", "/%7f", "/%ff", "/é", "/\ud800", "/%c2%85"),
+    ],
+)
+def test_a_path_that_is_none_of_ours_is_refused(path: str) -> None:
+    assert split_path(path) is None
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize("path", ["/latest/meta-data", "/openstack/latest", "/latest"])
+def test_a_trailing_slash_makes_no_difference(ask: Ask, path: str) -> None:
+    assert ask(path) == ask(f"{path}/")
+    assert ask(path).status == 200
+
+
+@pytest.mark.usefixtures("full")
+@REUSED_DATABASE
+@given(path=PATHS, method=st.sampled_from(["GET", "HEAD", "POST", "PUT"]), body=st.binary())
+def test_any_request_has_an_answer(ask: Ask, path: str, method: str, body: bytes) -> None:
+    assert ask(path, method, body).status in {200, 400, 404, 405, 409}
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+KEYS = st.lists(TEXTS | TEXTS.map(lambda text: f"ssh-rsa AAAA {text}"), max_size=5)
+
+
+@REUSED_DATABASE
+@given(
+    members=st.fixed_dictionaries(
+        {},
+        optional={
+            "hostname": TEXTS,
+            "name": TEXTS,
+            "availability_zone": TEXTS,
+            "ssh_keys": KEYS,
+            "meta": st.dictionaries(TEXTS, TEXTS),
+        },
+    ),
+    userdata=st.none() | st.binary(max_size=20),
+)
+def test_everything_that_a_listing_names_is_there(
+    ask: Ask,
+    repository: Repository,
+    instance_id: str,
+    members: dict[str, object],
+    userdata: bytes | None,
+) -> None:
+    repository.delete(instance_id)
+    repository.put(instance_id, document=members, userdata=userdata)
+    found = list(crawl(ask))
+    assert {answer.status for _path, answer in found} == {200}
+    assert len({path for path, _answer in found}) == len(found)
+    keys = ask("/latest/meta-data/public-keys")
+    if keys.status == 200:
+        names = [line.partition("=")[2] for line in keys.body.decode().split("\n")]
+        metadata = json_of(ask("/openstack/latest/meta_data.json"))
+        public_keys = metadata["public_keys"]
+        assert isinstance(public_keys, dict)
+        assert names == list(public_keys)
+        assert len(set(names)) == len(names)
+
+
+@pytest.mark.usefixtures("full")
+def test_nothing_of_ec2_s_versions_shadows_openstack(ask: Ask) -> None:
+    assert "openstack" not in ec2.VERSIONS
+    assert ask("/openstack/2009-04-04/meta-data").status == 404

@@ -1,0 +1,157 @@
+"""What is wrong should be refused in a line that names option, value and remedy."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import RecordError
+from dfmeta.store import checks
+
+
+def blob(*strings: bytes) -> str:
+    return base64.b64encode(
+        b"".join(len(string).to_bytes(4, "big") + string for string in strings)
+    ).decode()
+
+
+ED25519 = f"ssh-ed25519 {blob(b'ssh-ed25519', b'k' * 32)}"
+RSA = f"ssh-rsa {blob(b'ssh-rsa', b'e' * 3, b'n' * 257)}"
+SECURITY_KEY = (
+    f"sk-ssh-ed25519@openssh.com {blob(b'sk-ssh-ed25519@openssh.com', b'k' * 32, b'ssh:')}"
+)
+
+
+def test_an_id_is_stored_in_lower_case() -> None:
+    upper = "6F1C2B5E-3A44-4A55-9D0E-7A1F0C9B1D01"
+    assert checks.instance_id(upper) == upper.lower()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "web1",
+        "{6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01}",
+        "urn:uuid:6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01",
+        "6f1c2b5e3a444a559d0e7a1f0c9b1d01",
+        "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01\n",
+        "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d0g",
+    ],
+)
+def test_what_is_no_uuid_with_dashes_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match=r"INSTANCE_ID = .*UUID"):
+        checks.instance_id(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "web-1", "Web1.example.org", "1", "a" * 63])
+def test_host_names(text: str) -> None:
+    assert checks.hostname("--hostname", text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-a", "a-", "a_b", "a b", "a..b", ".", "a.", "a" * 64, ".".join(["a" * 60] * 5), "é", "a\n"],
+)
+def test_what_is_no_host_name_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match=r"--hostname = .*host name.*Use letters"):
+        checks.hostname("--hostname", text)
+
+
+@pytest.mark.parametrize("text", ["", "My Web #1", "é", "x" * 255])
+def test_text(text: str) -> None:
+    assert checks.text_value("--name", text) == text
+
+
+@pytest.mark.parametrize("text", ["a\nb", "\0", "\udcff", "x" * 256, "\x1b[2J"])
+def test_text_that_is_not_one_short_line_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match=r"--name = .*Use ") as caught:
+        checks.text_value("--name", text)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "item"), [("a=b", ("a", "b")), ("a=", ("a", "")), ("a=b=c", ("a", "b=c"))]
+)
+def test_meta(text: str, item: tuple[str, str]) -> None:
+    assert checks.meta_item("--meta", text) == item
+
+
+@pytest.mark.parametrize("text", ["", "a", "=b", "a=\0", "\0=b"])
+def test_what_is_not_key_value_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match=r"--meta = "):
+        checks.meta_item("--meta", text)
+
+
+def test_userdata_that_is_too_large_is_refused_without_repeating_it() -> None:
+    content = b"h" * (checks.USERDATA_MAX + 1)
+    assert checks.userdata("--user-data", content[:-1], name="f") == content[:-1]
+    with pytest.raises(RecordError, match=r"--user-data = 'f' is wrong: it has more than"):
+        checks.userdata("--user-data", content, name="f")
+
+
+@pytest.mark.parametrize("line", [ED25519, RSA, SECURITY_KEY, f"{RSA} a comment / of = all kinds"])
+def test_ssh_keys(line: str) -> None:
+    assert checks.ssh_keys("--ssh-key", f"  {line}\r\n") == [line]
+
+
+def test_a_file_of_keys() -> None:
+    text = f"# mine\n\n{ED25519} a\n{RSA} b\n"
+    assert checks.ssh_keys("--ssh-key", text, name="@f") == [f"{ED25519} a", f"{RSA} b"]
+
+
+def test_an_empty_key_is_no_key_but_an_empty_file_is_a_mistake() -> None:
+    assert checks.ssh_keys("--ssh-key", "") == []
+    with pytest.raises(RecordError, match="'@f' is wrong: it holds no key"):
+        checks.ssh_keys("--ssh-key", "# nothing\n", name="@f")
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("me@host", "does not begin with a type"),
+        ("ssh-ed25519", "not the base64"),
+        (ED25519[:-6], "not the base64"),
+        (f"ssh-rsa {blob(b'ssh-ed25519', b'k')}", "not the base64"),
+        (f"ssh-rsa {blob(b'ssh-rsa')}", "not the base64"),
+        (f"ssh-rsa {blob(b'ssh-rsa', b'')}", "not the base64"),
+        ("ssh-rsa AAA", "not the base64"),
+        ("ssh-rsa é", "not the base64"),
+        (f'command="x" {RSA}', "does not begin with a type"),
+        (f"{RSA} \x1b[2J", "control characters"),
+        (f"{RSA} \udcff", "control characters"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----", "private key"),
+    ],
+)
+def test_what_is_no_public_key_is_refused(line: str, cause: str) -> None:
+    with pytest.raises(RecordError, match=f"--ssh-key = .*{cause}.*Give a line of a .pub file"):
+        checks.ssh_keys("--ssh-key", line)
+
+
+def test_a_private_key_is_not_repeated() -> None:
+    text = "-----BEGIN OPENSSH PRIVATE KEY-----\nhush\n"
+    with pytest.raises(RecordError) as caught:
+        checks.ssh_keys("--ssh-key", text)
+    assert "OPENSSH" not in str(caught.value)
+    with pytest.raises(RecordError, match="'@id_rsa' is wrong: it is a private key"):
+        checks.ssh_keys("--ssh-key", text, name="@id_rsa")
+
+
+@given(st.text())
+def test_any_text_is_taken_or_refused(text: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: checks.instance_id(text),
+        lambda: checks.hostname("o", text),
+        lambda: checks.text_value("o", text),
+        lambda: checks.meta_item("o", text),
+        lambda: checks.ssh_keys("o", text),
+        lambda: checks.ssh_keys("o", f"ssh-rsa {text}"),
+    ]
+    for call in calls:
+        with contextlib.suppress(RecordError):
+            call()

@@ -1,0 +1,102 @@
+"""A database should reach the schema of the code from wherever it is, once, and never backwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, inspect, text
+
+from dfmeta.exceptions import StoreError
+from dfmeta.store import migrations, schema
+from dfmeta.store.repository import Repository
+
+RACE = """
+import sys
+from dfmeta.store.repository import Repository
+sys.stdin.readline()
+with Repository(sys.argv[1]) as repository:
+    repository.put(sys.argv[2])
+"""
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    with engine.begin() as opened:
+        yield opened
+    engine.dispose()
+
+
+def test_an_empty_database_is_brought_to_the_head(connection: Connection) -> None:
+    assert migrations.current_revision(connection) is None
+    migrations.ensure_schema(connection)
+    assert migrations.current_revision(connection) == schema.HEAD
+
+
+def test_a_second_time_changes_nothing(connection: Connection) -> None:
+    migrations.ensure_schema(connection)
+    before = connection.execute(text("SELECT sql FROM sqlite_master")).all()
+    migrations.ensure_schema(connection)
+    assert connection.execute(text("SELECT sql FROM sqlite_master")).all() == before
+
+
+def test_the_head_is_the_newest_script(connection: Connection) -> None:
+    scripts = ScriptDirectory.from_config(migrations.configuration(connection))
+    assert scripts.get_heads() == [schema.HEAD]
+
+
+def test_the_migrations_build_what_the_code_declares(connection: Connection) -> None:
+    migrations.ensure_schema(connection)
+    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    assert compare_metadata(context, schema.metadata) == []
+    assert inspect(connection).get_pk_constraint("records")["name"] == "pk_records"
+
+
+def test_down_and_up_again(connection: Connection) -> None:
+    config = migrations.configuration(connection)
+    command.upgrade(config, "head")
+    command.downgrade(config, "base")
+    assert inspect(connection).get_table_names() == ["alembic_version"]
+    command.upgrade(config, "head")
+    assert "records" in inspect(connection).get_table_names()
+
+
+def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
+    Repository(url).close()
+    engine = create_engine(url)
+    with engine.begin() as opened:
+        opened.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match="schema 9999, this version of dfmeta knows up to"):
+        Repository(url)
+    with engine.connect() as opened:
+        assert migrations.current_revision(opened) == "9999"
+    engine.dispose()
+
+
+def test_processes_that_open_a_fresh_database_at_once_all_succeed(url: str) -> None:
+    ids = [f"00000000-0000-0000-0000-{number:012}" for number in range(6)]
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, url, record_id],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for record_id in ids
+    ]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    errors = [racer.communicate(timeout=60)[1] for racer in racers]
+    assert errors == [""] * len(ids)
+    with Repository(url) as repository:
+        assert [summary.id for summary in repository.list()] == ids

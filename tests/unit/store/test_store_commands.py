@@ -1,0 +1,342 @@
+"""``dfmeta store`` should do what it says, say what it did, and lose nothing over a mistake."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dfmeta.cmd import common
+from dfmeta.cmd.ctl import cli
+from dfmeta.store.repository import Repository
+
+BLOB = b"".join(len(s).to_bytes(4, "big") + s for s in (b"ssh-ed25519", b"k" * 32))
+KEY = f"ssh-ed25519 {base64.b64encode(BLOB).decode()}"
+OTHER = "00000000-0000-0000-0000-000000000002"
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def config(tmp_path: Path, url: str) -> Path:
+    path = tmp_path / "dfmeta.conf"
+    path.write_text(f"[store]\nconnection = {url}\n")
+    return path
+
+
+@pytest.fixture
+def run(config: Path) -> Run:
+    """Run ``dfmeta store COMMAND --config-file … ARGUMENTS``."""
+
+    def run(command: str, *arguments: str, stdin: bytes = b"") -> Result:
+        line = ["store", command, "--config-file", str(config), *arguments]
+        return CliRunner().invoke(cli, line, input=stdin)
+
+    return run
+
+
+@pytest.fixture
+def get(run: Run, instance_id: str) -> Callable[[], dict[str, object]]:
+    def get() -> dict[str, object]:
+        found = json.loads(run("get", instance_id, "--format", "json").stdout)
+        assert isinstance(found, list)
+        assert len(found) == 1
+        assert isinstance(found[0], dict)
+        return found[0]
+
+    return get
+
+
+def succeeded(result: Result) -> str:
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_put_creates_then_changes_only_what_is_named(
+    run: Run, get: Callable[[], dict[str, object]], instance_id: str
+) -> None:
+    created = run("put", instance_id, "--hostname", "web1", "--meta", "a=1", "--project", "p1")
+    assert succeeded(created) == f"{instance_id}: created, with hostname, meta, project\n"
+    changed = run("put", instance_id.upper(), "--meta", "b=2", "--availability-zone", "z")
+    assert succeeded(changed) == f"{instance_id}: changed availability zone, meta\n"
+    found = get()
+    assert found["hostname"] == "web1"
+    assert found["meta"] == {"a": "1", "b": "2"}
+    assert (found["project_id"], found["availability_zone"]) == ("p1", "z")
+    again = run("put", instance_id, "--hostname", "web1")
+    assert succeeded(again) == f"{instance_id}: nothing to change\n"
+
+
+def test_put_alone_creates_an_empty_record(run: Run, instance_id: str) -> None:
+    assert succeeded(run("put", instance_id)) == f"{instance_id}: created, empty\n"
+
+
+def test_an_empty_value_removes(
+    run: Run, get: Callable[[], dict[str, object]], instance_id: str
+) -> None:
+    names = ("--hostname", "--name", "--availability-zone", "--project")
+    given = [part for name in names for part in (name, "x")]
+    empty = [part for name in names for part in (name, "")]
+    run("put", instance_id, *given, "--ssh-key", KEY, "--user-data", "-", stdin=b"u")
+    removed = run("put", instance_id, *empty, "--ssh-key", "", "--user-data", "")
+    assert succeeded(removed).startswith(f"{instance_id}: changed hostname, name")
+    found = get()
+    stamps = {"id", "created_at", "updated_at"}
+    assert {value for key, value in found.items() if key not in stamps} == {None, False}
+
+
+def test_keys_come_as_text_and_from_files(
+    run: Run, get: Callable[[], dict[str, object]], instance_id: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.pub"
+    file.write_text(f"# two\n{KEY} a\n{KEY} b\n")
+    assert "ssh keys" in succeeded(
+        run("put", instance_id, "--ssh-key", f"@{file}", "--ssh-key", f"{KEY} c")
+    )
+    assert get()["ssh_keys"] == [f"{KEY} a", f"{KEY} b", f"{KEY} c"]
+    succeeded(run("put", instance_id, "--ssh-key", KEY))
+    assert get()["ssh_keys"] == [KEY]
+
+
+@pytest.mark.parametrize("source", ["file", "stdin"])
+def test_userdata_is_bytes_in_and_out(
+    run: Run, instance_id: str, tmp_path: Path, source: str
+) -> None:
+    content = bytes(range(256)) * 300
+    file = tmp_path / "user-data"
+    file.write_bytes(content)
+    if source == "file":
+        succeeded(run("put", instance_id, "--user-data", str(file)))
+    else:
+        succeeded(run("put", instance_id, "--user-data", "-", stdin=content))
+    assert run("get", instance_id, "--user-data").stdout_bytes == content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--hostname", "a_b"], "--hostname = 'a_b'"),
+        (["--name", "a\nb"], "--name = 'a\\nb'"),
+        (["--project", "\x1b"], "--project = "),
+        (["--availability-zone", "x" * 256], "--availability-zone = "),
+        (["--ssh-key", "nonsense"], "--ssh-key = 'nonsense'"),
+        (["--ssh-key", "@/nonexistent/key"], "--ssh-key = '/nonexistent/key'"),
+        (["--meta", "novalue"], "--meta = 'novalue'"),
+        (["--user-data", "/nonexistent/file"], "--user-data = '/nonexistent/file'"),
+        (["--user-data", "/"], "--user-data = '/'"),
+        (["--user-data", "a\0b"], "--user-data = "),
+    ],
+)
+def test_a_mistake_is_one_line_and_loses_nothing(
+    run: Run, instance_id: str, arguments: list[str], named: str
+) -> None:
+    run("put", instance_id, "--name", "before", "--user-data", "-", stdin=b"before")
+    before = run("get", instance_id).stdout
+    result = run("put", instance_id, "--name", "after", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("dfmeta: ")
+    assert result.stderr.count("\n") == 1
+    assert named in result.stderr
+    assert run("get", instance_id).stdout == before
+
+
+@pytest.mark.parametrize("command", ["put", "get", "delete"])
+def test_a_wrong_id_is_one_line(run: Run, command: str) -> None:
+    result = run(command, "web1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("dfmeta: INSTANCE_ID = 'web1' is wrong: ")
+
+
+@pytest.mark.parametrize("command", ["get", "delete"])
+def test_an_unknown_id_is_exit_status_1(run: Run, command: str) -> None:
+    result = run(command, OTHER)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"dfmeta: store: no record of {OTHER}; dfmeta store list shows what there is\n"
+    )
+
+
+def test_get_prints_the_password_only_when_asked(run: Run, url: str, instance_id: str) -> None:
+    run("put", instance_id, "--user-data", "-", stdin=b"hush-userdata")
+    with Repository(url) as repository:
+        repository.set_password(instance_id, b"hush\xff")
+    for fmt in ("table", "json"):
+        shown = succeeded(run("get", instance_id, "--format", fmt))
+        assert "hush" not in shown
+    assert "yes" in run("get", instance_id).stdout
+    assert run("get", instance_id, "--password").stdout_bytes == b"hush\xff"
+    assert "hush" not in succeeded(run("list")) + succeeded(run("list", "--format", "json"))
+
+
+@pytest.mark.parametrize("what", ["user-data", "password"])
+def test_get_of_what_is_not_there_is_exit_status_1(run: Run, instance_id: str, what: str) -> None:
+    run("put", instance_id)
+    result = run("get", instance_id, f"--{what}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"dfmeta: store: {instance_id} has no {what}\n"
+
+
+def test_get_writes_one_thing_at_a_time(run: Run, instance_id: str) -> None:
+    result = run("get", instance_id, "--user-data", "--password")
+    assert result.exit_code == 2
+    assert "--user-data and --password exclude each other" in result.stderr
+
+
+def test_list_in_a_pipe_is_aligned_and_whole(run: Run, instance_id: str) -> None:
+    assert succeeded(run("list")).split() == [
+        "ID", "HOSTNAME", "NAME", "PROJECT", "KEYS", "USER-DATA", "PASSWORD", "UPDATED"
+    ]  # fmt: skip
+    run("put", instance_id, "--hostname", "h" * 63, "--name", "[bold]x" * 30, "--ssh-key", KEY)
+    run("put", OTHER, "--user-data", "-", stdin=b"123")
+    heading, first, second = succeeded(run("list")).splitlines()
+    assert first.startswith(OTHER)
+    assert second.startswith(instance_id)
+    assert "h" * 63 in second
+    assert "[bold]x" * 30 in second
+    assert heading.index("UPDATED") == first.index("20") == second.index("20")
+
+
+def test_list_as_json_is_an_array_of_objects(run: Run, instance_id: str) -> None:
+    assert json.loads(succeeded(run("list", "--format", "json"))) == []
+    run("put", instance_id, "--hostname", "web1", "--ssh-key", KEY, "--user-data", "-", stdin=b"1")
+    (found,) = json.loads(succeeded(run("list", "--format", "json")))
+    found.pop("updated_at")
+    assert found == {
+        "id": instance_id,
+        "hostname": "web1",
+        "name": None,
+        "project_id": None,
+        "ssh_keys": 1,
+        "userdata_bytes": 1,
+        "password_set": False,
+    }
+
+
+def test_list_shows_a_broken_document_among_the_others(
+    run: Run, url: str, instance_id: str
+) -> None:
+    run("put", instance_id)
+    run("put", OTHER, "--name", "fine")
+    done = subprocess.run(
+        [sys.executable, "-c", BREAK, url.removeprefix("sqlite:///"), instance_id],
+        check=True,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    shown = succeeded(run("list"))
+    assert "(broken document)" in shown
+    assert "fine" in shown
+
+
+BREAK = """
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as connection:
+    connection.execute("UPDATE records SET metadata = '[' WHERE id = ?", sys.argv[2:])
+"""
+
+
+def test_delete_says_so_and_removes(run: Run, instance_id: str) -> None:
+    run("put", instance_id)
+    assert succeeded(run("delete", instance_id.upper())) == f"{instance_id}: deleted\n"
+    assert run("get", instance_id).exit_code == 1
+
+
+def test_a_wrong_connection_is_one_line(config: Path, run: Run) -> None:
+    config.write_text("[store]\nconnection = postgresql://u:hush@h/d\n")
+    result = run("list")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("dfmeta: option [store] connection = ")
+    assert result.stderr.count("\n") == 1
+    assert "hush" not in result.stderr
+
+
+def test_a_missing_configuration_is_one_line(tmp_path: Path) -> None:
+    line = ["store", "list", "--config-file", str(tmp_path / "missing.conf")]
+    result = CliRunner().invoke(cli, line)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "missing.conf" in result.stderr.splitlines()[-1]
+
+
+def test_a_later_file_overrides_an_earlier_one(config: Path, run: Run, tmp_path: Path) -> None:
+    later = tmp_path / "later.conf"
+    later.write_text(f"[store]\nconnection = sqlite:///{tmp_path}/other.db\n")
+    succeeded(run("put", OTHER, "--config-file", str(later)))
+    assert (tmp_path / "other.db").exists()
+    assert OTHER not in succeeded(run("list"))
+
+
+def test_the_help_names_the_commands() -> None:
+    assert "store" in CliRunner().invoke(cli, ["--help"]).stdout
+    shown = CliRunner().invoke(cli, ["store", "--help"]).stdout
+    assert all(command in shown for command in ("put", "get", "list", "delete"))
+    assert CliRunner().invoke(cli, ["nonsense"]).exit_code == 2
+
+
+def test_the_store_s_libraries_are_not_loaded_for_other_commands() -> None:
+    program = "import sys, dfmeta.cmd.ctl; print([m for m in sys.modules if 'sqlalchemy' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_the_program_itself_ends_with_the_status(config: Path) -> None:
+    program = "from dfmeta.cmd.ctl import main; main()"
+    line = ["store", "get", "web1", "--config-file", str(config)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *line],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        ("", "-"),
+        (True, "yes"),
+        (False, "no"),
+        (0, "0"),
+        ([], "-"),
+        (["a", "b"], "a, b"),
+        ({"k": "v", "n": None}, "k=v, n=-"),
+        ({}, "-"),
+        ("\x1b[2J\n", "\\x1b[2J\\n"),
+        ({"\x1b": "v"}, "\\x1b=v"),
+        ("é", "é"),
+    ],
+)
+def test_a_cell_is_one_line_without_control_characters(value: object, text: str) -> None:
+    assert common.cell_text(value) == text
+
+
+def test_on_a_terminal_a_table_is_drawn_and_markup_means_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        row = {"id": "i" * 36, "a": "[red]x[/red]", "b": "y" * 100}
+        common.print_rows([row], {"id": "ID", "a": "HEAD", "b": "B"}, common.TABLE)
+        monkeypatch.undo()
+        terminal.flush()
+        shown = os.read(master, 65536).decode()
+    os.close(master)
+    assert "HEAD" in shown
+    assert "[red]x[/red]" in shown
+    assert "i" * 36 in shown
+    assert shown.count("y") == 100
+    assert "\u2500" in shown
