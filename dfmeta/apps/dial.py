@@ -18,12 +18,19 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 
 
-class _BridgeSocket(green_socket.socket):  # type: ignore[misc]  # eventlet has no types
+class _BridgeSocket:
     """A unix socket that takes os-ken's TCP_NODELAY for done: EOPNOTSUPP there."""
 
+    def __init__(self) -> None:
+        self._sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
     def setsockopt(self, level: int, *args: Any) -> None:
+        """Set an option, unless it is one of TCP's."""
         if level != socket.IPPROTO_TCP:
-            super().setsockopt(level, *args)
+            self._sock.setsockopt(level, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
 
 
 def management_socket(ovsdb_connection: str, bridge: str) -> Path:
@@ -41,7 +48,7 @@ def dial(path: Path) -> None:
     """
     pause, missed = FIRST_PAUSE, False
     while True:
-        sock = _BridgeSocket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = _BridgeSocket()
         try:
             sock.connect(os.fspath(path))
         except OSError as error:

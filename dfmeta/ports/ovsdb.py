@@ -38,12 +38,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Port": ("name", "interfaces", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
     "Interface": ("name", "type", "ofport", "external_ids", "mac", "mac_in_use", "error"),
 }
-"""cur_cfg and next_cfg are written by every transaction; without them each logs an error."""
+"""ovsdbapp's transactions look at cur_cfg and next_cfg; without them each logs an error."""
 RECONNECT_PAUSE = 0.2
 TRANSACTION_TIMEOUT = 10.0
 TAP_MAC = "02:64:66:6d:65:fe"
 """The same on every host, so that a guest that migrates keeps a valid neighbour entry."""
 TAP_TAG = 4095
+TAP_INNER_VLAN = 1
 OWNER_KEY = "dfmeta"
 OWNER_VALUE = "tap"
 
@@ -83,12 +84,42 @@ class Update:
 class _Handle:
     """What ovsdbapp's API and transactions ask of a connection object."""
 
+    is_running = True
+    """The thread runs the IDL itself: there is nothing for the API to start."""
+
     def __init__(self, idl: Any) -> None:
         self.idl = idl
         self.timeout = TRANSACTION_TIMEOUT
+        self.lock = _threading.RLock()
 
-    def start(self) -> None:
-        """The thread runs the IDL itself."""
+
+class _Api(impl_idl.OvsdbIdl):  # type: ignore[misc]  # ovsdbapp has no types
+    """ovsdbapp's commands on a connection of this object's own.
+
+    The class keeps the first connection of the process for ever otherwise, so that transactions
+    after a reconnect would go to a session that is closed.
+    """
+
+    def __init__(self, handle: _Handle) -> None:
+        self._handle = handle
+        super().__init__(handle, start=False)
+
+    @property
+    def ovsdb_connection(self) -> _Handle:
+        """The connection."""
+        return self._handle
+
+    @ovsdb_connection.setter
+    def ovsdb_connection(self, connection: _Handle) -> None:
+        """The base class sets what was just given to it."""
+
+
+class _Transaction(transaction.Transaction):  # type: ignore[misc]  # ovsdbapp has no types
+    """A transaction that does not wait for ovs-vswitchd to act on it."""
+
+    def pre_commit(self, txn: Any) -> None:
+        """Give the commands the set that they note new interfaces in."""
+        txn.expected_ifaces = set()
 
 
 class _Job:
@@ -178,12 +209,15 @@ class OvsdbWatcher:
     # The thread's side
 
     def _run(self) -> None:
+        said = ""
         while not self._stopping:
             try:
                 self._serve_connection()
             except Exception as error:  # the IDL raises many kinds; the thread must outlive all
-                LOG.warning("OVSDB at %s: %s", self.remote, error)
-                LOG.debug("OVSDB thread", exc_info=True)
+                if str(error) != said:
+                    LOG.warning("OVSDB at %s: %s", self.remote, error)
+                    LOG.debug("OVSDB thread", exc_info=True)
+                said = str(error)
             self._tell(Update(connected=False))
             _time.sleep(RECONNECT_PAUSE)
 
@@ -192,7 +226,7 @@ class OvsdbWatcher:
         for table, columns in COLUMNS.items():
             helper.register_columns(table, list(columns))
         idl = Idl(self.remote, helper)
-        api = impl_idl.OvsdbIdl(_Handle(idl), start=False)
+        api = _Api(_Handle(idl))
         try:
             while not self._stopping:
                 self._turn(idl, api)
@@ -221,7 +255,7 @@ class OvsdbWatcher:
 
     def _do(self, api: Any, job: _Job) -> None:
         try:
-            txn = transaction.Transaction(
+            txn = _Transaction(
                 api, api.ovsdb_connection, timeout=TRANSACTION_TIMEOUT, check_error=True
             )
             job.build(api, txn)
@@ -266,7 +300,7 @@ class OvsdbWatcher:
         interface_ids = {"skip_cleanup": "true", OWNER_KEY: OWNER_VALUE}
         txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
         txn.add(api.db_set("Port", self.tap, ("tag", TAP_TAG), ("vlan_mode", "dot1q-tunnel")))
-        txn.add(api.db_set("Port", self.tap, ("cvlans", 1)))
+        txn.add(api.db_set("Port", self.tap, ("cvlans", TAP_INNER_VLAN)))
         txn.add(
             api.db_set(
                 "Interface",
@@ -290,6 +324,7 @@ def _read_tap(port: Any, interface: Any) -> TapPort:
         and interface.type == "internal"
         and list(port.tag) == [TAP_TAG]
         and list(port.vlan_mode) == ["dot1q-tunnel"]
+        and list(port.cvlans) == [TAP_INNER_VLAN]
     )
     number = interface.ofport[0] if len(interface.ofport) == 1 else 0
     mac = interface.mac_in_use[0] if interface.mac_in_use else ""

@@ -70,17 +70,14 @@ class GuestServer:
         self.registry = registry
         self.hold_timeout = hold_timeout
         self._sock = sock
+        self.port = int(sock.getsockname()[1])
+        """TCP port that it listens on."""
         self._application = application
         self._pool = eventlet.GreenPool(CONNECTIONS_MAX)
         self._open: dict[Endpoint, set[_GuestProtocol]] = {}
         self._thread: Any = None
         self.draining = False
         registry.subscribe(self._endpoint_changed)
-
-    @property
-    def port(self) -> int:
-        """TCP port that it listens on."""
-        return int(self._sock.getsockname()[1])
 
     def start(self) -> None:
         """Accept connections from now on."""
