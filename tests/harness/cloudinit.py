@@ -1,0 +1,235 @@
+"""The distribution's own cloud-init, booted inside a guest without being installed anywhere.
+
+It runs as PID 1's child in mount, UTS, IPC and PID namespaces of its own, in a root on tmpfs (see
+:mod:`tests.harness.cloudinit_runner`): hostname, keys, files and logs of the host stay as they are.
+ds-identify is not run. DMI is hidden, and PID 1's environment says ``product_name=OpenStack Nova``,
+which is how cloud-init recognises OpenStack in a container.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tests.harness import netns
+from tests.harness.ovs import UNPACKED
+
+INTERPRETER = "/usr/bin/python3"
+"""Debian's own: it has the python3-* packages that cloud-init imports."""
+
+METADATA_URL = "http://169.254.169.254"
+_RUNNER = Path(__file__).with_name("cloudinit_runner.py")
+_FILES = {
+    "keys": "/root/.ssh/authorized_keys",
+    "status": "/run/cloud-init/status.json",
+    "result": "/run/cloud-init/result.json",
+    "instance_id": "/var/lib/cloud/data/instance-id",
+    "instance_data": "/run/cloud-init/instance-data.json",
+    "user_data": "/var/lib/cloud/instance/user-data.txt",
+    "log": "/var/log/cloud-init.log",
+    "etc_hostname": "/etc/hostname",
+}
+
+Mode = Literal["OpenStack", "Ec2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boot:
+    """What a boot came to.
+
+    ``datasource`` is "OpenStack", "Ec2" or, if none was found, empty or "None".
+    ``files`` has the contents of those that were asked for; one that is not there is left out.
+    """
+
+    datasource: str
+    instance_id: str
+    hostname: str
+    authorized_keys: str
+    user_data: bytes
+    status: dict[str, Any]
+    result: dict[str, Any]
+    instance_data: dict[str, Any]
+    log: str
+    output: str
+    seconds: float
+    files: dict[str, str]
+
+    @property
+    def errors(self) -> list[str]:
+        """What result.json complains of."""
+        return list(self.result.get("v1", {}).get("errors", ["no result.json"]))
+
+    @property
+    def warnings(self) -> list[str]:
+        """Lines of the log that are warnings or worse."""
+        marks = ("[WARNING]", "[ERROR]", "[CRITICAL]", "Traceback")
+        return [line for line in self.log.splitlines() if any(mark in line for mark in marks)]
+
+
+class Booting:
+    """A boot under way; :meth:`finish` waits for it."""
+
+    def __init__(
+        self,
+        namespace: netns.Namespace,
+        *,
+        mode: Mode = "OpenStack",
+        url: str = METADATA_URL,
+        files: Iterable[str] = (),
+        timeout: float = 10,
+        max_wait: float = 30,
+    ) -> None:
+        """Start it.
+
+        :param url: where the metadata service is.
+        :param files: absolute paths in the guest to bring back.
+        :param timeout: cloud-init's, for a request, in seconds (its own default: 10).
+        :param max_wait: cloud-init's, for the service to appear.
+        """
+        self._files = list(files)
+        self._folder = netns.temporary_folder("root")
+        unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
+        # Quiet about deprecations: which of them a release's modules have is not ours to judge.
+        inside = ["env", "product_name=OpenStack Nova", INTERPRETER, "-W", "ignore", "-B"]
+        order = {
+            "folder": str(self._folder),
+            "unpacked": str(UNPACKED),
+            "config": configuration(mode, url=url, timeout=timeout, max_wait=max_wait),
+            "files": [*_FILES.values(), *self._files],
+        }
+        try:
+            self._process = namespace.spawn(
+                [*unshare, *inside, str(_RUNNER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert self._process.stdin is not None
+            with self._process.stdin as stdin:
+                stdin.write(json.dumps(order).encode())
+            self._process.stdin = None
+        except BaseException:
+            self.close()
+            raise
+
+    def finish(self, limit: float = 120) -> Boot:
+        """Wait for the end of the boot, ``limit`` seconds at most."""
+        try:
+            stdout, stderr = self._process.communicate(timeout=limit)
+            if self._process.returncode:
+                raise netns.CommandError(
+                    ["cloud-init"], self._process.returncode, "", stderr.decode(errors="replace")
+                )
+            return self._boot(json.loads(stdout))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End it if it still runs. Idempotent."""
+        process = getattr(self, "_process", None)
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _boot(self, outcome: dict[str, Any]) -> Boot:
+        raw = {
+            path: base64.b64decode(content)
+            for path, content in outcome["files"].items()
+            if content is not None
+        }
+        text = {name: raw.get(path, b"").decode(errors="replace") for name, path in _FILES.items()}
+        result = _document(text["result"])
+        return Boot(
+            datasource=_source(result),
+            instance_id=text["instance_id"].strip(),
+            hostname=outcome["hostname"],
+            authorized_keys=text["keys"],
+            user_data=raw.get(_FILES["user_data"], b""),
+            status=_document(text["status"]),
+            result=result,
+            instance_data=_document(text["instance_data"]),
+            log=text["log"],
+            output="".join(stage["output"] for stage in outcome["stages"]),
+            seconds=sum(stage["seconds"] for stage in outcome["stages"]),
+            files={path: raw[path].decode(errors="replace") for path in self._files if path in raw},
+        )
+
+
+def boot(
+    namespace: netns.Namespace,
+    *,
+    mode: Mode = "OpenStack",
+    url: str = METADATA_URL,
+    files: Iterable[str] = (),
+    timeout: float = 10,
+    max_wait: float = 30,
+    limit: float = 120,
+) -> Boot:
+    """Boot to the end; see :class:`Booting`."""
+    booting = Booting(
+        namespace, mode=mode, url=url, files=files, timeout=timeout, max_wait=max_wait
+    )
+    return booting.finish(limit)
+
+
+def configuration(mode: Mode, *, url: str, timeout: float, max_wait: float) -> dict[str, Any]:
+    """cloud.cfg: modules whose effect a test can see, root the only user, no network set-up."""
+    source: dict[str, Any] = {"metadata_urls": [url], "timeout": timeout, "max_wait": max_wait}
+    if mode == "OpenStack":
+        source["apply_network_config"] = False
+    else:
+        source["strict_id"] = False
+    return {
+        "datasource_list": [mode],
+        "datasource": {mode: source},
+        "network": {"config": "disabled"},
+        "disable_root": False,
+        "preserve_hostname": False,
+        "ssh_deletekeys": False,
+        "ssh_genkeytypes": ["ed25519"],
+        "ssh_publish_hostkeys": {"enabled": False},
+        "cloud_init_modules": [
+            "write-files",
+            "set_hostname",
+            "update_hostname",
+            "users-groups",
+            "ssh",
+        ],
+        "cloud_config_modules": ["runcmd"],
+        "cloud_final_modules": [
+            "scripts-vendor",
+            "scripts-per-once",
+            "scripts-per-boot",
+            "scripts-per-instance",
+            "scripts-user",
+            "final-message",
+        ],
+        "system_info": {
+            "distro": "debian",
+            "paths": {
+                "cloud_dir": "/var/lib/cloud/",
+                "templates_dir": "/etc/cloud/templates/",
+            },
+            "ssh_svcname": "ssh",
+        },
+    }
+
+
+def _source(result: dict[str, Any]) -> str:
+    """ "OpenStack" out of "DataSourceOpenStack [net,ver=2]"; empty if there is none."""
+    name = result.get("v1", {}).get("datasource") or ""
+    return str(name).partition(" ")[0].removeprefix("DataSource")
+
+
+def _document(text: str) -> dict[str, Any]:
+    with contextlib.suppress(json.JSONDecodeError):
+        return dict(json.loads(text))
+    return {}

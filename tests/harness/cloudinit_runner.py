@@ -1,0 +1,142 @@
+"""Boots cloud-init in a root of its own; :mod:`tests.harness.cloudinit` starts it.
+
+Runs in fresh mount, UTS, IPC and PID namespaces inside a guest's network namespace, as a program,
+on the interpreter that has cloud-init's modules, with nothing but the standard library. The new
+root is a tmpfs with the host's /usr read-only and a copy of /etc: whatever cloud-init writes ends
+with the mount namespace. The outcome is one JSON document on stdout; what goes wrong, on stderr.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+STAGES = (["init"], ["modules", "--mode=config"], ["modules", "--mode=final"])
+MODULES = "/opt/cloud-init/usr/lib/python3/dist-packages"
+OWN = ("root", "home", "run", "tmp", "var/tmp", "var/log", "var/lib/cloud", "etc", "dev", "proc")
+DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+def mount(*arguments: str) -> None:
+    """``mount``, quietly."""
+    subprocess.run(["mount", *arguments], check=True, stdin=subprocess.DEVNULL, stdout=2)
+
+
+def bind_read_only(source: Path, target: Path) -> None:
+    """A read-only view of a folder of the host."""
+    target.mkdir(parents=True, exist_ok=True)
+    mount("--rbind", str(source), str(target))
+    mount("-o", "remount,bind,ro", str(target))
+
+
+def unwanted(folder: str, names: list[str]) -> set[str]:
+    """What of /etc stays out: secrets, the host's own cloud-init, and what is no file."""
+    secret = {name for name in names if name in ("ssh", "ssl", "cloud") or "shadow" in name}
+    paths = {name: Path(folder, name) for name in names}
+    odd = {n for n, p in paths.items() if not (p.is_symlink() or p.is_file() or p.is_dir())}
+    return secret | odd
+
+
+def build(root: Path, unpacked: Path) -> None:
+    """The new root's folders and mounts."""
+    mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root))
+    for name in OWN:
+        (root / name).mkdir(parents=True)
+    for name in ("tmp", "var/tmp"):
+        (root / name).chmod(0o1777)
+    bind_read_only(Path("/usr"), root / "usr")
+    for path in Path("/").iterdir():
+        # On a merged /usr these are links into it.
+        if path.name in ("bin", "sbin") or path.name.startswith("lib"):
+            if path.is_symlink():
+                (root / path.name).symlink_to(path.readlink())
+            else:
+                bind_read_only(path, root / path.name)
+    bind_read_only(unpacked, root / "opt" / "cloud-init")
+    shutil.copytree("/etc", root / "etc", symlinks=True, ignore=unwanted, dirs_exist_ok=True)
+    (root / "etc" / "shadow").touch(0o600)
+    shutil.copytree(unpacked / "etc" / "cloud", root / "etc" / "cloud", symlinks=True)
+    # A key that is there is not generated, which would need ssh-keygen.
+    (root / "etc" / "ssh").mkdir()
+    (root / "etc" / "ssh" / "ssh_host_ed25519_key").touch(0o600)
+    for name in DEVICES:
+        (root / "dev" / name).touch()
+        mount("--bind", f"/dev/{name}", str(root / "dev" / name))
+    mount("-t", "proc", "-o", "ro,nosuid,nodev,noexec", "proc", str(root / "proc"))
+    (root / "sys").mkdir()
+    mount("-t", "sysfs", "-o", "ro,nosuid,nodev,noexec", "sysfs", str(root / "sys"))
+    for name in ("sys/class/dmi/id", "sys/hypervisor"):
+        # The machine below must not look through: no cloud but the one under test.
+        if (root / name).exists():
+            mount("-t", "tmpfs", "-o", "ro", "tmpfs", str((root / name).resolve()))
+
+
+def boot() -> list[dict[str, Any]]:
+    """Run the stages; what each came to."""
+    environment = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONPATH": MODULES,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LANG": "C.UTF-8",
+        "HOME": "/root",
+    }
+    stages = []
+    for arguments in STAGES:
+        start = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "cloudinit.cmd.main", *arguments],
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        stages.append(
+            {
+                "stage": " ".join(arguments),
+                "exit": done.returncode,
+                "seconds": time.monotonic() - start,
+                "output": done.stdout.decode(errors="replace"),
+            }
+        )
+    return stages
+
+
+def read(path: str) -> str | None:
+    """A file of the new root, base64; None if it is not there."""
+    try:
+        return base64.b64encode(Path(path).read_bytes()).decode()
+    except OSError:
+        return None
+
+
+def main() -> None:
+    """Read the order (JSON on stdin), boot, write the outcome."""
+    order = json.load(sys.stdin)
+    root = Path(order["folder"])
+    build(root, Path(order["unpacked"]))
+    (root / "etc" / "cloud" / "cloud.cfg").write_text(json.dumps(order["config"], indent=1))
+    os.chroot(root)
+    os.chdir("/")
+    socket.sethostname("unnamed")
+    Path("/etc/hostname").write_text("unnamed\n")
+    stages = boot()
+    outcome = {
+        "stages": stages,
+        "hostname": socket.gethostname(),
+        "files": {path: read(path) for path in order["files"]},
+    }
+    json.dump(outcome, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""pytest fixtures over the harness, and what is attached to the report of a test that fails."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import pytest
+
+from tests.harness import cloudinit, netns
+from tests.harness.agent import Agent, Options
+from tests.harness.guest import Guest, Ids, Route
+from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+
+_HOSTS = ("host", "shared_host")
+_things: list[tuple[OpenvSwitch, object]] = []
+
+
+class MakeGuest(Protocol):
+    """See :class:`tests.harness.guest.Guest`."""
+
+    def __call__(
+        self,
+        name: str = "guest",
+        *,
+        address: str = "10.0.0.5/24",
+        mac: str = "",
+        route: Route = "on-link",
+        ids: Ids | None = None,
+        bridge: str = BRIDGE,
+        plug: bool = True,
+    ) -> Guest:
+        """A guest that goes with the test."""
+        ...
+
+
+class MakeAgent(Protocol):
+    """See :class:`tests.harness.agent.Agent`."""
+
+    def __call__(self, options: Options | None = None, *, start: bool = True) -> Agent:
+        """A daemon, started and ready unless told otherwise, that goes with the test."""
+        ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tidy() -> Iterator[None]:
+    """Nothing of this process stays, however it ends."""
+    atexit.register(netns.remove_own)
+    yield
+    netns.remove_own()
+
+
+@pytest.fixture
+def host() -> Iterator[OpenvSwitch]:
+    """A compute node of the test's own: Open vSwitch with br-int in a namespace. Up in 0.2 s."""
+    with OpenvSwitch() as switch:
+        yield switch
+
+
+@pytest.fixture(scope="session")
+def _one_host() -> Iterator[OpenvSwitch]:
+    with OpenvSwitch() as switch:
+        yield switch
+
+
+@pytest.fixture
+def shared_host(_one_host: OpenvSwitch) -> OpenvSwitch:
+    """The session's compute node, put back to one flow and no ports before each test."""
+    _one_host.reset()
+    return _one_host
+
+
+@pytest.fixture
+def make_guest(host: OpenvSwitch) -> Iterator[MakeGuest]:
+    """Guests on ``host``."""
+    with ExitStack() as stack:
+
+        def make(
+            name: str = "guest",
+            *,
+            address: str = "10.0.0.5/24",
+            mac: str = "",
+            route: Route = "on-link",
+            ids: Ids | None = None,
+            bridge: str = BRIDGE,
+            plug: bool = True,
+        ) -> Guest:
+            guest = Guest(
+                host,
+                name,
+                address=address,
+                mac=mac,
+                route=route,
+                ids=ids,
+                bridge=bridge,
+                plug=plug,
+            )
+            _things.append((host, guest))
+            return stack.enter_context(guest)
+
+        yield make
+
+
+@pytest.fixture
+def make_agent(host: OpenvSwitch) -> Iterator[MakeAgent]:
+    """The daemon on ``host``, backend=store; it has to end well unless the test has ended it."""
+    with ExitStack() as stack:
+
+        def make(options: Options | None = None, *, start: bool = True) -> Agent:
+            agent = stack.enter_context(Agent(host, options))
+            _things.append((host, agent))
+            stack.callback(_stop, agent)
+            return agent.start() if start else agent
+
+        yield make
+
+
+@pytest.fixture
+def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
+    """A recording Nova on ``host``, 127.0.0.1:8775."""
+    with RecordingNova(host.namespace) as server:
+        yield server
+
+
+@pytest.fixture
+def nova_agent(make_agent: MakeAgent, nova: RecordingNova) -> Agent:
+    """The daemon with backend=nova and that Nova."""
+    return make_agent(
+        {
+            "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
+            "df_metadata": {"backend": "nova"},
+        }
+    )
+
+
+@pytest.fixture
+def cloud_init() -> Iterator[Callable[..., cloudinit.Booting]]:
+    """Starts a real cloud-init in a guest: ``cloud_init(guest, mode="Ec2").finish()``."""
+    with ExitStack() as stack:
+
+        def start(guest: Guest, **options: Any) -> cloudinit.Booting:
+            booting = cloudinit.Booting(guest.namespace, **options)
+            stack.callback(booting.close)
+            return booting
+
+        yield start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach the switch, the guests' neighbours and the daemon's log to a failure."""
+    report = yield
+    if report.failed:
+        values = getattr(item, "funcargs", {})
+        for name in _HOSTS:
+            if isinstance(switch := values.get(name), OpenvSwitch):
+                report.sections.append((f"switch ({name})", switch.diagnosis()))
+                report.sections.extend(_describe(switch))
+    if call.when == "teardown":
+        _things.clear()
+    return report
+
+
+def _stop(agent: Agent) -> None:
+    if agent.running:
+        agent.stop()
+
+
+def _describe(switch: OpenvSwitch) -> Iterator[tuple[str, str]]:
+    for owner, thing in _things:
+        if owner is not switch:
+            continue
+        if isinstance(thing, Agent):
+            yield "dfmeta-agent", thing.log()
+        elif isinstance(thing, Guest):
+            state = thing.namespace.ip("addr", "route", "neigh", check=False)
+            yield f"{thing!r}", state

@@ -1,0 +1,411 @@
+"""Guests: network namespaces behind ports of br-int, with whatever addresses a test likes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from tests.harness import netns
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+
+METADATA_IP = "169.254.169.254"
+GATEWAY_MAC = "fa:16:3e:ff:00:01"
+"""The next hop's MAC for the kinds of route that have one; nobody has to own it."""
+
+Route = Literal["on-link", "on-link-host", "gateway", "host-route", "link-local", "none"]
+"""How a guest reaches 169.254.169.254:
+
+``on-link``       169.254.0.0/16 is on its link: it asks by ARP;
+``on-link-host``  169.254.169.254/32 is;
+``gateway``       default route through .1 of its network, which has a MAC of its own;
+``host-route``    169.254.169.254/32 via .2 of its network (a DHCP port, say);
+``link-local``    on-link, from a source address of its own in 169.254.0.0/16;
+``none``          no route.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What curl got. ``status`` 0 and ``error``: no HTTP answer."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    seconds: float = 0.0
+    port: int = 0
+    error: str = ""
+    exit_code: int = 0
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode(errors="replace")
+
+    def header(self, name: str) -> str:
+        """The first header of that name, or an empty string."""
+        return next((v for k, v in self.headers if k.lower() == name.lower()), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One request of :meth:`Guest.http_many`; times in seconds, ``port`` is the source port."""
+
+    status: int
+    body: bytes
+    error: str
+    seconds: float
+    connect: float
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ids:
+    """``external_ids`` of the guest's interface; an empty one is left out."""
+
+    iface_id: str = ""
+    vm_uuid: str = ""
+    project_id: str = ""
+    attached_mac: bool = True
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+class Guest:
+    """A guest; a context manager that removes its port and its namespace."""
+
+    device = "eth0"
+
+    def __init__(
+        self,
+        host: OpenvSwitch,
+        name: str = "guest",
+        *,
+        address: str = "10.0.0.5/24",
+        mac: str = "",
+        route: Route = "on-link",
+        ids: Ids | None = None,
+        bridge: str = BRIDGE,
+        plug: bool = True,
+    ) -> None:
+        """Make it; several may have the same address and MAC.
+
+        :param address: IPv4 with its prefix length; for ``link-local`` one of 169.254.0.0/16.
+        :param mac: empty: one made of the guest's number.
+        :param ids: empty: an iface-id and a vm-uuid made of the number, and attached-mac.
+        :param plug: false leaves the port off the bridge until :meth:`plug`.
+        """
+        number = host.next_number()
+        self.host = host
+        self.name = name
+        self.bridge = bridge
+        self.port = f"tap{number}"
+        self.mac = mac or f"fa:16:3e:00:{number >> 8:02x}:{number & 255:02x}"
+        self.interface = ipaddress.IPv4Interface(address)
+        self.route: Route = route
+        self.ids = ids or Ids(
+            iface_id=uuid_of(f"{host.namespace.name} port {number}"),
+            vm_uuid=uuid_of(f"{host.namespace.name} instance {number}"),
+        )
+        self.namespace = netns.Namespace(name)
+        host.on_close(self.close)
+        try:
+            netns.veth(host.namespace, self.port, self.namespace, self.device, mac=self.mac)
+            self.namespace.ip(
+                f"addr add {self.interface} dev {self.device}", *self._route_commands()
+            )
+            if plug:
+                self.plug()
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Guest {self.name} {self.port} {self.mac} {self.interface}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove port and namespace. Idempotent, and works while the switch is down."""
+        if self.host.running("ovsdb-server"):
+            self.host.vsctl("--if-exists", "del-port", self.port, wait=False)
+        self.namespace.close()
+
+    # Identity and port
+
+    @property
+    def ip(self) -> str:
+        """Its (first) address."""
+        return str(self.interface.ip)
+
+    @property
+    def instance_id(self) -> str:
+        """vm-uuid."""
+        return self.ids.vm_uuid
+
+    @property
+    def ofport(self) -> int:
+        """Its port's OpenFlow number."""
+        return self.host.ofport(self.port)
+
+    def plug(self, *, ofport_request: int = 0, vm_uuid: str | None = None) -> None:
+        """Add the port to the bridge, with the external_ids in the same transaction.
+
+        :param vm_uuid: another one from now on: the port now belongs to another instance.
+        """
+        if vm_uuid is not None:
+            self.ids = Ids(**{**vars(self.ids), "vm_uuid": vm_uuid})
+        settings = [f"external_ids:{key}={json.dumps(v)}" for key, v in self.external_ids().items()]
+        if ofport_request:
+            settings.append(f"ofport_request={ofport_request}")
+        command = ["--may-exist", "add-port", self.bridge, self.port]
+        if settings:
+            command += ["--", "set", "Interface", self.port, *settings]
+        self.host.vsctl(*command, wait=self.host.running("ovs-vswitchd"))
+
+    def del_port(self) -> None:
+        """Take the port off the bridge; the guest keeps its device and its addresses."""
+        self.host.vsctl("del-port", self.bridge, self.port, wait=self.host.running("ovs-vswitchd"))
+
+    def external_ids(self) -> dict[str, str]:
+        """What os-vif or libvirt would have put into OVSDB."""
+        known = {
+            "iface-id": self.ids.iface_id,
+            "attached-mac": self.mac if self.ids.attached_mac else "",
+            "vm-uuid": self.ids.vm_uuid,
+            "project-id": self.ids.project_id,
+        }
+        return {key: value for key, value in known.items() if value} | self.ids.extra
+
+    def set_external_ids(self, **values: str) -> None:
+        """Change some (``vm_uuid`` means vm-uuid); an empty value removes the key."""
+        command: list[str] = []
+        for name, value in values.items():
+            key = name.replace("_", "-")
+            if value:
+                command += ["--", "set", "Interface", self.port, f'external_ids:{key}="{value}"']
+            else:
+                command += ["--", "remove", "Interface", self.port, "external_ids", key]
+        self.host.vsctl(*command[1:])
+
+    # Addresses
+
+    def set_mac(self, mac: str) -> None:
+        """Change the guest's MAC; routes and neighbours are put back."""
+        self.mac = mac
+        self.namespace.ip(
+            f"link set {self.device} down",
+            f"link set {self.device} address {mac}",
+            f"link set {self.device} up",
+            *self._route_commands(),
+        )
+
+    def set_address(self, address: str) -> None:
+        """Change the guest's address."""
+        self.interface = ipaddress.IPv4Interface(address)
+        self.namespace.ip(
+            f"addr flush dev {self.device}",
+            f"addr add {self.interface} dev {self.device}",
+            *self._route_commands(),
+        )
+
+    def add_address(self, address: str) -> None:
+        """One more address; choose it with ``source=`` of :meth:`curl`."""
+        self.namespace.ip(f"addr add {address} dev {self.device}")
+
+    def add_route(self, *routes: str) -> None:
+        """``ip route add …`` for each."""
+        self.namespace.ip(*(f"route add {route}" for route in routes))
+
+    def forget_neighbours(self) -> None:
+        """Drop what ARP has learnt, and requests under way.
+
+        After a try that nobody answered, the kernel asks again only once a second: the next
+        connection would seem to be slow.
+        """
+        self.namespace.run(["ip", "neigh", "flush", "dev", self.device], check=False)
+
+    # Traffic
+
+    def ping(self, address: str, *, count: int = 1, timeout: float = 2) -> bool:
+        """Whether somebody answers ``count`` ICMP echo requests."""
+        script = str(Path(__file__).with_name("echo.py"))
+        command = [sys.executable, "-IS", script, address, str(count), str(timeout)]
+        return not self.namespace.run(command, timeout=count * timeout + 10, check=False).returncode
+
+    def curl(
+        self,
+        path: str = "/",
+        *options: str,
+        host: str = METADATA_IP,
+        source: str = "",
+        timeout: float = 10,
+        data: bytes | None = None,
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> Reply:
+        """One request with curl; never raises for what the network or the server does.
+
+        :param options: more of curl's, such as ``"-X", "PUT"`` or ``"--local-port", "4000"``.
+        :param source: the source address or device.
+        """
+        command = ["curl", "-sS", "-i", "--noproxy", "*", "--path-as-is"]
+        command += ["--max-time", f"{timeout:g}"]
+        command += ["-w", "%{stderr}\n%{time_total} %{local_port}"]
+        if source:
+            command += ["--interface", source]
+        if data is not None:
+            command += ["--data-binary", "@-"]
+        for name, value in headers:
+            command += ["-H", f"{name}: {value}"]
+        done = subprocess.run(
+            self.namespace.command([*command, *options, f"http://{host}{path}"]),
+            input=data or b"",
+            capture_output=True,
+            timeout=timeout + 10,
+            check=False,
+        )
+        return _reply(done)
+
+    def http_many(
+        self,
+        count: int,
+        concurrency: int = 1,
+        *,
+        path: str = "/openstack/latest/meta_data.json",
+        host: str = METADATA_IP,
+        source: str = "",
+        timeout: float = 10,
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> list[Sample]:
+        """``count`` requests, each on a connection of its own, ``concurrency`` at a time."""
+        return self.start_many(
+            count,
+            concurrency,
+            path=path,
+            host=host,
+            source=source,
+            timeout=timeout,
+            headers=headers,
+        ).samples()
+
+    def start_many(
+        self,
+        count: int,
+        concurrency: int = 1,
+        *,
+        path: str = "/openstack/latest/meta_data.json",
+        host: str = METADATA_IP,
+        source: str = "",
+        timeout: float = 10,
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> Batch:
+        """As :meth:`http_many` in the background, so that several guests ask at once."""
+        command = [sys.executable, "-IS", str(Path(__file__).with_name("client.py"))]
+        name, _, port = host.partition(":")
+        command += ["--host", name, "--port", port or "80", "--path", path]
+        command += ["--timeout", str(timeout)]
+        command += ["--count", str(count), "--concurrency", str(concurrency)]
+        if source:
+            command += ["--source", source]
+        for key, value in headers:
+            command += ["--header", key, value]
+        limit = timeout * (count // concurrency + 1) + 10
+        process = self.namespace.spawn(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return Batch(process, limit)
+
+    def _route_commands(self) -> list[str]:
+        device, network = self.device, self.interface.network
+        gateway, other = network[1], network[2]
+        neighbour = f"neigh replace {{}} lladdr {GATEWAY_MAC} dev {device} nud permanent"
+        match self.route:
+            case "on-link":
+                return [f"route replace 169.254.0.0/16 dev {device}"]
+            case "on-link-host":
+                return [f"route replace {METADATA_IP}/32 dev {device} scope link"]
+            case "gateway":
+                return [
+                    neighbour.format(gateway),
+                    f"route replace default via {gateway} dev {device}",
+                ]
+            case "host-route":
+                return [
+                    neighbour.format(other),
+                    f"route replace {METADATA_IP}/32 via {other} dev {device}",
+                ]
+            case "link-local":
+                source = f"scope link src {self.ip}"
+                return [f"route replace {METADATA_IP}/32 dev {device} {source}"]
+            case "none":
+                return []
+
+
+class Batch:
+    """Requests under way in the background."""
+
+    def __init__(self, process: subprocess.Popen[bytes], limit: float) -> None:
+        self._process = process
+        self._limit = limit
+
+    @property
+    def running(self) -> bool:
+        """Whether some are still to come."""
+        return self._process.poll() is None
+
+    def samples(self) -> list[Sample]:
+        """Wait for the end; the results in the order in which they came."""
+        try:
+            stdout, stderr = self._process.communicate(timeout=self._limit)
+        except BaseException:
+            self._process.kill()
+            self._process.communicate()
+            raise
+        if self._process.returncode:
+            raise netns.CommandError(
+                ["client.py"], self._process.returncode, "", stderr.decode(errors="replace")
+            )
+        return [
+            Sample(**{**result, "body": base64.b64decode(result["body"])})
+            for result in json.loads(stdout)
+        ]
+
+
+def uuid_of(text: str) -> str:
+    """A UUID that depends on ``text`` alone."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+
+
+def _reply(done: subprocess.CompletedProcess[bytes]) -> Reply:
+    complaint, _, figures = done.stderr.decode(errors="replace").rstrip().rpartition("\n")
+    seconds, _, port = figures.partition(" ")
+    head, _, body = done.stdout.partition(b"\r\n\r\n")
+    while head.startswith(b"HTTP/1.1 100"):
+        head, _, body = body.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ")
+    headers = [line.partition(":") for line in lines[1:]]
+    return Reply(
+        status=int(words[1]) if len(words) > 1 else 0,
+        headers=tuple((name, value.strip()) for name, _, value in headers),
+        body=body,
+        seconds=float(seconds or 0),
+        port=int(port or 0),
+        error=complaint.strip() if done.returncode else "",
+        exit_code=done.returncode,
+    )

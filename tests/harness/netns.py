@@ -1,0 +1,301 @@
+"""Network namespaces, veth pairs, and the processes in them.
+
+Names are ``dfm-<pid>-…`` and temporary folders ``/tmp/dfm-<pid>-…``: whoever finds one whose
+process is gone may remove it, which :func:`remove_stale` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from tests.harness.poll import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout."""
+
+PREFIX = "dfm-"
+_RUN = Path("/run/netns")
+_OWNED = re.compile(rf"{PREFIX}(\d+)-")
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+_counter = itertools.count()
+
+
+class CommandError(RuntimeError):
+    """A command ended with a status other than 0; the message has its output."""
+
+    def __init__(self, command: Iterable[str], returncode: int, stdout: str, stderr: str) -> None:
+        self.command = list(command)
+        self.returncode = returncode
+        self.stdout = stdout
+        self.stderr = stderr
+        text = (stderr.strip() + "\n" + stdout.strip()).strip()
+        super().__init__(f"{' '.join(self.command)}: exit {returncode}: {text}")
+
+
+def run(
+    command: Iterable[str],
+    *,
+    stdin: str | None = None,
+    timeout: float = 30,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; text in, text out.
+
+    :raises CommandError: it failed, unless ``check`` is false.
+    :raises subprocess.TimeoutExpired: it was killed after ``timeout`` seconds.
+    """
+    command = list(command)
+    done = subprocess.run(
+        command,
+        input="" if stdin is None else stdin,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout,
+        check=False,
+        env=None if env is None else {**os.environ, **env},
+    )
+    if check and done.returncode:
+        raise CommandError(command, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def spawn(
+    command: Iterable[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: int | IO[Any] | None = subprocess.DEVNULL,
+    stdout: int | IO[Any] | None = subprocess.DEVNULL,
+    stderr: int | IO[Any] | None = subprocess.DEVNULL,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process that is killed when this one (its starting thread, to be exact) ends.
+
+    In a process group of its own, so that a terminal's ^C reaches only us.
+    """
+    return subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", "--", *command],
+        env=None if env is None else {**os.environ, **env},
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=cwd,
+        process_group=0,
+    )
+
+
+def end(process: subprocess.Popen[bytes], *, timeout: float = 5) -> int:
+    """SIGTERM, then SIGKILL after ``timeout`` seconds; return the exit status."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return process.wait(timeout)
+
+
+def temporary_folder(name: str) -> Path:
+    """A new folder that :func:`remove_stale` knows; its path is short enough for unix sockets."""
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{name}-", dir="/tmp"))
+
+
+class Namespace:
+    """A network namespace with loopback up; a context manager that removes it."""
+
+    def __init__(self, name: str) -> None:
+        """:param name: a hint; the real name has the pid and a number as well."""
+        remove_stale()
+        self.name = f"{PREFIX}{os.getpid()}-{next(_counter)}-{name}"
+        self._batches = 0
+        run(["ip", "netns", "add", self.name])
+        try:
+            self.ip("link set lo up")
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Namespace {self.name}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill what runs in it, then remove it. Idempotent."""
+        _remove(self.name)
+
+    def command(self, command: Iterable[str]) -> list[str]:
+        """The command that runs ``command`` in this namespace."""
+        return ["ip", "netns", "exec", self.name, *command]
+
+    def run(
+        self,
+        command: Iterable[str],
+        *,
+        stdin: str | None = None,
+        timeout: float = 30,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """As :func:`run`, inside."""
+        return run(self.command(command), stdin=stdin, timeout=timeout, check=check, env=env)
+
+    def spawn(
+        self,
+        command: Iterable[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: int | IO[Any] | None = subprocess.DEVNULL,
+        stdout: int | IO[Any] | None = subprocess.DEVNULL,
+        stderr: int | IO[Any] | None = subprocess.DEVNULL,
+        cwd: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """As :func:`spawn`, inside; the process' pid is that of the command itself."""
+        return spawn(
+            self.command(command), env=env, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd
+        )
+
+    def ip(self, *lines: str, check: bool = True) -> str:
+        """Run ``ip`` with each line, in one process; return what it prints.
+
+        :param check: false goes on after a line that fails.
+        """
+        force = [] if check else ["-force"]
+        batch = "\n".join(lines) + "\n"
+        return run(
+            ["ip", "-netns", self.name, *force, "-batch", "-"], stdin=batch, check=check
+        ).stdout
+
+    def sysctl(self, **values: int | str) -> None:
+        """Set ``net.*`` values: ``sysctl(**{"net.ipv4.ip_forward": 1})``."""
+        self.run(["sysctl", "-q", "-w", *(f"{name}={value}" for name, value in values.items())])
+
+    def processes(self) -> list[int]:
+        """Pids of everything that runs inside."""
+        return _processes(self.name)
+
+    def open_socket(self) -> socket.socket:
+        """A TCP socket of this namespace for a program that is outside of it."""
+        with (
+            open("/proc/thread-self/ns/net", "rb") as here,
+            open(_RUN / self.name, "rb") as there,
+        ):
+            _setns(there.fileno())
+            try:
+                return socket.socket()
+            finally:
+                _setns(here.fileno())
+
+    def connect(self, host: str, port: int, *, timeout: float = 5) -> socket.socket:
+        """A TCP connection that starts in this namespace."""
+        connection = self.open_socket()
+        try:
+            connection.settimeout(timeout)
+            connection.connect((host, port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def veth(
+    first: Namespace, first_name: str, second: Namespace, second_name: str, *, mac: str = ""
+) -> None:
+    """A veth pair, both ends up, checksums always complete (the userspace datapath needs that).
+
+    The first end gets no IPv6 address.
+
+    :param mac: of the second end.
+    """
+    address = f" address {mac}" if mac else ""
+    first.ip(
+        f"link add {first_name} type veth peer name {second_name}{address} netns {second.name}"
+    )
+    # As the taps of guests: the host itself has no address on them.
+    first.ip(f"link set {first_name} addrgenmode none")
+    for namespace, name in ((first, first_name), (second, second_name)):
+        namespace.ip(f"link set {name} up")
+        tx_off(namespace, name)
+
+
+def tx_off(namespace: Namespace, device: str) -> None:
+    """``ethtool -K <device> tx off``."""
+    namespace.run(["ethtool", "-K", device, "tx", "off"])
+
+
+def remove_stale() -> None:
+    """Remove the namespaces and folders of processes that are gone."""
+    for path in [*_RUN.glob(f"{PREFIX}*"), *Path("/tmp").glob(f"{PREFIX}*")]:
+        owner = _OWNED.match(path.name)
+        if owner and not Path("/proc", owner[1]).exists():
+            _discard(path)
+
+
+def remove_own() -> None:
+    """Remove the namespaces and folders of this process: the last line of defence at its exit."""
+    own = f"{PREFIX}{os.getpid()}-*"
+    for path in [*_RUN.glob(own), *Path("/tmp").glob(own)]:
+        _discard(path)
+
+
+def _discard(path: Path) -> None:
+    if path.parent == _RUN:
+        _remove(path.name)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _setns(descriptor: int) -> None:
+    if _libc.setns(descriptor, _CLONE_NEWNET):
+        code = ctypes.get_errno()
+        raise OSError(code, f"setns: {os.strerror(code)}")
+
+
+def _processes(name: str) -> list[int]:
+    return [int(pid) for pid in run(["ip", "netns", "pids", name], check=False).stdout.split()]
+
+
+def _remove(name: str) -> None:
+    if not (_RUN / name).exists():
+        return
+
+    def emptied() -> bool:
+        pids = _processes(name)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    with contextlib.suppress(TimeoutError):
+        wait_for(emptied, 5, f"the processes in {name} to end")
+    run(["ip", "netns", "delete", name], check=False)
+
+
+if __name__ == "__main__":
+    remove_stale()
+    sys.exit(0)

@@ -1,0 +1,219 @@
+"""A Nova metadata API that verifies signatures, records every request and fails on demand."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.harness import netns
+from tests.harness.nova_tree import Instance
+from tests.harness.poll import wait_for
+
+SECRET = "the secret of the tests"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A request as it arrived; ``status`` is what it was answered with (0: not at all)."""
+
+    time: float
+    method: str
+    path: str
+    version: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    client: tuple[str, int]
+    status: int
+
+    def header(self, name: str) -> str | None:
+        """The value of a header that must not be there twice."""
+        values = [value for key, value in self.headers if key.lower() == name.lower()]
+        if len(values) > 1:
+            raise AssertionError(f"{name} arrived {len(values)} times: {values}")
+        return values[0] if values else None
+
+    @property
+    def instance_id(self) -> str | None:
+        """X-Instance-ID."""
+        return self.header("X-Instance-ID")
+
+
+class RecordingNova:
+    """The API as a process of its own in a namespace; a context manager that ends it."""
+
+    def __init__(
+        self,
+        namespace: netns.Namespace,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8775,
+        secret: str = SECRET,
+        direct: str = "",
+    ) -> None:
+        """Start it and wait until it listens.
+
+        :param direct: an instance id: ask nobody who he is and show everybody that instance.
+        """
+        self.host = host
+        self.port = port
+        self.secret = secret
+        self._stack = contextlib.ExitStack()
+        folder = netns.temporary_folder("nova")
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        self._errors = folder / "stderr"
+        control = folder / "control"
+        command = [sys.executable, "-IS", str(Path(__file__).with_name("nova_server.py"))]
+        command += ["--host", host, "--port", str(port), "--control", str(control)]
+        command += ["--direct", direct]
+        try:
+            with self._errors.open("wb") as errors:
+                self._process = namespace.spawn(command, stdin=subprocess.PIPE, stderr=errors)
+            self._stack.callback(netns.end, self._process)
+            assert self._process.stdin is not None
+            with self._process.stdin as stdin:
+                stdin.write(secret.encode() + b"\n")
+            self._socket = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+            self._socket.settimeout(10)
+            wait_for(lambda: self._connected(control), 10, "the recording Nova to start")
+            self._lines = self._stack.enter_context(self._socket.makefile("rw"))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        self._stack.close()
+
+    # Instances
+
+    def put(self, instance: Instance) -> Instance:
+        """Add or replace an instance."""
+        document = asdict(instance)
+        raw = document.pop("user_data")
+        user_data = None if raw is None else base64.b64encode(raw).decode()
+        self._ask("put", instance=document, user_data=user_data)
+        return instance
+
+    def remove(self, instance_id: str) -> None:
+        """Forget an instance: 404 from now on."""
+        self._ask("remove", instance_id=instance_id)
+
+    def signature(self, instance_id: str) -> str:
+        """What X-Instance-ID-Signature has to be."""
+        return hmac.new(self.secret.encode(), instance_id.encode(), hashlib.sha256).hexdigest()
+
+    def password(self, instance_id: str) -> bytes:
+        """The password that the instance has posted."""
+        return base64.b64decode(self._ask("password", instance_id=instance_id))
+
+    # Record
+
+    def requests(self) -> list[Recorded]:
+        """Everything that came since the start or :meth:`clear`, in its order."""
+        return [
+            Recorded(
+                **{
+                    **entry,
+                    "headers": tuple((key, value) for key, value in entry["headers"]),
+                    "body": base64.b64decode(entry["body"]),
+                    "client": tuple(entry["client"]),
+                }
+            )
+            for entry in self._ask("requests")
+        ]
+
+    def accepted(self) -> int:
+        """Connections accepted since the start or :meth:`clear`."""
+        return int(self._ask("status")["accepted"])
+
+    def clear(self) -> None:
+        """Forget requests and the count of connections."""
+        self._ask("clear")
+
+    # Faults
+
+    def fault(
+        self,
+        match: str = "",
+        *,
+        times: int = -1,
+        delay: float = 0.0,
+        close: bool = False,
+        status: int = 0,
+        trickle: float = 0.0,
+        cut: int = -1,
+    ) -> None:
+        """Fail requests from now on, as :class:`tests.harness.nova_server.Fault` says.
+
+        :param match: a regular expression, searched in "METHOD path".
+        """
+        self._ask(
+            "fault",
+            match=match,
+            times=times,
+            delay=delay,
+            close=close,
+            status=status,
+            trickle=trickle,
+            cut=cut,
+        )
+
+    def mend(self) -> None:
+        """No faults any more, and listening."""
+        self._ask("mend")
+
+    def away(self) -> None:
+        """Close the listener and all connections: a connect is refused."""
+        self._ask("away")
+
+    def back(self) -> None:
+        """Listen again."""
+        self._ask("back")
+
+    def cut(self) -> None:
+        """Close the connections that are open, kept ones too; the listener stays."""
+        self._ask("cut")
+
+    # Inside
+
+    def _connected(self, control: Path) -> bool:
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the recording Nova ended: {self._errors.read_text()}")
+        try:
+            self._socket.connect(str(control))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        return True
+
+    def _ask(self, op: str, **values: Any) -> Any:
+        self._lines.write(json.dumps({"op": op, **values}) + "\n")
+        self._lines.flush()
+        line = self._lines.readline()
+        if not line:
+            raise RuntimeError(f"the recording Nova is gone: {self._errors.read_text()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"the recording Nova: {answer['error']}")
+        return answer["result"]

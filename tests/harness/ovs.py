@@ -1,0 +1,346 @@
+"""A compute node's Open vSwitch, in a namespace and a folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.harness import netns
+from tests.harness.netns import ROOT, CommandError
+from tests.harness.poll import wait_for
+
+UNPACKED = ROOT / ".cache" / "root"
+"""Where tools/setup.sh unpacks Open vSwitch and cloud-init."""
+
+BRIDGE = "br-int"
+_DAEMONS = {
+    "ovsdb-server": "usr/sbin/ovsdb-server",
+    "ovs-vswitchd": "usr/lib/openvswitch-switch/ovs-vswitchd",
+}
+# facts: of many connections at once to a management socket some fail with the first of these.
+_TRANSIENT = (
+    "Protocol error",
+    "Connection refused",
+    "connection refused",
+    "Connection reset",
+    "Resource temporarily unavailable",
+    "connection dropped",
+)
+
+
+class OpenvSwitch:
+    """ovsdb-server, ovs-vswitchd and their bridges; a context manager that leaves nothing behind.
+
+    ``namespace`` is the compute node's own: what runs on the host (the daemon, Nova) runs there.
+    """
+
+    def __init__(self, *, bridges: tuple[str, ...] = (BRIDGE,), fail_mode: str = "") -> None:
+        """Start both daemons and add the bridges (userspace datapath).
+
+        :param fail_mode: of all bridges; empty leaves it unset.
+        """
+        if not (UNPACKED / _DAEMONS["ovs-vswitchd"]).exists():
+            raise FileNotFoundError(f"no Open vSwitch under {UNPACKED}: run tools/setup.sh")
+        self._stack = contextlib.ExitStack()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._numbers = itertools.count(1)
+        try:
+            self.namespace = self._stack.enter_context(netns.Namespace("host"))
+            self.rundir = netns.temporary_folder("ovs")
+            self._stack.callback(shutil.rmtree, self.rundir, ignore_errors=True)
+            self._stack.callback(self._kill_all)
+            self._create_database()
+            self.start("ovsdb-server")
+            self.vsctl("init", wait=False)
+            self.start("ovs-vswitchd")
+            for bridge in bridges:
+                self.add_bridge(bridge, fail_mode=fail_mode)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill both daemons; remove the namespace and the folder. Idempotent."""
+        self._stack.close()
+
+    # Paths
+
+    @property
+    def db_socket(self) -> Path:
+        """OVSDB's unix socket."""
+        return self.rundir / "db.sock"
+
+    @property
+    def ovsdb_connection(self) -> str:
+        """The same as a connection method: ``unix:PATH``."""
+        return f"unix:{self.db_socket}"
+
+    def mgmt_socket(self, bridge: str = BRIDGE) -> Path:
+        """A bridge's OpenFlow management socket."""
+        return self.rundir / f"{bridge}.mgmt"
+
+    # Daemons
+
+    def start(self, daemon: str) -> None:
+        """Start ``ovsdb-server`` or ``ovs-vswitchd`` and wait until it answers."""
+        if self.running(daemon):
+            raise RuntimeError(f"{daemon} is running already")
+        arguments = [
+            str(UNPACKED / _DAEMONS[daemon]),
+            f"--unixctl={self.rundir}/{daemon}.ctl",
+            f"--pidfile={self.rundir}/{daemon}.pid",
+            f"--log-file={self.rundir}/{daemon}.log",
+            "-vconsole:off",
+        ]
+        if daemon == "ovsdb-server":
+            arguments += [f"--remote=punix:{self.db_socket}", str(self.rundir / "conf.db")]
+        else:
+            arguments += [self.ovsdb_connection]
+            # Left over after a SIGKILL; a new one shows that its bridge is configured.
+            for stale in self.rundir.glob("*.mgmt"):
+                stale.unlink()
+        self._running[daemon] = self.namespace.spawn(arguments, env=self._environment())
+        wait_for(lambda: self._answers(daemon), 15, f"{daemon} to answer", interval=0.01)
+
+    def stop(self, daemon: str) -> None:
+        """Stop it in good order (``ovs-appctl exit``); flows and taps of vswitchd go with it."""
+        self.appctl("exit", daemon=daemon)
+        self._running[daemon].wait(10)
+
+    def kill(self, daemon: str) -> None:
+        """SIGKILL."""
+        process = self._running[daemon]
+        process.kill()
+        process.wait(10)
+
+    def restart(self, daemon: str) -> None:
+        """Stop and start. Bridges and ports come back from OVSDB, flows do not."""
+        self.stop(daemon)
+        self.start(daemon)
+
+    def running(self, daemon: str) -> bool:
+        """Whether that daemon runs."""
+        process = self._running.get(daemon)
+        return process is not None and process.poll() is None
+
+    def log(self, daemon: str) -> str:
+        """Its log file."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.rundir / f"{daemon}.log").read_text(errors="replace")
+        return ""
+
+    # Tools
+
+    def vsctl(self, *arguments: str, wait: bool = True) -> str:
+        """``ovs-vsctl``; returns what it prints.
+
+        :param wait: false does not wait for ovs-vswitchd (``--no-wait``).
+        """
+        no_wait = [] if wait else ["--no-wait"]
+        return self._tool(
+            ["ovs-vsctl", f"--db={self.ovsdb_connection}", "--timeout=10", *no_wait, *arguments]
+        )
+
+    def ofctl(self, *arguments: str, version: str = "OpenFlow13", stdin: str | None = None) -> str:
+        """``ovs-ofctl``, tried again when the management socket was too busy."""
+        return self._tool(
+            ["ovs-ofctl", "-O", version, "--timeout=10", *arguments], stdin=stdin, tries=5
+        )
+
+    def appctl(self, *arguments: str, daemon: str = "ovs-vswitchd") -> str:
+        """``ovs-appctl`` to one of the daemons."""
+        return self._tool(
+            ["ovs-appctl", "-t", f"{self.rundir}/{daemon}.ctl", "--timeout=10", *arguments],
+            tries=5,
+        )
+
+    def records(self, table: str, *columns: str) -> list[dict[str, Any]]:
+        """Rows of an OVSDB table as dicts; sets and maps as Python ones (``[]``: an empty set)."""
+        wanted = [f"--columns={','.join(columns)}"] if columns else []
+        document = json.loads(self.vsctl("--format=json", *wanted, "list", table, wait=False))
+        return [
+            {name: _plain(value) for name, value in zip(document["headings"], row, strict=True)}
+            for row in document["data"]
+        ]
+
+    def trace(self, flow: str, *arguments: str, bridge: str = BRIDGE) -> str:
+        """``ofproto/trace``."""
+        return self.appctl("ofproto/trace", bridge, flow, *arguments)
+
+    # Bridges and ports
+
+    def add_bridge(self, bridge: str, *, fail_mode: str = "") -> None:
+        """A bridge with the userspace datapath, its local port up."""
+        self.vsctl(
+            *("--may-exist", "add-br", bridge, "--", "set", "Bridge", bridge),
+            "datapath_type=netdev",
+            *(["--", "set-fail-mode", bridge, fail_mode] if fail_mode else []),
+        )
+
+    def ports(self, bridge: str = BRIDGE) -> list[str]:
+        """Names of its ports, without the local one."""
+        return self.vsctl("list-ports", bridge, wait=False).split()
+
+    def ofport(self, interface: str) -> int:
+        """The OpenFlow port of an interface, waited for; -1: the switch has refused it."""
+
+        def assigned() -> str:
+            return self.vsctl("get", "Interface", interface, "ofport", wait=False).strip("[]\n")
+
+        return int(wait_for(assigned, 5, f"the ofport of {interface}"))
+
+    def flows(self, bridge: str = BRIDGE, match: str = "") -> list[str]:
+        """``dump-flows``, a flow a line, without the reply's header."""
+        text = self.ofctl("dump-flows", bridge, *([match] if match else []))
+        return [line.strip() for line in text.splitlines() if "actions=" in line]
+
+    def reset(self) -> None:
+        """As after the start: both daemons up, br-int with the flow NORMAL and nothing else.
+
+        Rules and routes that a daemon has put on the host are removed as well.
+        """
+        for daemon in _DAEMONS:
+            if not self.running(daemon):
+                self.start(daemon)
+        for bridge in self.vsctl("list-br").split():
+            deletions = [("--", "--if-exists", "del-port", port) for port in self.ports(bridge)]
+            self.vsctl(
+                *("del-controller", bridge, "--", "clear", "Bridge", bridge, "other_config"),
+                *("external_ids", "protocols", "fail_mode"),
+                *(part for deletion in deletions for part in deletion),
+            )
+            self.ofctl("del-flows", bridge)
+            self.ofctl("del-meters", bridge)
+            self.ofctl("add-flow", bridge, "priority=0,actions=NORMAL")
+        self._reset_rules()
+
+    def diagnosis(self) -> str:
+        """What one wants to see after a failure; never raises."""
+        views: list[tuple[str, Callable[[], str]]] = [
+            ("ovs-vsctl show", lambda: self.vsctl("show", wait=False)),
+            ("interfaces", self._interfaces),
+            ("ovs-ofctl dump-flows br-int", lambda: "\n".join(self.flows())),
+            ("ovs-ofctl dump-ports br-int", lambda: self.ofctl("dump-ports", BRIDGE)),
+            ("ip", self._addresses),
+            ("ovs-vswitchd.log", lambda: _tail(self.log("ovs-vswitchd"), 30)),
+        ]
+        parts = []
+        for title, call in views:
+            try:
+                parts.append(f"--- {title}\n{call()}")
+            except Exception as error:
+                parts.append(f"--- {title}: {error}")
+        return "\n".join(parts)
+
+    def next_number(self) -> int:
+        """Numbers the guests of this host."""
+        return next(self._numbers)
+
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Have something closed before the switch is, the last one first."""
+        self._stack.callback(callback)
+
+    # Inside
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "OVS_RUNDIR": str(self.rundir),
+            "OVS_LOGDIR": str(self.rundir),
+            "OVS_DBDIR": str(self.rundir),
+            "OVS_SYSCONFDIR": str(self.rundir),
+            "OVS_PKGDATADIR": str(UNPACKED / "usr/share/openvswitch"),
+        }
+
+    def _create_database(self) -> None:
+        schema = UNPACKED / "usr/share/openvswitch/vswitch.ovsschema"
+        self._tool(["ovsdb-tool", "create", str(self.rundir / "conf.db"), str(schema)])
+
+    def _answers(self, daemon: str) -> bool:
+        process = self._running[daemon]
+        if process.poll() is not None:
+            raise RuntimeError(f"{daemon} ended at its start: {_tail(self.log(daemon), 10)}")
+        socket = self.rundir / f"{daemon}.ctl"
+        if not socket.exists():
+            return False
+        try:
+            self._tool(["ovs-appctl", "-t", str(socket), "--timeout=5", "version"])
+            if daemon == "ovsdb-server":
+                return self.db_socket.exists()
+            bridges = self.vsctl("list-br", wait=False).split()
+        except CommandError:
+            return False
+        return all(self.mgmt_socket(bridge).exists() for bridge in bridges)
+
+    def _tool(self, command: list[str], *, stdin: str | None = None, tries: int = 1) -> str:
+        program = str(UNPACKED / "usr/bin" / command[0])
+        env = self._environment()
+        outcome = ""
+
+        def attempt() -> bool:
+            nonlocal outcome, tries
+            tries -= 1
+            try:
+                outcome = netns.run([program, *command[1:]], stdin=stdin, env=env).stdout
+            except CommandError as error:
+                if tries > 0 and any(text in error.stderr for text in _TRANSIENT):
+                    return False
+                raise
+            return True
+
+        wait_for(attempt, 60, f"{command[0]} to get through", interval=0.05)
+        return outcome
+
+    def _interfaces(self) -> str:
+        columns = ("name", "ofport", "mac_in_use", "error", "external_ids")
+        return "\n".join(str(row) for row in self.records("Interface", *columns))
+
+    def _addresses(self) -> str:
+        return self.namespace.ip("addr", "rule", "route show table all", "neigh", check=False)
+
+    def _reset_rules(self) -> None:
+        for line in self.namespace.ip("rule list").splitlines():
+            priority = line.partition(":")[0]
+            if priority not in ("0", "32766", "32767"):
+                self.namespace.ip(f"rule del priority {priority}")
+        self.namespace.ip("route flush table 2", check=False)
+
+    def _kill_all(self) -> None:
+        for process in self._running.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait(10)
+
+
+def _plain(value: Any) -> Any:
+    """OVSDB's JSON notation as Python values."""
+    if isinstance(value, list) and len(value) == 2:
+        kind, content = value
+        if kind == "set":
+            return [_plain(item) for item in content]
+        if kind == "map":
+            return {_plain(key): _plain(item) for key, item in content}
+        if kind in ("uuid", "named-uuid"):
+            return content
+    return value
+
+
+def _tail(text: str, lines: int) -> str:
+    return "\n".join(text.splitlines()[-lines:])

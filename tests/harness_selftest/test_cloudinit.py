@@ -1,0 +1,125 @@
+"""A real cloud-init boots from the recording Nova itself, and the host does not notice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import netns
+from tests.harness.cloudinit import Boot, Mode, boot
+from tests.harness.guest import METADATA_IP
+from tests.harness.nova import RecordingNova
+from tests.harness.nova_tree import Instance
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGWZ alice@example.org"
+USER_DATA = b"""#cloud-config
+runcmd:
+  - [sh, -c, "hostname > /run/ran-on"]
+write_files:
+  - path: /etc/written
+    content: by user-data
+"""
+INSTANCE_ID = "11111111-2222-4333-8444-555555555555"
+
+
+@pytest.fixture
+def guest() -> Iterator[netns.Namespace]:
+    with netns.Namespace("guest") as namespace:
+        yield namespace
+
+
+@pytest.fixture
+def service(guest: netns.Namespace) -> Iterator[RecordingNova]:
+    with netns.Namespace("service") as namespace:
+        netns.veth(namespace, "eth0", guest, "eth0")
+        namespace.ip(f"addr add {METADATA_IP}/16 dev eth0")
+        guest.ip("addr add 169.254.1.1/16 dev eth0")
+        with RecordingNova(namespace, host=METADATA_IP, port=80, direct=INSTANCE_ID) as nova:
+            yield nova
+
+
+def put(nova: RecordingNova, *, keys: bool, user_data: bytes | None = USER_DATA) -> None:
+    nova.put(
+        Instance(
+            instance_id=INSTANCE_ID,
+            project_id="p",
+            hostname="web-1",
+            keys={"alice": KEY} if keys else {},
+            user_data=user_data,
+        )
+    )
+
+
+def check(result: Boot) -> None:
+    assert result.errors == [], result.output + result.log
+    # Outside of AWS there is no such key, and cloud-init does without.
+    expected = ["Metadata 'network' key not valid"] if result.datasource == "Ec2" else []
+    assert [text for text in expected if text in result.log] == expected
+    assert len(result.warnings) == len(expected), result.warnings
+    assert result.hostname == "web-1"
+    assert result.files == {"/run/ran-on": "web-1\n", "/etc/written": "by user-data"}
+    assert result.user_data == USER_DATA
+
+
+@pytest.mark.parametrize(
+    ("mode", "keys", "connections", "instance_id"),
+    [
+        ("OpenStack", True, 28, INSTANCE_ID),
+        ("OpenStack", False, 26, INSTANCE_ID),
+        ("Ec2", True, 26, "i-11111111"),
+        ("Ec2", False, 24, "i-11111111"),
+    ],
+)
+def test_a_boot_takes_what_the_service_says(
+    guest: netns.Namespace,
+    service: RecordingNova,
+    mode: Mode,
+    keys: bool,
+    connections: int,
+    instance_id: str,
+) -> None:
+    put(service, keys=keys)
+    result = boot(guest, mode=mode, files=["/run/ran-on", "/etc/written", "/no/such"])
+    check(result)
+    assert result.datasource == mode
+    assert result.instance_id == instance_id
+    assert result.authorized_keys.split("\n")[0] == (KEY if keys else "")
+    assert service.accepted() == len(service.requests()) == connections
+
+
+def test_a_boot_without_a_service_finds_no_source(guest: netns.Namespace) -> None:
+    result = boot(guest, timeout=0.2, max_wait=0.5)
+    assert result.datasource in ("", "None")
+    assert result.hostname == "unnamed"
+    assert result.authorized_keys == ""
+
+
+def fingerprint(*folders: str) -> str:
+    """Names, sizes, modes and times of everything in the folders, and the contents of /etc."""
+    digest = hashlib.sha256(socket.gethostname().encode())
+    for folder in folders:
+        for path in sorted(Path(folder).rglob("*")):
+            status = os.lstat(path)
+            digest.update(f"{path} {status.st_size} {status.st_mode} {status.st_mtime_ns}".encode())
+            if folder == "/etc" and path.is_file():
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def test_the_host_stays_as_it_is(guest: netns.Namespace, service: RecordingNova) -> None:
+    folders = ("/etc", "/root/.ssh", "/home", "/var/lib/cloud", "/run/cloud-init")
+    mounts = Path("/proc/self/mountinfo").read_text()
+    before = fingerprint(*folders)
+    names = {path.name for path in Path("/root").iterdir()}
+    put(service, keys=True)
+    check(boot(guest, files=["/run/ran-on", "/etc/written"]))
+    assert fingerprint(*folders) == before
+    assert {path.name for path in Path("/root").iterdir()} == names
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    for path in ("/run/ran-on", "/etc/written", "/var/log/cloud-init.log"):
+        assert not Path(path).exists()

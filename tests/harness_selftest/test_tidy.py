@@ -1,0 +1,92 @@
+"""Nothing of the harness outlives its process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import netns
+from tests.harness.fixtures import MakeGuest
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+
+SCRIPT = """
+import sys, time
+from tests.harness.guest import Guest
+from tests.harness.ovs import OpenvSwitch
+host = OpenvSwitch()
+guest = Guest(host)
+print(host.namespace.name, guest.namespace.name, host.rundir,
+      *host.namespace.processes(), flush=True)
+sys.stdin.read()
+"""
+
+
+def namespaces() -> set[str]:
+    return {path.name for path in Path("/run/netns").glob("*")}
+
+
+def alive(pid: str) -> bool:
+    try:
+        return "\nState:\tZ" not in Path("/proc", pid, "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_everything_goes_after_an_exception() -> None:
+    before = namespaces()
+    host = OpenvSwitch()
+    rundir = host.rundir
+    pids = host.namespace.processes()
+    with pytest.raises(ZeroDivisionError), host:
+        raise ZeroDivisionError
+    assert namespaces() == before
+    assert not rundir.exists()
+    assert not any(alive(str(pid)) for pid in pids)
+
+
+def test_guests_go_with_their_host(host: OpenvSwitch, make_guest: MakeGuest) -> None:
+    guest = make_guest()
+    host.close()
+    assert guest.namespace.name not in namespaces()
+
+
+def test_what_runs_in_a_namespace_goes_with_it() -> None:
+    with netns.Namespace("busy") as namespace:
+        process = namespace.spawn(["sleep", "1000"])
+        wait_for(lambda: process.pid in namespace.processes(), 5, "sleep to run inside")
+    assert process.wait(5) == -signal.SIGKILL
+
+
+def test_a_killed_process_takes_its_daemons_along_and_the_rest_is_found_later() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        cwd=netns.ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        host, guest, rundir, *pids = process.stdout.readline().split()
+        assert len(pids) == 2
+        assert {host, guest} <= namespaces()
+        os.kill(process.pid, signal.SIGKILL)
+    wait_for(lambda: not any(alive(pid) for pid in pids), 5, "both daemons to end")
+    netns.remove_stale()
+    assert not {host, guest} & namespaces()
+    assert not Path(rundir).exists()
+
+
+def test_a_command_that_fails_says_so() -> None:
+    with pytest.raises(netns.CommandError, match=r"exit 3: about it\nand more"):
+        netns.run(["sh", "-c", "echo about it >&2; echo and more; exit 3"])
+
+
+def test_waiting_ends() -> None:
+    with pytest.raises(TimeoutError, match=r"timed out after 0\.05 s waiting for Godot"):
+        wait_for(lambda: False, 0.05, "Godot")

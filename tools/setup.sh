@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# Install what the demo and the tests need, on Debian or Ubuntu with Python 3.11 or later, as root.
+#
+# Packages: a few tools, the libraries that Open vSwitch links to and the Python modules that
+# cloud-init imports. Open vSwitch and cloud-init themselves are unpacked under .cache/root and
+# never installed: their packages would start services and enable cloud-init for the next boot.
+# Python: a virtual environment in .venv with this checkout in it. Quick when all is there.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=$root/.cache
+venv=$root/.venv
+# Raise it when the content of .cache/root changes.
+layout=1
+
+say() { printf '%s\n' "$*"; }
+die() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+# quietly COMMAND...: its output is shown only when it fails.
+quietly() {
+    local rc=0
+    "$@" >"$cache/setup.log" 2>&1 || rc=$?
+    if [ "$rc" -ne 0 ]; then
+        cat "$cache/setup.log" >&2
+    fi
+    return "$rc"
+}
+
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 "$@"; }
+
+# with_lists COMMAND...: try with the package lists as they are, then once more with fresh ones.
+with_lists() {
+    "$@" >"$cache/setup.log" 2>&1 && return 0
+    quietly apt update || die "apt-get update failed, see above"
+    quietly "$@"
+}
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# install PACKAGE...: those that are missing.
+install() {
+    local package missing=()
+    for package; do
+        installed "$package" || missing+=("$package")
+    done
+    [ "${#missing[@]}" -eq 0 ] && return 0
+    say "Installing ${missing[*]}"
+    with_lists apt install --no-install-recommends "${missing[@]}" ||
+        die "apt-get install ${missing[*]} failed, see above"
+}
+
+# dependencies DEB PATTERN: names of the first alternatives in Depends that match PATTERN.
+dependencies() {
+    dpkg-deb -f "$1" Depends | tr ',' '\n' |
+        sed -E 's/^[[:space:]]*([^[:space:]|(:]+).*$/\1/' | { grep -E "$2" || true; }
+}
+
+unpack() {
+    local folder=$cache/deb new=$cache/root.new deb name packages=$cache/packages.new
+    local wanted=(openvswitch-switch openvswitch-common cloud-init)
+    say "Unpacking Open vSwitch and cloud-init under .cache (nothing of them is installed)"
+    rm -rf "$folder" "$new"
+    mkdir -p "$folder" "$new"
+    cd "$folder"
+    with_lists apt download "${wanted[@]}" || die "apt-get download ${wanted[*]} failed, see above"
+    # Newer releases split cloud-init.
+    for name in $(dependencies cloud-init_*.deb '^cloud-init-'); do
+        with_lists apt download "$name" || die "apt-get download $name failed, see above"
+    done
+    : >"$packages"
+    for deb in *.deb; do
+        dpkg-deb -x "$deb" "$new"
+        case $deb in
+        cloud-init*) dependencies "$deb" '^python3-' ;;
+        *) dependencies "$deb" '^lib' ;;
+        esac >>"$packages"
+    done
+    cd "$root"
+    rm -rf "$cache/root" "$folder"
+    mv "$new" "$cache/root"
+    sort -u -o "$cache/packages" "$packages"
+    rm -f "$packages"
+    printf '%s\n' "$layout" >"$cache/root/layout"
+}
+
+recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    local name
+    for name in python3 python3.13 python3.12 python3.11; do
+        if command -v "$name" >/dev/null && recent "$name"; then
+            command -v "$name"
+            return 0
+        fi
+    done
+    return 1
+}
+
+virtualenv() {
+    local python version stamp
+    if ! python=$(find_python); then
+        install python3 python3-venv
+        python=$(find_python) || die "Python 3.11 or later is needed and this release has none"
+    fi
+    # The path is in the stamp because the scripts in .venv/bin name it.
+    stamp=$({
+        printf '%s\n' "$root"
+        cat "$root/setup.cfg" "$root/pyproject.toml"
+    } | sha256sum)
+    if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+        return 0
+    fi
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+        install "$version-venv"
+    fi
+    say "Installing dfmeta and its test tools in .venv"
+    if [ "$(sed -n 1p "$venv/home" 2>/dev/null)" != "$root" ] || ! "$venv/bin/python" -c '' 2>/dev/null; then
+        quietly "$python" -m venv --clear "$venv" || die "cannot make a virtual environment, see above"
+        printf '%s\n' "$root" >"$venv/home"
+    fi
+    (cd "$root" && quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        -e '.[test]') || die "pip install failed, see above"
+    printf '%s\n' "$stamp" >"$venv/stamp"
+}
+
+[ "$(id -u)" -eq 0 ] || die "must be run as root (it needs network namespaces): sudo $0"
+command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+flock 9
+
+[ "$(cat "$cache/root/layout" 2>/dev/null)" = "$layout" ] || unpack
+mapfile -t packages <"$cache/packages"
+install ca-certificates curl ethtool iproute2 procps tcpdump util-linux python3 "${packages[@]}"
+virtualenv
