@@ -119,3 +119,9 @@ class RecordError(StoreError):
     """A record that was offered to the store is not acceptable; nothing was changed."""
 
     sentence = "{what} = {value!r} is wrong: {cause}. {remedy}"
+
+
+class NotRunningError(DfmetaError):
+    """A command needs the daemon, and there is none."""
+
+    sentence = "dfmeta-agent does not answer at {address}: {cause}. {remedy}"

@@ -49,17 +49,17 @@ class Tenant:
     key: str
 
 
-ALICE = Tenant(
-    name="alice",
-    hostname="alice.example.org",
+WEB = Tenant(
+    name="web",
+    hostname="web.example.org",
     instance_id="aaaaaaaa-0000-4000-8000-000000000001",
-    key="ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAliceAliceAliceAliceAliceAliceAliceAl alice",
+    key="ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHdlYi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u web",
 )
-BOB = Tenant(
-    name="bob",
-    hostname="bob.example.org",
+MAIL = Tenant(
+    name="mail",
+    hostname="mail.example.org",
     instance_id="bbbbbbbb-0000-4000-8000-000000000002",
-    key="ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBobbyBobbyBobbyBobbyBobbyBobbyBobbyB bob",
+    key="ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG1haWwuLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u mail",
 )
 
 
@@ -163,14 +163,14 @@ def demo(stack: ExitStack) -> None:
         tells them apart, but each has its port, and the port names the instance.""",
     )
     host = stack.enter_context(OpenvSwitch())
-    guests = {tenant: stack.enter_context(plug(host, tenant)) for tenant in (ALICE, BOB)}
+    guests = {tenant: stack.enter_context(plug(host, tenant)) for tenant in (WEB, MAIL)}
     for tenant, guest in guests.items():
         show(f"{tenant.name}$ ip addr show eth0    (shortened)", addresses(guest))
-    alice, bob = guests.values()
-    claim((alice.ip, alice.mac) == (bob.ip, bob.mac), f"both are {alice.ip}, {alice.mac}")
-    reply = alice.curl("/", timeout=1)
+    web, mail = guests.values()
+    claim((web.ip, web.mac) == (mail.ip, mail.mac), f"both are {web.ip}, {web.mac}")
+    reply = web.curl("/", timeout=1)
     claim(reply.status == 0, "nobody answers at 169.254.169.254 yet")
-    alice.forget_neighbours()
+    web.forget_neighbours()
 
     step(
         "The daemon",

@@ -11,6 +11,7 @@ from dfmeta.cmd.common import PROG
 from dfmeta.exceptions import ConfigError, DfmetaError, RecordError, StartError
 
 COMMANDS: Final = {
+    "ports": "dfmeta.cmd.ports_command:ports",
     "store": "dfmeta.cmd.store_commands:store",
 }
 """Name to where its ``click.Command`` is, ``module:attribute``."""

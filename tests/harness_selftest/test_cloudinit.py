@@ -16,7 +16,7 @@ from tests.harness.guest import METADATA_IP
 from tests.harness.nova import RecordingNova
 from tests.harness.nova_tree import Instance
 
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGWZ alice@example.org"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGWZ root@example.org"
 USER_DATA = b"""#cloud-config
 runcmd:
   - [sh, -c, "hostname > /run/ran-on"]
@@ -49,7 +49,7 @@ def put(nova: RecordingNova, *, keys: bool, user_data: bytes | None = USER_DATA)
             instance_id=INSTANCE_ID,
             project_id="p",
             hostname="web-1",
-            keys={"alice": KEY} if keys else {},
+            keys={"key-1": KEY} if keys else {},
             user_data=user_data,
         )
     )

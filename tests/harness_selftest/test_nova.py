@@ -17,7 +17,7 @@ INSTANCE = Instance(
     instance_id="9d2a8f4e-8a52-4f3f-9a05-0d2f4b8e7c11",
     project_id="5f705ae0b9a94e0c8f0a1d9d5d3b3b1c",
     hostname="web-1",
-    keys={"alice": "ssh-ed25519 AAAA alice"},
+    keys={"key-1": "ssh-ed25519 AAAA key-1"},
     user_data=b"\x1f\x8b\x00\xff not text",
 )
 

@@ -1,0 +1,43 @@
+"""Asks the running daemon, over its admin listener."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httplib2
+from oslo_config import cfg
+
+from dfmeta.exceptions import NotRunningError
+
+TIMEOUT = 10.0
+
+
+def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
+    """Get *path* from the admin listener that *conf* names, as JSON.
+
+    :raises NotRunningError: when nobody, or somebody else, answers there.
+    """
+    address = conf.df_metadata.admin_listen
+    client = httplib2.Http(timeout=TIMEOUT, proxy_info=None)
+    try:
+        response, body = client.request(f"http://{address}{path}")
+    except (OSError, httplib2.HttpLib2Error) as error:
+        raise NotRunningError(
+            address=address,
+            cause=error,
+            remedy="Start it, or name its configuration with --config-file",
+        ) from error
+    finally:
+        client.close()
+    try:
+        if response.status == 200:
+            return json.loads(body)
+        cause = f"{path} gives {response.status}"
+    except ValueError:
+        cause = f"{path} gives no JSON"
+    raise NotRunningError(
+        address=address,
+        cause=cause,
+        remedy="Another program listens there: see [df_metadata] admin_listen",
+    )
