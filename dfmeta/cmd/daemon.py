@@ -45,7 +45,6 @@ CLI = (
         default=False,
         help="Remove dfmeta's flows, meters, port, rules and route from this host, and end.",
     ),
-    cfg.BoolOpt("debug", default=False, short="d", help="Log at level DEBUG."),
 )
 
 

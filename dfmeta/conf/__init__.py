@@ -11,12 +11,20 @@ from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
 DEFAULT_FILES = ("/etc/dfmeta/dfmeta.conf",)
+COMMON = [
+    cfg.BoolOpt(
+        "debug",
+        short="d",
+        default=False,
+        help="Log at level DEBUG. Nothing secret, and no user-data, is logged at any level.",
+    ),
+]
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Options by group, for oslo-config-generator."""
     return [
-        (None, nova.OPTS),
+        (None, [*COMMON, *nova.OPTS]),
         (agent.GROUP.name, agent.OPTS),
         (store.GROUP.name, store.OPTS),
     ]
@@ -24,6 +32,7 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register every option with *conf*."""
+    conf.register_cli_opts(COMMON)
     for group in (agent.GROUP, store.GROUP):
         conf.register_group(group)
     for name, options in list_opts():

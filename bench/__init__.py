@@ -1,0 +1,1 @@
+"""Measurements. Nothing here is asserted; figures are of the machine that they were taken on."""

@@ -1,0 +1,156 @@
+"""The packet path: what a guest's first and later connections cost, beside the switch alone.
+
+Run as root, with what ``tools/setup.sh`` installs::
+
+    .venv/bin/python -m bench.packet_path [--json FILE]
+
+*first*: the first connection of an address, packet-in, bundle, barrier and packet-out included.
+*later*: further connections of the same address, which never reach the controller.
+*switch alone*: the same client against a plain responder behind two static flows of the same
+bridge, which is what no controller could be faster than. The path asked for is one that the
+proxy answers itself, so that no backend's time is in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.harness.agent import Agent
+from tests.harness.guest import Guest, Ids, Sample
+from tests.harness.netns import Namespace
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+
+PATH = "/healthz"
+GUESTS = 20
+ADDRESSES = 5
+LATER = 20
+RESPONDER = Path(__file__).with_name("responder.py")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch())
+        agent = stack.enter_context(Agent(host))
+        guests = [stack.enter_context(Guest(host, f"g{n}")) for n in range(GUESTS)]
+        figures = {"switch alone": alone(host), **served(agent, guests)}
+    report = {"machine": machine(), "milliseconds": figures}
+    print_table(report)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def served(agent: Agent, guests: Sequence[Guest]) -> dict[str, dict[str, float]]:
+    """First and later connections through dfmeta."""
+    agent.start()
+    first: list[Sample] = []
+    later: list[Sample] = []
+    for guest in guests:
+        for number in range(ADDRESSES):
+            address = f"10.0.0.{10 + number}"
+            guest.add_address(f"{address}/24")
+            # A neighbour entry of an earlier try would hide, or cost, an ARP exchange.
+            guest.forget_neighbours()
+            first += guest.http_many(1, path=PATH, source=address)
+            later += guest.http_many(LATER, path=PATH, source=address)
+    packet_ins = sum(v for k, v in agent.metrics().items() if k.startswith("dfmeta_packet_ins"))
+    connections = len(first) + len(later)
+    print(f"{len(first)} addresses, {connections} connections, {packet_ins:.0f} packet-ins")
+    return {"first": summary(first), "later": summary(later), "storm": storm(agent, guests)}
+
+
+def storm(agent: Agent, guests: Sequence[Guest]) -> dict[str, float]:
+    """All guests at once, each from an address not seen before."""
+    del agent
+    address = "10.0.0.99"
+    for guest in guests:
+        guest.add_address(f"{address}/24")
+    batches = [guest.start_many(1, path=PATH, source=address) for guest in guests]
+    return summary([sample for batch in batches for sample in batch.samples()])
+
+
+def alone(host: OpenvSwitch) -> dict[str, float]:
+    """A responder on a port of the same bridge, reached over NORMAL."""
+    with (
+        Guest(host, "asks", address="10.9.0.1/24", ids=Ids()) as guest,
+        Guest(host, "answers", address="10.9.0.2/24", ids=Ids()) as responder,
+    ):
+        process = start_responder(responder.namespace)
+        try:
+            return summary(guest.http_many(LATER * ADDRESSES, path=PATH, host=responder.ip))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def start_responder(namespace: Namespace) -> subprocess.Popen[bytes]:
+    """Start the plain responder and wait for it."""
+    process = namespace.spawn([sys.executable, str(RESPONDER), "80"], stdout=subprocess.DEVNULL)
+    wait_for(lambda: _answers(namespace), 5, "the responder")
+    return process
+
+
+def _answers(namespace: Namespace) -> bool:
+    try:
+        namespace.connect("127.0.0.1", 80).close()
+    except OSError:
+        return False
+    return True
+
+
+def summary(samples: Sequence[Sample]) -> dict[str, float]:
+    """p50 and p99 of connection and answer in milliseconds, and failures."""
+    good = [sample for sample in samples if sample.status]
+    return {
+        "connect p50": quantile([s.connect for s in good], 0.5),
+        "connect p99": quantile([s.connect for s in good], 0.99),
+        "answer p50": quantile([s.seconds for s in good], 0.5),
+        "answer p99": quantile([s.seconds for s in good], 0.99),
+        "count": len(samples),
+        "failed": len(samples) - len(good),
+    }
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """Milliseconds below which *part* of *values* (seconds) lie."""
+    if len(values) < 2:
+        return round(1000 * (values[0] if values else float("nan")), 3)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return round(1000 * cuts[int(part * 100) - 1], 3)
+
+
+def machine() -> dict[str, Any]:
+    """Where and when the figures were taken."""
+    return {
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "cores": len(set(Path("/proc/cpuinfo").read_text().split("processor"))) - 1,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def print_table(report: dict[str, Any]) -> None:
+    """Print the figures as a table."""
+    rows: dict[str, dict[str, float]] = report["milliseconds"]
+    columns = list(next(iter(rows.values())))
+    print(f"{'':14}" + "".join(f"{column:>13}" for column in columns))
+    for name, row in rows.items():
+        print(f"{name:14}" + "".join(f"{row[column]:>13.2f}" for column in columns))
+
+
+if __name__ == "__main__":
+    main()
