@@ -155,6 +155,7 @@ class OvsdbWatcher:
         self._thread = _threading.Thread(target=self._run, name="ovsdb", daemon=True)
         self._known: dict[str, Port] = {}
         self._last: Update | None = None
+        self._seqno = 0
 
     # The hub's side
 
@@ -227,6 +228,7 @@ class OvsdbWatcher:
             helper.register_columns(table, list(columns))
         idl = Idl(self.remote, helper)
         api = _Api(_Handle(idl))
+        self._seqno = idl.change_seqno
         try:
             while not self._stopping:
                 self._turn(idl, api)
@@ -239,13 +241,14 @@ class OvsdbWatcher:
 
     def _turn(self, idl: Any, api: Any) -> None:
         poller = Poller()
-        seqno = idl.change_seqno
         idl.run()
-        if idl.change_seqno != seqno and idl.has_ever_connected():
+        # Against what was last read, not against before this run: a transaction runs the IDL too.
+        if idl.change_seqno != self._seqno and idl.has_ever_connected():
+            self._seqno = idl.change_seqno
             self._tell(self._read(idl))
         elif idl._session.is_connected() is False and self._last and self._last.connected:
             self._tell(Update(connected=False))
-        while self._jobs and idl.has_ever_connected():
+        if self._jobs and idl.has_ever_connected():
             self._do(api, self._jobs.popleft())
             return
         idl.wait(poller)
