@@ -304,7 +304,9 @@ def _read_action(action: Any) -> Action:
         case ofp_parser.OFPActionSetField():
             return SetField(action.key, action.value)
         case ofp_parser.NXActionRegMove(src_ofs=0, dst_ofs=0):
-            return Move(action.src_field, action.dst_field, action.n_bits)
+            # Open vSwitch gives the fields back by their NXM names, whatever they were sent as.
+            source, field = (n.removesuffix("_nxm") for n in (action.src_field, action.dst_field))
+            return Move(source, field, action.n_bits)
         case ofp_parser.OFPActionOutput():
             return Output(action.port)
         case ofp_parser.NXActionController(max_len=0xFFFF):
