@@ -3,15 +3,19 @@
 It decides; flows only carry. Every request is asked under a :class:`Claim` and its answer leaves
 only while :meth:`Registry.holds` still says so, whatever the datapath has revalidated by then.
 
-All methods run on the hub and none of them waits, so each is atomic. Time is an argument
-(seconds of a monotonic clock).
+All methods run on the hub and none of them waits, so each is atomic.
+
+A slot whose guest has gone rests before another guest of that port gets it: connections may still
+wait in the listener's queue, and the kernel may still repeat segments of the old guest's answers,
+all under the old key. So a key is one guest's for as long as anything of it can be under way.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
@@ -19,6 +23,9 @@ from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import SLOTS, key_of, parse_key
 from dfmeta.model import Endpoint, GuestAddress, Identity, Port, PortState
 
+REST = 120.0
+"""Seconds that a slot rests after a change of its endpoint's guest: longer than Linux keeps
+repeating what a closed connection still had to say."""
 WAITS_KEPT = 1024
 """How many waiting times of released SYNs are remembered for the proxy."""
 
@@ -67,10 +74,20 @@ class Registry:
     """Live map of ports to identities and of endpoints to addresses.
 
     :param host_addresses: gives the addresses of the host itself, which no key may be.
+    :param clock: monotonic seconds.
     """
 
-    def __init__(self, host_addresses: Callable[[], Collection[IPv4Address]] = tuple) -> None:
+    def __init__(
+        self,
+        host_addresses: Callable[[], Collection[IPv4Address]] = tuple,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._host_addresses = host_addresses
+        self._clock = clock
+        self.version = 0
+        """Grows with every change of a port or a slot."""
+        self._resting: dict[Endpoint, dict[int, float]] = {}
         self._ports: dict[str, Port] = {}
         self._guests: dict[Endpoint, _Guest] = {}
         self._incarnations = itertools.count(1)
@@ -91,10 +108,10 @@ class Registry:
         forgotten and no earlier claim holds. Of two rows that claim one ofport the later wins.
         """
         old = self._ports.get(port.row)
-        if old == port:
-            self._ports[port.row] = port
-            return
         self._ports[port.row] = port
+        if old == port:
+            return
+        self.version += 1
         touched = self._withdraw(old) if old is not None else set()
         if port.endpoint is not None and not port.dead:
             identity = self._identify(port)
@@ -106,6 +123,7 @@ class Registry:
         """Forget the port of that Interface row, if there is one."""
         port = self._ports.pop(row, None)
         if port is not None:
+            self.version += 1
             self._tell(self._withdraw(port))
 
     def replace_ports(self, ports: Collection[Port]) -> None:
@@ -161,8 +179,14 @@ class Registry:
             if number is None:
                 return None
             displaced = guest.slots[number].address
+        self.version += 1
         guest.slots[number] = Slot(address, next(self._epochs), now)
         return Learned(number, new=True, displaced=displaced)
+
+    def rest(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
+        """Have those slots rest: another guest had them."""
+        resting = self._resting.setdefault(endpoint, {})
+        resting.update(dict.fromkeys(numbers, self._clock() + REST))
 
     def adopt(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
         """Take over an address that was found on the switch; False when there is no place."""
@@ -171,6 +195,7 @@ class Registry:
             return False
         if any(slot.address == address for slot in guest.slots.values()):
             return False
+        self.version += 1
         guest.slots[number] = Slot(address, next(self._epochs), now)
         return True
 
@@ -239,14 +264,27 @@ class Registry:
         if endpoint is None or guest is None or guest.port.row != port.row:
             return set()
         del self._guests[endpoint]
+        if guest.slots:
+            self.rest(endpoint, guest.slots)
         return {endpoint}
 
     def _free_slot(self, guest: _Guest) -> int | None:
-        taken = self._host_addresses()
-        for number in SLOTS:
-            if number not in guest.slots and key_of(guest.endpoint, number) not in taken:
-                return number
-        return None
+        taken, now = self._host_addresses(), self._clock()
+        resting = self._resting.get(guest.endpoint, {})
+        for number in [number for number, until in resting.items() if until <= now]:
+            del resting[number]
+        if not resting:
+            self._resting.pop(guest.endpoint, None)
+        free = [
+            number
+            for number in SLOTS
+            if number not in guest.slots and key_of(guest.endpoint, number) not in taken
+        ]
+        rested = [number for number in free if number not in resting]
+        if rested or guest.slots:
+            return rested[0] if rested else None
+        # All of them rest, after a guest for each within two minutes: the one that did longest.
+        return min(free, key=lambda number: resting[number], default=None)
 
     def _count(self, claim: Claim, now: float, change: int) -> None:
         guest = self._guests.get(claim.endpoint)

@@ -20,8 +20,16 @@ LOG = logging.getLogger(__name__)
 
 FILE = "state.json"
 VERSION = 1
-Holder = tuple[str, str]
-"""Neutron port and instance that an endpoint belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whom an endpoint belongs to."""
+
+    port_id: str
+    instance_id: str
+    slots: tuple[int, ...] = ()
+    """Slots whose keys it has been using."""
 
 
 @dataclass(slots=True)
@@ -87,7 +95,12 @@ def _read(raw: dict[str, Any]) -> State:
         return State()
     return State(
         port=int(raw["port"]),
-        holders={int(k): (str(v[0]), str(v[1])) for k, v in raw["holders"].items()},
+        holders={
+            int(ofport): Holder(
+                str(one["port_id"]), str(one["instance_id"]), tuple(map(int, one["slots"]))
+            )
+            for ofport, one in raw["holders"].items()
+        },
         meters={int(k): int(v) for k, v in raw["meters"].items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
     )

@@ -15,7 +15,7 @@ from os_ken.controller.controller import datapath_connection_factory
 LOG = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 1.0
+LONGEST_PAUSE = 0.25
 
 
 class _BridgeSocket:

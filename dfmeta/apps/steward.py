@@ -200,6 +200,8 @@ class Steward:
         for endpoint, number, address in filter(None, map(_address_of, found)):
             if self._adopts(endpoint):
                 kept += self.registry.adopt(endpoint, number, address, time.monotonic())
+            else:
+                self.registry.rest(endpoint, [number])
         self._adopted = True
         if kept:
             LOG.info("Kept %d addresses of guests that were served before", kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import eventlet
 from oslo_config import cfg
 
 from dfmeta.apps.switch import Switch
+from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import StartError
 from dfmeta.flows.pipeline import Layout
@@ -40,7 +42,9 @@ class Cleanup:
 
         :raises StartError: when OVSDB or the switch cannot be reached: their part is then left.
         """
-        tap = TapKeeper(self._group, self._state)
+        kept = keeper(self._group.ovsdb_connection, self._group.integration_bridge, os.environ)
+        kept.drop()
+        tap = TapKeeper(self._group, self._state, kept)
         watcher = OvsdbWatcher(
             self._group.ovsdb_connection,
             self._group.integration_bridge,

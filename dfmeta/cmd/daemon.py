@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.apps.switch import Switch
 from dfmeta.cmd import backends
+from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
@@ -39,6 +41,8 @@ GRACE = 4.0
 """Seconds that requests have to be answered after SIGTERM."""
 POLL = 0.05
 TICK = 0.2
+SAVE = 1.0
+"""Seconds between two savings of the state at least."""
 CLI = (
     cfg.BoolOpt(
         "cleanup",
@@ -86,9 +90,9 @@ class Daemon:
         self._state_file = StateFile(Path(group.state_path))
         self._state = self._state_file.load()
         self.health = Health()
-        self.tap = TapKeeper(group, self._state)
+        self._keeper = keeper(group.ovsdb_connection, group.integration_bridge, os.environ)
+        self.tap = TapKeeper(group, self._state, self._keeper)
         self.registry = Registry(self.tap.host.addresses)
-        self.registry.subscribe(self._remember)
         self.switch = Switch(
             self.registry,
             bridge=group.integration_bridge,
@@ -104,7 +108,7 @@ class Daemon:
             group.metadata_interface,
             deliver=self._updated,
         )
-        self._holders: dict[int, Holder] = dict(self._state.holders)
+        self._saved = (-1, 0.0)
         self._update = Update(connected=False)
         self._application: Application | None = None
         self.server: GuestServer | None = None
@@ -133,11 +137,14 @@ class Daemon:
         self.health.watch("ovsdb", lambda: self._update.connected)
         self.health.watch("bridge", lambda: self._update.bridge is not None)
         self.health.watch("flows", lambda: self.switch.ready)
-        self.health.watch("proxy", lambda: self.server is not None and self.tap.in_place)
+        self.health.watch("proxy", lambda: self._listening())
         application = admin.AdminApplication(
             self.health, metrics.REGISTRY, {"/ports": self._port_rows}
         )
         admin.serve(self.conf.df_metadata.admin_listen, application)
+
+    def _listening(self) -> bool:
+        return self.server is not None and self.tap.in_place and not self.tap.stale
 
     def _start(self) -> None:
         backend = backends.build(self.conf)
@@ -153,7 +160,8 @@ class Daemon:
         ):
             if not self._await(there, deadline, error):
                 return
-        sock = sock or self.tap.listen()
+        self._rest_strangers()
+        sock = sock if sock is not None and not self.tap.stale else self.tap.listen()
         self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
         self.switch.connect(
             self.conf.df_metadata.openflow_connection, self.conf.df_metadata.ovsdb_connection
@@ -167,7 +175,8 @@ class Daemon:
             hold_timeout=self.conf.df_metadata.hold_timeout,
         )
         self.server.start()
-        self._save()
+        self._save(now=True)
+        notify(os.environ, "READY=1")
         LOG.info(
             "Serving the guests of %s on %s port %d, backend %s",
             self.conf.df_metadata.integration_bridge,
@@ -182,17 +191,28 @@ class Daemon:
             self._reload = False
             self._do_reload()
         try:
-            if not self.tap.look_after(self.watcher, self._update):
-                return
+            if self.tap.look_after(self.watcher, self._update) and self.tap.stale:
+                self._move()
+            self.tap.keep_listener()
         except DfmetaError as error:
-            LOG.warning("%s", error)
+            if str(error) != self.tap.last_error:
+                LOG.warning("%s", error)
+            self.tap.last_error = str(error)
         self._save()
+
+    def _move(self) -> None:
+        sock = self.tap.listen()
+        if self.server is not None:
+            self.server.move(sock, self.conf.df_metadata.metadata_interface)
+            LOG.info("%s is back; listening on it again", self.watcher.tap)
+        self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
 
     def _stop(self) -> None:
         LOG.info("dfmeta-agent ends")
+        notify(os.environ, "STOPPING=1")
         if self.server is not None:
             self.server.stop(GRACE)
-        self._save()
+        self._save(now=True)
         self.watcher.stop()
 
     # Changes
@@ -205,6 +225,14 @@ class Daemon:
                 LOG.warning("OVSDB at %s is away", self.watcher.remote)
             self._update = Update(connected=False, bridge=before.bridge, tap=before.tap)
             return
+        self.tap.look_now()
+        if (
+            before.bridge is not None
+            and update.bridge is not None
+            and (before.bridge.controllers != update.bridge.controllers)
+        ):
+            # A bridge that gains its first controller or loses its last loses all flows.
+            self.switch.controller.doubt()
         for row in update.gone:
             self.registry.remove_port(row)
         for port in update.changed:
@@ -217,20 +245,34 @@ class Daemon:
     def _adopts(self, endpoint: Endpoint) -> bool:
         identity = self.registry.identity(endpoint)
         holder = self._state.holders.get(endpoint.ofport)
-        return identity is not None and holder == (identity.port_id, identity.instance_id)
+        return (
+            identity is not None
+            and holder is not None
+            and (holder.port_id, holder.instance_id) == (identity.port_id, identity.instance_id)
+        )
 
-    def _remember(self, endpoint: Endpoint) -> None:
-        identity = self.registry.identity(endpoint)
-        if identity is None:
-            self._holders.pop(endpoint.ofport, None)
-        else:
-            self._holders[endpoint.ofport] = (identity.port_id, identity.instance_id)
+    def _rest_strangers(self) -> None:
+        # Keys that another guest of the port was using when the earlier run ended.
+        for ofport, holder in self._state.holders.items():
+            if not self._adopts(Endpoint(ofport)):
+                self.registry.rest(Endpoint(ofport), holder.slots)
 
-    def _save(self) -> None:
-        if self.server is None:
+    def _holders(self) -> dict[int, Holder]:
+        return {
+            port.ofport: Holder(port.iface_id, port.instance_id, tuple(sorted(slots)))
+            for port, slots in self.registry
+            if port.ofport is not None and port.instance_id
+        }
+
+    def _save(self, *, now: bool = False) -> None:
+        version, since = self._saved
+        if self.server is None or (
+            not now and (version == self.registry.version or time.monotonic() - since < SAVE)
+        ):
             return
+        self._saved = (self.registry.version, time.monotonic())
         self._state.port = self.server.port
-        self._state.holders = dict(self._holders)
+        self._state.holders = self._holders()
         self._state.meters = self.switch.meters.ids
         self._state_file.save(self._state)
 

@@ -35,6 +35,7 @@ _time = original("time")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Open_vSwitch": ("bridges", "cur_cfg", "next_cfg"),
     "Bridge": ("name", "ports", "datapath_id", "datapath_type", "controller"),
+    "Controller": ("target",),
     "Port": ("name", "interfaces", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
     "Interface": ("name", "type", "ofport", "external_ids", "mac", "mac_in_use", "error"),
 }
