@@ -16,7 +16,7 @@ import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from dfmeta.exceptions import KeyRangeError
@@ -105,13 +105,16 @@ class Registry:
         """Take in a port that is new or has changed.
 
         A port that changed in anything that says who it is starts anew: its addresses are
-        forgotten and no earlier claim holds. Of two rows that claim one ofport the later wins.
+        forgotten and no earlier claim holds. A project that was not known and now is changes
+        nothing of that. Of two rows that claim one ofport the later wins.
         """
         old = self._ports.get(port.row)
         self._ports[port.row] = port
         if old == port:
             return
         self.version += 1
+        if old is not None and _only_adds(old, port) and self._add(port):
+            return
         touched = self._withdraw(old) if old is not None else set()
         if port.endpoint is not None and not port.dead:
             identity = self._identify(port)
@@ -195,6 +198,8 @@ class Registry:
             return False
         if any(slot.address == address for slot in guest.slots.values()):
             return False
+        if key_of(endpoint, number) in self._host_addresses():
+            return False
         self.version += 1
         guest.slots[number] = Slot(address, next(self._epochs), now)
         return True
@@ -221,11 +226,19 @@ class Registry:
 
     def holds(self, claim: Claim) -> bool:
         """Whether the same incarnation of the same instance is still there, at that address."""
+        return self.current(claim) is not None
+
+    def current(self, claim: Claim) -> Identity | None:
+        """Identity that *claim* stands for, with what has become known since; None when it does
+        not hold any more."""
         guest = self._guests.get(claim.endpoint)
-        if guest is None or guest.identity is not claim.identity:
-            return False
+        if guest is None or guest.identity is None:
+            return None
         slot = guest.slots.get(claim.slot)
-        return slot is not None and slot.epoch == claim.epoch
+        if slot is None or slot.epoch != claim.epoch:
+            return None
+        same = guest.identity.incarnation == claim.identity.incarnation
+        return guest.identity if same else None
 
     def opened(self, claim: Claim, now: float) -> None:
         """Count a connection under *claim*; its slot does not give way while there is one."""
@@ -257,6 +270,15 @@ class Registry:
             port_name=port.name,
             incarnation=next(self._incarnations),
         )
+
+    def _add(self, port: Port) -> bool:
+        guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
+        if guest is None or guest.port.row != port.row or guest.identity is None:
+            return False
+        guest.port = port
+        guest.identity = replace(guest.identity, project_id=port.project_id, port_name=port.name)
+        self._tell({guest.endpoint})
+        return True
 
     def _withdraw(self, port: Port) -> set[Endpoint]:
         endpoint = port.endpoint
@@ -303,6 +325,13 @@ class Registry:
             guest = self._guests.get(endpoint) if endpoint else None
             mine = guest is not None and guest.port.row == port.row
             yield port, dict(guest.slots) if guest is not None and mine else {}
+
+
+def _only_adds(old: Port, new: Port) -> bool:
+    """Whether *new* is the same guest's port, of which more is known."""
+    who = ("row", "ofport", "iface_id", "instance_id", "dead", "fault")
+    same = all(getattr(old, name) == getattr(new, name) for name in who)
+    return same and old.project_id in ("", new.project_id)
 
 
 def _longest_idle(slots: dict[int, Slot]) -> int | None:

@@ -175,7 +175,8 @@ class Channel:
         pending = self._by_xid.get(xid)
         if pending is None:
             return False
-        pending.fail(SwitchError(what=pending.what, cause=error_text(kind, code)))
+        cause = error_text(kind, code)
+        pending.fail(SwitchError(what=pending.what, cause=cause, kind=kind, code=code))
         if xid in self._ends:
             self._end(xid)
         return True

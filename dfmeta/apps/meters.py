@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import eventlet
+from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, SwitchError
@@ -36,6 +37,7 @@ class Meters:
         self._remembered = dict(remembered or {})
         self._ids: dict[Endpoint, int] = {}
         self._foreign: set[int] = set()
+        self._without: set[Endpoint] = set()
         self._usable = True
         self.on_redraw: Callable[[Endpoint], object] = lambda _endpoint: None
         """Called when an endpoint needs its flows again because its meter has another id."""
@@ -77,10 +79,11 @@ class Meters:
     def forget(self) -> None:
         """The connection is gone; what is on the switch is read again on the next."""
         self._remembered, self._ids = self.ids, {}
+        self._without.clear()
 
     def of(self, channel: Channel, endpoint: Endpoint) -> int | None:
         """Meter of *endpoint*, made if there is none; None on a switch without meters."""
-        if not self._usable:
+        if not self._usable or endpoint in self._without:
             return None
         if endpoint not in self._ids:
             number = self._draw(endpoint)
@@ -93,6 +96,7 @@ class Meters:
 
     def release(self, channel: Channel, endpoint: Endpoint) -> None:
         """Take the meter of *endpoint* away, once its flows are to go."""
+        self._without.discard(endpoint)
         number = self._ids.pop(endpoint, None)
         if number is not None and channel.connected:
             channel.commit([channel.wire.remove_meter(number)], f"meter {number}", bundle=False)
@@ -101,6 +105,19 @@ class Meters:
         """Take away the meters of all other endpoints."""
         for endpoint in [one for one in self._ids if one not in endpoints]:
             self.release(channel, endpoint)
+
+    def _refused(self, endpoint: Endpoint, number: int, error: SwitchError) -> None:
+        if self._ids.get(endpoint) != number:
+            return
+        del self._ids[endpoint]
+        taken = (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS)
+        if (error.fields.get("kind"), error.fields.get("code")) == taken:
+            LOG.info("%s; another meter is drawn", error)
+            self._foreign.add(number)
+        else:
+            LOG.warning("%s: the first SYNs of ofport %d are not limited", error, endpoint.ofport)
+            self._without.add(endpoint)
+        self.on_redraw(endpoint)
 
     def _draw(self, endpoint: Endpoint) -> int:
         taken = self._foreign | set(self._ids.values())
@@ -113,11 +130,7 @@ class Meters:
         try:
             made.wait()
         except SwitchError as error:
-            LOG.info("%s; another meter is drawn", error)
-            self._foreign.add(number)
-            if self._ids.get(endpoint) == number:
-                del self._ids[endpoint]
-                self.on_redraw(endpoint)
+            self._refused(endpoint, number, error)
         except DfmetaError as error:
             LOG.debug("Meter %d: %s", number, error)
 

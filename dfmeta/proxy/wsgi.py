@@ -126,22 +126,24 @@ class Application:
         return self._ask(request, claim, environ[DEADLINE])
 
     def _ask(self, request: GuestRequest, claim: Claim, deadline: float) -> Answer:
-        while self._settings.needs_project and not claim.identity.project_id:
-            if not self._registry.holds(claim):
-                raise Abandoned("changed")
+        identity = self._registry.current(claim)
+        while identity is not None and self._settings.needs_project and not identity.project_id:
             if time.monotonic() >= deadline:
                 LOG.warning(
                     "%s (%s): its project is not known, so that nothing can be asked of %s",
-                    claim.identity.instance_id,
-                    claim.identity.port_name,
+                    identity.instance_id,
+                    identity.port_name,
                     self._backend.name,
                 )
                 return self._out_of_time(request, 503)
             eventlet.sleep(HOLD_POLL)
+            identity = self._registry.current(claim)
+        if identity is None:
+            raise Abandoned("changed")
         try:
-            return self._backend.answer(request, claim.identity, deadline=deadline)
+            return self._backend.answer(request, identity, deadline=deadline)
         except BackendError as error:
-            LOG.warning("%s: %s", claim.identity.instance_id, error)
+            LOG.warning("%s: %s", identity.instance_id, error)
             if request.method == "POST" and isinstance(error, BackendTimeoutError):
                 return Answer(504, b"504 Gateway Timeout\n")
             return self._out_of_time(request, 503)
