@@ -367,6 +367,11 @@ class Batch:
         """Whether some are still to come."""
         return self._process.poll() is None
 
+    def stop(self) -> None:
+        """End them; what there was is lost."""
+        self._process.kill()
+        self._process.communicate()
+
     def samples(self) -> list[Sample]:
         """Wait for the end; the results in the order in which they came."""
         try:

@@ -269,6 +269,13 @@ class OpenvSwitch:
             "OVS_PKGDATADIR": str(UNPACKED / "usr/share/openvswitch"),
         }
 
+    def edit_database(self, table: str, name: str, **columns: Any) -> None:
+        """Change the row of that name while ovsdb-server is down, as a back-up put back does."""
+        where = [["name", "==", name]]
+        operation = {"op": "update", "table": table, "where": where, "row": columns}
+        request = json.dumps(["Open_vSwitch", operation])
+        self._tool(["ovsdb-tool", "transact", str(self.rundir / "conf.db"), request])
+
     def _create_database(self) -> None:
         schema = UNPACKED / "usr/share/openvswitch/vswitch.ovsschema"
         self._tool(["ovsdb-tool", "create", str(self.rundir / "conf.db"), str(schema)])

@@ -1,0 +1,265 @@
+"""What breaks on a host, while guests ask: they see a pause at worst, and never another's data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest, Sample
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+
+PATH = "/latest/meta-data/hostname"
+MAC = "fa:16:3e:00:00:07"
+REQUESTS = 1000
+UNDER_WAY = 50
+"""Requests that have been answered when the fault is made."""
+FIXED_FLOWS = 3
+GUEST_FLOWS = 6
+NORMAL = "priority=0,actions=NORMAL"
+
+Fault = Callable[[OpenvSwitch, Agent], None]
+
+
+class Busy:
+    """Two guests with the same IP and MAC that ask for their names, a connection for each time."""
+
+    def __init__(self, agent: Agent, make_guest: MakeGuest) -> None:
+        self.agent = agent
+        self.guests = [make_guest(name, mac=MAC) for name in ("first", "second")]
+        for guest in self.guests:
+            agent.ctl("store", "put", guest.instance_id, "--hostname", guest.name)
+
+    def through(
+        self, fault: Callable[[], None], count: int = REQUESTS
+    ) -> dict[Guest, list[Sample]]:
+        """Ask *count* times each, and have the *fault* in the midst of it."""
+        answered = self._answered()
+        batches = [guest.start_many(count, path=PATH, timeout=10) for guest in self.guests]
+        wait_for(lambda: self._answered() >= answered + UNDER_WAY, 10, "requests to be under way")
+        fault()
+        assert all(batch.running for batch in batches), "the fault came too late to be felt"
+        return {guest: batch.samples() for guest, batch in zip(self.guests, batches, strict=True)}
+
+    def _answered(self) -> float:
+        metrics = self.agent.metrics()
+        return sum(v for name, v in metrics.items() if name.startswith("dfmeta_requests_total"))
+
+
+@pytest.fixture
+def agent(make_agent: MakeAgent) -> Agent:
+    """The daemon, with the store."""
+    return make_agent()
+
+
+@pytest.fixture
+def busy(agent: Agent, make_guest: MakeGuest) -> Busy:
+    """Two busy guests."""
+    return Busy(agent, make_guest)
+
+
+def failures(samples: dict[Guest, list[Sample]]) -> Counter[str]:
+    """What went wrong, by kind; an answer that is another's counts as the worst."""
+    kinds: Counter[str] = Counter()
+    for guest, mine in samples.items():
+        for sample in mine:
+            if sample.status == 200 and sample.body.decode() != guest.name:
+                kinds["ANOTHER'S"] += 1
+            elif sample.status != 200:
+                kinds[sample.error or str(sample.status)] += 1
+    return kinds
+
+
+def delete_all_flows(host: OpenvSwitch, agent: Agent) -> None:
+    """Somebody deletes everything on the bridge, and puts back what is his."""
+    host.ofctl("del-flows", "br-int")
+    host.ofctl("add-flow", "br-int", NORMAL)
+    await_repair(host, agent)
+
+
+def delete_table_zero(host: OpenvSwitch, agent: Agent) -> None:
+    """Neutron's clean-up: by cookie, in table 0."""
+    host.ofctl("del-flows", "br-int", "table=0")
+    host.ofctl("add-flow", "br-int", NORMAL)
+    await_repair(host, agent)
+
+
+def delete_reply_flows(host: OpenvSwitch, agent: Agent) -> None:
+    """The table that sends no notice of removed flows."""
+    host.ofctl("del-flows", "br-int", "table=201")
+    await_repair(host, agent)
+
+
+def set_and_delete_controller(host: OpenvSwitch, agent: Agent) -> None:
+    """The bridge gains its first controller and loses its last."""
+    host.vsctl("set-controller", "br-int", "tcp:127.0.0.1:9")
+    await_repair(host, agent)
+    host.vsctl("del-controller", "br-int")
+    await_repair(host, agent)
+    host.vsctl("set-fail-mode", "br-int", "standalone")
+
+
+def delete_meters(host: OpenvSwitch, agent: Agent) -> None:
+    """Deleting a meter deletes the flows that use it."""
+    host.ofctl("del-meters", "br-int")
+    await_repair(host, agent)
+    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 2, 2, "the meters")
+
+
+def delete_tap(host: OpenvSwitch, agent: Agent) -> None:
+    """The port goes, and with it device, address and route."""
+    host.vsctl("del-port", "br-int", "tap-metadata")
+    await_repair(host, agent)
+
+
+def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
+    """systemd-networkd's habit."""
+    host.namespace.ip(
+        "addr flush dev tap-metadata",
+        "route flush table 2",
+        "rule del priority 32764",
+        "rule del priority 32765",
+    )
+    wait_for(lambda: "32765" in host.namespace.ip("rule show"), 2, "the rules to be back")
+    await_repair(host, agent)
+
+
+def kill_vswitchd(host: OpenvSwitch, agent: Agent) -> None:
+    """All flows and meters are gone."""
+    host.kill("ovs-vswitchd")
+    host.start("ovs-vswitchd")
+    await_repair(host, agent)
+
+
+def kill_ovsdb(host: OpenvSwitch, agent: Agent) -> None:
+    """OVSDB is away for a moment."""
+    host.kill("ovsdb-server")
+    wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
+    host.start("ovsdb-server")
+    wait_for(lambda: agent.ready(), 10, "the daemon to be ready")
+
+
+def await_repair(host: OpenvSwitch, agent: Agent) -> None:
+    """Everything is back within two seconds: three fixed flows, six for each guest."""
+
+    def repaired() -> bool:
+        flows = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
+        return flows == FIXED_FLOWS + 2 * GUEST_FLOWS and agent.ready()
+
+    wait_for(repaired, 2, "the flows to be back")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        delete_all_flows,
+        delete_table_zero,
+        delete_reply_flows,
+        set_and_delete_controller,
+        delete_meters,
+        delete_tap,
+        delete_host_side,
+        kill_vswitchd,
+        kill_ovsdb,
+    ],
+)
+def test_guests_see_a_pause_at_worst(
+    host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault
+) -> None:
+    samples = busy.through(lambda: fault(host, agent))
+    assert failures(samples) == Counter()
+
+
+def test_a_restart_fails_no_request(agent: Agent, busy: Busy) -> None:
+    samples = busy.through(agent.restart)
+    assert failures(samples) == Counter()
+    assert sum(map(len, samples.values())) == 2 * REQUESTS
+
+
+def test_a_restart_sends_no_flow_mod_and_learns_nothing_anew(agent: Agent, busy: Busy) -> None:
+    busy.through(agent.restart, 200)
+    metrics = agent.metrics()
+    assert metrics.get('dfmeta_flow_mods_total{command="add"}', 0) == 0
+    assert metrics.get('dfmeta_flow_mods_total{command="delete"}', 0) == 0
+    assert not [name for name in metrics if name.startswith("dfmeta_packet_ins_total")]
+
+
+def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy: Busy) -> None:
+    def kill() -> None:
+        agent.kill()
+        agent.start()
+
+    samples = busy.through(kill)
+    wrong = failures(samples)
+    # At most the one request of each guest that the killed process had taken.
+    assert wrong.total() <= len(busy.guests), wrong
+    assert not any("refused" in kind or "ANOTHER" in kind for kind in wrong), wrong
+
+
+def test_the_holder_of_the_listener_is_replaced_when_it_dies(agent: Agent, busy: Busy) -> None:
+    holders = [
+        pid
+        for pid in busy.agent.host.namespace.processes()
+        if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(holders) == 1
+    busy.agent.host.namespace.run(["kill", "-9", str(holders[0])])
+    wait_for(lambda: "holder is gone" in agent.log(), 5, "the daemon to notice")
+    samples = busy.through(agent.restart)
+    assert failures(samples) == Counter()
+
+
+def test_a_port_that_is_given_to_another_guest_never_tells_of_the_one_before(
+    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
+) -> None:
+    before = make_guest("before")
+    agent.ctl("store", "put", before.instance_id, "--hostname", "before")
+    assert before.curl(PATH).text == "before"
+    ofport = before.ofport
+    batch = before.start_many(100_000, path=PATH, timeout=2)
+    before.del_port()
+    after = make_guest("after", plug=False)
+    agent.ctl("store", "put", after.instance_id, "--hostname", "after")
+    after.plug(ofport_request=ofport)
+    assert after.ofport == ofport
+    samples = after.http_many(200, path=PATH)
+    batch.stop()
+    assert {sample.body for sample in samples if sample.status == 200} == {b"after"}
+    assert all(sample.status == 200 for sample in samples), failures({after: samples})
+    # The key of the guest before rests.
+    (row,) = [row for row in agent.admin("/ports").json() if row["ofport"] == ofport]
+    assert [address["slot"] for address in row["addresses"]] == [1]
+
+
+def test_rows_removed_while_ovsdb_is_away_are_noticed(
+    host: OpenvSwitch, agent: Agent, busy: Busy
+) -> None:
+    gone, stays = busy.guests
+    assert gone.curl(PATH).text == gone.name
+    host.kill("ovsdb-server")
+    wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
+    # Straight into the database file, as a back-up that is put back would change it.
+    host.edit_database("Interface", gone.port, external_ids=["map", []])
+    host.start("ovsdb-server")
+    wait_for(lambda: agent.ready(), 10, "the daemon to be ready")
+    ports = {row["port"] for row in agent.admin("/ports").json()}
+    assert ports == {stays.port}
+
+
+def test_a_second_daemon_says_so_and_disturbs_nobody(
+    host: OpenvSwitch, agent: Agent, busy: Busy, make_agent: MakeAgent
+) -> None:
+    second = make_agent({"df_metadata": {"admin_listen": "127.0.0.1:9698"}}, start=False)
+
+    def start_second() -> None:
+        second.start(wait=False)
+        assert second.wait(10) == 2
+
+    samples = busy.through(start_second)
+    assert failures(samples) == Counter()
+    assert "another dfmeta-agent already serves br-int" in second.log().splitlines()[-1]
