@@ -47,9 +47,11 @@ class Meters:
         """Ofport → meter id, to be remembered for the next run."""
         return self._remembered | {endpoint.ofport: n for endpoint, n in self._ids.items()}
 
-    def learn(self, channel: Channel) -> None:
+    def learn(self, channel: Channel, used: dict[Endpoint, int]) -> None:
         """Read the switch's meters; ours that are gone are made again when asked for.
 
+        :param used: those that flows of ours on the switch use, which a process without a memory
+            of them takes for its own.
         :raises DfmetaError: when the switch does not answer.
         """
         try:
@@ -61,20 +63,20 @@ class Meters:
             return
         self._usable = True
         rates = {entry.meter_id: _rate(entry) for entry in entries}
-        candidates = {Endpoint(ofport): number for ofport, number in self._remembered.items()}
-        candidates |= self._ids
+        remembered = {Endpoint(ofport): number for ofport, number in self._remembered.items()}
+        candidates = used | remembered | self._ids
         self._ids = {e: n for e, n in candidates.items() if rates.get(n) == SYN_RATE}
         self._remembered = {}
         self._foreign = set(rates) - set(self._ids.values())
 
-    def left_over(self, channel: Channel, used: set[int]) -> list[int]:
+    def left_over(self, channel: Channel, used: dict[Endpoint, int]) -> list[int]:
         """Ids of the meters on the switch that are ours: remembered, or *used* by our flows.
 
         :raises DfmetaError: when the switch does not answer.
         """
-        self.learn(channel)
+        self.learn(channel, used)
         there = set(self._ids.values()) | self._foreign
-        return sorted((set(self._ids.values()) | used) & there)
+        return sorted((set(self._ids.values()) | set(used.values())) & there)
 
     def forget(self) -> None:
         """The connection is gone; what is on the switch is read again on the next."""

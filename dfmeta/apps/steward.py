@@ -122,9 +122,8 @@ class Steward:
         with self._one_reconcile:
             if self.tap is None or not self.channel.connected:
                 return 0
-            self.meters.learn(self.channel)
-            dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
-            found = [one for one in map(self.channel.wire.found, dump.wait()) if one is not None]
+            found = self._dump()
+            self.meters.learn(self.channel, _meters_of(found))
             if not self._adopted:
                 self._adopt(found)
             count = self._settle(found, self.tap)
@@ -140,9 +139,8 @@ class Steward:
         :return: how many flows and how many meters.
         :raises SwitchError: when the switch refuses.
         """
-        wire = self.channel.wire
-        found = self.channel.request(wire.dump(), "the dump of flows").wait()
-        meters = self.meters.left_over(self.channel, _meters_of(map(wire.found, found)))
+        wire, found = self.channel.wire, self._dump()
+        meters = self.meters.left_over(self.channel, _meters_of(found))
         self.channel.commit([wire.remove_all()], "the removal of flows").wait()
         removals = [wire.remove_meter(number) for number in meters]
         self.channel.commit(removals, "the removal of meters", bundle=False).wait()
@@ -166,6 +164,10 @@ class Steward:
     def flow_count(self) -> int:
         """How many flows of ours ought to be on the switch."""
         return len(self._fixed) + sum(map(len, self._sent.values()))
+
+    def _dump(self) -> list[Found]:
+        dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
+        return [one for one in map(self.channel.wire.found, dump.wait()) if one is not None]
 
     def _settle(self, found: list[Found], tap: Tap) -> int:
         self._fixed = _placed(fixed_flows(tap))
@@ -243,9 +245,15 @@ def _way_in_first(strays: list[Found]) -> list[Found]:
     return sorted(strays, key=lambda one: rank.get(one.flow.purpose, 2) if one.flow else 0)
 
 
-def _meters_of(found: Iterable[Found | None]) -> set[int]:
-    flows = [one.flow for one in found if one is not None and one.flow is not None]
-    return {flow.meter for flow in flows if flow.meter is not None}
+def _meters_of(found: Iterable[Found]) -> dict[Endpoint, int]:
+    """Which endpoint's first SYNs go through which meter."""
+    flows = [one.flow for one in found if one.flow is not None and one.flow.meter is not None]
+    ports = ((flow.field("in_port"), flow.meter) for flow in flows)
+    return {
+        Endpoint(ofport): meter
+        for ofport, meter in ports
+        if isinstance(ofport, int) and meter is not None
+    }
 
 
 def _address_of(found: Found) -> tuple[Endpoint, int, GuestAddress] | None:
