@@ -68,6 +68,8 @@ class Learned:
     """Its flows are not on the switch yet."""
     displaced: GuestAddress | None = None
     """The address that gave way for it."""
+    epoch: int = field(default=0, compare=False)
+    """Stays the same for as long as the address has the slot."""
 
 
 class Registry:
@@ -90,6 +92,8 @@ class Registry:
         self._resting: dict[Endpoint, dict[int, float]] = {}
         self._ports: dict[str, Port] = {}
         self._guests: dict[Endpoint, _Guest] = {}
+        self._claims: dict[Endpoint, dict[str, Port]] = {}
+        """Endpoint → rows that have its number, the one that is served last."""
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
         self._waits: OrderedDict[tuple[Endpoint, int], float] = OrderedDict()
@@ -117,9 +121,8 @@ class Registry:
             return
         touched = self._withdraw(old) if old is not None else set()
         if port.endpoint is not None and not port.dead:
-            identity = self._identify(port)
-            self._guests[port.endpoint] = _Guest(port, port.endpoint, identity)
-            touched.add(port.endpoint)
+            self._claims.setdefault(port.endpoint, {})[port.row] = port
+            touched |= self._enter(port, port.endpoint)
         self._tell(touched)
 
     def remove_port(self, row: str) -> None:
@@ -174,7 +177,7 @@ class Registry:
         for known, slot in guest.slots.items():
             if slot.address == address:
                 slot.last_used = now
-                return Learned(known, new=False)
+                return Learned(known, new=False, epoch=slot.epoch)
         displaced = None
         number = self._free_slot(guest)
         if number is None:
@@ -183,8 +186,15 @@ class Registry:
                 return None
             displaced = guest.slots[number].address
         self.version += 1
-        guest.slots[number] = Slot(address, next(self._epochs), now)
-        return Learned(number, new=True, displaced=displaced)
+        epoch = next(self._epochs)
+        guest.slots[number] = Slot(address, epoch, now)
+        return Learned(number, new=True, epoch=epoch, displaced=displaced)
+
+    def has_slot(self, endpoint: Endpoint, learned: Learned) -> bool:
+        """Whether the address that was *learned* still has its slot."""
+        guest = self._guests.get(endpoint)
+        slot = guest.slots.get(learned.slot) if guest else None
+        return slot is not None and slot.epoch == learned.epoch
 
     def rest(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
         """Have those slots rest: another guest had them."""
@@ -275,20 +285,41 @@ class Registry:
         guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
         if guest is None or guest.port.row != port.row or guest.identity is None:
             return False
-        guest.port = port
+        self._claims[guest.endpoint][port.row] = guest.port = port
         guest.identity = replace(guest.identity, project_id=port.project_id, port_name=port.name)
         self._tell({guest.endpoint})
         return True
 
     def _withdraw(self, port: Port) -> set[Endpoint]:
         endpoint = port.endpoint
-        guest = self._guests.get(endpoint) if endpoint is not None else None
-        if endpoint is None or guest is None or guest.port.row != port.row:
+        if endpoint is None:
             return set()
-        del self._guests[endpoint]
-        if guest.slots:
-            self.rest(endpoint, guest.slots)
+        claims = self._claims.get(endpoint, {})
+        claims.pop(port.row, None)
+        if not claims:
+            self._claims.pop(endpoint, None)
+        guest = self._guests.get(endpoint)
+        if guest is None or guest.port.row != port.row:
+            return set()
+        self._leave(guest)
+        if claims:
+            # Another row had claimed the number before, and gave way.
+            self._enter(next(reversed(claims.values())), endpoint)
         return {endpoint}
+
+    def _enter(self, port: Port, endpoint: Endpoint) -> set[Endpoint]:
+        before = self._guests.get(endpoint)
+        if before is not None:
+            self._leave(before)
+        self._guests[endpoint] = _Guest(port, endpoint, self._identify(port))
+        return {endpoint}
+
+    def _leave(self, guest: _Guest) -> None:
+        del self._guests[guest.endpoint]
+        if guest.slots:
+            self.rest(guest.endpoint, guest.slots)
+        for key in [key for key in self._waits if key[0] == guest.endpoint]:
+            del self._waits[key]
 
     def _free_slot(self, guest: _Guest) -> int | None:
         taken, now = self._host_addresses(), self._clock()

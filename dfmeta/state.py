@@ -6,10 +6,10 @@ never a wrong answer.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,15 @@ class StateFile:
             return _read(raw)
         except FileNotFoundError:
             return State()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             LOG.warning("%s cannot be read (%s): starting without a memory", self._path, error)
             return State()
 
@@ -79,15 +87,17 @@ class StateFile:
         text = json.dumps({"version": VERSION, **asdict(state)}, sort_keys=True)
         if text == self._written:
             return
+        # One writer holds the bridge's lock, so that one name for the new file will do.
+        new = self._path.with_suffix(".new")
         try:
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=self._path.parent, delete=False
-            ) as file:
-                file.write(text)
-            os.replace(file.name, self._path)
+            new.touch(mode=0o600)
+            new.write_text(text, encoding="utf-8")
+            new.replace(self._path)
             self._written = text
         except OSError as error:
             LOG.warning("%s cannot be written: %s", self._path, error)
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
 
 
 def _read(raw: dict[str, Any]) -> State:

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 import eventlet
 
 from dfmeta import metrics
-from dfmeta.apps.channel import Pending
 from dfmeta.apps.steward import Steward
 from dfmeta.exceptions import DfmetaError, PacketError
 from dfmeta.flows.service import towards_proxy
 from dfmeta.model import Endpoint
 from dfmeta.packets import Syn, parse_syn
-from dfmeta.registry import Registry
+from dfmeta.registry import Learned, Registry
 
 LOG = logging.getLogger(__name__)
 
@@ -147,22 +146,20 @@ class Learner:
             return
         metrics.PACKET_INS.labels("learned" if learned.new else "known").inc()
         try:
-            pending = self.steward.apply(endpoint)
+            self.steward.apply(endpoint)
         except DfmetaError as error:
             LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)
             return
-        eventlet.spawn_n(self._send_on, endpoint, learned.slot, frame, pending)
+        eventlet.spawn_n(self._send_on, endpoint, learned, frame)
 
-    def _send_on(
-        self, endpoint: Endpoint, slot: int, frame: bytes, pending: Pending | None
-    ) -> None:
+    def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes) -> None:
         try:
-            if pending is not None:
-                pending.wait()
+            self.steward.wait_for(endpoint)
             tap = self.steward.tap
-            if tap is not None and self.registry.identity(endpoint) is not None:
+            # Meanwhile the port may have become another guest's.
+            if tap is not None and self.registry.has_slot(endpoint, learned):
                 channel = self.steward.channel
-                actions = towards_proxy(endpoint, slot, tap=tap)
+                actions = towards_proxy(endpoint, learned.slot, tap=tap)
                 channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
         except DfmetaError as error:
             LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)

@@ -17,9 +17,15 @@ import eventlet
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
-from dfmeta.apps.channel import Channel, Pending
+from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.meters import Meters
-from dfmeta.exceptions import DfmetaError, KeyRangeError
+from dfmeta.exceptions import (
+    DfmetaError,
+    KeyRangeError,
+    NotConnectedError,
+    SwitchError,
+    SwitchTimeoutError,
+)
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, SetField
 from dfmeta.flows.key import parse_key
@@ -32,7 +38,9 @@ from dfmeta.registry import Registry
 LOG = logging.getLogger(__name__)
 
 BATCH = 100
-"""Flow-mods in one bundle of a reconcile; the hub is given up between two."""
+"""Flow-mods in one bundle of a reconcile."""
+RECONCILE_POLL = 0.002
+"""Seconds between two looks at whether a reconcile is through."""
 
 Placed = dict[Any, Flow]
 
@@ -64,20 +72,21 @@ class Steward:
         self._sent: dict[Endpoint, Placed] = {}
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
+        self._refused = 0
         self.on_doubt: Callable[[], None] = lambda: None
         """Called when a part was not confirmed."""
         meters.on_redraw = self.apply
 
     # One endpoint
 
-    def apply(self, endpoint: Endpoint) -> Pending | None:
+    def apply(self, endpoint: Endpoint) -> None:
         """Send what has changed for *endpoint*, without waiting.
 
-        :return: what to wait for; None when there is nothing to send or no connection (then the
-            reconcile that follows the next connection sends it).
+        Nothing is sent before the first reconcile, and without a connection: the reconcile that
+        comes then sends it.
         """
         if not self.channel.connected or self.tap is None or not self._adopted:
-            return None
+            return
         wanted = self._wanted(endpoint, self.tap)
         before = self._sent.get(endpoint, {})
         self._keep(endpoint, wanted)
@@ -89,7 +98,25 @@ class Steward:
             eventlet.spawn_n(self._watch, endpoint, pending)
         if not wanted:
             self.meters.release(self.channel, endpoint)
-        return self._last.get(endpoint)
+
+    def wait_for(self, endpoint: Endpoint, timeout: float = CONFIRM_TIMEOUT) -> None:
+        """Wait until the switch has confirmed the flows of *endpoint*.
+
+        :param timeout: seconds.
+        :raises SwitchError: when it refused them.
+        :raises SwitchTimeoutError: when it has not confirmed them, or a reconcile, in time.
+        :raises NotConnectedError: when the connection was lost meanwhile.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.confirmed:
+            if not self.channel.connected:
+                raise NotConnectedError(bridge=self.channel.bridge)
+            if time.monotonic() >= deadline:
+                raise SwitchTimeoutError(what="a reconcile", seconds=timeout)
+            eventlet.sleep(RECONCILE_POLL)
+        pending = self._last.get(endpoint)
+        if pending is not None:
+            pending.wait(max(0.0, deadline - time.monotonic()))
 
     def _watch(self, endpoint: Endpoint, pending: Pending) -> None:
         try:
@@ -117,7 +144,8 @@ class Steward:
         """Compare a dump with what should be and send the difference.
 
         :return: how many flow-mods it took.
-        :raises SwitchError: when the switch refused a part; the rest of that bundle is not in.
+        :raises DfmetaError: when the switch does not answer. What it refuses is logged, and left
+            out until the next time.
         """
         with self._one_reconcile:
             if self.tap is None or not self.channel.connected:
@@ -163,7 +191,7 @@ class Steward:
 
     def flow_count(self) -> int:
         """How many flows of ours ought to be on the switch."""
-        return len(self._fixed) + sum(map(len, self._sent.values()))
+        return len(self._fixed) + sum(map(len, self._sent.values())) - self._refused
 
     def _dump(self) -> list[Found]:
         dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
@@ -185,17 +213,34 @@ class Steward:
         ]
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
         metrics.FLOW_MODS.labels("add").inc(len(additions))
-        self._commit_all([*removals, *additions])
+        self._commit_all(removals)
+        self._refused = self._commit_all(additions)
         self.meters.keep_only(self.channel, self._sent.keys())
         return len(removals) + len(additions)
 
-    def _commit_all(self, mods: list[Any]) -> None:
-        batches = [
-            self.channel.commit(mods[start : start + BATCH], "the reconciled flows")
-            for start in range(0, len(mods), BATCH)
-        ]
-        for batch in batches:
-            batch.wait()
+    def _commit_all(self, mods: list[Any]) -> int:
+        """Send *mods* in bundles; give back how many of them the switch refused.
+
+        One odd port stops nobody: the mods of a bundle that was refused are sent one by one.
+        """
+        parts = [mods[start : start + BATCH] for start in range(0, len(mods), BATCH)]
+        sent = [(part, self.channel.commit(part, "the reconciled flows")) for part in parts]
+        refused = 0
+        for part, batch in sent:
+            try:
+                batch.wait()
+            except SwitchError:
+                refused += sum(not self._commit_one(mod) for mod in part)
+        return refused
+
+    def _commit_one(self, mod: Any) -> bool:
+        what = f"a flow of table {mod.table_id}, {mod.match}"
+        try:
+            self.channel.commit([mod], what, bundle=False).wait()
+        except SwitchError as error:
+            LOG.warning("%s", error)
+            return False
+        return True
 
     def _adopt(self, found: Iterable[Found]) -> None:
         kept = 0

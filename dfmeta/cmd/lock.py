@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,9 @@ class BridgeLock:
         kind, _, path = ovsdb_connection.partition(":")
         where = str(Path(path).resolve()) if kind == "unix" else path
         self._bridge = bridge
-        self._name = f"dfmeta-agent {where} {bridge}"
+        # Hashed: the kernel takes 107 bytes.
+        name = hashlib.sha256(f"{where} {bridge}".encode(errors="surrogateescape")).hexdigest()
+        self._name = f"dfmeta-agent {name[:32]}"
         self._sock: socket.socket | None = None
 
     def __enter__(self) -> BridgeLock:
@@ -30,7 +33,7 @@ class BridgeLock:
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.bind(f"\0{self._name[:100]}")
+            sock.bind(f"\0{self._name}")
         except OSError as error:
             sock.close()
             raise AlreadyRunningError(bridge=self._bridge, lock=f"@{self._name}") from error

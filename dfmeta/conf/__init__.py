@@ -21,6 +21,13 @@ COMMON = [
 ]
 
 
+class _Options(cfg.ConfigOpts):  # type: ignore[misc]  # oslo.config has no types
+    """oslo.config's, but a wrong value in a file is ours to name, whatever option it is of."""
+
+    def _validate_cli_options(self, namespace: object) -> None:
+        """oslo.config ends the process here, for options that the command line has as well."""
+
+
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Options by group, for oslo-config-generator."""
     return [
@@ -53,29 +60,38 @@ def load(
     :param cli: options that only the command line has.
     :raises ConfigError: for a value, a file or an argument that is wrong.
     """
-    conf = cfg.ConfigOpts()
+    conf = _Options()
     register(conf)
     conf.register_cli_opts(list(cli))
     named = [f"--config-file={file}" for file in files]
     defaults = [file for file in DEFAULT_FILES if _readable(file)]
     try:
         conf([*named, *args], project="dfmeta", prog=prog, default_config_files=defaults)
-    except cfg.ConfigFilesNotFoundError as error:
-        raise ConfigError(
-            option="--config-file",
-            value=", ".join(error.config_files),
-            cause="there is no such file, or it cannot be read",
-            remedy="Name one that exists and that this user may read",
-        ) from error
-    except cfg.ConfigFileParseError as error:
-        raise ConfigError(
-            option="--config-file",
-            value=error.config_file,
-            cause=" ".join(error.msg.split()),
-            remedy="Mend that line: an option is written name = value, in a [group]",
-        ) from error
+    except (cfg.Error, OSError, UnicodeError) as error:
+        raise _unreadable(error, files) from error
     _check(conf)
     return conf
+
+
+def _unreadable(error: Exception, files: Sequence[str]) -> ConfigError:
+    option, value = "--config-file", ", ".join(files)
+    cause = "there is no such file, or it cannot be read"
+    remedy = "Name one that exists and that this user may read"
+    match error:
+        case cfg.ConfigFilesNotFoundError() | cfg.ConfigFilesPermissionDeniedError():
+            value = ", ".join(error.config_files)
+        case cfg.ConfigDirNotFoundError():
+            option, value, cause = "--config-dir", error.config_dir, "there is no such folder"
+        case cfg.ConfigFileParseError():
+            value, cause = error.config_file, " ".join(error.msg.split())
+            remedy = "Mend that line: an option is written name = value, in a [group]"
+        case OSError():
+            value, cause = str(error.filename or value), str(error.strerror)
+        case UnicodeError():
+            cause, remedy = "it is not UTF-8", "Write it anew as plain text"
+        case _:
+            cause = str(error)
+    return ConfigError(option=option, value=value, cause=cause, remedy=remedy)
 
 
 def _check(conf: cfg.ConfigOpts) -> None:

@@ -172,22 +172,27 @@ def check(group: Any) -> None:
             cause="it is one of the kernel's own tables",
             remedy="Give the number of a table that nothing else uses, such as 2",
         )
-    _check_address("host_ip", group.host_ip)
     _check_address("ip", group.ip)
-    port = group.admin_listen.rpartition(":")[2]
-    if not 1 <= int(port) <= 65535:
-        raise ConfigError(
-            option="[df_metadata] admin_listen",
-            value=group.admin_listen,
-            cause=f"{port} is not a TCP port",
-            remedy="Give HOST:PORT, such as 127.0.0.1:9697",
-        )
+    _check_address("host_ip", group.host_ip)
+    for option in ("admin_listen", "openflow_connection", "ovsdb_connection"):
+        _check_port(option, group[option])
     if not str(group.state_path).startswith("/"):
         raise ConfigError(
             option="[df_metadata] state_path",
             value=group.state_path,
             cause="it is not an absolute path",
             remedy="Give a folder's path from / on, such as /var/lib/dfmeta",
+        )
+
+
+def _check_port(option: str, value: str) -> None:
+    port = value.rpartition(":")[2]
+    if port.isdigit() and not 1 <= int(port) <= 65535:
+        raise ConfigError(
+            option=f"[df_metadata] {option}",
+            value=value,
+            cause=f"{port} is not a TCP port",
+            remedy="Give a port from 1 to 65535 after the host",
         )
 
 

@@ -45,7 +45,7 @@ class AdminApplication:
         if request.method not in ("GET", "HEAD"):
             response = webob.exc.HTTPMethodNotAllowed(headers={"Allow": "GET, HEAD"})
         else:
-            response = self._route(request.path_info)
+            response = self._route(environ.get("PATH_INFO", ""))
         return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
 
     def _route(self, path: str) -> webob.Response:
@@ -77,7 +77,8 @@ def serve(address: str, application: AdminApplication) -> Any:
     host = host.strip("[]")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        sock = eventlet.listen((host, int(port)), family=family)
+        # Not shared: eventlet would let a second daemon have the same address.
+        sock = eventlet.listen((host, int(port)), family=family, reuse_port=False)
     except OSError as error:
         raise StartError(
             cause=f"[df_metadata] admin_listen = {address} cannot be listened on: {error.strerror}",

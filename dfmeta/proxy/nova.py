@@ -47,7 +47,10 @@ HOP_BY_HOP = frozenset(
 _OURS = frozenset(
     {"content-type", "content-length", "date", "server", "status", "content-location"}
 )
-_AWAY = (ConnectionError, TimeoutError, httplib2.ServerNotFoundError, http.client.HTTPException)
+_AWAY = (OSError, UnicodeError, httplib2.HttpLib2Error, http.client.HTTPException)
+"""What a host that is away, or speaks nonsense, shows as; a name that IDNA refuses among it."""
+LEAST_PATIENCE = 0.05
+"""Seconds below which another try could not succeed, and would hide why the last one failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class NovaBackend:
             for host in self._order():
                 left = deadline - time.monotonic()
                 patience = min(left, half) if len(self._pools) > 1 else left
-                if left <= 0:
+                if left <= 0 or (error is not None and left < LEAST_PATIENCE):
                     break
                 try:
                     return self._ask(host, request, headers, patience)
@@ -118,7 +121,7 @@ class NovaBackend:
                         raise
                     error = caught
                     self._resting[host] = time.monotonic() + REST
-            if deadline - time.monotonic() <= RETRY_PAUSE:
+            if deadline - time.monotonic() <= RETRY_PAUSE + LEAST_PATIENCE:
                 raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
             eventlet.sleep(RETRY_PAUSE)
 
@@ -138,10 +141,12 @@ class NovaBackend:
             "Accept-Encoding": "identity",
             "User-Agent": "dfmeta",
         }
-        if "accept" in request.headers:
-            headers["Accept"] = request.headers["accept"]
+        accept = request.headers.get("accept", "")
+        if accept.isprintable() and accept:
+            headers["Accept"] = accept
         if request.method == "POST":
-            headers["Content-Type"] = request.headers.get("content-type", "text/plain")
+            kind = request.headers.get("content-type", "")
+            headers["Content-Type"] = kind if kind.isprintable() and kind else "text/plain"
             headers["Content-Length"] = str(len(request.body))
         return headers
 
@@ -166,7 +171,7 @@ class NovaBackend:
         except eventlet.Timeout as error:
             cause = f"{host.authority} has not answered within {patience:.1f} s"
             raise BackendTimeoutError(backend=self.name, cause=cause) from error
-        except (OSError, *_AWAY) as error:
+        except _AWAY as error:
             cause = f"{host.authority}: {type(error).__name__}: {error}"
             if once and not _never_sent(error):
                 raise BackendTimeoutError(backend=self.name, cause=cause) from error
@@ -219,7 +224,8 @@ def _never_sent(error: Exception) -> bool:
 def _answer(response: httplib2.Response, content: bytes, *, head: bool) -> Answer:
     named = {name.strip().lower() for name in response.get("connection", "").split(",")}
     drop = HOP_BY_HOP | _OURS | named
-    headers = [(name, value) for name, value in response.items() if name not in drop]
+    # httplib2 leaves notes to itself there, such as -content-encoding.
+    headers = [(n, v) for n, v in response.items() if n not in drop and not n.startswith("-")]
     if head and "content-length" in response:
         headers.append(("content-length", response["content-length"]))
     return Answer(

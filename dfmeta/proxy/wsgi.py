@@ -98,14 +98,19 @@ class Application:
 
     def _answer(self, environ: dict[str, Any], claim: Claim, method: str) -> Answer:
         path = environ["RAW_PATH_INFO"]
+        headers = _headers(environ)
         if not _PATH.fullmatch(path) or not environ.get("QUERY_STRING", "").isprintable():
             return Answer(400, b"400 Bad Request: not an origin-form request\n")
+        if not all(value.isprintable() for value in headers.values()):
+            # A folded line (RFC 9112, 5.2) could carry another header along.
+            environ[LAST]()
+            return Answer(400, b"400 Bad Request: a header has control characters\n")
         if _ADMIN.fullmatch(path):
             return Answer(404, b"404 Not Found\n")
         allowed = ("GET", "HEAD", "POST") if _PASSWORD.fullmatch(path) else ("GET", "HEAD")
         if method not in allowed:
-            headers = (("Allow", ", ".join(allowed)),)
-            return Answer(405, b"405 Method Not Allowed\n", headers=headers)
+            allow = (("Allow", ", ".join(allowed)),)
+            return Answer(405, b"405 Method Not Allowed\n", headers=allow)
         try:
             body = _body(environ) if method == "POST" else b""
         except (OSError, ValueError) as error:
@@ -119,7 +124,7 @@ class Application:
             method,
             path,
             query=environ.get("QUERY_STRING", ""),
-            headers=_headers(environ),
+            headers=headers,
             body=body,
             guest_ip=str(claim.address.ip),
         )

@@ -1,0 +1,249 @@
+"""Reads a bridge's flows over a short connection of its own, for commands; changes nothing.
+
+It works whether or not the daemon runs. The management socket's backlog is small: a connection
+that is refused or cut is tried again.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from os_ken.ofproto import ofproto_parser
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
+
+from dfmeta.exceptions import SwitchError
+from dfmeta.flows.pipeline import Layout, Stage, is_ours
+from dfmeta.flows.wire import Wire
+from dfmeta.inspect.facts import Foreign, Seen
+
+TIMEOUT = 5.0
+"""Seconds for one try."""
+TRIES = 5
+PAUSE = 0.1
+_HEADER = struct.Struct("!BBHI")
+_NAMED_PORTS = {
+    ofp.OFPP_IN_PORT: "IN_PORT",
+    ofp.OFPP_NORMAL: "NORMAL",
+    ofp.OFPP_FLOOD: "FLOOD",
+    ofp.OFPP_ALL: "ALL",
+    ofp.OFPP_CONTROLLER: "CONTROLLER",
+    ofp.OFPP_LOCAL: "LOCAL",
+}
+_SAME_TABLE = 255
+"""OFPTT_ALL in a resubmit: the table that it stands in (ovs-actions(7))."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A bridge's flows at one moment."""
+
+    ours: tuple[Seen, ...]
+    foreign: tuple[Foreign, ...] | None
+    """Other people's flows in the classification table; None when os-ken cannot read them."""
+
+
+class NoSocketError(SwitchError):
+    """Nobody takes connections on the management socket."""
+
+    sentence = "nobody takes connections on {what}: {cause}"
+
+
+class SilentError(SwitchError):
+    """The socket takes a connection, and nothing comes."""
+
+    sentence = "{what} does not answer within {seconds} s"
+
+
+class NoOpenFlow13Error(SwitchError):
+    """The bridge answers, and does not speak OpenFlow 1.3."""
+
+    sentence = "{what} does not speak OpenFlow 1.3"
+
+
+def read_flows(path: Path, layout: Layout) -> Reading:
+    """Read our flows, and other people's in the classification table.
+
+    :param path: the bridge's management socket.
+    :raises NoOpenFlow13Error: when the bridge speaks other versions only.
+    :raises NoSocketError: when nobody takes a connection there.
+    :raises SwitchError: when the bridge does not answer, or not in time.
+    """
+    return _again(lambda: _read(path, layout), path)
+
+
+def check_socket(path: Path) -> None:
+    """See that somebody accepts connections on *path*.
+
+    :raises NoSocketError: when nobody does.
+    """
+
+    def connect() -> None:
+        with _connected(path):
+            pass
+
+    _again(connect, path)
+
+
+def _again(attempt: Callable[[], T], path: Path) -> T:
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return attempt()
+        except TimeoutError as error:
+            raise SilentError(what=str(path), seconds=TIMEOUT) from error
+        except OSError as error:
+            if isinstance(error, FileNotFoundError | PermissionError) or not tries_left:
+                raise NoSocketError(what=str(path), cause=error.strerror or error) from error
+            time.sleep(PAUSE)
+    raise AssertionError("the last try returns or raises")
+
+
+def _connected(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(TIMEOUT)
+    try:
+        sock.connect(str(path))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _read(path: Path, layout: Layout) -> Reading:
+    wire = Wire(layout)
+    with _connected(path) as sock:
+        _greet(sock, wire, path)
+        ours = _ask(sock, wire, wire.dump())
+        theirs = _ask(sock, wire, _dump_table(wire, layout.number(Stage.CLASSIFY)))
+    if ours is None:
+        raise SwitchError(what="the dump of flows", cause="os-ken cannot read it")
+    found = [one for one in map(wire.found, ours) if one is not None]
+    table = layout.number(Stage.CLASSIFY)
+    return Reading(
+        tuple(
+            Seen(one.flow, one.table, one.priority, one.cookie, one.packets, one.bytes)
+            for one in found
+        ),
+        None
+        if theirs is None
+        else tuple(_foreign(one, table) for one in theirs if not is_ours(one.cookie)),
+    )
+
+
+def _greet(sock: socket.socket, wire: Wire, path: Path) -> None:
+    """Exchange greetings (OpenFlow 1.3.5, 6.3.1); we offer 1.3 alone."""
+    versions = ofp_parser.OFPHelloElemVersionBitmap(versions=[ofp.OFP_VERSION])
+    _send(sock, ofp_parser.OFPHello(wire.datapath, elements=[versions]))
+    version, kind, _data = _receive(sock)
+    if kind == ofp.OFPT_ERROR or version < ofp.OFP_VERSION:
+        raise NoOpenFlow13Error(what=str(path))
+
+
+def _dump_table(wire: Wire, table: int) -> Any:
+    return ofp_parser.OFPFlowStatsRequest(
+        wire.datapath, table_id=table, out_port=ofp.OFPP_ANY, out_group=ofp.OFPG_ANY
+    )
+
+
+def _ask(sock: socket.socket, wire: Wire, request: Any) -> list[Any] | None:
+    """Send a request for flows; None when a part of the answer cannot be read."""
+    _send(sock, request)
+    entries: list[Any] = []
+    readable = True
+    while True:
+        _version, kind, data = _receive(sock)
+        if kind == ofp.OFPT_ERROR:
+            raise _refusal(sock, data)
+        if kind != ofp.OFPT_MULTIPART_REPLY:
+            continue
+        message = _parse(wire, kind, data)
+        readable = readable and message is not None
+        entries.extend(message.body if message is not None else ())
+        (flags,) = struct.unpack_from("!H", data, _HEADER.size + 2)
+        if not flags & ofp.OFPMPF_REPLY_MORE:
+            return entries if readable else None
+
+
+def _refusal(sock: socket.socket, data: bytes) -> SwitchError:
+    """Read an error message; one about the greeting comes late, to the request behind it."""
+    kind, code = struct.unpack_from("!HH", data, _HEADER.size)
+    if kind == ofp.OFPET_HELLO_FAILED:
+        return NoOpenFlow13Error(what=str(sock.getpeername()))
+    return SwitchError(what="the dump of flows", cause=f"error {kind}, {code}")
+
+
+def _send(sock: socket.socket, message: Any) -> None:
+    message.set_xid(1)
+    message.serialize()
+    sock.sendall(message.buf)
+
+
+def _receive(sock: socket.socket) -> tuple[int, int, bytes]:
+    """Read one message: its version, its type, and all of it."""
+    header = _exactly(sock, _HEADER.size)
+    version, kind, length, _xid = _HEADER.unpack(header)
+    return version, kind, header + _exactly(sock, max(length - _HEADER.size, 0))
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = sock.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("the switch closed the connection")
+        data += part
+    return data
+
+
+def _parse(wire: Wire, kind: int, data: bytes) -> Any:
+    return ofproto_parser.msg(wire.datapath, ofp.OFP_VERSION, kind, len(data), 1, data)
+
+
+def _foreign(stats: Any, table: int) -> Foreign:
+    texts, hands_on = [], False
+    for instruction in stats.instructions:
+        if isinstance(instruction, ofp_parser.OFPInstructionGotoTable):
+            texts.append(f"goto_table:{instruction.table_id}")
+        else:
+            actions = getattr(instruction, "actions", [instruction])
+            texts.extend(map(_text, actions))
+            hands_on = hands_on or any(_resubmits_to(one, table) for one in actions)
+    return Foreign(
+        stats.cookie,
+        stats.priority,
+        dict(stats.match.items()),
+        ",".join(texts) or "drop",
+        hands_on,
+    )
+
+
+def _resubmits_to(action: Any, table: int) -> bool:
+    if isinstance(action, ofp_parser.NXActionResubmit):
+        return True
+    to = getattr(action, "table_id", None)
+    return isinstance(action, ofp_parser.NXActionResubmitTable) and to in (table, _SAME_TABLE)
+
+
+def _text(action: Any) -> str:
+    match action:
+        case ofp_parser.OFPActionOutput(port=port):
+            return _NAMED_PORTS.get(port, f"output:{port}")
+        case ofp_parser.NXActionResubmitTable(table_id=table):
+            return f"resubmit(,{table})"
+        case ofp_parser.OFPActionSetField(key=key, value=value):
+            return f"set_field:{value}->{key}"
+        case _:
+            name = type(action).__name__
+            return (
+                name.removeprefix("OFPInstruction")
+                .removeprefix("OFPAction")
+                .removeprefix("NXAction")
+            )
