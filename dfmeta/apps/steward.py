@@ -29,7 +29,7 @@ from dfmeta.exceptions import (
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, SetField
 from dfmeta.flows.key import parse_key
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Found
 from dfmeta.model import Endpoint, GuestAddress
@@ -39,6 +39,8 @@ LOG = logging.getLogger(__name__)
 
 BATCH = 100
 """Flow-mods in one bundle of a reconcile."""
+FIXED = frozenset({Purpose.FROM_TAP, Purpose.SERVICE_DROP, Purpose.REPLY_DROP})
+"""Without these nobody is served: what tap-metadata emits must not go anywhere else."""
 RECONCILE_POLL = 0.002
 """Seconds between two looks at whether a reconcile is through."""
 
@@ -144,8 +146,8 @@ class Steward:
         """Compare a dump with what should be and send the difference.
 
         :return: how many flow-mods it took.
-        :raises DfmetaError: when the switch does not answer. What it refuses is logged, and left
-            out until the next time.
+        :raises DfmetaError: when the switch does not answer, or refuses what every guest's path
+            needs. Another flow that it refuses is logged, and left out until the next time.
         """
         with self._one_reconcile:
             if self.tap is None or not self.channel.connected:
@@ -222,6 +224,8 @@ class Steward:
         """Send *mods* in bundles; give back how many of them the switch refused.
 
         One odd port stops nobody: the mods of a bundle that was refused are sent one by one.
+
+        :raises SwitchError: when it refused what every guest's path needs.
         """
         parts = [mods[start : start + BATCH] for start in range(0, len(mods), BATCH)]
         sent = [(part, self.channel.commit(part, "the reconciled flows")) for part in parts]
@@ -235,9 +239,12 @@ class Steward:
 
     def _commit_one(self, mod: Any) -> bool:
         what = f"a flow of table {mod.table_id}, {mod.match}"
+        mod.xid = None  # the bundle had given it one
         try:
             self.channel.commit([mod], what, bundle=False).wait()
         except SwitchError as error:
+            if purpose_of(mod.cookie) in FIXED:
+                raise
             LOG.warning("%s", error)
             return False
         return True
