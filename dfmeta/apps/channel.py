@@ -9,7 +9,8 @@ an outbox that a thread of its own empties, one write for each batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import eventlet
@@ -36,6 +37,8 @@ class Pending:
         self.xids = frozenset(xids)
         self.entries: list[Any] = []
         """What a multipart request has been answered with."""
+        self.give_up: Callable[[], None] = lambda: None
+        """Called when the time is over: nobody waits for the answer any more."""
         self._error: Exception | None = None
         self._done = Event()
 
@@ -65,6 +68,7 @@ class Pending:
         with eventlet.Timeout(timeout, False):
             self._done.wait()
         if not self._done.ready():
+            self.give_up()
             raise SwitchTimeoutError(what=self.what, seconds=timeout)
         if self._error is not None:
             raise self._error
@@ -145,6 +149,7 @@ class Channel:
         pending = Pending(what, (message.xid for message in mods))
         self._by_xid.update(dict.fromkeys(pending.xids, pending))
         self._ends[barrier.xid] = pending
+        pending.give_up = partial(self._end, barrier.xid)
         self._put([*mods, barrier])
         return pending
 
@@ -153,6 +158,7 @@ class Channel:
         self._number(message)
         pending = Pending(what, (message.xid,))
         self._by_xid[message.xid] = self._ends[message.xid] = pending
+        pending.give_up = partial(self._end, message.xid)
         self._put([message])
         return pending
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import eventlet
 import eventlet.green.socket as green_socket
+import os_ken.base.app_manager  # noqa: F401  # the controller cannot be imported before it
 from os_ken.controller.controller import datapath_connection_factory
 
 LOG = logging.getLogger(__name__)

@@ -66,6 +66,10 @@ class Holds:
         keys = [key for key in self._held if key[0] == endpoint]
         return [self._held.pop(key) for key in keys]
 
+    def endpoints(self) -> set[Endpoint]:
+        """Endpoints that have some."""
+        return {key[0] for key in self._held}
+
     def expire(self, before: float) -> int:
         """Drop those that wait since earlier than *before*; say how many."""
         stale = [key for key, held in self._held.items() if held.since < before]
@@ -95,6 +99,7 @@ class Learner:
         self.hold_timeout = hold_timeout
         self._clock = clock
         registry.subscribe(self.release)
+        steward.on_adopted = self.release_all
 
     def packet_in(self, ofport: int, frame: bytes) -> None:
         """Take a SYN that came in at *ofport*. Never waits.
@@ -110,7 +115,8 @@ class Learner:
         endpoint = Endpoint(ofport, syn.vid)
         if self.registry.port_at(endpoint) is None:
             metrics.PACKET_INS.labels("unknown_port").inc()
-        elif self.registry.identity(endpoint) is None:
+        elif self.registry.identity(endpoint) is None or not self.steward.adopted:
+            # Before the adoption, an address that has a slot already would be given another.
             self._hold(endpoint, syn, frame)
         else:
             self._learn(endpoint, syn, frame)
@@ -119,6 +125,8 @@ class Learner:
         """Let the SYNs of *endpoint* go on if its instance is known now, else keep them."""
         if not len(self.holds) or self.registry.identity(endpoint) is None:
             return
+        if not self.steward.adopted:
+            return
         now = self._clock()
         for held in self.holds.take(endpoint):
             waited = now - held.since
@@ -126,6 +134,11 @@ class Learner:
                 self.registry.note_wait(endpoint, held.syn.source_port, waited)
                 self._learn(endpoint, held.syn, held.frame)
         metrics.HELD_SYNS.set(len(self.holds))
+
+    def release_all(self) -> None:
+        """Let the SYNs go on that came before the first reconcile had adopted what was there."""
+        for endpoint in self.holds.endpoints():
+            self.release(endpoint)
 
     def expire(self) -> None:
         """Forget SYNs that have waited for too long; called every now and then."""

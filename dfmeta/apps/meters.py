@@ -54,6 +54,7 @@ class Meters:
             of them takes for its own.
         :raises DfmetaError: when the switch does not answer.
         """
+        before = dict(self._ids)
         try:
             entries = channel.request(channel.wire.dump_meters(), "the dump of meters").wait()
         except SwitchError as error:
@@ -65,7 +66,9 @@ class Meters:
         rates = {entry.meter_id: _rate(entry) for entry in entries}
         remembered = {Endpoint(ofport): number for ofport, number in self._remembered.items()}
         candidates = used | remembered | self._ids
-        self._ids = {e: n for e, n in candidates.items() if rates.get(n) == SYN_RATE}
+        # A meter that was made while the dump was under way may be missing from it.
+        made = {e: n for e, n in self._ids.items() if before.get(e) != n}
+        self._ids = {e: n for e, n in candidates.items() if rates.get(n) == SYN_RATE} | made
         self._remembered = {}
         self._foreign = set(rates) - set(self._ids.values())
 

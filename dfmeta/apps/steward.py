@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -69,7 +69,9 @@ class Steward:
         self.confirmed = False
         """Whether the switch has confirmed all of it since the connection came up."""
         self._adopts = adopts
-        self._adopted = False
+        self.adopted = False
+        """Whether what an earlier run had left on the switch has been taken over."""
+        self.on_adopted: Callable[[], None] = lambda: None
         self._fixed: Placed = {}
         self._sent: dict[Endpoint, Placed] = {}
         self._last: dict[Endpoint, Pending] = {}
@@ -87,7 +89,7 @@ class Steward:
         Nothing is sent before the first reconcile, and without a connection: the reconcile that
         comes then sends it.
         """
-        if not self.channel.connected or self.tap is None or not self._adopted:
+        if not self.channel.connected or self.tap is None or not self.adopted:
             return
         wanted = self._wanted(endpoint, self.tap)
         before = self._sent.get(endpoint, {})
@@ -154,10 +156,11 @@ class Steward:
                 return 0
             found = self._dump()
             self.meters.learn(self.channel, _meters_of(found))
-            if not self._adopted:
+            if not self.adopted:
                 self._adopt(found)
             count = self._settle(found, self.tap)
             self.confirmed = True
+            self.on_adopted()
             metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
             if count:
                 LOG.info("Reconciled the flows of %s: %d flow-mods", self.channel.bridge, count)
@@ -204,13 +207,17 @@ class Steward:
         self._sent = {}
         for endpoint in self.registry.endpoints():
             self._keep(endpoint, self._wanted(endpoint, tap))
-        wanted = self._fixed | {k: v for placed in self._sent.values() for k, v in placed.items()}
+        wanted: dict[Endpoint | None, Placed] = {None: self._fixed}
+        wanted.update(self._sent.items())
+        places = {place for placed in wanted.values() for place in placed}
         there = {one.flow.place: one.flow for one in found if one.flow is not None}
-        strays = [one for one in found if one.flow is None or one.flow.place not in wanted]
-        removals = [self.channel.wire.remove_found(one) for one in _way_in_first(strays)]
+        strays = [one for one in found if one.flow is None or one.flow.place not in places]
+        wire = self.channel.wire
+        removals = [(None, wire.remove_found(one)) for one in _way_in_first(strays)]
         additions = [
-            self.channel.wire.add(flow)
-            for place, flow in wanted.items()
+            (endpoint, wire.add(flow))
+            for endpoint, placed in wanted.items()
+            for place, flow in placed.items()
             if there.get(place) != flow
         ]
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
@@ -220,21 +227,30 @@ class Steward:
         self.meters.keep_only(self.channel, self._sent.keys())
         return len(removals) + len(additions)
 
-    def _commit_all(self, mods: list[Any]) -> int:
-        """Send *mods* in bundles; give back how many of them the switch refused.
+    def _commit_all(self, mods: Sequence[tuple[Endpoint | None, Any]]) -> int:
+        """Send *mods* in bundles; give back how many of them are not on the switch.
 
-        One odd port stops nobody: the mods of a bundle that was refused are sent one by one.
+        One odd port stops nobody: the mods of a bundle that was refused are sent one by one. What
+        follows a refused one of the same endpoint is left out, so that there is no way in without
+        a way back.
 
         :raises SwitchError: when it refused what every guest's path needs.
         """
         parts = [mods[start : start + BATCH] for start in range(0, len(mods), BATCH)]
-        sent = [(part, self.channel.commit(part, "the reconciled flows")) for part in parts]
+        what = "the reconciled flows"
+        sent = [(part, self.channel.commit([mod for _, mod in part], what)) for part in parts]
+        odd: set[Endpoint] = set()
         refused = 0
         for part, batch in sent:
             try:
                 batch.wait()
-            except SwitchError:
-                refused += sum(not self._commit_one(mod) for mod in part)
+                continue
+            except SwitchError as error:
+                LOG.info("%s; sending them one by one", error)
+            for endpoint, mod in part:
+                if endpoint in odd or not self._commit_one(mod):
+                    refused += 1
+                    odd |= {endpoint} if endpoint is not None else set()
         return refused
 
     def _commit_one(self, mod: Any) -> bool:
@@ -256,7 +272,7 @@ class Steward:
                 kept += self.registry.adopt(endpoint, number, address, time.monotonic())
             else:
                 self.registry.rest(endpoint, [number])
-        self._adopted = True
+        self.adopted = True
         if kept:
             LOG.info("Kept %d addresses of guests that were served before", kept)
 

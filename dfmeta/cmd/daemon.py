@@ -37,10 +37,10 @@ from dfmeta.state import Holder, StateFile
 LOG = logging.getLogger("dfmeta.agent")
 
 PROG = "dfmeta-agent"
-GRACE = 4.0
-"""Seconds that requests have to be answered after SIGTERM."""
+GRACE = 3.8
+"""Seconds from SIGTERM until requests that are still held are closed; 4 are promised."""
 POLL = 0.05
-TICK = 0.2
+TICK = 0.1
 SAVE = 1.0
 """Seconds between two savings of the state at least."""
 CLI = (
@@ -113,6 +113,7 @@ class Daemon:
         self._application: Application | None = None
         self.server: GuestServer | None = None
         self._ending = False
+        self._ended_at = time.monotonic()
         self._reload = False
 
     def run(self) -> int:
@@ -211,7 +212,7 @@ class Daemon:
         LOG.info("dfmeta-agent ends")
         notify(os.environ, "STOPPING=1")
         if self.server is not None:
-            self.server.stop(GRACE)
+            self.server.stop(max(0.0, GRACE - (time.monotonic() - self._ended_at)))
         self._save(now=True)
         self.watcher.stop()
 
@@ -324,6 +325,8 @@ class Daemon:
     # Signals and listings
 
     def _end(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._ending:
+            self._ended_at = time.monotonic()
         self._ending = True
 
     def _ask_reload(self, _number: int, _frame: FrameType | None) -> None:

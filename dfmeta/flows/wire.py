@@ -39,8 +39,6 @@ from dfmeta.flows.pipeline import (
 WHOLE_PACKET = 0xFFFF
 NX_EXPERIMENTER = 0x2320
 NXT_SET_CONTROLLER_ID = 20
-METER_BURST_PACKETS = 1
-"""Lowest burst that Open vSwitch takes; the rate is what counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +264,11 @@ class Wire:
         )
 
     def _meter(self, command: int, meter: int, rate: int) -> Any:
-        bands = [ofp_parser.OFPMeterBandDrop(rate, METER_BURST_PACKETS)] if rate else []
+        # A burst of less than a second's packets drops the second of two SYNs that come at once.
+        bands = [ofp_parser.OFPMeterBandDrop(rate, rate)] if rate else []
+        flags = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST
         return ofp_parser.OFPMeterMod(
-            self.datapath, command=command, flags=ofp.OFPMF_PKTPS, meter_id=meter, bands=bands
+            self.datapath, command=command, flags=flags, meter_id=meter, bands=bands
         )
 
     def _bundle_control(self, bundle_id: int, kind: int, flags: int) -> Any:

@@ -42,6 +42,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """ovsdbapp's transactions look at cur_cfg and next_cfg; without them each logs an error."""
 RECONNECT_PAUSE = 0.2
 TRANSACTION_TIMEOUT = 10.0
+JOIN_TIMEOUT = 0.3
+"""Seconds that the thread is waited for at the end; it is a daemon's and holds nothing."""
 TAP_MAC = "02:64:66:6d:65:fe"
 """The same on every host, so that a guest that migrates keeps a valid neighbour entry."""
 TAP_TAG = 4095
@@ -129,6 +131,7 @@ class _Job:
     def __init__(self, build: Callable[[Any, Any], None]) -> None:
         self.build = build
         self.done = _threading.Event()
+        self.given_up = False
         self.error: Exception | None = None
 
 
@@ -169,7 +172,8 @@ class OvsdbWatcher:
         """End the thread; nothing is delivered any more."""
         self._stopping = True
         _poke(self._to_thread[1])
-        self._thread.join(2)
+        if self._thread.is_alive():
+            self._thread.join(JOIN_TIMEOUT)
 
     def ensure_tap(self) -> None:
         """Make tap-metadata a port of the bridge that nothing is flooded to.
@@ -197,6 +201,7 @@ class OvsdbWatcher:
             while not job.done.is_set():
                 eventlet.sleep(0.01)
         if not job.done.is_set():
+            job.given_up = True
             raise OvsdbError(connection=self.remote, cause="no answer to a transaction")
         if job.error is not None:
             raise OvsdbError(connection=self.remote, cause=job.error) from job.error
@@ -221,7 +226,8 @@ class OvsdbWatcher:
                     LOG.debug("OVSDB thread", exc_info=True)
                 said = str(error)
             self._tell(Update(connected=False))
-            _time.sleep(RECONNECT_PAUSE)
+            if not self._stopping:
+                _time.sleep(RECONNECT_PAUSE)
 
     def _serve_connection(self) -> None:
         helper = idlutils.get_schema_helper(self.remote, "Open_vSwitch")
@@ -250,7 +256,9 @@ class OvsdbWatcher:
         elif idl._session.is_connected() is False and self._last and self._last.connected:
             self._tell(Update(connected=False))
         if self._jobs and idl.has_ever_connected():
-            self._do(api, self._jobs.popleft())
+            job = self._jobs.popleft()
+            if not job.given_up:
+                self._do(api, job)
             return
         idl.wait(poller)
         poller.fd_wait(self._to_thread[0], POLLIN)

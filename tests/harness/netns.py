@@ -199,15 +199,17 @@ class Namespace:
         """Pids of everything that runs inside."""
         return _processes(self.name)
 
-    def open_socket(self) -> socket.socket:
-        """A TCP socket of this namespace for a program that is outside of it."""
+    def open_socket(
+        self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM
+    ) -> socket.socket:
+        """A socket (TCP, unless told otherwise) of this namespace for a program outside of it."""
         with (
             open("/proc/thread-self/ns/net", "rb") as here,
             open(_RUN / self.name, "rb") as there,
         ):
             _setns(there.fileno())
             try:
-                return socket.socket()
+                return socket.socket(family, kind)
             finally:
                 _setns(here.fileno())
 

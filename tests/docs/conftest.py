@@ -1,0 +1,14 @@
+"""Lets a library's warning pass that comes with the first import of the daemon."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+os.environ["OSKEN_HUB_TYPE"] = "eventlet"
+
+with warnings.catch_warnings():
+    # eventlet announces its own retirement; WebOb 1.8 imports cgi. See tests/unit/conftest.py.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import eventlet  # noqa: F401
+    import webob  # noqa: F401

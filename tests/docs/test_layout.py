@@ -1,0 +1,206 @@
+"""The rules of DESIGN.md, "Layout", should hold in every module, by the import statements."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dfmeta import conf
+from dfmeta.cmd import daemon
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
+BASE = {"model", "exceptions"}
+PURE = BASE | {"flows", "packets", "registry", "devices"}
+# What a part may import of dfmeta, besides itself. `cmd` ties all together and may all.
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": set(),
+    "model": set(),
+    "exceptions": set(),
+    "packets": BASE,
+    "flows": BASE,
+    "registry": BASE | {"flows"},
+    "devices": BASE,
+    "store": BASE | {"devices", "metrics"},
+    "metrics": {"exceptions"},
+    "health": {"exceptions"},
+    "state": {"exceptions"},
+    "conf": BASE | {"flows"},
+    "inspect": PURE,
+    "proxy": PURE | {"store", "metrics", "health", "inspect"},
+    "apps": PURE | {"metrics", "health", "inspect"},
+    "ports": PURE | {"metrics", "health", "inspect"},
+    "host": PURE | {"metrics", "health", "inspect"},
+    "guest": set(),
+}
+# Libraries that only some parts may know.
+ONLY_IN: dict[str, set[str]] = {
+    "os_ken": {"flows", "packets", "apps"},
+    "ovsdbapp": {"ports"},
+    "ovs": {"ports"},
+    "pyroute2": {"host"},
+    "oslo_config": {"conf", "cmd"},
+    "sqlalchemy": {"store"},
+    "alembic": {"store"},
+    "httplib2": {"proxy", "store", "ports", "cmd"},
+}
+# What has no place where nothing may wait, look at a clock or open a socket.
+NOT_IN_FLOWS = {"eventlet", "socket", "time", "random", "os", "logging", "subprocess", "datetime"}
+TABLE_NUMBERS = {200, 201}
+
+
+def part(path: Path) -> str:
+    """The part of dfmeta that a module belongs to: a package, or a module at the top."""
+    first = path.relative_to(ROOT / "dfmeta").parts[0]
+    return first.removesuffix(".py")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names of what a module imports, wherever in it the statement stands."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def of_dfmeta(path: Path) -> set[str]:
+    """Parts of dfmeta that a module imports, its own left out."""
+    found = {one.split(".")[1] for one in imports(path) if one.startswith("dfmeta.")}
+    return found - {part(path)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_imports_point_one_way(path: Path) -> None:
+    if part(path) == "cmd":
+        return
+    assert part(path) in MAY_IMPORT, "a new part: say above what it may import"
+    stray = of_dfmeta(path) - MAY_IMPORT[part(path)]
+    assert not stray, f"{name(path)} may not import {stray}"
+
+
+def test_only_the_registry_module_and_what_is_below_it_know_keys() -> None:
+    registry = ROOT / "dfmeta" / "registry.py"
+    assert {one for one in imports(registry) if one.startswith("dfmeta.flows")} == {
+        f"dfmeta.flows.key.{one}" for one in ("SLOTS", "key_of", "parse_key")
+    }
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_libraries_are_confined(path: Path) -> None:
+    for library in {one.split(".")[0] for one in imports(path)} & ONLY_IN.keys():
+        assert part(path) in ONLY_IN[library], f"{name(path)} imports {library}"
+
+
+def test_the_proxy_and_the_store_run_without_os_ken() -> None:
+    wanted = [path for path in MODULES if part(path) in ("proxy", "store")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in wanted]
+    # Migrations run inside Alembic alone.
+    names = [one.removesuffix(".__init__") for one in names if ".migrations." not in one]
+    program = (
+        f"import importlib, sys\nfor one in {names!r}: importlib.import_module(one)\n"
+        "print([one for one in sys.modules if one.partition('.')[0] in"
+        " ('os_ken', 'ovs', 'ovsdbapp', 'pyroute2')])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("path", [one for one in MODULES if part(one) == "flows"], ids=name)
+def test_the_pipeline_is_pure(path: Path) -> None:
+    assert not {one.split(".")[0] for one in imports(path)} & NOT_IN_FLOWS
+
+
+@pytest.mark.parametrize(
+    "path", [one for one in MODULES if part(one) in ("model", "exceptions", "inspect")], ids=name
+)
+def test_values_need_no_third_party(path: Path) -> None:
+    known = sys.stdlib_module_names | {"dfmeta"}
+    assert {one.split(".")[0] for one in imports(path)} <= known
+
+
+def test_a_guests_program_needs_nothing_but_python() -> None:
+    for path in (one for one in MODULES if part(one) == "guest"):
+        stray = {one.split(".")[0] for one in imports(path)} - sys.stdlib_module_names
+        assert not stray, f"{name(path)} imports {stray}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_no_table_has_a_number_outside_the_pipeline(path: Path) -> None:
+    if part(path) not in ("flows", "apps", "registry", "inspect") or path.stem == "pipeline":
+        return
+    lines = [
+        node.lineno
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and node.value in TABLE_NUMBERS
+    ]
+    assert not lines, f"{name(path)}, lines {lines}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_module_is_not_longer_than_it_may_be(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+
+
+def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Public functions, classes and methods under *node*, by dotted name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if child.name.startswith("_"):
+                continue
+            yield prefix + child.name, child
+            if isinstance(child, ast.ClassDef):
+                yield from public(child, f"{prefix}{child.name}.")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_every_public_name_has_a_docstring(path: Path) -> None:
+    module = tree(path)
+    assert not module.body or ast.get_docstring(module), f"{name(path)} itself"
+    bare = [
+        dotted
+        for dotted, node in public(module)
+        if not ast.get_docstring(node)  # type: ignore[arg-type]
+    ]
+    assert not bare, f"{name(path)}: {', '.join(bare)}"
+
+
+OPTIONS = [(group or "DEFAULT", one) for group, options in conf.list_opts() for one in options]
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [*OPTIONS, *(("command line", one) for one in daemon.CLI)],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_every_option_says_what_it_does(group: str, option: object) -> None:
+    text = getattr(option, "help", None)
+    assert text, f"[{group}] {option} has no help"
+    assert text.endswith("."), f"[{group}] {option}"
+    assert text == " ".join(text.split()), f"[{group}] {option}: doubled blanks"
+
+
+def test_every_group_says_what_it_is_for() -> None:
+    for group in (conf.agent.GROUP, conf.store.GROUP):
+        assert group.title
+        assert group.help.endswith(".")

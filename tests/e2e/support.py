@@ -1,0 +1,235 @@
+"""What the tests of this tier share: records, captures, connections to the millisecond."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from tests.harness.agent import Agent
+from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
+from tests.harness.netns import Namespace
+from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.nova_tree import Instance
+
+META_DATA = "/openstack/latest/meta_data.json"
+PROJECT = "5f705ae0b9a94e0c8f0a1d9d5d3b3b1c"
+TWIN_MAC = "fa:16:3e:00:aa:aa"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHdlYi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u key-1"
+NOVA_OPTIONS = {
+    "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
+    "df_metadata": {"backend": "nova"},
+}
+PROMPT = 0.9
+"""Seconds: below the first retransmission of a SYN or a SYN-ACK (1 s)."""
+
+_ETH_P_ALL = 0x0003
+_SO_TIMESTAMPNS = 35
+_SO_RCVBUFFORCE = 33
+_SYN, _RST, _ACK = 0x02, 0x04, 0x10
+
+
+def project_ids(name: str, **values: Any) -> Ids:
+    """Ids with a project, as dfmeta needs them for Nova."""
+    return Ids(
+        iface_id=uuid_of(f"port {name}"),
+        vm_uuid=uuid_of(f"instance {name}"),
+        project_id=PROJECT,
+        **values,
+    )
+
+
+def put(agent: Agent, guest: Guest, *options: str, hostname: str = "") -> str:
+    """A record in the store; its host name."""
+    hostname = hostname or f"{guest.name}.example.org"
+    agent.ctl("store", "put", guest.instance_id, "--hostname", hostname, *options)
+    return hostname
+
+
+def put_nova(nova: RecordingNova, guest: Guest, **values: Any) -> Instance:
+    """An instance at Nova."""
+    return nova.put(
+        Instance(
+            instance_id=guest.instance_id,
+            project_id=guest.ids.project_id,
+            **{"hostname": guest.name, **values},
+        )
+    )
+
+
+def uuid_in(body: bytes) -> str:
+    """Whose meta_data.json that is."""
+    return str(json.loads(body)["uuid"])
+
+
+def asks_own(guest: Guest, *, source: str = "") -> None:
+    """The guest asks once and gets its own document."""
+    reply = guest.curl(META_DATA, source=source)
+    assert reply.status == 200, reply
+    assert uuid_in(reply.body) == guest.instance_id
+
+
+def flows_of(guest_ofport: int, flows: list[str]) -> list[str]:
+    """Flows that enter at that port."""
+    return [
+        flow
+        for flow in flows
+        if f"in_port={guest_ofport}," in flow.replace(" actions", ", actions")
+    ]
+
+
+def log_time(agent: Agent, text: str) -> float:
+    """When the daemon last logged a line with that text, seconds of the clock."""
+    lines = [line for line in agent.log().splitlines() if text in line]
+    stamp = " ".join(lines[-1].split()[:2])
+    return datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A TCP segment that was seen."""
+
+    time: float
+    source: str
+    destination: str
+    source_port: int
+    destination_port: int
+    flags: int
+    source_mac: str
+
+    @property
+    def is_syn(self) -> bool:
+        """A first SYN, ECN or not."""
+        return self.flags & (_SYN | _ACK) == _SYN
+
+    @property
+    def is_syn_ack(self) -> bool:
+        """The answer to one."""
+        return self.flags & (_SYN | _ACK) == _SYN | _ACK
+
+    @property
+    def is_reset(self) -> bool:
+        """RST."""
+        return bool(self.flags & _RST)
+
+
+class Capture:
+    """Every frame on a device from now on, both directions; a context manager."""
+
+    def __init__(self, namespace: Namespace, device: str) -> None:
+        self._socket = namespace.open_socket(socket.AF_PACKET, socket.SOCK_RAW)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 23)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._socket.bind((device, _ETH_P_ALL))
+        self._socket.setblocking(False)
+        self._frames: list[tuple[float, bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def frames(self) -> list[tuple[float, bytes]]:
+        """All so far, with the kernel's time (of the clock)."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data, extra, _, _ = self._socket.recvmsg(65536, 256)
+                seconds, nanoseconds = struct.unpack("ll", extra[0][2][:16])
+                self._frames.append((seconds + nanoseconds / 1e9, data))
+        return list(self._frames)
+
+    def segments(self) -> list[Segment]:
+        """The TCP segments among them."""
+        return [one for when, data in self.frames() if (one := _segment(when, data)) is not None]
+
+    def syns(self) -> list[Segment]:
+        """SYNs towards the service."""
+        return [one for one in self.segments() if one.is_syn and one.destination == METADATA_IP]
+
+
+def _segment(when: float, data: bytes) -> Segment | None:
+    if data[12:14] != b"\x08\x00" or data[23] != socket.IPPROTO_TCP:
+        return None
+    start = 14 + (data[14] & 15) * 4
+    source_port, destination_port = struct.unpack("!HH", data[start : start + 4])
+    return Segment(
+        time=when,
+        source=socket.inet_ntoa(data[26:30]),
+        destination=socket.inet_ntoa(data[30:34]),
+        source_port=source_port,
+        destination_port=destination_port,
+        flags=data[start + 13],
+        source_mac=data[6:12].hex(":"),
+    )
+
+
+class Attempt:
+    """A connection that a guest starts now; ``source`` is one of its addresses.
+
+    A context manager that gives it up.
+    """
+
+    def __init__(self, guest: Guest, source: str = "", *, port: int = 80) -> None:
+        self._socket = guest.namespace.open_socket()
+        self._socket.setblocking(False)
+        self._socket.bind((source, 0))
+        self.started = time.time()
+        self._start = time.monotonic()
+        self.error = self._socket.connect_ex((METADATA_IP, port))
+        self.source, self.port = self._socket.getsockname()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def connected_after(self, timeout: float) -> float | None:
+        """Seconds from the start until it was open; None: not within ``timeout``, or refused."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLOUT)
+        left = self._start + timeout - time.monotonic()
+        if not poller.poll(max(left, 0) * 1000):
+            return None
+        if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            return None
+        return time.monotonic() - self._start
+
+    def close(self) -> None:
+        """Give it up."""
+        self._socket.close()
+
+
+@contextlib.contextmanager
+def open_connection(guest: Guest, *, timeout: float = 10) -> Iterator[socket.socket]:
+    """A connection of the guest's to the service, for requests written by hand."""
+    with guest.namespace.connect(METADATA_IP, 80, timeout=timeout) as connection:
+        yield connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            data += piece
+    return data

@@ -1,0 +1,228 @@
+"""Whatever addresses a guest has, and however it routes: it is served, and its answers find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.support import (
+    NOVA_OPTIONS,
+    TWIN_MAC,
+    Attempt,
+    Capture,
+    asks_own,
+    project_ids,
+    put_nova,
+)
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import Guest, Route
+from tests.harness.nova import RecordingNova
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+
+LOCAL_IPV4 = "/latest/meta-data/local-ipv4"
+"""The recording Nova answers it with X-Forwarded-For."""
+ECE_CWR = 0xC0
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[OpenvSwitch]:
+    with OpenvSwitch() as switch:
+        yield switch
+
+
+@pytest.fixture(scope="module")
+def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
+    with RecordingNova(host.namespace) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def agent(host: OpenvSwitch, nova: RecordingNova) -> Iterator[Agent]:
+    with Agent(host, NOVA_OPTIONS) as daemon:
+        yield daemon.start()
+        daemon.stop()
+
+
+@pytest.fixture
+def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
+    one = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, one)
+    return one
+
+
+def packet_ins(agent: Agent) -> float:
+    return agent.metric("dfmeta_packet_ins_total")
+
+
+def slots(agent: Agent, guest: Guest) -> dict[int, str]:
+    rows: list[dict[str, Any]] = agent.admin("/ports").json()
+    (row,) = [row for row in rows if row["port"] == guest.port]
+    return {one["slot"]: one["ip"] for one in row["addresses"]}
+
+
+def asks_from(guest: Guest, source: str) -> None:
+    reply = guest.curl(LOCAL_IPV4, source=source)
+    assert (reply.status, reply.text) == (200, source), reply
+
+
+def test_two_addresses_of_a_port_in_turn_and_at_once_have_a_slot_each(
+    agent: Agent, guest: Guest
+) -> None:
+    other = "10.0.0.77"
+    guest.add_address(f"{other}/24")
+    before = packet_ins(agent)
+    for source in (guest.ip, other, guest.ip, other):
+        asks_from(guest, source)
+    assert slots(agent, guest) == {0: guest.ip, 1: other}
+    batches = {s: guest.start_many(40, 20, path=LOCAL_IPV4, source=s) for s in (guest.ip, other)}
+    for source, batch in batches.items():
+        samples = batch.samples()
+        assert [sample.error for sample in samples if sample.error] == []
+        assert {(sample.status, sample.body.decode()) for sample in samples} == {(200, source)}
+    assert packet_ins(agent) - before == 2
+
+
+def test_two_addresses_of_a_port_may_use_one_source_port(agent: Agent, guest: Guest) -> None:
+    guest.add_address("10.0.0.77/24")
+    for source in (guest.ip, "10.0.0.77"):
+        reply = guest.curl(LOCAL_IPV4, "--local-port", "40000", source=source)
+        assert (reply.status, reply.text, reply.port) == (200, source, 40000)
+
+
+def test_seven_addresses_of_a_port_at_once_are_all_served(agent: Agent, guest: Guest) -> None:
+    addresses = [f"10.0.0.{number}" for number in range(101, 108)]
+    for address in addresses:
+        guest.add_address(f"{address}/24")
+    before = packet_ins(agent)
+    batches = {s: guest.start_many(4, 1, path=LOCAL_IPV4, source=s) for s in addresses}
+    for source, batch in batches.items():
+        results = [(sample.status, sample.body.decode()) for sample in batch.samples()]
+        assert results == [(200, source)] * 4
+    assert set(slots(agent, guest)) == {0, 1, 2, 3, 4, 5, 7}
+    assert set(slots(agent, guest).values()) == set(addresses)
+    assert packet_ins(agent) - before == 7
+
+
+def test_an_eighth_address_takes_the_place_of_the_longest_idle(agent: Agent, guest: Guest) -> None:
+    addresses = [f"10.0.0.{number}" for number in range(101, 109)]
+    for address in addresses:
+        guest.add_address(f"{address}/24")
+    for address in addresses[:7]:
+        asks_from(guest, address)
+    asks_from(guest, addresses[0])
+    asks_from(guest, addresses[7])
+    assert set(slots(agent, guest).values()) == set(addresses) - {addresses[1]}
+    asks_from(guest, addresses[1])
+    assert set(slots(agent, guest).values()) == set(addresses) - {addresses[2]}
+    for address in addresses:
+        asks_from(guest, address)
+
+
+def test_an_address_with_an_open_connection_keeps_its_place(agent: Agent, guest: Guest) -> None:
+    addresses = [f"10.0.0.{number}" for number in range(101, 109)]
+    for address in addresses:
+        guest.add_address(f"{address}/24")
+    attempt = Attempt(guest, addresses[0])
+    assert attempt.connected_after(5) is not None
+    for address in addresses[1:]:
+        asks_from(guest, address)
+    assert set(slots(agent, guest).values()) == set(addresses) - {addresses[1]}
+    attempt.close()
+
+
+def test_a_change_of_ip_is_served_with_the_first_syn_after_it(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    asks_from(guest, guest.ip)
+    before = packet_ins(agent)
+    guest.set_address("10.9.9.9/24")
+    with Capture(host.namespace, guest.port) as capture:
+        asks_from(guest, "10.9.9.9")
+        assert len(capture.syns()) == 1
+    assert packet_ins(agent) - before == 1
+    assert sorted(slots(agent, guest).values()) == ["10.0.0.5", "10.9.9.9"]
+
+
+def test_a_change_of_mac_is_served_with_the_first_syn_after_it(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    asks_from(guest, guest.ip)
+    former, before = guest.mac, packet_ins(agent)
+    guest.set_mac("fa:16:3e:99:99:99")
+    with Capture(host.namespace, guest.port) as capture:
+        asks_from(guest, guest.ip)
+        (syn,) = capture.syns()
+        assert syn.source_mac == guest.mac
+    assert packet_ins(agent) - before == 1
+    guest.set_mac(former)
+    asks_from(guest, guest.ip)
+    assert packet_ins(agent) - before == 1
+
+
+@pytest.mark.parametrize(
+    ("route", "address"),
+    [
+        ("on-link", "10.0.0.5/24"),
+        ("on-link-host", "10.0.0.5/24"),
+        ("gateway", "10.0.0.5/24"),
+        ("host-route", "10.0.0.5/24"),
+        ("link-local", "169.254.7.7/16"),
+    ],
+)
+def test_a_guest_is_served_however_it_routes(
+    host: OpenvSwitch,
+    agent: Agent,
+    nova: RecordingNova,
+    make_guest: MakeGuest,
+    route: Route,
+    address: str,
+) -> None:
+    guest = make_guest(address=address, route=route, ids=project_ids(route))
+    put_nova(nova, guest)
+    before = packet_ins(agent)
+    with Capture(host.namespace, guest.port) as capture:
+        for _ in range(3):
+            asks_own(guest)
+        assert len(capture.syns()) == 3
+    assert packet_ins(agent) - before == 1
+
+
+def test_an_ecn_guest_is_served_with_its_first_syn(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    guest.namespace.sysctl(**{"net.ipv4.tcp_ecn": 1})
+    with Capture(host.namespace, guest.port) as capture:
+        asks_own(guest)
+        (syn,) = capture.syns()
+    assert syn.flags & ECE_CWR == ECE_CWR
+
+
+def test_guests_of_all_routes_with_one_mac_are_told_apart(
+    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    routes: tuple[Route, ...] = ("on-link", "gateway", "host-route")
+    guests = [make_guest(r, route=r, mac=TWIN_MAC, ids=project_ids(f"twin {r}")) for r in routes]
+    for guest in guests:
+        put_nova(nova, guest)
+    batches = [guest.start_many(20, 10) for guest in guests]
+    for guest, batch in zip(guests, batches, strict=True):
+        bodies = {sample.body for sample in batch.samples()}
+        assert len(bodies) == 1
+        assert guest.instance_id.encode() in bodies.pop()
+
+
+def test_a_port_that_gets_another_number_is_served_there(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    asks_own(guest)
+    number = guest.ofport
+    guest.del_port()
+    guest.plug(ofport_request=number + 50)
+    assert guest.ofport == number + 50
+    asks_own(guest)
+    wait_for(lambda: slots(agent, guest) == {0: guest.ip}, 5, "the address at the new number")
+    assert not [flow for flow in host.flows() if f"in_port={number}," in flow]

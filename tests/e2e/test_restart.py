@@ -1,0 +1,337 @@
+"""A start on top of what an earlier one has left, a second daemon, and --cleanup."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest, uuid_of
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+
+_DURATION = re.compile(r"duration=([0-9.]+)s")
+_PACKETS = re.compile(r"n_packets=(\d+)")
+_COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
+FOREIGN = "cookie=0x77,table=0,priority=250,udp,nw_dst=192.0.2.1,actions=drop"
+
+
+def listed(host: OpenvSwitch) -> dict[str, tuple[float, int]]:
+    """Flow without its counters → duration and packets."""
+    found = {}
+    for flow in host.flows():
+        duration, packets = _DURATION.search(flow), _PACKETS.search(flow)
+        assert duration is not None
+        assert packets is not None
+        found[_COUNTERS.sub("", flow)] = (float(duration[1]), int(packets[1]))
+    return found
+
+
+def proxy_port(agent: Agent) -> int:
+    return int(re.findall(r"on tap-metadata port (\d+)", agent.log())[-1])
+
+
+@pytest.fixture
+def agent(make_agent: MakeAgent) -> Agent:
+    return make_agent()
+
+
+@pytest.fixture
+def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
+    one = make_guest("one", route="gateway")
+    put(agent, one)
+    asks_own(one)
+    return one
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
+    host: OpenvSwitch, agent: Agent, guest: Guest, how: str
+) -> None:
+    memory = agent.state_path / "state.json"
+    wait_for(lambda: guest.instance_id in memory.read_text(), 5, "the daemon's memory")
+    before = listed(host)
+    if how == "stop":
+        agent.stop()
+    else:
+        agent.kill()
+    agent.start()
+    after = listed(host)
+    assert after.keys() == before.keys()
+    for flow, (duration, packets) in after.items():
+        assert duration > before[flow][0], f"put in anew: {flow}"
+        assert packets >= before[flow][1], f"counts anew: {flow}"
+    assert agent.metric("dfmeta_flow_mods_total") == 0
+    assert "Kept 1 addresses" in agent.log()
+    with Capture(host.namespace, guest.port) as capture:
+        asks_own(guest)
+        assert len(capture.syns()) == 1
+    assert agent.metric("dfmeta_packet_ins_total") == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_guests_that_keep_asking_over_a_restart_are_all_answered_with_their_own(
+    agent: Agent, guest: Guest, make_guest: MakeGuest, how: str
+) -> None:
+    twin = make_guest("twin", route="gateway", mac=guest.mac)
+    put(agent, twin)
+    both = (guest, twin)
+    for one in both:
+        asks_own(one)
+    batches = {one: one.start_many(400, 2, timeout=10) for one in both}
+    if how == "stop":
+        agent.stop()
+    else:
+        agent.kill()
+    agent.start()
+    for one in both:
+        asks_own(one)
+    for one, batch in batches.items():
+        samples = batch.samples()
+        assert {(s.status, uuid_in(s.body)) for s in samples if s.status} == {
+            (200, one.instance_id)
+        }
+        errors = [sample.error for sample in samples if not sample.status]
+        # What was being answered when the process was killed breaks off, and nothing else.
+        assert len(errors) <= (2 if how == "kill" else 0), errors
+        assert not any("refused" in error for error in errors)
+
+
+def test_an_idle_connection_of_before_cannot_ask_after_a_restart(
+    agent: Agent, guest: Guest
+) -> None:
+    """What the kernel still has of it is reset; the guest's next connection is served."""
+    attempt = Attempt(guest)
+    assert attempt.connected_after(5) is not None
+    agent.kill()
+    agent.start()
+    attempt.close()
+    asks_own(guest)
+
+
+def test_an_instance_that_changed_while_nobody_looked_gets_its_own(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    agent.stop()
+    before = listed(host)
+    guest.set_external_ids(vm_uuid=uuid_of("next"))
+    agent.start()
+    agent.ctl("store", "put", uuid_of("next"), "--hostname", "next")
+    addresses = [flow for flow in before if "table=200" in flow and "dl_src" in flow]
+    assert [flow for flow in addresses if flow in listed(host)] == []
+    reply = guest.curl(META_DATA)
+    assert uuid_in(reply.body) == uuid_of("next")
+    assert agent.metric("dfmeta_packet_ins_total", outcome="learned") == 1
+
+
+def test_a_port_that_went_while_nobody_looked_has_no_flows(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    number = guest.ofport
+    agent.stop()
+    guest.del_port()
+    agent.start()
+    assert [flow for flow in listed(host) if f"in_port={number}," in flow] == []
+    assert [flow for flow in listed(host) if f"output:{number}" in flow] == []
+    assert "meter=" not in host.ofctl("dump-meters", BRIDGE)
+
+
+def test_an_ephemeral_port_is_remembered(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
+    agent = make_agent({"df_metadata": {"port": 0}})
+    first = proxy_port(agent)
+    guest = make_guest()
+    put(agent, guest)
+    asks_own(guest)
+    agent.restart()
+    assert proxy_port(agent) == first
+    agent.kill()
+    agent.start()
+    assert proxy_port(agent) == first
+    asks_own(guest)
+    assert agent.metric("dfmeta_packet_ins_total") == 0
+
+
+def test_a_remembered_port_that_is_taken_gives_way_to_another(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent({"df_metadata": {"port": 0}})
+    guest = make_guest()
+    put(agent, guest)
+    first = proxy_port(agent)
+    agent.stop()
+    # The listener outlives the daemon, so that nobody can take its port; now it is let go.
+    assert agent.run("--cleanup").returncode == 0
+    with host.namespace.open_socket() as taken:
+        taken.bind(("0.0.0.0", first))
+        taken.listen()
+        agent.start()
+        assert proxy_port(agent) != first
+        asks_own(guest)
+
+
+def test_a_fixed_port_that_is_taken_is_one_clear_line(
+    host: OpenvSwitch, make_agent: MakeAgent
+) -> None:
+    agent = make_agent(start=False)
+    with host.namespace.open_socket() as taken:
+        taken.bind(("0.0.0.0", 18080))
+        taken.listen()
+        done = agent.run()
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert "18080" in line
+    assert "[df_metadata] port" in line
+    assert "Address already in use" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_a_second_daemon_on_the_bridge_says_so_and_ends(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    before = listed(host)
+    with Agent(host, {"df_metadata": {"admin_listen": "127.0.0.1:9698"}}) as second:
+        done = second.run()
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("dfmeta-agent: another dfmeta-agent already serves br-int")
+    assert "Traceback" not in done.stderr
+    assert agent.running
+    assert listed(host).keys() == before.keys()
+    asks_own(guest)
+    assert agent.metric("dfmeta_packet_ins_total") == 1
+
+
+# --cleanup
+
+
+def said(host: OpenvSwitch, *words: str) -> str:
+    return host.namespace.run(["ip", *words]).stdout
+
+
+def names(host: OpenvSwitch) -> list[str]:
+    return sorted(line.split(": ")[1] for line in said(host, "-o", "link").splitlines())
+
+
+class Everything:
+    """Bridge and host, as far as dfmeta could have changed them."""
+
+    def __init__(self, host: OpenvSwitch) -> None:
+        self.flows = sorted(_COUNTERS.sub("", flow) for flow in host.flows())
+        self.meters = host.ofctl("dump-meters", BRIDGE).splitlines()[1:]
+        self.groups = host.ofctl("dump-groups", BRIDGE).splitlines()[1:]
+        self.bridges = host.records(
+            *("Bridge", "name", "ports", "controller", "protocols", "fail_mode"),
+            *("other_config", "external_ids"),
+        )
+        self.ports = host.records(
+            *("Port", "name", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
+        )
+        self.interfaces = host.records(
+            *("Interface", "name", "type", "ofport", "external_ids", "mac", "options"),
+        )
+        self.links = names(host)
+        self.rules = said(host, "rule")
+        # Link-local routes come when the kernel has looked for a duplicate, a second or two later.
+        routes = said(host, "route", "show", "table", "all").splitlines()
+        self.routes = [line for line in routes if not re.search(r"\bf[ef][08]0::", line)]
+        self.addresses = said(host, "-4", "addr")
+        self.sysctls = host.namespace.run(
+            ["sysctl", "-a", "--pattern", r"net\.ipv4\.conf\.(all|lo|default|br-int)\."]
+        ).stdout
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Everything) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def check(self, other: Everything) -> None:
+        """One at a time, so that a difference can be read."""
+        for name, value in vars(self).items():
+            assert vars(other)[name] == value, name
+
+
+@pytest.fixture
+def furnished(host: OpenvSwitch) -> OpenvSwitch:
+    """A host with flows, a meter, a rule and a route of somebody else."""
+    host.ofctl("add-flow", BRIDGE, FOREIGN)
+    host.ofctl("add-flow", BRIDGE, "cookie=0x78,table=200,priority=5,icmp,actions=drop")
+    host.ofctl("add-meter", BRIDGE, "meter=65538,pktps,band=type=drop,rate=50")
+    host.ofctl("add-flow", BRIDGE, "table=60,udp,actions=meter:65538,normal")
+    host.namespace.ip(
+        "link set br-int addrgenmode none",
+        "link set br-int up",
+        "rule add from 192.0.2.0/24 lookup 7 priority 100",
+        "route add 198.51.100.0/24 dev br-int table 7",
+    )
+    return host
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_cleanup_leaves_bridge_and_host_as_they_were(
+    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, end: str
+) -> None:
+    guest = make_guest("one", route="gateway")
+    make_guest("two")
+    before = Everything(furnished)
+    agent = make_agent()
+    put(agent, guest)
+    asks_own(guest)
+    assert Everything(furnished) != before
+    agent.stop() if end == "stop" else agent.kill()
+    done = agent.run("--cleanup")
+    assert done.returncode == 0, done.stderr
+    before.check(Everything(furnished))
+    again = agent.run("--cleanup")
+    assert again.returncode == 0, again.stderr
+    before.check(Everything(furnished))
+    agent.start()
+    asks_own(guest)
+
+
+def test_cleanup_on_a_host_without_dfmeta_changes_nothing(
+    furnished: OpenvSwitch, make_agent: MakeAgent
+) -> None:
+    before = Everything(furnished)
+    done = make_agent(start=False).run("--cleanup")
+    assert done.returncode == 0, done.stderr
+    before.check(Everything(furnished))
+
+
+def test_cleanup_without_the_state_leaves_no_flow_meter_or_port(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    agent.stop()
+    (agent.state_path / "state.json").unlink()
+    done = agent.run("--cleanup")
+    assert done.returncode == 0, done.stderr
+    assert [flow for flow in host.flows() if "64666d65" in flow] == []
+    assert "meter=" not in host.ofctl("dump-meters", BRIDGE)
+    assert host.ports() == [guest.port]
+
+
+def test_cleanup_beside_a_running_daemon_refuses(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    before = Everything(host)
+    done = agent.run("--cleanup")
+    assert done.returncode == 1
+    assert "another dfmeta-agent already serves br-int" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    before.check(Everything(host))
+    assert agent.running
+    asks_own(guest)
+
+
+def test_cleanup_without_open_vswitch_says_so(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent({"df_metadata": {"startup_timeout": 0.5}}, start=False)
+    host.kill("ovsdb-server")
+    done: subprocess.CompletedProcess[str] = agent.run("--cleanup")
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert host.ovsdb_connection in line
+    assert "run --cleanup again" in line
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,224 @@
+"""tap-metadata leads to the proxy and nowhere else, and nobody else's traffic is touched."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import METADATA_IP, Guest, Ids
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+
+TAP = "tap-metadata"
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+_COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
+FOREIGN = [
+    "cookie=0x99,table=0,priority=300,udp,nw_dst=192.0.2.1,actions=drop",
+    "cookie=0x99,table=0,priority=400,tcp,nw_dst=192.0.2.1,actions=drop",
+    "cookie=0x64666d,table=200,priority=7,icmp,actions=drop",
+    "cookie=0x99,table=201,priority=7,icmp,actions=drop",
+]
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[OpenvSwitch]:
+    with OpenvSwitch() as switch:
+        for flow in FOREIGN:
+            switch.ofctl("add-flow", BRIDGE, flow)
+        yield switch
+
+
+@pytest.fixture(scope="module")
+def agent(host: OpenvSwitch) -> Iterator[Agent]:
+    with Agent(host) as daemon:
+        yield daemon.start()
+        daemon.stop()
+
+
+@pytest.fixture
+def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
+    one = make_guest("one")
+    put(agent, one)
+    return one
+
+
+def tap_mac(host: OpenvSwitch) -> str:
+    return host.vsctl("get", "Interface", TAP, "mac_in_use").strip().strip('"')
+
+
+def asks_for(guest: Guest, address: str) -> None:
+    """Start asking who has it."""
+    with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as link:
+        link.sendto(b"?", (address, 9))
+
+
+@pytest.mark.parametrize(
+    "columns", ["", "tag=1", "tag=1 vlan_mode=native-untagged trunks=1,2", "tag=4095"]
+)
+def test_no_tenants_broadcast_is_flooded_to_it(
+    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest, columns: str
+) -> None:
+    """Untagged, a tenant's VLAN, a trunk of both, and the VLAN of Neutron's dead ports."""
+    asking, other = (
+        make_guest(name, address=address, ids=Ids(attached_mac=False))
+        for name, address in (("asking", "10.0.0.5/24"), ("other", "10.0.0.6/24"))
+    )
+    for guest in (asking, other):
+        if columns:
+            host.vsctl("set", "Port", guest.port, *columns.split())
+    with Capture(host.namespace, TAP) as tap, Capture(host.namespace, other.port) as heard:
+        asks_for(asking, "10.0.0.99")
+        mac = bytes.fromhex(asking.mac.replace(":", ""))
+
+        def flooded() -> list[bytes]:
+            return [data for _, data in heard.frames() if data[6:12] == mac]
+
+        wait_for(flooded, 5, "the broadcast to reach the other guest")
+        assert [data for _, data in tap.frames() if data[6:12] == mac] == []
+
+
+def test_a_guest_cannot_reach_another_port_of_the_host_through_it(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    asks_own(guest)
+    guest.namespace.ip(
+        f"neigh replace {METADATA_IP} lladdr {tap_mac(host)} dev {guest.device} nud permanent"
+    )
+    with host.namespace.open_socket() as listener:
+        listener.bind(("0.0.0.0", 2222))
+        listener.listen()
+        ports = (2222, 18080, 9697, 22)
+        with Capture(host.namespace, TAP) as tap, Capture(host.namespace, guest.port) as sent:
+            attempts = [Attempt(guest, port=port) for port in ports]
+            wait_for(lambda: len(sent.syns()) >= 2 * len(ports), 5, "the SYNs to be sent again")
+            assert [one.connected_after(0) for one in attempts] == [None] * len(ports)
+            assert tap.segments() == []
+            for attempt in attempts:
+                attempt.close()
+    asks_own(guest)
+
+
+def test_a_guest_that_calls_itself_by_anothers_key_gets_its_own(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    asks_own(guest)
+    key = f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
+    thief = make_guest("thief", address=f"{key}/24", mac=guest.mac)
+    put(agent, thief)
+    asks_own(thief)
+    asks_own(guest)
+
+
+def test_a_guest_cannot_send_to_anothers_key(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    asks_own(guest)
+    key = f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
+    thief = make_guest("thief", address="10.0.0.66/24", ids=Ids(attached_mac=False))
+    thief.add_route(f"{key}/32 dev {thief.device}")
+    neighbour = f"neigh replace {key} lladdr {tap_mac(host)} dev {thief.device} nud permanent"
+    thief.namespace.ip(neighbour)
+    with Capture(host.namespace, TAP) as tap, Capture(host.namespace, thief.port) as sent:
+        asks_for(thief, key)
+        wait_for(sent.frames, 5, "the datagram")
+        asks_own(guest)
+        mac = bytes.fromhex(thief.mac.replace(":", ""))
+        assert [data for _, data in tap.frames() if data[6:12] == mac] == []
+
+
+def test_what_is_tagged_is_not_answered(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
+    """A tag that a guest sets itself is not the port's untagged traffic."""
+    flow = f"in_port={guest.ofport},tcp,nw_src=10.0.0.5,nw_dst={METADATA_IP},tp_dst=80"
+    flow += ",dl_vlan=7,tcp_flags=syn"
+    assert "controller" not in host.trace(flow)
+    assert "NORMAL" in host.trace(flow)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        f"udp,nw_dst={METADATA_IP},udp_dst=53",
+        f"tcp,nw_dst={METADATA_IP},tp_dst=53",
+        f"tcp,nw_dst={METADATA_IP},tp_dst=443",
+        f"icmp,nw_dst={METADATA_IP}",
+        "tcp,nw_dst=192.0.2.80,tp_dst=80",
+        "arp,arp_op=1,arp_tpa=10.0.0.1",
+    ],
+)
+def test_other_traffic_of_a_guest_goes_its_normal_way(
+    host: OpenvSwitch, agent: Agent, guest: Guest, packet: str
+) -> None:
+    put_in = f"in_port={guest.ofport},dl_src={guest.mac},dl_dst={BROADCAST},{packet}"
+    trace = host.trace(put_in)
+    assert "NORMAL" in trace
+    assert "goto_table" not in trace
+
+
+def test_nothing_but_answers_leaves_it(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
+    asks_own(guest)
+    number = host.ofport(TAP)
+    key = f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
+    service = f"in_port={number},tcp,nw_src={METADATA_IP},nw_dst={key}"
+    assert f"output:{guest.ofport}" in host.trace(f"{service},tp_src=18080")
+    for packet in (
+        f"{service},tp_src=22",
+        f"in_port={number},tcp,nw_src={METADATA_IP},nw_dst=128.0.99.99,tp_src=18080",
+        f"in_port={number},tcp,nw_src=10.1.1.1,nw_dst={key},tp_src=18080",
+        f"in_port={number},udp,nw_src={METADATA_IP},nw_dst={key}",
+        f"in_port={number},icmp",
+        f"in_port={number},arp,arp_op=1,arp_tpa=10.0.0.5",
+        f"in_port={number},ipv6",
+    ):
+        assert "Datapath actions: drop" in host.trace(packet), packet
+
+
+def test_guests_reach_each_other_and_foreign_flows_stay(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    other = make_guest("other", address="10.0.0.6/24")
+    put(agent, other)
+
+    def foreign() -> list[str]:
+        return [_COUNTERS.sub("", flow) for flow in host.flows() if "=0x64666d65" not in flow]
+
+    before = foreign()
+    assert len(before) == len(FOREIGN) + 1
+    assert guest.ping(other.ip, count=3)
+    asks_own(guest)
+    asks_own(other)
+    assert other.ping(guest.ip, count=3)
+    guest.del_port()
+    guest.plug()
+    asks_own(guest)
+    assert foreign() == before
+    assert uuid_in(other.curl(META_DATA).body) == other.instance_id
+
+
+def test_it_is_as_neutron_and_the_kernel_need_it(host: OpenvSwitch, agent: Agent) -> None:
+    (port,) = [row for row in host.records("Port") if row["name"] == TAP]
+    (row,) = [row for row in host.records("Interface") if row["name"] == TAP]
+    assert (port["tag"], port["vlan_mode"]) == (4095, "dot1q-tunnel")
+    assert row["external_ids"]["skip_cleanup"] == "true"
+    assert "iface-id" not in row["external_ids"]
+    assert row["external_ids"]["dfmeta"]
+    assert row["mac"] == tap_mac(host)
+    assert f"{METADATA_IP}/32" in host.namespace.ip(f"addr show dev {TAP}")
+    assert "default dev tap-metadata" in host.namespace.ip("route show table 2")
+    rules = host.namespace.ip("rule")
+    assert f"from {METADATA_IP} lookup 2" in rules
+    assert f"from all oif {TAP} lookup 2" in rules
+
+
+@pytest.mark.parametrize("rp_filter", [0, 1, 2])
+def test_answers_find_their_way_whatever_rp_filter_is(
+    host: OpenvSwitch, agent: Agent, guest: Guest, rp_filter: int
+) -> None:
+    names = ("all", TAP)
+    host.namespace.sysctl(**{f"net.ipv4.conf.{name}.rp_filter": rp_filter for name in names})
+    asks_own(guest)

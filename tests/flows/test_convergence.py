@@ -1,0 +1,145 @@
+"""Whatever happens to ports, connection and switch, in any order: the flows come right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.pipeline import is_ours
+from tests.flows.world import App, Host, Link, World, settle
+from tests.flowsim import Switch
+
+PORTS = (1, 2, 3)
+INSTANCES = ("", "instance-1", "instance-2")
+ports = st.sampled_from(PORTS)
+
+
+class Life(RuleBasedStateMachine):
+    """A host's life, shortened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+
+    def teardown(self) -> None:
+        """Let go of the connection."""
+        self.world.channel.detach(self.world.link)
+        settle()
+
+    @rule(ofport=ports, instance=st.sampled_from(INSTANCES), dead=st.booleans())
+    def plug(self, ofport: int, instance: str, dead: bool) -> None:
+        """A port appears, or becomes another guest's, or loses its instance, or is switched off."""
+        self.world.plug(ofport, instance=instance, dead=dead)
+
+    @rule(ofport=ports, project=st.sampled_from(("", "project-1", "project-2")))
+    def learn_project(self, ofport: int, project: str) -> None:
+        """What is known of a guest grows, or changes."""
+        self.world.plug(ofport, project_id=project)
+
+    @rule(ofport=ports)
+    def unplug(self, ofport: int) -> None:
+        """A port disappears."""
+        self.world.unplug(ofport)
+
+    @rule(ofport=ports, last=st.integers(1, 9), mac=st.integers(1, 2))
+    def ask(self, ofport: int, last: int, mac: int) -> None:
+        """A guest opens a connection, from one of many addresses."""
+        host = Host(ofport, ip=f"10.0.0.{last}", mac=f"fa:16:3e:00:00:{mac:02x}")
+        self.world.receive(ofport, host.segment())
+
+    @rule()
+    def reconnect(self) -> None:
+        """The connection is lost and made anew."""
+        self.world.controller.disconnected(self.world.link)
+        settle()
+        self._connect(self.world.switch)
+
+    @rule()
+    def switch_restarts(self) -> None:
+        """The switch comes back with nothing."""
+        self.world.controller.disconnected(self.world.link)
+        settle()
+        self.world.link = Link(self.world._write)
+        self.world.switch = Switch(range(1, 10), self.world.link.deliver)
+        self.world.normal()
+        self.world.connect(self.world.link)
+
+    @rule(kept=st.booleans())
+    def daemon_restarts(self, kept: bool) -> None:
+        """Another process takes over, with or without the memory of the one before."""
+        before = self.world
+        before.channel.detach(before.link)
+        settle()
+        after = World.__new__(World)
+        App.__init__(after, adopts=lambda _one: kept, meters=before.meters.ids if kept else {})
+        for port in before.registry.ports():
+            after.registry.set_port(port)
+        self.world = after
+        self._connect(before.switch)
+
+    @rule(which=st.integers(0, 40))
+    def somebody_deletes_a_flow(self, which: int) -> None:
+        """One of ours goes by another's hand."""
+        mine = [one for one in self.world.switch.flows if is_ours(one.cookie)]
+        if mine:
+            self.world.switch.flows.remove(mine[which % len(mine)])
+
+    @rule()
+    def somebody_deletes_the_meters(self) -> None:
+        """And with them the flows that use them."""
+        wire = self.world.channel.wire
+        for meter in list(self.world.switch.meters):
+            self._send(wire.remove_meter(meter))
+
+    @invariant()
+    def the_flows_are_those_that_should_be(self) -> None:
+        """A reconcile ends at exactly the desired flows, and the next one sends nothing."""
+        world = self.world
+        world.steward.reconcile()
+        settle()
+        assert self._there() == self._wanted()
+        sent = world.switch.flow_mods
+        assert world.steward.reconcile() == 0
+        assert world.switch.flow_mods == sent
+        assert set(world.switch.meters) == set(world.meters.ids.values())
+
+    def _connect(self, switch: Switch) -> None:
+        self.world.switch = switch
+        self.world.link = Link(self.world._write)
+        switch._deliver = self.world.link.deliver
+        self.world.connect(self.world.link)
+
+    def _send(self, message: Any) -> None:
+        message.set_xid(0)
+        message.serialize()
+        self.world.switch.feed(bytes(message.buf))
+        settle()
+
+    def _there(self) -> set[Flow | None]:
+        channel = self.world.channel
+        dump = channel.request(channel.wire.dump(), "the dump").wait()
+        found = [channel.wire.found(stats) for stats in dump]
+        return {one.flow for one in found if one is not None}
+
+    def _wanted(self) -> set[Flow]:
+        world = self.world
+        wanted = set(fixed_flows(world.tap))
+        for endpoint in world.registry.endpoints():
+            addresses = {n: slot.address for n, slot in world.registry.slots(endpoint).items()}
+            meter = world.meters.ids[endpoint.ofport]
+            wanted |= set(guest_flows(Guest(endpoint, meter, addresses), world.tap))
+        return wanted
+
+
+Life.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestLife = Life.TestCase

@@ -1,0 +1,93 @@
+"""Two guests, whatever they call themselves: none gets what is the other's."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.model import Endpoint
+from tests.flows.frames import Frame, address, mac
+from tests.flows.world import TAP, Host, World, tap_frame
+
+IPS = ["10.0.0.5", "10.0.0.6", "128.0.0.1", "128.0.0.2", "144.0.0.1", "169.254.169.254"]
+MACS = ["fa:16:3e:00:00:05", "fa:16:3e:00:00:06", TAP.mac]
+PORTS = (1, 2)
+
+hosts = st.builds(Host, st.sampled_from(PORTS), st.sampled_from(IPS), st.sampled_from(MACS))
+quick = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+
+
+@quick
+@given(guests=st.lists(hosts, min_size=1, max_size=10))
+def test_an_answer_never_leaves_on_another_port_than_its_request_came_in_on(
+    guests: list[Host],
+) -> None:
+    with World() as world:
+        for ofport in PORTS:
+            world.plug(ofport, instance=f"instance-{ofport}")
+        for guest in guests:
+            world.now += 1
+            world.receive(guest.ofport, guest.segment())
+            (out,) = world.switch.receive(guest.ofport, guest.segment())
+            assert out.port == TAP.ofport
+            (back,) = world.switch.receive(TAP.ofport, world.answer(out.frame))
+            frame = Frame(0, back.frame)
+            assert back.port == guest.ofport
+            assert (address(frame["ipv4_dst"]), mac(frame["eth_dst"])) == (guest.ip, guest.mac)
+            claim = world.registry.claim(IPv4Address(Frame(0, out.frame)["ipv4_src"]))
+            assert claim is not None
+            assert claim.identity.instance_id == f"instance-{guest.ofport}"
+
+
+@quick
+@given(
+    guests=st.lists(hosts, max_size=10),
+    gone=st.sampled_from(PORTS),
+    slot=st.sampled_from(SLOTS),
+)
+def test_after_a_port_is_gone_nothing_reaches_it_and_the_other_keeps_its_answers(
+    guests: list[Host], gone: int, slot: int
+) -> None:
+    with World() as world:
+        for ofport in PORTS:
+            world.plug(ofport)
+        for guest in guests:
+            world.receive(guest.ofport, guest.segment())
+        kept = world.registry.slots(Endpoint(3 - gone))
+        world.unplug(gone)
+        assert (
+            world.switch.receive(TAP.ofport, tap_frame(TAP, str(key_of(Endpoint(gone), slot))))
+            == []
+        )
+        outs = world.switch.receive(
+            TAP.ofport, tap_frame(TAP, str(key_of(Endpoint(3 - gone), slot)))
+        )
+        assert [out.port for out in outs] == ([3 - gone] if slot in kept else [])
+
+
+@quick
+@given(
+    guest=hosts,
+    key=st.integers(0, 0xFFFFFFFF).map(IPv4Address) | st.sampled_from([*map(IPv4Address, IPS)]),
+    flags=st.integers(0, 0x1FF),
+)
+def test_a_guest_that_calls_itself_a_key_gains_nothing_by_it(
+    guest: Host, key: IPv4Address, flags: int
+) -> None:
+    """What arrives at the proxy has the key of the port that it came in on, or does not arrive."""
+    with World() as world:
+        for ofport in PORTS:
+            world.plug(ofport)
+        world.introduce(guest)
+        forger = Host(guest.ofport, ip=str(key), mac=guest.mac)
+        own = {key_of(Endpoint(guest.ofport), slot) for slot in SLOTS}
+        outs = world.receive(guest.ofport, forger.segment(flags=flags))
+        arrived = [*outs, *world.switch.released, *world.receive(guest.ofport, forger.segment())]
+        for out in arrived:
+            if out.port == TAP.ofport:
+                assert IPv4Address(Frame(0, out.frame)["ipv4_src"]) in own
+            else:
+                assert out.controller is not None

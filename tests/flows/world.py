@@ -1,0 +1,222 @@
+"""The real controller, steward, learner, channel and os-ken shims, on a switch that a test picks.
+
+Nothing here runs by itself: :func:`settle` gives the hub's other threads their turns.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address
+from types import SimpleNamespace
+from typing import Any, Self
+
+import eventlet
+from os_ken.ofproto import ofproto_parser
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc
+
+from dfmeta.apps.channel import Channel
+from dfmeta.apps.controller import Controller
+from dfmeta.apps.learner import Learner
+from dfmeta.apps.metadata import MetadataApp
+from dfmeta.apps.meters import Meters
+from dfmeta.apps.steward import Steward
+from dfmeta.flows.pipeline import METADATA_IP, Layout
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint, Port
+from dfmeta.registry import Registry
+from tests.flows.frames import arp, ethernet, ipv4, tcp
+from tests.flowsim import Out, Switch
+
+TAP = Tap(ofport=9, mac="02:00:00:00:00:09", port=9775)
+GATEWAY_MAC = "fa:16:3e:99:99:99"
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+TURNS = 12
+"""More than the longest chain of threads from a message sent to what its answer sets off."""
+
+
+class Host:
+    """One guest's network stack: makes the frames that it would send."""
+
+    def __init__(self, ofport: int, ip: str = "10.0.0.5", mac: str = "fa:16:3e:00:00:05") -> None:
+        self.ofport, self.ip, self.mac = ofport, ip, mac
+
+    def segment(
+        self,
+        *,
+        flags: int = 2,
+        dport: int = 80,
+        sport: int = 40000,
+        dst: str = METADATA_IP,
+        tags: Iterable[int] = (),
+    ) -> bytes:
+        """A TCP segment to the service, a SYN unless *flags* say otherwise."""
+        payload = tcp(dst=dst, src=self.ip, dport=dport, sport=sport, flags=flags)
+        packet = ipv4(payload, dst=dst, src=self.ip)
+        return ethernet(packet, dst=GATEWAY_MAC, src=self.mac, tags=tags)
+
+    def question(
+        self, target: str = METADATA_IP, *, op: int = 1, tags: Iterable[int] = ()
+    ) -> bytes:
+        """An ARP packet, a request unless *op* says otherwise."""
+        packet = arp(op=op, sha=self.mac, spa=self.ip, tpa=target)
+        return ethernet(packet, dst=BROADCAST, src=self.mac, kind=0x0806, tags=tags)
+
+
+class Link:
+    """What the app takes for os-ken's datapath, and the way back from a switch to the shims."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self.ofproto_version = ofp.OFP_VERSION
+        described = ProtocolDesc(version=ofp.OFP_VERSION)
+        self.ofproto, self.ofproto_parser = described.ofproto, described.ofproto_parser
+        self.id = 0xDF
+        self.app: MetadataApp | None = None
+        self._write = write
+
+    def send(self, data: bytes) -> bool:
+        """Hand whole messages to the switch."""
+        self._write(data)
+        return True
+
+    def deliver(self, data: bytes) -> None:
+        """Take one message of the switch to the handler that os-ken would call."""
+        version, kind, length, xid = struct.unpack_from("!BBHI", data)
+        message = ofproto_parser.msg(self, version, kind, length, xid, data)
+        assert message is not None, data.hex()
+        handlers = {
+            "OFPPacketIn": MetadataApp.packet_in,
+            "OFPFlowRemoved": MetadataApp.flow_removed,
+            "OFPBarrierReply": MetadataApp.barrier_reply,
+            "OFPErrorMsg": MetadataApp.error,
+            "OFPFlowStatsReply": MetadataApp.multipart_reply,
+            "OFPMeterConfigStatsReply": MetadataApp.multipart_reply,
+            "OFPAggregateStatsReply": MetadataApp.aggregate_reply,
+        }
+        handler = handlers.get(type(message).__name__)
+        if handler is not None:
+            handler(self.app, SimpleNamespace(msg=message))
+
+
+class App:
+    """The switch side of the daemon without its sockets and its timer."""
+
+    def __init__(
+        self,
+        *,
+        tap: Tap = TAP,
+        layout: Layout | None = None,
+        adopts: Callable[[Endpoint], bool] = lambda _endpoint: True,
+        meters: dict[int, int] | None = None,
+    ) -> None:
+        self.now = 100.0
+        self.registry = Registry()
+        self.channel = Channel("br-int", layout or Layout())
+        self.meters = Meters(meters)
+        self.steward = Steward(self.channel, self.registry, meters=self.meters, adopts=adopts)
+        self.learner = Learner(self.registry, self.steward, hold_timeout=10, clock=lambda: self.now)
+        self.controller = Controller(
+            self.channel, self.steward, self.learner, datapath_id=lambda: None
+        )
+        self.steward.tap = tap
+
+    @property
+    def tap(self) -> Tap:
+        """Where the proxy is."""
+        assert self.steward.tap is not None
+        return self.steward.tap
+
+    def connect(self, link: Link) -> None:
+        """As after os-ken's handshake on *link*, and the reconcile that follows it."""
+        link.app = MetadataApp(controller=self.controller)
+        self.controller.connected(link)
+        self.steward.reconcile()
+        settle()
+
+    def plug(self, ofport: Any, *, instance: str = "instance-1", **more: Any) -> Endpoint:
+        """Have a guest's port appear, or change."""
+        fields = {"name": f"tap{ofport}", "row": f"row-{ofport}", "iface_id": f"port-{ofport}"}
+        self.registry.set_port(Port(ofport=ofport, instance_id=instance, **fields | more))
+        settle()
+        return Endpoint(ofport)
+
+    def unplug(self, ofport: int) -> None:
+        """Have a guest's port disappear."""
+        self.registry.remove_port(f"row-{ofport}")
+        settle()
+
+
+class World(App):
+    """The app on the model, with ports 1 to 9 (9 is tap-metadata) and the flow NORMAL."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.link = Link(self._write)
+        self.switch = Switch(range(1, 10), self.link.deliver)
+        self.normal()
+        self.connect(self.link)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.detach(self.link)
+        settle()
+
+    def _write(self, data: bytes) -> None:
+        self.switch.feed(data)
+
+    def normal(self) -> None:
+        """Put in what a bridge has of itself: everything goes the bridge's own way."""
+        actions = [self.link.ofproto_parser.OFPActionOutput(ofp.OFPP_NORMAL)]
+        self.foreign(actions=actions, priority=0)
+
+    def foreign(self, *, actions: Iterable[Any] = (), **fields: Any) -> None:
+        """Put in a flow of somebody else."""
+        parser, match = self.link.ofproto_parser, fields.pop("match", {})
+        step = parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, list(actions))
+        mod = parser.OFPFlowMod(
+            self.link, match=parser.OFPMatch(**match), instructions=[step], **fields
+        )
+        mod.set_xid(0)
+        mod.serialize()
+        self.switch.feed(bytes(mod.buf))
+
+    def receive(self, ofport: int, frame: bytes) -> list[Out]:
+        """Let *frame* come in; the app takes its packet-in, if any, and what follows is done."""
+        outs = self.switch.receive(ofport, frame)
+        settle()
+        return outs
+
+    def introduce(self, host: Host, **segment: Any) -> Out:
+        """Send a first SYN of *host*; give back what the app has released of it."""
+        before = len(self.switch.released)
+        self.receive(host.ofport, host.segment(**segment))
+        (released,) = self.switch.released[before:]
+        return released
+
+    def answer(self, arrived: bytes, *, tap: Tap | None = None) -> bytes:
+        """What the host's kernel answers to a SYN that it found on tap-metadata."""
+        return reply_to(arrived, tap or self.tap)
+
+
+def reply_to(arrived: bytes, tap: Tap) -> bytes:
+    """Turn a SYN that arrived on tap-metadata into the kernel's SYN-ACK."""
+    key, sport = str(IPv4Address(arrived[26:30])), int.from_bytes(arrived[34:36], "big")
+    return tap_frame(tap, key, sport=tap.port, dport=sport)
+
+
+def tap_frame(
+    tap: Tap, key: str, *, src: str = "", sport: int = 0, dport: int = 40000, flags: int = 0x12
+) -> bytes:
+    """A TCP segment that tap-metadata emits towards *key*."""
+    src = src or tap.ip
+    payload = tcp(dst=key, src=src, sport=sport or tap.port, dport=dport, flags=flags)
+    return ethernet(ipv4(payload, dst=key, src=src), dst="fa:16:3e:0a:0b:0c", src=tap.mac)
+
+
+def settle() -> None:
+    """Give all threads of the hub their turns."""
+    for _ in range(TURNS):
+        eventlet.sleep(0)

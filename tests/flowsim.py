@@ -1,0 +1,397 @@
+"""A model of an OpenFlow 1.3 switch, small enough to be read in one go.
+
+It is fed the wire bytes of every message that the app sends and answers with wire bytes; what it
+executes are real frames (:mod:`tests.flows.frames`). It knows what dfmeta emits or may emit soon,
+as Open vSwitch does it, and raises :class:`NotModelled` on all else: an unknown message, field,
+action or instruction, a missing prerequisite, two flows of one priority that match the same frame.
+``tests/ovs`` holds it against a real switch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Any
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as parser
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc
+
+from tests.flows.frames import FIELDS, TCP, Frame, NotModelled
+
+_DATAPATH = ProtocolDesc(version=ofp.OFP_VERSION)
+_ONF, _NX, _SET_CONTROLLER_ID = 0x4F4E4600, 0x2320, 20
+_BUNDLE_FLAGS = ofp.ONF_BF_ATOMIC | ofp.ONF_BF_ORDERED
+_BUNDLE_FAILED = (ofp.OFPET_EXPERIMENTER, 2313, _ONF)
+_METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
+_METER_DELETED = 4
+"""OpenFlow 1.4's reason for a flow that went with its meter; Open vSwitch gives it on 1.3 too."""
+_READ_ONLY = {"in_port", "eth_type", "ip_proto", "tcp_flags"}
+_ORDER = (parser.OFPInstructionMeter, parser.OFPInstructionActions, parser.OFPInstructionGotoTable)
+Match = dict[str, tuple[int, int]]
+
+
+class _Refusal(Exception):  # noqa: N818
+    """Numbers of the error that a well-formed message is answered with."""
+
+
+@dataclass(frozen=True)
+class Out:
+    """A frame that leaves: on a port, to a controller, or to the bridge's own switching."""
+
+    port: int
+    """``OFPP_CONTROLLER`` and ``OFPP_NORMAL`` stand for themselves."""
+    frame: bytes
+    controller: int | None = None
+    meters: tuple[int, ...] = ()
+    """What it has passed on its way."""
+
+
+@dataclass(eq=False)
+class Entry:
+    """A flow in a table."""
+
+    table: int
+    priority: int
+    cookie: int
+    flags: int
+    match: Match
+    """Field → value and mask."""
+    instructions: list[Any]
+    raw: tuple[bytes, bytes]
+    """Match and instructions as they came."""
+    packets: int = 0
+    bytes: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, Match]:
+        """What makes it the same flow: another with this place replaces it."""
+        return self.table, self.priority, self.match
+
+    @property
+    def meter(self) -> int | None:
+        """Meter that it sends through."""
+        return next(
+            (step.meter_id for step in self.instructions if hasattr(step, "meter_id")), None
+        )
+
+    def covers(self, frame: Frame) -> bool:
+        """Whether *frame*, masked, is what it matches."""
+        return all(frame[name] & mask == value for name, (value, mask) in self.match.items())
+
+    def within(self, match: Match) -> bool:
+        """Whether *match* matches all that this one does."""
+        pairs = [(*self.match.get(name, (0, 0)), *other) for name, other in match.items()]
+        return all(mine & mask == mask and has & mask == want for has, mine, want, mask in pairs)
+
+
+class Switch:
+    """The model.
+
+    :param ports: numbers of the ports that there are.
+    :param deliver: takes each message that the switch sends on its one controller connection.
+    """
+
+    def __init__(self, ports: Iterable[int], deliver: Callable[[bytes], object]) -> None:
+        self.ports = set(ports)
+        self.flows: list[Entry] = []
+        self.meters: dict[int, tuple[int, bytes]] = {}
+        """Id → flags and bands."""
+        self.exhausted: set[int] = set()
+        """Meters that drop everything, as those do whose rate is exceeded."""
+        self.released: list[Out] = []
+        """What packet-outs have sent."""
+        self.flow_mods = 0
+        """How many have come, alone or in a bundle."""
+        self.controller_id = 0
+        self._deliver = deliver
+        self._async = {ofp.OFPT_PACKET_IN: 0, ofp.OFPT_FLOW_REMOVED: 0}
+        self._removed: list[bytes] = []
+        self._bundles: dict[int, list[bytes]] = {}
+
+    def receive(self, in_port: int, data: bytes) -> list[Out]:
+        """Execute a frame that comes in at *in_port*."""
+        frame, outs, table = Frame(in_port, data), list[Out](), 0
+        while table >= 0 and (entry := self._lookup(table, frame)) is not None:
+            entry.packets, entry.bytes, table = entry.packets + 1, entry.bytes + len(data), -1
+            for step in entry.instructions:
+                match step:
+                    case parser.OFPInstructionMeter():
+                        frame.meters += (step.meter_id,)
+                        if step.meter_id in self.exhausted:
+                            return outs
+                    case parser.OFPInstructionActions():
+                        outs += self._execute(frame, step.actions, entry)
+                    case parser.OFPInstructionGotoTable():
+                        table = step.table_id
+        return outs
+
+    def _lookup(self, table: int, frame: Frame) -> Entry | None:
+        hits = [one for one in self.flows if one.table == table and one.covers(frame)]
+        hits.sort(key=lambda one: one.priority, reverse=True)
+        clash = len(hits) > 1 and hits[0].priority == hits[1].priority
+        _require(not clash, f"both of {hits[:2]} match {frame.data.hex()}")
+        return hits[0] if hits else None
+
+    def _execute(self, frame: Frame, actions: Iterable[Any], entry: Entry | None) -> Iterator[Out]:
+        for act in actions:
+            match act:
+                case parser.OFPActionSetField():
+                    frame.put(act.key, _plain(act.value))
+                case parser.NXActionRegMove():
+                    value = frame[_name(act.src_field)] >> act.src_ofs
+                    frame.put(act.dst_field, value, act.dst_ofs, act.n_bits)
+                case parser.NXActionRegLoad():
+                    frame.put(act.dst, act.value, act.ofs_nbits >> 6, (act.ofs_nbits & 63) + 1)
+                case parser.OFPActionPushVlan():
+                    frame.tag(b"\x81\x00\x00\x00")
+                case parser.OFPActionPopVlan():
+                    frame.tag(b"")
+                case parser.OFPActionOutput():
+                    yield from self._output(frame, act.port)
+                case parser.NXActionController():
+                    yield self._packet_in(frame, act.controller_id, entry)
+
+    def _output(self, frame: Frame, port: int) -> Iterator[Out]:
+        echo = port == frame["in_port"]  # OpenFlow 1.3.5, 7.2.5: only OFPP_IN_PORT sends back
+        port = frame["in_port"] if port == ofp.OFPP_IN_PORT else port
+        if not echo and port in {*self.ports, ofp.OFPP_NORMAL}:
+            yield Out(port, bytes(frame.data), meters=frame.meters)
+
+    def _packet_in(self, frame: Frame, target: int, entry: Entry | None) -> Out:
+        data, match = bytes(frame.data), bytearray()
+        table, cookie = (entry.table, entry.cookie) if entry else (0, 0)
+        parser.OFPMatch(in_port=frame["in_port"]).serialize(match, 0)
+        head = ofp.OFP_NO_BUFFER, len(data), ofp.OFPR_ACTION, table, cookie
+        if target == self.controller_id and self._async[ofp.OFPT_PACKET_IN] >> ofp.OFPR_ACTION & 1:
+            self._send(ofp.OFPT_PACKET_IN, 0, struct.pack("!IHBBQ", *head) + match + b"\0\0" + data)
+        return Out(ofp.OFPP_CONTROLLER, data, target, frame.meters)
+
+    def feed(self, data: bytes) -> None:
+        """Take whole messages as they stand on the wire, and answer them."""
+        while data:
+            version, kind, length, xid = struct.unpack_from("!BBHI", data)
+            _require(version == ofp.OFP_VERSION and 8 <= length <= len(data), data.hex())
+            message, data = data[:length], data[length:]
+            try:
+                self._handle(kind, xid, message)
+            except _Refusal as refusal:
+                self._refuse(message, *refusal.args)
+            for body in self._removed:
+                self._send(ofp.OFPT_FLOW_REMOVED, 0, body)
+            self._removed.clear()
+
+    def _handle(self, kind: int, xid: int, message: bytes) -> None:
+        match kind:
+            case ofp.OFPT_FLOW_MOD:
+                self._flow_mod(message)
+            case ofp.OFPT_METER_MOD:
+                self._meter_mod(message)
+            case ofp.OFPT_PACKET_OUT:
+                self._packet_out(message)
+            case ofp.OFPT_BARRIER_REQUEST:
+                self._send(ofp.OFPT_BARRIER_REPLY, xid, b"")
+            case ofp.OFPT_MULTIPART_REQUEST:
+                self._multipart(xid, int.from_bytes(message[8:10], "big"), message)
+            case ofp.OFPT_SET_ASYNC:
+                masks = struct.unpack("!6I", message[8:])
+                self._async = {ofp.OFPT_PACKET_IN: masks[0], ofp.OFPT_FLOW_REMOVED: masks[4]}
+            case ofp.OFPT_EXPERIMENTER:
+                self._experimenter(xid, struct.unpack_from("!II", message, 8), message)
+            case _:
+                raise NotModelled(f"message of type {kind}: {message.hex()}")
+
+    def _send(self, kind: int, xid: int, body: bytes) -> None:
+        self._deliver(struct.pack("!BBHI", ofp.OFP_VERSION, kind, 8 + len(body), xid) + body)
+
+    def _refuse(self, message: bytes, kind: int, code: int, *experimenter: int) -> None:
+        head = struct.pack(f"!HH{len(experimenter)}I", kind, code, *experimenter)
+        self._send(ofp.OFPT_ERROR, int.from_bytes(message[4:8], "big"), head + message)
+
+    def _experimenter(self, xid: int, which: tuple[int, int], message: bytes) -> None:
+        body = message[16:]
+        if which == (_NX, _SET_CONTROLLER_ID):
+            (self.controller_id,) = struct.unpack("!6xH", body)
+            return
+        bundle = int.from_bytes(body[:4], "big")
+        if which == (_ONF, ofp.ONF_ET_BUNDLE_ADD_MESSAGE):
+            fits = body[9] == ofp.OFPT_FLOW_MOD and body[12:16] == xid.to_bytes(4, "big")
+            _require(fits and bundle in self._bundles, f"in bundle {bundle}: {body.hex()}")
+            self._bundles[bundle].append(message)
+            return
+        kind, flags = struct.unpack_from("!HH", body, 4)
+        known = which == (_ONF, ofp.ONF_ET_BUNDLE_CONTROL) and flags == _BUNDLE_FLAGS
+        _require(known, f"experimenter message {which}: {body.hex()}")
+        if kind == ofp.ONF_BCT_COMMIT_REQUEST:
+            self._commit(self._bundles.pop(bundle))
+        else:
+            fits = kind == ofp.ONF_BCT_OPEN_REQUEST and bundle not in self._bundles
+            _require(fits, f"bundle request {kind} for bundle {bundle}")
+            self._bundles[bundle] = []
+        self._send(ofp.OFPT_EXPERIMENTER, xid, struct.pack("!IIIHH", *which, bundle, kind + 1, 0))
+
+    def _commit(self, messages: list[bytes]) -> None:
+        before = self.flows
+        for message in messages:
+            try:
+                self._flow_mod(message[24:])
+            except _Refusal as refusal:
+                self.flows = before
+                self._removed.clear()
+                self._refuse(message, *refusal.args)
+                raise _Refusal(*_BUNDLE_FAILED) from refusal
+
+    def _flow_mod(self, message: bytes) -> None:
+        mod = parser.OFPFlowMod.parser(_DATAPATH, *struct.unpack_from("!BBHI", message), message)
+        self.flow_mods += 1
+        plain = mod.buffer_id == ofp.OFP_NO_BUFFER and not mod.idle_timeout | mod.hard_timeout
+        _require(plain and mod.flags in (0, ofp.OFPFF_SEND_FLOW_REM), str(mod))
+        entry = _entry(mod, message)
+        if mod.command == ofp.OFPFC_ADD:
+            if entry.meter not in {None, *self.meters}:
+                raise _Refusal(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_INVALID_METER)
+            self.flows = [*(one for one in self.flows if one.place != entry.place), entry]
+            return
+        strict = mod.command == ofp.OFPFC_DELETE_STRICT
+        known = strict or mod.command == ofp.OFPFC_DELETE
+        _require(known and (mod.out_port, mod.out_group) == (ofp.OFPP_ANY, ofp.OFPG_ANY), str(mod))
+        for one in self._select(entry.table, entry.cookie, mod.cookie_mask, entry.match):
+            if not strict or (one.priority, one.match) == (entry.priority, entry.match):
+                self._remove(one, ofp.OFPRR_DELETE)
+
+    def _select(self, table: int, cookie: int, mask: int, match: Match) -> list[Entry]:
+        cookies = [one for one in self.flows if not (one.cookie ^ cookie) & mask]
+        return [one for one in cookies if table in (one.table, ofp.OFPTT_ALL) and one.within(match)]
+
+    def _remove(self, one: Entry, reason: int) -> None:
+        self.flows = [other for other in self.flows if other is not one]
+        if one.flags & ofp.OFPFF_SEND_FLOW_REM and self._async[ofp.OFPT_FLOW_REMOVED] >> reason & 1:
+            head = one.cookie, one.priority, reason, one.table, one.packets, one.bytes
+            self._removed.append(struct.pack("!QHBB12xQQ", *head) + one.raw[0])
+
+    def _meter_mod(self, message: bytes) -> None:
+        (command, flags, meter), bands = struct.unpack_from("!HHI", message, 8), message[16:]
+        known = command in (ofp.OFPMC_ADD, ofp.OFPMC_DELETE) and flags & ~_METER_FLAGS == 0
+        _require(known, f"meter command {command}, flags {flags}")
+        if command == ofp.OFPMC_DELETE:
+            self.meters.pop(meter, None)
+            for one in [one for one in self.flows if one.meter == meter]:
+                self._remove(one, _METER_DELETED)
+        elif meter in self.meters:
+            raise _Refusal(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS)
+        else:
+            self.meters[meter] = flags, bands
+
+    def _packet_out(self, message: bytes) -> None:
+        buffer_id, in_port, length = struct.unpack_from("!IIH", message, 8)
+        _require(buffer_id == ofp.OFP_NO_BUFFER, "a packet-out with a buffer")
+        actions, at = list[Any](), 24
+        while at < 24 + length:
+            actions.append(parser.OFPAction.parser(message, at))
+            at += actions[-1].len
+        frame = Frame(in_port, message[at:])
+        _check(actions, {name: frame[name] for name in FIELDS})
+        self.released += self._execute(frame, actions, None)
+
+    def _multipart(self, xid: int, kind: int, message: bytes) -> None:
+        if kind == ofp.OFPMP_METER_CONFIG:
+            meters = [
+                (8 + len(bands), flags, n, bands) for n, (flags, bands) in self.meters.items()
+            ]
+            bodies = [struct.pack("!HHI", *head) + bands for *head, bands in meters]
+        else:
+            _require(kind in (ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE), f"multipart request {kind}")
+            table, *outs, cookie, mask = struct.unpack_from("!B3xII4xQQ", message, 16)
+            _require(outs == [ofp.OFPP_ANY, ofp.OFPG_ANY], "a dump by output")
+            flows = self._select(table, cookie, mask, _match(parser.OFPMatch.parser(message, 48)))
+            bodies = [_stats(one) for one in flows]
+            if kind == ofp.OFPMP_AGGREGATE:
+                totals = sum(one.packets for one in flows), sum(one.bytes for one in flows)
+                bodies = [struct.pack("!QQI4x", *totals, len(flows))]
+        bodies = bodies or [b""]
+        for body in bodies:  # one reply for each: whoever reads them has to put them together
+            head = struct.pack("!HH4x", kind, ofp.OFPMPF_REPLY_MORE * (body is not bodies[-1]))
+            self._send(ofp.OFPT_MULTIPART_REPLY, xid, head + body)
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise NotModelled(text)
+
+
+def _plain(value: int | str) -> int:
+    if isinstance(value, str):
+        return int(value.replace(":", ""), 16) if ":" in value else int(IPv4Address(value))
+    return value
+
+
+def _name(name: str) -> str:
+    name = "in_port" if name == "in_port_nxm" else name
+    _require(name in FIELDS, f"field {name}")
+    return name
+
+
+def _match(match: Any) -> Match:
+    read: Match = {}
+    for name, value in match.items():
+        full = (1 << FIELDS[_name(name)][0]) - 1
+        pair = value if isinstance(value, tuple) else (value, full)
+        read[name] = _plain(pair[0]), _plain(pair[1])
+        _require(not read[name][0] & ~read[name][1], f"{name}: a value outside of its mask")
+        _require(read[name][1] == full or name not in TCP, f"{name} with a mask")
+    known = {name: value for name, (value, _mask) in read.items()}
+    for name in read:
+        _require(FIELDS[name][1].items() <= known.items(), f"{name} without {FIELDS[name][1]}")
+    return read
+
+
+def _entry(mod: Any, message: bytes) -> Entry:
+    match, ranks = _match(mod.match), [_ORDER.index(type(step)) for step in mod.instructions]
+    _require(ranks == sorted(set(ranks)), f"instructions out of order: {mod.instructions}")
+    known = {name: value for name, (value, _mask) in match.items()}
+    for step in mod.instructions:
+        if isinstance(step, parser.OFPInstructionActions):
+            _require(step.type == ofp.OFPIT_APPLY_ACTIONS, str(step))
+            _check(step.actions, known)
+        if isinstance(step, parser.OFPInstructionGotoTable):
+            _require(step.table_id > mod.table_id, f"table {mod.table_id}: {step}")
+    end = 48 + (mod.match.length + 7) // 8 * 8
+    raw = message[48:end], message[end:]
+    return Entry(mod.table_id, mod.priority, mod.cookie, mod.flags, match, mod.instructions, raw)
+
+
+def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
+    """Hold actions against what is *known* of the frames that they are done to."""
+    for act in actions:
+        match act:
+            case parser.OFPActionSetField():
+                used = [act.key]
+            case parser.NXActionRegMove():
+                used = [act.dst_field, act.src_field]
+            case parser.NXActionRegLoad():
+                used = [act.dst]
+            case parser.OFPActionPushVlan(ethertype=0x8100):
+                used, known = [], known | {"vlan_vid": ofp.OFPVID_PRESENT}
+            case parser.OFPActionPopVlan():
+                used = ["vlan_vid"]
+            case parser.OFPActionOutput() | parser.NXActionController(reason=ofp.OFPR_ACTION):
+                used = []
+            case _:
+                raise NotModelled(f"action {act}")
+        port = getattr(act, "port", 0)
+        _require(port <= ofp.OFPP_MAX or port in (ofp.OFPP_IN_PORT, ofp.OFPP_NORMAL), str(act))
+        _require(not _READ_ONLY & {*used[:1]}, f"{act} sets what is read only")
+        for name in map(_name, used):
+            _require(FIELDS[name][1].items() <= known.items(), f"{act} without {FIELDS[name][1]}")
+            tagged = known.get("vlan_vid", 0) & ofp.OFPVID_PRESENT
+            _require(name != "vlan_vid" or bool(tagged), f"{act} of a frame that may be untagged")
+        if isinstance(act, parser.OFPActionPopVlan):
+            known = known | {"vlan_vid": 0}
+
+
+def _stats(one: Entry) -> bytes:
+    numbers = one.table, 0, 0, one.priority, 0, 0, one.flags, one.cookie, one.packets, one.bytes
+    body = struct.pack("!BxIIHHHH4xQQQ", *numbers) + one.raw[0] + one.raw[1]
+    return (2 + len(body)).to_bytes(2, "big") + body

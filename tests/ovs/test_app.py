@@ -1,0 +1,317 @@
+"""The real app on a real switch: it reads back what it put in, and the right bytes leave."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.green import socket as green_socket
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.flows.pipeline import METADATA_IP, Layout
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint, Port
+from tests.flows.frames import ethernet, ipv4, tcp
+from tests.flows.world import App, Host, Link, World, settle, tap_frame
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.ovs.switch import ELSEWHERE, GUESTS, TAP_PORT, add_ports
+
+ALL_PROTOCOLS = 3
+"""ETH_P_ALL of linux/if_ether.h."""
+TAP = Tap(TAP_PORT, "02:00:00:00:00:09", 9775)
+HOST_IP_TAP = Tap(TAP_PORT, TAP.mac, 9775, ip="169.254.1.1")
+ELSEWHERE_LAYOUT = Layout(table_base=120, classification_table=3, hook_priority=999)
+HEADER = struct.Struct("!BBHI")
+
+
+class Wired(App):
+    """The app over a real connection."""
+
+    def __init__(self, host: OpenvSwitch, *, ports: Iterable[Port] = (), **more: Any) -> None:
+        super().__init__(**{"tap": TAP, **more})
+        for port in ports:
+            self.registry.set_port(port)
+        self._socket = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(str(host.mgmt_socket()))
+        self._socket.sendall(HEADER.pack(ofp.OFP_VERSION, ofp.OFPT_HELLO, 8, 0))
+        self.link = Link(self._socket.sendall)
+        self._reader = eventlet.spawn(self._read)
+        self.connect(self.link)
+
+    def __enter__(self) -> Wired:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.detach(self.link)
+        self._reader.kill()
+        self._socket.close()
+
+    def found(self) -> list[Flow | None]:
+        """Flows of ours on the switch, as the app reads them."""
+        wire = self.channel.wire
+        dump = self.channel.request(wire.dump(), "the dump of flows").wait()
+        return [one.flow for one in map(wire.found, dump) if one is not None]
+
+    def wanted(self) -> set[Flow]:
+        """Flows that there should be."""
+        flows = set(fixed_flows(self.tap))
+        for endpoint in self.registry.endpoints():
+            known = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
+            guest = Guest(endpoint, self.meters.ids[endpoint.ofport], known)
+            flows.update(guest_flows(guest, self.tap))
+        return flows
+
+    def inject(self, ofport: int, frame: bytes) -> None:
+        """Have the switch treat *frame* as if it had come in at *ofport*."""
+        parser = self.link.ofproto_parser
+        through_tables = [parser.OFPActionOutput(ofp.OFPP_TABLE)]
+        self.channel.post(
+            [
+                parser.OFPPacketOut(
+                    self.link,
+                    buffer_id=ofp.OFP_NO_BUFFER,
+                    in_port=ofport,
+                    actions=through_tables,
+                    data=frame,
+                )
+            ]
+        )
+
+    def introduce(self, host: Host) -> None:
+        """Send a first SYN of *host*, again when it is lost, until the app knows the address."""
+        endpoint = Endpoint(host.ofport)
+        before = self.registry.slots(endpoint)
+        for again in range(1, 200):
+            self.inject(host.ofport, host.segment())
+            if seen(lambda: self.registry.slots(endpoint) != before, within=0.01 * again):
+                break
+        self.steward.wait_for(endpoint)
+
+    def confirmed(self) -> None:
+        """Wait until the switch has everything that was sent."""
+        for endpoint in self.registry.endpoints():
+            self.steward.wait_for(endpoint)
+
+    def _read(self) -> None:
+        while True:
+            head = self._exactly(HEADER.size)
+            self.link.deliver(head + self._exactly(HEADER.unpack(head)[2] - HEADER.size))
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += self._socket.recv(size - len(data)) or b""
+        return data
+
+
+def seen(predicate: Callable[[], bool], within: float = 10) -> bool:
+    """Give the hub's other threads their turns until *predicate* holds; false if it never does."""
+    deadline = time.monotonic() + within
+    while not predicate():
+        if time.monotonic() >= deadline:
+            return False
+        eventlet.sleep(0.001)
+    return True
+
+
+@pytest.fixture
+def bridge(shared_host: OpenvSwitch) -> OpenvSwitch:
+    """A bridge with ports, whose own flow sends everything to one of them."""
+    add_ports(shared_host)
+    shared_host.ofctl("add-flow", BRIDGE, f"priority=0,actions=output:{ELSEWHERE}")
+    return shared_host
+
+
+@pytest.fixture(params=["as it comes", "host_ip", "other tables"])
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    choices: dict[str, dict[str, Any]] = {
+        "as it comes": {},
+        "host_ip": {"tap": HOST_IP_TAP},
+        "other tables": {"layout": ELSEWHERE_LAYOUT},
+    }
+    return choices[request.param]
+
+
+def populate(app: Wired) -> None:
+    """Two guests with the same address, one of them with each slot taken, one nobody knows."""
+    for ofport in GUESTS[:2]:
+        app.plug(ofport)
+    app.plug(GUESTS[2], instance="")
+    if app.channel.layout == Layout():
+        app.introduce(Host(1))
+        for number in range(len(SLOTS)):
+            app.introduce(Host(2, ip=f"10.0.{number}.5"))
+    app.confirmed()
+
+
+def test_every_flow_is_read_back_as_it_was_put_in(
+    bridge: OpenvSwitch, settings: dict[str, Any]
+) -> None:
+    with Wired(bridge, **settings) as app:
+        populate(app)
+        app.steward.reconcile()
+        found = app.found()
+        assert len(found) == len(app.wanted()) == app.steward.flow_count()
+        assert set(found) == app.wanted()
+
+
+def test_a_second_reconcile_sends_nothing(bridge: OpenvSwitch, settings: dict[str, Any]) -> None:
+    with Wired(bridge, **settings) as app:
+        populate(app)
+        assert app.steward.reconcile() == 0
+        assert app.controller.ready
+        assert app.controller._looks_right()
+
+
+def test_a_restarted_app_adopts_what_is_there_and_sends_nothing(
+    bridge: OpenvSwitch, settings: dict[str, Any]
+) -> None:
+    with Wired(bridge, **settings) as app:
+        populate(app)
+        wanted, meters, ports = app.wanted(), app.meters.ids, app.registry.ports()
+    before = len(bridge.flows())
+    with Wired(bridge, meters=meters, ports=ports, **settings) as again:
+        assert again.wanted() == wanted
+        assert again.steward.reconcile() == 0
+    assert len(bridge.flows()) == before
+
+
+def test_cleaning_up_leaves_others_flows_and_meters_alone(
+    bridge: OpenvSwitch, settings: dict[str, Any]
+) -> None:
+    bridge.ofctl("add-meter", BRIDGE, "meter=65537 pktps band=type=drop rate=7")
+    bridge.ofctl("add-flow", BRIDGE, "table=200,priority=7,in_port=77,actions=meter:65537,output:8")
+    neighbour = "cookie=0x64666d6600000000,table=0,priority=300,in_port=77,actions=drop"
+    bridge.ofctl("add-flow", BRIDGE, neighbour)
+
+    def theirs() -> tuple[int, str]:
+        return len(bridge.flows()), bridge.ofctl("dump-meters", BRIDGE).split("\n", 1)[1]
+
+    before = theirs()
+    with Wired(bridge, **settings) as app:
+        populate(app)
+        assert theirs() != before
+        assert app.meters.ids[1] != 65537
+        app.steward.clear()
+    assert theirs() == before
+
+
+def test_removing_a_port_takes_away_what_adding_it_put_in(bridge: OpenvSwitch) -> None:
+    with Wired(bridge) as app:
+        app.plug(1)
+        app.introduce(Host(1))
+        before, flows = app.wanted(), len(bridge.flows())
+        app.plug(2)
+        app.introduce(Host(2))
+        app.unplug(2)
+        assert app.steward.reconcile() == 0
+        assert app.wanted() == set(app.found()) == before
+        assert len(bridge.flows()) == flows
+
+
+def test_flows_that_somebody_deletes_are_missed_at_once_and_put_back(bridge: OpenvSwitch) -> None:
+    with Wired(bridge) as app:
+        app.plug(1)
+        app.introduce(Host(1))
+        assert app.controller.ready
+        bridge.ofctl("del-flows", BRIDGE, "table=0,in_port=1")
+        assert seen(lambda: not app.controller.ready)
+        assert app.steward.reconcile() == 2
+        assert set(app.found()) == app.wanted()
+
+
+def test_deleted_meters_take_the_flows_along_and_come_back(bridge: OpenvSwitch) -> None:
+    with Wired(bridge) as app:
+        populate(app)
+        bridge.ofctl("del-meters", BRIDGE)
+        app.steward.reconcile()
+        assert set(app.found()) == app.wanted()
+        assert app.steward.reconcile() == 0
+
+
+def test_first_syns_that_come_together_all_reach_the_controller(bridge: OpenvSwitch) -> None:
+    """The meter is there for floods; a guest's containers may well start in the same moment."""
+    with Wired(bridge) as app:
+        endpoint = app.plug(1)
+        app.confirmed()
+        for number in range(len(SLOTS)):
+            app.inject(1, Host(1, ip=f"10.0.{number}.5").segment())
+        seen(lambda: len(app.registry.slots(endpoint)) == len(SLOTS), within=1)
+        assert len(app.registry.slots(endpoint)) == len(SLOTS)
+
+
+# Bytes on the wire
+
+
+@pytest.fixture
+def sniffers(bridge: OpenvSwitch) -> Iterator[dict[int, socket.socket]]:
+    """What the switch sends out of each port."""
+    sockets = {}
+    for number in (*GUESTS, ELSEWHERE, TAP_PORT):
+        device = f"p{number}"
+        bridge.namespace.sysctl(**{f"net.ipv6.conf.{device}.disable_ipv6": 1})
+        bridge.namespace.ip(f"link set {device} up")
+        sniffer = bridge.namespace.open_socket(socket.AF_PACKET, socket.SOCK_RAW)
+        sniffer.bind((device, ALL_PROTOCOLS))
+        sockets[number] = sniffer
+    yield sockets
+    for sniffer in sockets.values():
+        sniffer.close()
+
+
+@pytest.mark.parametrize("tap", [TAP, HOST_IP_TAP], ids=["ip", "host_ip"])
+def test_what_leaves_the_switch_is_what_leaves_the_model_byte_for_byte(
+    bridge: OpenvSwitch, sniffers: dict[int, socket.socket], tap: Tap
+) -> None:
+    """Checksums too, which a trace does not show."""
+    hosts = [Host(1), Host(2), Host(2, ip="10.255.255.254", mac="fa:16:3e:ff:ff:fe")]
+    with Wired(bridge, tap=tap) as app, World(tap=tap) as world:
+        for each in (app, world):
+            for ofport in (1, 2):
+                each.plug(ofport)
+            for guest in hosts:
+                each.introduce(guest)
+        for released in world.switch.released:
+            assert receive(sniffers[TAP_PORT]) == released.frame
+        settle()
+        for in_port, frame in frames(hosts, tap):
+            (out,) = world.switch.receive(in_port, frame)
+            app.inject(in_port, frame)
+            eventlet.sleep(0)
+            port = ELSEWHERE if out.port == ofp.OFPP_NORMAL else out.port
+            assert receive(sniffers[port]) == out.frame, frame.hex()
+        assert not select.select(sniffers.values(), [], [], 0)[0]
+
+
+def frames(hosts: list[Host], tap: Tap) -> Iterator[tuple[int, bytes]]:
+    """Requests, answers, ARP and others' traffic."""
+    for guest, slot in zip(hosts, (0, 0, 1), strict=True):
+        key = str(key_of(Endpoint(guest.ofport), slot))
+        for number in range(0, 0x10000, 0x1357):
+            yield guest.ofport, guest.segment(sport=number, flags=number & 0xFF)
+            yield tap.ofport, tap_frame(tap, key, dport=number, flags=number & 0xFF)
+        yield guest.ofport, guest.question()
+        yield tap.ofport, Host(tap.ofport, ip=tap.ip, mac=tap.mac).question(key)
+        yield guest.ofport, guest.segment(dport=443)
+        payload = tcp(dst=METADATA_IP, src=guest.ip, flags=0x18) + bytes(range(255))
+        packet = ipv4(payload, dst=METADATA_IP, src=guest.ip)
+        yield guest.ofport, ethernet(packet, dst=tap.mac, src=guest.mac)
+
+
+def receive(sniffer: socket.socket) -> bytes:
+    """Next frame that the switch has sent to a port."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if select.select([sniffer], [], [], 0)[0]:
+            return sniffer.recv(2048)
+        eventlet.sleep(0.0005)
+    raise AssertionError("nothing came")

@@ -1,0 +1,487 @@
+"""The model of :mod:`tests.flowsim` and Open vSwitch do the same with the same frames.
+
+Both are fed the same bytes. What the model sends out is shown to ``ofproto/trace`` again, so that
+Open vSwitch's own reading of the frame is compared with the fields that it would have sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from os_ken.ofproto import ofproto_parser
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as parser
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc
+
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Layout
+from dfmeta.flows.service import Tap
+from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint, GuestAddress
+from tests.flows.frames import NotModelled, arp, ethernet, ipv4, tcp
+from tests.flowsim import Switch
+from tests.harness.ovs import OpenvSwitch
+from tests.ovs.switch import (
+    ELSEWHERE,
+    GUESTS,
+    LOCAL,
+    TAP_PORT,
+    Connection,
+    Tracer,
+    add_ports,
+    encode,
+)
+
+HOST_IP = "169.254.1.1"
+TAP_MAC = "02:00:00:00:00:09"
+METERS = {ofport: 0x10000 + ofport for ofport in GUESTS}
+Frames = list[tuple[int, bytes]]
+
+
+class Pair:
+    """The model and a real bridge, side by side."""
+
+    def __init__(self, connection: Connection, tracer: Tracer) -> None:
+        self.wire = Wire(Layout())
+        self.connection, self.tracer = connection, tracer
+        self.answers: list[bytes] = []
+        self.model = Switch((*GUESTS, ELSEWHERE, TAP_PORT, LOCAL), self.answers.append)
+        self._xid, self._bundles = 1, itertools.count(1)
+
+    def feed(self, *messages: Any) -> list[bytes]:
+        """Give both the same bytes; they have to answer with the same."""
+        data, last = encode(self.wire, messages, self._xid)
+        self._xid = last + 1
+        self.answers.clear()
+        self.model.feed(data)
+        kept = [one for one in self.answers if one[1] != ofp.OFPT_FLOW_REMOVED]
+        assert self.connection.exchange(data, last) == kept
+        return kept
+
+    def install(self, flows: Iterable[Flow]) -> None:
+        """Have these flows of ours and no others."""
+        mods = [self.wire.remove_all(), *map(self.wire.add, flows)]
+        answers = self.feed(*self.wire.bundle(next(self._bundles), mods))
+        assert all(one[1] != ofp.OFPT_ERROR for one in answers)
+
+    def compare(self, frames: Frames) -> Counter[str]:
+        """Hold what they do with *frames* against each other; count the kinds of fate."""
+        emitted, expected, fates = Frames(), list[str](), Counter[str]()
+        for (in_port, frame), traced in zip(frames, self.tracer.trace(frames), strict=True):
+            outs = self.model.receive(in_port, frame)
+            where = f"{frame.hex()}\n{outs}\n{traced.text}"
+            controllers = tuple(out.controller for out in outs if out.controller is not None)
+            ports = tuple(out.port for out in outs if out.controller is None)
+            assert (ports, controllers) == (traced.ports, traced.controllers), where
+            assert all(out.meters == traced.meters for out in outs), where
+            emitted += [(in_port, out.frame) for out in outs]
+            after = re.sub(r"reg\d=0x[0-9a-f]+,", "", traced.after)  # nothing that is sent out
+            expected += [after for _ in outs]
+            fates["controller" if controllers else fate(in_port, ports)] += 1
+        for seen, after in zip(self.tracer.trace(emitted), expected, strict=True):
+            assert seen.before == after, seen.text
+        for flow in self.model.flows:
+            flow.packets = flow.bytes = 0  # as on the bridge, where a trace is not counted
+        return fates
+
+
+def fate(in_port: int, ports: tuple[int, ...]) -> str:
+    """Say in a word where a frame has gone that no controller has got."""
+    if ports == (in_port,):
+        return "back"
+    names = {(): "dropped", (TAP_PORT,): "proxy", (ELSEWHERE,): "untouched"}
+    return names.get(ports, "guest")
+
+
+@pytest.fixture
+def pair(shared_host: OpenvSwitch) -> Iterator[Pair]:
+    ports = add_ports(shared_host)
+    with Connection(shared_host) as connection, Tracer(shared_host, ports) as tracer:
+        one = Pair(connection, tracer)
+        one.feed(
+            one.wire.set_controller_id(CONTROLLER_ID),
+            one.wire.set_async(),
+            *(one.wire.add_meter(meter, 50) for meter in METERS.values()),
+            bare_flow(one.wire, [parser.OFPActionOutput(ELSEWHERE)], priority=0),
+        )
+        yield one
+
+
+def bare_flow(wire: Wire, actions: list[Any], *, match: Any = None, **fields: Any) -> Any:
+    """A flow-mod of somebody else's making."""
+    step = parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions)
+    return parser.OFPFlowMod(
+        wire.datapath, match=parser.OFPMatch(**match or {}), instructions=[step], **fields
+    )
+
+
+# What is made up
+
+IPS = ["10.0.0.5", "10.0.0.6", "0.0.0.0", METADATA_IP, HOST_IP, "255.255.255.255"]
+KEYS = [str(key_of(Endpoint(ofport), slot)) for ofport in GUESTS for slot in SLOTS[:3]]
+MACS = ["fa:16:3e:00:00:05", "fa:16:3e:00:00:06", TAP_MAC, "ff:ff:ff:ff:ff:ff"]
+TCP_PORTS = [80, 9775, 443, 40000, 0]
+IN_PORTS = [*GUESTS, ELSEWHERE, TAP_PORT, LOCAL]
+
+ips = st.sampled_from(IPS + KEYS) | st.integers(0, 0xFFFFFFFF).map(lambda n: str(IPv4Address(n)))
+macs = st.sampled_from(MACS) | st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":"))
+tcp_ports = st.sampled_from(TCP_PORTS) | st.integers(0, 0xFFFF)
+tags: st.SearchStrategy[list[int]] = st.lists(st.integers(0, 0xFFFF), max_size=3) | st.just([])
+fragments = st.sampled_from([0, 0, 0, 0x4000, 0x2000, 0x0001, 0x2001, 0x1FFF, 0x8000])
+
+
+flag_sets = st.integers(0, 0xFFF)
+quick = settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    # A failure names its frame; to look for a shorter list of frames would take minutes.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+
+
+@st.composite
+def towards_service(draw: st.DrawFn) -> bytes:
+    """TCP that a guest might send to the service, well formed, and what looks much like it."""
+    src = draw(st.sampled_from(IPS[:2]))
+    dst = draw(st.sampled_from([METADATA_IP, METADATA_IP, HOST_IP]))
+    dport = draw(st.sampled_from([80, 80, 443]))
+    segment = tcp(dst=dst, src=src, flags=draw(flag_sets), dport=dport)
+    packet = ipv4(segment, dst=dst, src=src, fragment=draw(fragments))
+    return ethernet(packet, dst=draw(macs), src=draw(st.sampled_from(MACS)), tags=draw(tags))
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> bytes:
+    """TCP that the proxy might send to a key."""
+    src = draw(st.sampled_from([METADATA_IP, HOST_IP, "10.0.0.5"]))
+    dst, sport = draw(st.sampled_from(KEYS)), draw(st.sampled_from([9775, 9775, 80]))
+    segment = tcp(dst=dst, src=src, flags=draw(flag_sets), sport=sport, dport=draw(tcp_ports))
+    packet = ipv4(segment, dst=dst, src=src, fragment=draw(fragments))
+    return ethernet(packet, dst=draw(macs), src=TAP_MAC)
+
+
+@st.composite
+def any_ip(draw: st.DrawFn) -> bytes:
+    """IPv4 with whatever inside, options before it, and lengths that may lie."""
+    src, dst = draw(ips), draw(ips)
+    inside = draw(st.binary(max_size=40))
+    if draw(st.booleans()):
+        ports = {"dport": draw(tcp_ports), "sport": draw(tcp_ports)}
+        inside = tcp(dst=dst, src=src, flags=draw(flag_sets), **ports)
+    proto = draw(st.sampled_from([6, 6, 17, 1, 0, 255]))
+    packet = bytearray(ipv4(inside, dst=dst, src=src, proto=proto, fragment=draw(fragments)))
+    options = draw(st.sampled_from([0, 0, 1, 10]))
+    packet[20:20] = b"\x01" * (4 * options)
+    packet[0] = draw(st.sampled_from([0x45 + options, 0x45 + options, 0x65, 0x40, 0x44, 0x4F]))
+    length = draw(st.sampled_from([len(packet), len(packet), 0, 20, 39, 0xFFFF]))
+    packet[2:4] = struct.pack("!H", length)
+    return ethernet(bytes(packet), dst=draw(macs), src=draw(macs), tags=draw(tags))
+
+
+@st.composite
+def any_arp(draw: st.DrawFn) -> bytes:
+    """ARP and RARP of all kinds: questions, answers, probes, gratuitous, with odd heads."""
+    op = draw(st.sampled_from([1, 1, 1, 2, 0, 3, 255, 256, 257]))
+    ends = {"sha": draw(macs), "spa": draw(ips), "tha": draw(macs), "tpa": draw(ips)}
+    packet = bytearray(arp(op=op, **ends))
+    at = draw(st.none() | st.integers(0, 5))
+    if at is not None:
+        packet[at] = draw(st.integers(0, 255))
+    kind = draw(st.sampled_from([0x0806, 0x0806, 0x0806, 0x8035]))
+    return ethernet(bytes(packet), dst=draw(macs), src=draw(macs), kind=kind, tags=draw(tags))
+
+
+@st.composite
+def any_ethernet(draw: st.DrawFn) -> bytes:
+    """Other protocols, 802.3 with LLC and SNAP, and IPv4 or ARP in such a frame."""
+    kind = draw(st.sampled_from([0x86DD, 0x88CC, 0x8847, 0x0800, 0x0806, 46, 0, 0x05FF, 0x0600]))
+    heads = ["", "424203", "aaaa030000000800", "aaaa030000000806", "aaaa0300000c0800"]
+    llc = bytes.fromhex(draw(st.sampled_from([*heads, "aaaa03000000002e"])))
+    payload = draw(towards_service())[14:] if draw(st.booleans()) else draw(st.binary(max_size=60))
+    return ethernet(llc + payload, dst=draw(macs), src=draw(macs), kind=kind, tags=draw(tags))
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> bytes:
+    """Any of these, cut short, padded, or with bytes overwritten."""
+    frame = bytearray(draw(towards_service() | answers() | any_arp()))
+    for _ in range(draw(st.integers(0, 3))):
+        frame[draw(st.integers(12, len(frame) - 1))] = draw(st.integers(0, 255))
+    padding = bytes(draw(st.sampled_from([0, 0, 6, 200])))
+    return bytes(frame[: draw(st.integers(14, len(frame)))]) + padding
+
+
+any_frame = st.one_of(towards_service(), answers(), any_ip(), any_arp(), any_ethernet(), mangled())
+frames = st.lists(st.tuples(st.sampled_from(IN_PORTS), any_frame), min_size=20, max_size=40)
+addresses = st.builds(
+    GuestAddress, st.sampled_from(MACS[:2]), st.sampled_from([IPv4Address(ip) for ip in IPS[:3]])
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a switch may have been told."""
+
+    tap: Tap
+    guests: tuple[Guest, ...]
+
+    def flows(self) -> list[Flow]:
+        """All flows of it."""
+        theirs = [one for guest in self.guests for one in guest_flows(guest, self.tap)]
+        return [*fixed_flows(self.tap), *theirs]
+
+
+@st.composite
+def states(draw: st.DrawFn) -> State:
+    """Which guests there are, and which of their addresses in which slots."""
+    guests = []
+    for ofport in draw(st.sets(st.sampled_from(GUESTS), min_size=1)):
+        known = draw(st.lists(addresses, unique=True, max_size=5))
+        slots = draw(st.permutations(SLOTS))
+        meter = draw(st.sampled_from([METERS[ofport], None]))
+        guests.append(Guest(Endpoint(ofport), meter, dict(zip(slots, known, strict=False))))
+    tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=draw(st.sampled_from([METADATA_IP, HOST_IP])))
+    return State(tap, tuple(guests))
+
+
+@st.composite
+def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
+    """A frame that the flows of *state* are about, now and then with a byte overwritten."""
+    guest = draw(st.sampled_from(state.guests))
+    anyone = st.tuples(st.sampled_from(SLOTS), addresses)
+    known = list(guest.addresses.items())
+    slot, who = draw(st.sampled_from(known) | anyone if known else anyone)
+    ip, key, tap = str(who.ip), str(key_of(guest.endpoint, slot)), state.tap
+    flags, kind = draw(flag_sets), draw(st.integers(0, 3))
+    asked = key if kind == 3 else METADATA_IP
+    if kind == 0:
+        packet = ipv4(tcp(dst=asked, src=ip, flags=flags), dst=asked, src=ip)
+        frame = ethernet(packet, dst=draw(macs), src=who.mac)
+    elif kind == 1:
+        packet = ipv4(tcp(dst=key, src=tap.ip, sport=tap.port, flags=flags), dst=key, src=tap.ip)
+        frame = ethernet(packet, dst=draw(macs), src=tap.mac)
+    else:
+        packet = arp(op=1, sha=who.mac, spa=ip, tha=draw(macs), tpa=asked)
+        frame = ethernet(packet, dst=draw(macs), src=draw(macs), kind=0x0806)
+    if draw(st.integers(0, 9)) == 0:
+        at = draw(st.integers(12, len(frame) - 1))
+        frame = frame[:at] + draw(st.binary(min_size=1, max_size=1)) + frame[at + 1 :]
+    return TAP_PORT if kind % 2 else guest.endpoint.ofport, frame
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[State, Frames]:
+    """A state, and frames of which half mean something in it."""
+    state = draw(states())
+    return state, draw(st.lists(likely(state), min_size=15, max_size=40)) + draw(frames)
+
+
+def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pair) -> None:
+    fates = Counter[str]()
+
+    @settings(quick, max_examples=100)
+    @given(case=cases())
+    def agree(case: tuple[State, Frames]) -> None:
+        state, sent = case
+        pair.install(state.flows())
+        fates.update(pair.compare(sent))
+
+    agree()
+    assert fates.keys() == {"controller", "proxy", "guest", "back", "untouched", "dropped"}
+    assert min(fates.values()) >= 50, fates
+    assert fates.total() >= 2000
+
+
+@pytest.mark.parametrize("ip", [METADATA_IP, HOST_IP])
+def test_they_agree_on_all_combinations_of_tcp_flags(pair: Pair, ip: str) -> None:
+    """All 4,096, from a known and an unknown address, tagged or not, and back from the proxy."""
+    tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=ip)
+    known = GuestAddress(MACS[0], IPv4Address(IPS[0]))
+    guest = Guest(Endpoint(1), METERS[1], {4: known})
+    pair.install([*fixed_flows(tap), *guest_flows(guest, tap)])
+    key, sent = str(key_of(Endpoint(1), 4)), Frames()
+    for flags in range(0x1000):
+        for src, vlan in ((IPS[0], []), (IPS[1], []), (IPS[0], [7])):
+            packet = ipv4(tcp(dst=METADATA_IP, src=src, flags=flags), dst=METADATA_IP, src=src)
+            sent.append((1, ethernet(packet, dst=TAP_MAC, src=MACS[0], tags=vlan)))
+        packet = ipv4(tcp(dst=key, src=ip, flags=flags, sport=9775), dst=key, src=ip)
+        sent.append((TAP_PORT, ethernet(packet, dst=MACS[1], src=TAP_MAC)))
+    fates = pair.compare(sent)
+    assert fates == {
+        "controller": 0x400,  # SYN without ACK
+        "dropped": 0xC00,
+        "proxy": 0x1000,
+        "untouched": 0x1000,
+        "guest": 0x1000,
+    }
+
+
+# Messages
+
+
+def test_they_refuse_the_same_messages_with_the_same_errors(pair: Pair) -> None:
+    wire, bundle = pair.wire, pair.wire.bundle
+    tap = Tap(TAP_PORT, TAP_MAC, 9775)
+    good = guest_flows(Guest(Endpoint(1), METERS[1]), tap)
+    bad = guest_flows(Guest(Endpoint(2), 99), tap)
+    pair.feed(wire.add_meter(METERS[1], 50))
+    pair.feed(*map(wire.add, bad))
+    answers = pair.feed(*bundle(0xFFFF, map(wire.add, (*good, *bad))))
+    assert sum(one[1] == ofp.OFPT_ERROR for one in answers) == 2
+    assert len(pair.model.flows) == 1 + len(bad) - 1
+    pair.feed(wire.remove_meter(99))
+    pair.feed(wire.count())
+
+
+def test_a_removed_meter_takes_its_flows_along(pair: Pair) -> None:
+    pair.install(three_guests())
+    pair.feed(pair.wire.remove_meter(METERS[2]))
+    packet = ipv4(tcp(dst=METADATA_IP, src="10.1.1.1"), dst=METADATA_IP, src="10.1.1.1")
+    syn = ethernet(packet, dst=TAP_MAC, src=MACS[0])
+    assert pair.compare([(ofport, syn) for ofport in GUESTS]) == {"controller": 2, "dropped": 1}
+    pair.feed(pair.wire.count())
+
+
+def test_deletions_take_the_same_flows_away(pair: Pair) -> None:
+    flows, wire = three_guests(), pair.wire
+    pair.install(flows)
+    pair.feed(bare_flow(wire, [], match={"in_port": 1}, cookie=5, table_id=200))
+    for one in flows[::2]:
+        pair.feed(wire.remove(one), wire.count())
+    loose = {"command": ofp.OFPFC_DELETE, "out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}
+    before = len(pair.model.flows)
+    pair.feed(bare_flow(wire, [], match={"in_port": 1}, table_id=200, **loose), wire.count())
+    assert 1 < len(pair.model.flows) < before
+    pair.feed(wire.remove_all(), wire.count())
+    assert [one.cookie for one in pair.model.flows] == [0]
+
+
+def test_a_dump_of_either_reads_the_same(pair: Pair) -> None:
+    flows = three_guests()
+    pair.install(flows)
+    data, last = encode(pair.wire, [pair.wire.dump()], 1)
+    pair.answers.clear()
+    pair.model.feed(data)
+    for answers in (pair.answers, pair.connection.exchange(data, last)):
+        entries = [entry for one in answers[:-1] for entry in read(one).body]
+        found = [one.flow for one in map(pair.wire.found, entries) if one is not None]
+        assert len(found) == len(flows)
+        assert set(found) == set(flows)
+
+
+def read(message: bytes) -> Any:
+    """Parse a message as os-ken does."""
+    head = struct.unpack_from("!BBHI", message)
+    return ofproto_parser.msg(ProtocolDesc(version=ofp.OFP_VERSION), *head, message)
+
+
+def three_guests() -> list[Flow]:
+    """Three guests with the same two addresses."""
+    tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=HOST_IP)
+    known = {slot: GuestAddress(MACS[0], IPv4Address(IPS[slot])) for slot in (0, 1)}
+    guests = [Guest(Endpoint(ofport), METERS[ofport], known) for ofport in GUESTS]
+    return [*fixed_flows(tap), *(one for guest in guests for one in guest_flows(guest, tap))]
+
+
+@pytest.mark.parametrize(
+    ("match", "actions", "more"),
+    [
+        pytest.param({"tcp_dst": 80}, [], {}, id="a port without its protocol"),
+        pytest.param({"ipv4_dst": "10.0.0.1"}, [], {}, id="an address without its type"),
+        pytest.param({"eth_type": 0x0800, "arp_op": 1}, [], {}, id="ARP in IPv4"),
+        pytest.param({"eth_type": 0x0800, "ip_proto": 17, "tcp_dst": 1}, [], {}, id="TCP in UDP"),
+        pytest.param(
+            {"eth_type": 0x0800},
+            [parser.OFPActionSetField(tcp_dst=80)],
+            {},
+            id="a port set on any IP",
+        ),
+        pytest.param({}, [parser.OFPActionSetField(arp_op=2)], {}, id="an opcode set on anything"),
+        pytest.param({}, [parser.OFPActionSetField(vlan_vid=0x1007)], {}, id="a VID without a tag"),
+        pytest.param(
+            {"eth_type": 0x0800},
+            [parser.NXActionRegMove("arp_spa", "reg0", 32)],
+            {},
+            id="a move from a field that is not there",
+        ),
+        pytest.param({}, [parser.OFPActionSetField(in_port=3)], {}, id="in_port set"),
+        pytest.param({}, [parser.OFPActionSetField(eth_type=3)], {}, id="eth_type set"),
+    ],
+)
+def test_what_the_model_raises_on_open_vswitch_refuses(
+    pair: Pair, match: dict[str, Any], actions: list[Any], more: dict[str, Any]
+) -> None:
+    mod = bare_flow(pair.wire, actions, match=match, **more)
+    data, last = encode(pair.wire, [mod], 1)
+    assert pair.connection.exchange(data, last)[0][1] == ofp.OFPT_ERROR
+    with pytest.raises(NotModelled):
+        pair.model.feed(data)
+
+
+# What dfmeta may emit soon: registers, tags
+
+SOON: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "in_port into an address": (
+        {"eth_type": 0x0800, "ip_proto": 6},
+        [
+            parser.NXActionRegMove("in_port_nxm", "ipv4_src", 16),
+            parser.NXActionRegLoad((16 << 6) | 15, "ipv4_src", 0x8000),
+        ],
+    ),
+    "a nested container's tag taken off": (
+        {"vlan_vid": (0x1000, 0x1000), "eth_type": 0x0800},
+        [
+            parser.NXActionRegMove("vlan_vid", "reg1", 12),
+            parser.OFPActionPopVlan(),
+            parser.NXActionRegMove("reg1", "eth_src", 12, 0, 20),
+        ],
+    ),
+    "a tag put on": (
+        {"vlan_vid": 0},
+        [
+            parser.OFPActionPushVlan(0x8100),
+            parser.OFPActionSetField(vlan_vid=0x1123),
+            parser.OFPActionSetField(eth_dst=MACS[1]),
+        ],
+    ),
+    "a VID changed, the priority kept": (
+        {"vlan_vid": (0x1000, 0x1000)},
+        [parser.OFPActionSetField(vlan_vid=0x1456)],
+    ),
+    "registers": (
+        {},
+        [
+            parser.OFPActionSetField(reg0=0x12345678),
+            parser.NXActionRegLoad((4 << 6) | 7, "reg0", 0xAB),
+            parser.NXActionRegMove("reg0", "eth_src", 24, 8, 3),
+        ],
+    ),
+    "sent back": ({}, [parser.OFPActionOutput(ofp.OFPP_IN_PORT), parser.OFPActionOutput(1)]),
+}
+
+
+@settings(quick, max_examples=15)
+@given(sent=frames)
+def test_they_agree_on_registers_and_tags(pair: Pair, sent: Frames) -> None:
+    everything = {"out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}
+    theirs = {"cookie": 7, "cookie_mask": 0xFF, "table_id": ofp.OFPTT_ALL, **everything}
+    pair.feed(pair.wire.remove_all())
+    for match, actions in SOON.values():
+        steps = [*actions, parser.OFPActionOutput(2)]
+        pair.feed(
+            bare_flow(pair.wire, [], command=ofp.OFPFC_DELETE, **theirs),
+            bare_flow(pair.wire, steps, match=match, priority=5, cookie=7),
+        )
+        pair.compare(sent)

@@ -1,0 +1,15 @@
+"""Chooses os-ken's hub before anything imports it, and lets two libraries' warnings pass."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+os.environ["OSKEN_HUB_TYPE"] = "eventlet"
+
+with warnings.catch_warnings():
+    # eventlet announces its own retirement; WebOb 1.8 imports cgi, which Python 3.13 does not
+    # have (there WebOb brings legacy-cgi along). Nothing of ours can act on either.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import eventlet  # noqa: F401
+    import webob  # noqa: F401

@@ -1,0 +1,142 @@
+"""The admin listener should tell health, metrics, version and listings, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import eventlet
+import eventlet.green.socket as green_socket
+import pytest
+import webob
+from prometheus_client import CollectorRegistry, Counter
+
+from dfmeta.exceptions import StartError
+from dfmeta.health import Health
+from dfmeta.proxy import admin
+from dfmeta.proxy.admin import AdminApplication
+from tests.unit.support import let_hub_run
+
+ROWS = [{"port": "tap1", "ofport": 13}]
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health()
+
+
+@pytest.fixture
+def application(health: Health) -> AdminApplication:
+    metrics = CollectorRegistry()
+    Counter("dfmeta_test", "A counter", registry=metrics).inc(3)
+    return AdminApplication(health, metrics, {"/ports": lambda: ROWS})
+
+
+def ask(application: AdminApplication, path: str, method: str = "GET") -> webob.Response:
+    request = webob.Request.blank(path, method=method)
+    return request.get_response(application)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/healthz/liveness"])
+def test_it_is_alive_whatever_is_missing(
+    application: AdminApplication, health: Health, path: str
+) -> None:
+    health.watch("ovsdb", lambda: False)
+    response = ask(application, path)
+    assert (response.status_int, response.json) == (200, {"status": "UP"})
+    assert response.content_type == "application/json"
+
+
+def test_it_is_ready_once_nothing_is_missing(application: AdminApplication, health: Health) -> None:
+    there = {"ovsdb": False, "flows": False, "proxy": True}
+    for name in there:
+        health.watch(name, lambda name=name: there[name])
+    response = ask(application, "/healthz/readiness")
+    assert response.status_int == 503
+    assert response.json == {"status": "DOWN", "missing": ["ovsdb", "flows"]}
+    there |= {"ovsdb": True, "flows": True}
+    response = ask(application, "/healthz/readiness")
+    assert (response.status_int, response.json) == (200, {"status": "UP"})
+
+
+def test_metrics_are_prometheus(application: AdminApplication) -> None:
+    response = ask(application, "/metrics")
+    assert response.status_int == 200
+    assert response.headers["Content-Type"].startswith("text/plain; version=")
+    assert "dfmeta_test_total 3.0" in response.text
+
+
+def test_the_version_is_the_packages(application: AdminApplication) -> None:
+    assert ask(application, "/version").json == {"version": version("dfmeta")}
+
+
+def test_a_listing_is_an_array_of_objects(application: AdminApplication) -> None:
+    assert ask(application, "/ports").json == ROWS
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz/x", "/ports/", "/openstack", "/metrics/.."])
+def test_nothing_else_is_there(application: AdminApplication, path: str) -> None:
+    assert ask(application, path).status_int == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_only_reading_is_allowed(application: AdminApplication, method: str) -> None:
+    response = ask(application, "/healthz", method)
+    assert (response.status_int, response.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_a_head_has_no_body(application: AdminApplication) -> None:
+    response = ask(application, "/ports", "HEAD")
+    assert (response.status_int, response.body) == (200, b"")
+
+
+def test_a_path_that_is_no_text_is_not_there(application: AdminApplication) -> None:
+    assert ask(application, "/%ff").status_int == 404
+
+
+@pytest.fixture
+def listener(application: AdminApplication) -> Iterator[int]:
+    with _free_port() as sock:
+        port = sock.getsockname()[1]
+    thread = admin.serve(f"127.0.0.1:{port}", application)
+    let_hub_run()
+    yield port
+    thread.kill()
+
+
+def _free_port() -> Any:
+    sock = green_socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+def test_it_is_served_on_its_address(listener: int) -> None:
+    with eventlet.connect(("127.0.0.1", listener)) as sock:
+        sock.sendall(b"GET /ports HTTP/1.0\r\n\r\n")
+        answer = b""
+        while part := sock.recv(4096):
+            answer += part
+    assert json.loads(answer.rpartition(b"\r\n\r\n")[2]) == ROWS
+
+
+def test_an_address_that_another_daemon_has_stops_the_start(
+    application: AdminApplication, listener: int
+) -> None:
+    with pytest.raises(StartError, match=f"admin_listen = 127.0.0.1:{listener} cannot be"):
+        admin.serve(f"127.0.0.1:{listener}", application)
+
+
+def test_nothing_is_missing_of_nothing() -> None:
+    assert Health().missing() == []
+
+
+def test_an_address_that_another_program_has_stops_the_start(
+    application: AdminApplication,
+) -> None:
+    with _free_port() as sock:
+        sock.listen()
+        where = f"127.0.0.1:{sock.getsockname()[1]}"
+        with pytest.raises(StartError, match=f"admin_listen = {where} cannot be"):
+            admin.serve(where, application)

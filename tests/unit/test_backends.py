@@ -1,0 +1,62 @@
+"""The configuration should name the backend and all that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta.cmd import backends
+from dfmeta.model import GuestRequest, HttpHost, Identity
+from dfmeta.proxy.nova import NovaBackend, NovaSettings
+from tests.unit.support import INSTANCE, PROJECT
+
+Load = Callable[[str], cfg.ConfigOpts]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    monkeypatch.setattr(dfmeta.conf, "DEFAULT_FILES", ())
+
+    def load(text: str) -> cfg.ConfigOpts:
+        path = tmp_path / "dfmeta.conf"
+        path.write_text(f"{text}\n[df_metadata]\nstate_path = {tmp_path}\n")
+        return dfmeta.conf.load([str(path)], prog="x")
+
+    return load
+
+
+def test_nova_is_reached_as_neutrons_options_say(load: Load) -> None:
+    conf = load(
+        "[df_metadata]\nbackend = nova\ntimeout_answer = close\n[DEFAULT]\n"
+        "nova_metadata_host = a:1,b\nnova_metadata_protocol = https\n"
+        "nova_metadata_insecure = true\nmetadata_proxy_shared_secret = s\n"
+        "auth_ca_cert = /etc/hostname\nnova_client_cert = /etc/hosts\n"
+        "nova_client_priv_key = /etc/passwd\n"
+    )
+    backend = backends.build(conf)
+    assert isinstance(backend, NovaBackend)
+    assert backend._settings == NovaSettings(
+        (HttpHost("a", 1), HttpHost("b", 8775)),
+        b"s",
+        protocol="https",
+        insecure=True,
+        ca_cert="/etc/hostname",
+        client_cert="/etc/hosts",
+        client_key="/etc/passwd",
+    )
+    settings = backends.settings(conf)
+    assert (settings.timeout_answer, settings.needs_project) == ("close", True)
+
+
+def test_the_embedded_store_answers_unless_another_is_named(load: Load) -> None:
+    conf = load("")
+    backend = backends.build(conf)
+    assert backend.name == "store"
+    assert not backends.settings(conf).needs_project
+    identity = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
+    answer = backend.answer(GuestRequest("GET", "/nothing"), identity, deadline=0.0)
+    assert answer.status == 404

@@ -1,0 +1,345 @@
+"""A wrong value should stop the daemon with a line that names option, value and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta.conf import nova
+from dfmeta.exceptions import ConfigError
+from dfmeta.flows.pipeline import Layout
+from dfmeta.model import HttpHost
+
+Load = Callable[..., cfg.ConfigOpts]
+SECRET = "a secret nobody may see"
+# CONTRACT.md, "Options": the names and defaults that operators rely on.
+DEFAULTS = {
+    "DEFAULT": {
+        "auth_ca_cert": None,
+        "nova_metadata_host": "127.0.0.1",
+        "nova_metadata_port": 8775,
+        "nova_metadata_protocol": "http",
+        "nova_metadata_insecure": False,
+        "nova_client_cert": None,
+        "nova_client_priv_key": None,
+        "metadata_proxy_shared_secret": "",
+    },
+    "df_metadata": {
+        "ip": "169.254.169.254",
+        "host_ip": "169.254.169.254",
+        "port": 18080,
+        "metadata_interface": "tap-metadata",
+        "integration_bridge": "br-int",
+        "ovsdb_connection": "unix:/var/run/openvswitch/db.sock",
+        "openflow_connection": "auto",
+        "table_base": 200,
+        "classification_table": 0,
+        "hook_priority": 300,
+        "route_table": 2,
+        "backend": "store",
+        "engine": "wsgi",
+        "identity_scheme": "in_port",
+        "identity_sources": ["ovsdb", "libvirt"],
+        "proxy_workers": 0,
+        "hold_timeout": 8,
+        "timeout_answer": "auto",
+        "startup_timeout": 30,
+        "admin_listen": "127.0.0.1:9697",
+        "state_path": "/var/lib/dfmeta",
+    },
+    "store": {"connection": "sqlite:////var/lib/dfmeta/store.db"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_file_of_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dfmeta.conf, "DEFAULT_FILES", ())
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Load a file with these options; names are option or group__option."""
+
+    def load(*args: str, **options: object) -> cfg.ConfigOpts:
+        lines: dict[str, list[str]] = {}
+        for name, value in options.items():
+            group, _, option = name.rpartition("__")
+            lines.setdefault(group or "df_metadata", []).append(f"{option} = {value}")
+        text = "\n".join(line for g, own in lines.items() for line in [f"[{g}]", *own])
+        path = tmp_path / "dfmeta.conf"
+        path.write_text(text)
+        return dfmeta.conf.load([str(path)], prog="dfmeta-agent", args=args)
+
+    return load
+
+
+def registered() -> dict[str, dict[str, cfg.Opt]]:
+    return {
+        group or "DEFAULT": {option.name: option for option in options}
+        for group, options in dfmeta.conf.list_opts()
+    }
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        (group, name)
+        for group, options in registered().items()
+        for name in options
+        if name in DEFAULTS.get(group, {})
+    ],
+)
+def test_an_option_has_the_contracts_default(load: Load, group: str, name: str) -> None:
+    conf = load()
+    section = conf if group == "DEFAULT" else conf[group]
+    assert section[name] == DEFAULTS[group][name]
+
+
+def test_the_layouts_defaults_are_the_options(load: Load) -> None:
+    group = load().df_metadata
+    assert Layout(group.table_base, group.classification_table, group.hook_priority) == Layout()
+
+
+BAD = [
+    ("df_metadata", "ip", "banana"),
+    ("df_metadata", "ip", "::1"),
+    ("df_metadata", "ip", "127.0.0.1"),
+    ("df_metadata", "ip", "224.0.0.1"),
+    ("df_metadata", "host_ip", "1.2.3"),
+    ("df_metadata", "host_ip", "0.0.0.0"),
+    ("df_metadata", "host_ip", "$nothing"),
+    ("df_metadata", "port", "70000"),
+    ("df_metadata", "port", "http"),
+    ("df_metadata", "metadata_interface", "a-name-of-16-chars"),
+    ("df_metadata", "metadata_interface", "a b"),
+    ("df_metadata", "metadata_interface", ""),
+    ("df_metadata", "integration_bridge", "br/int"),
+    ("df_metadata", "ovsdb_connection", "/var/run/openvswitch/db.sock"),
+    ("df_metadata", "ovsdb_connection", "tcp:127.0.0.1"),
+    ("df_metadata", "openflow_connection", "tcp:127.0.0.1:6653"),
+    ("df_metadata", "table_base", "0"),
+    ("df_metadata", "table_base", "253"),
+    ("df_metadata", "table_base", "2OO"),
+    ("df_metadata", "classification_table", "-1"),
+    ("df_metadata", "hook_priority", "0"),
+    ("df_metadata", "hook_priority", "65535"),
+    ("df_metadata", "route_table", "0"),
+    ("df_metadata", "route_table", "254"),
+    ("df_metadata", "route_table", "main"),
+    ("df_metadata", "backend", "novella"),
+    ("df_metadata", "hold_timeout", "61"),
+    ("df_metadata", "hold_timeout", "-1"),
+    ("df_metadata", "hold_timeout", "soon"),
+    ("df_metadata", "timeout_answer", "504"),
+    ("df_metadata", "startup_timeout", "-1"),
+    ("df_metadata", "admin_listen", "9697"),
+    ("df_metadata", "admin_listen", "127.0.0.1:0"),
+    ("df_metadata", "admin_listen", "127.0.0.1:70000"),
+    ("df_metadata", "admin_listen", "::1:9697"),
+    ("df_metadata", "state_path", "relative/path"),
+    ("df_metadata", "state_path", "$nothing"),
+    ("DEFAULT", "debug", "perhaps"),
+    ("DEFAULT", "auth_ca_cert", "/nonexistent/ca.pem"),
+    ("DEFAULT", "nova_metadata_host", "nova-1,,nova-2"),
+    ("DEFAULT", "nova_metadata_host", "http://nova"),
+    ("DEFAULT", "nova_metadata_host", "nova:99999"),
+    ("DEFAULT", "nova_metadata_port", "0"),
+    ("DEFAULT", "nova_metadata_protocol", "ftp"),
+    ("DEFAULT", "nova_metadata_insecure", "perhaps"),
+    ("DEFAULT", "nova_client_cert", "$nothing"),
+    ("DEFAULT", "nova_client_priv_key", "$nothing"),
+    ("DEFAULT", "metadata_proxy_shared_secret", "$nothing"),
+    ("store", "connection", "$nothing"),
+]
+
+
+@pytest.mark.parametrize(("group", "name", "value"), BAD)
+def test_a_wrong_value_is_named_with_its_option_and_a_remedy(
+    load: Load, group: str, name: str, value: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(**{f"{group}__{name}": value})
+    error = caught.value
+    assert error.fields["option"] == f"[{group}] {name}"
+    assert error.fields["remedy"]
+    assert "\n" not in str(error)
+    option = registered()[group][name]
+    wrong = [part.strip() for part in value.split(",")] if name == "nova_metadata_host" else [value]
+    assert str(error.fields["value"]) in (["(secret)"] if option.secret else wrong)
+
+
+def test_every_option_has_a_wrong_value_in_these_tests() -> None:
+    tried = {(group, name) for group, name, _value in BAD}
+    assert {(g, name) for g, options in registered().items() for name in options} == tried
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"DEFAULT__nova_client_cert": "/etc/hostname"}, "nova_client_priv_key"),
+        ({"DEFAULT__nova_client_priv_key": "/etc/hostname"}, "nova_client_cert"),
+        ({"backend": "nova"}, "metadata_proxy_shared_secret"),
+        ({"table_base": 5, "classification_table": 5}, "table_base"),
+        ({"table_base": 5, "classification_table": 6}, "table_base"),
+        ({"table_base": 5, "classification_table": 100}, "table_base"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_together_are_named(
+    load: Load, options: dict[str, object], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        load(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"openflow_connection": "listen:127.0.0.1:99999"},
+        {"openflow_connection": "listen:127.0.0.1:0"},
+        {"ovsdb_connection": "tcp:127.0.0.1:99999"},
+    ],
+    ids=str,
+)
+def test_a_connection_with_an_impossible_port_is_wrong(
+    load: Load, options: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigError):
+        load(**options)
+
+
+def test_a_secret_is_in_no_message(load: Load) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(DEFAULT__metadata_proxy_shared_secret=f"{SECRET} $nothing")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"openflow_connection": "unix:/run/br-int.mgmt"},
+        {"openflow_connection": "listen:[::1]:6653"},
+        {"ovsdb_connection": "tcp:127.0.0.1:6640"},
+        {"admin_listen": "[::1]:9697"},
+        {"admin_listen": "localhost:9697"},
+        {"port": 0},
+        {"hold_timeout": 0.5},
+        {"backend": "nova", "DEFAULT__metadata_proxy_shared_secret": "x"},
+        {"DEFAULT__auth_ca_cert": "/etc/hostname"},
+        {"table_base": 60, "classification_table": 59},
+        {"route_table": 4294967295},
+    ],
+    ids=str,
+)
+def test_a_right_value_is_taken(load: Load, options: dict[str, object]) -> None:
+    conf = load(**options)
+    for name, value in options.items():
+        group, _, option = name.rpartition("__")
+        section = conf if group == "DEFAULT" else conf.df_metadata
+        assert str(section[option]) == str(value)
+
+
+def test_values_follow_those_they_refer_to(load: Load) -> None:
+    conf = load(ip="192.0.2.1", state_path="/srv/dfmeta")
+    assert conf.df_metadata.host_ip == "192.0.2.1"
+    assert conf.store.connection == "sqlite:////srv/dfmeta/store.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("nova", [("nova", 8775)]),
+        ("nova:80", [("nova", 80)]),
+        ("a, b:1 ,10.0.0.1:65535", [("a", 8775), ("b", 1), ("10.0.0.1", 65535)]),
+        ("2001:db8::1", [("2001:db8::1", 8775)]),
+        ("[2001:db8::1]", [("2001:db8::1", 8775)]),
+        ("[2001:db8::1]:80", [("2001:db8::1", 80)]),
+    ],
+)
+def test_a_list_of_hosts_is_read(load: Load, text: str, hosts: list[tuple[str, int]]) -> None:
+    conf = load(DEFAULT__nova_metadata_host=text)
+    assert nova.hosts(conf) == [HttpHost(*host) for host in hosts]
+
+
+def test_a_host_is_written_as_it_stands_in_a_url(load: Load) -> None:
+    conf = load(DEFAULT__nova_metadata_host="[2001:db8::1]:80,nova")
+    assert [host.authority for host in nova.hosts(conf)] == ["[2001:db8::1]:80", "nova:8775"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a:", "a:0", "a:65536", "a:x", "a:\u0661", "a b", "a/b", "u@a", "a?b", "a#b", "[]"]
+)
+def test_what_is_no_host_is_refused(load: Load, text: str) -> None:
+    with pytest.raises(ConfigError, match="nova_metadata_host"):
+        load(DEFAULT__nova_metadata_host=text)
+
+
+def test_a_later_file_overrides_an_earlier_one(tmp_path: Path) -> None:
+    for name, port in (("a", 1), ("b", 2)):
+        (tmp_path / name).write_text(f"[df_metadata]\nport = {port}\n")
+    conf = dfmeta.conf.load([str(tmp_path / "a"), str(tmp_path / "b")], prog="x")
+    assert conf.df_metadata.port == 2
+
+
+def test_the_default_file_is_read_when_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("[df_metadata]\nport = 5\n")
+    files = (str(tmp_path / "a"), str(tmp_path / "missing"))
+    monkeypatch.setattr(dfmeta.conf, "DEFAULT_FILES", files)
+    assert dfmeta.conf.load((), prog="x").df_metadata.port == 5
+
+
+def test_options_of_a_command_are_read_from_its_arguments(load: Load) -> None:
+    conf = dfmeta.conf.load((), prog="x", args=["--it"], cli=[cfg.BoolOpt("it", default=False)])
+    assert conf.it
+    assert load("--debug").debug
+    assert not load().debug
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.conf")
+    with pytest.raises(ConfigError, match="there is no such file") as caught:
+        dfmeta.conf.load([missing], prog="x")
+    assert caught.value.fields["value"] == missing
+
+
+@pytest.mark.parametrize("text", ["port = 5\n", "[df_metadata]\nport\n", "[df_metadata\n", "x"])
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "dfmeta.conf"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        dfmeta.conf.load([str(path)], prog="x")
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("odd", ["directory", "bytes", "config-dir"])
+def test_what_cannot_be_read_as_a_file_is_one_line_too(tmp_path: Path, odd: str) -> None:
+    path = tmp_path / "dfmeta.conf"
+    if odd == "directory":
+        path.mkdir()
+    elif odd == "bytes":
+        path.write_bytes(b"[df_metadata]\nport = \xff\n")
+    args = ["--config-dir", str(path)] if odd == "config-dir" else ["--config-file", str(path)]
+    with pytest.raises(ConfigError):
+        dfmeta.conf.load((), prog="x", args=args)
+
+
+def test_a_file_that_this_user_may_not_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "dfmeta.conf"
+    path.write_text("")
+
+    # The tests run as root, whom no mode stops; oslo.config opens files by this name.
+    def refuse(self: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cfg.ConfigParser, "parse", refuse)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        dfmeta.conf.load([str(path)], prog="x")

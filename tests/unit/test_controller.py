@@ -1,0 +1,241 @@
+"""The controller should take only its own bridge, and put back what others take away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import eventlet
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta import metrics
+from dfmeta.apps import controller as controller_module
+from dfmeta.flows.pipeline import Purpose
+from dfmeta.model import Endpoint
+from tests.unit.support import (
+    OTHER_INSTANCE,
+    TAP,
+    Datapath,
+    Rig,
+    address,
+    let_hub_run,
+    port,
+    removed_of,
+    until,
+)
+
+HERE = Endpoint(13)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.registry.set_port(port())
+    return rig.connect()
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setattr(controller_module, "CHECK_INTERVAL", 0.01)
+    rig = Rig()
+    thread = eventlet.spawn(rig.controller.watch)
+    yield rig
+    thread.kill()
+    rig.disconnect()
+
+
+def hook(rig: Rig) -> object:
+    """A guest's hook, as the switch has it."""
+    return next(
+        mod for mod in rig.switch.flows.values() if mod.cookie & 0xFFFF == Purpose.GUEST_HTTP
+    )
+
+
+def test_a_foreign_datapath_is_refused_and_closed(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    stranger = Datapath(number=0xBAD)
+    rig.controller.connected(stranger)
+    assert stranger.closed
+    assert not rig.channel.connected
+    assert stranger.sent == []
+    assert "0000000000000bad" in caplog.text
+    rig.controller.disconnected(stranger)
+    assert not rig.channel.connected
+
+
+def test_a_foreign_datapath_does_not_take_the_place_of_ours(rig: Rig) -> None:
+    rig.controller.connected(Datapath(number=0xBAD))
+    assert rig.controller.ready
+    assert rig.channel.connected
+
+
+def test_while_the_bridges_id_is_not_known_a_connection_is_taken() -> None:
+    rig = Rig()
+    rig.controller._datapath_id = lambda: None
+    unknown = Datapath(number=5)
+    rig.controller.connected(unknown)
+    let_hub_run()
+    assert rig.channel.connected
+    rig.controller.disconnected(unknown)
+
+
+def test_a_connection_first_says_who_we_are_and_what_we_want() -> None:
+    rig = Rig()
+    rig.controller.connected(rig.switch)
+    let_hub_run()
+    assert rig.switch.kinds() == [ofp.OFPT_EXPERIMENTER, ofp.OFPT_SET_ASYNC]
+    assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 1
+    rig.disconnect()
+    assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 0
+
+
+def test_it_is_ready_once_every_flow_is_confirmed() -> None:
+    rig = Rig()
+    assert not rig.controller.ready
+    rig.controller.connected(rig.switch)
+    assert not rig.controller.ready
+    rig.connect()
+    assert rig.controller.ready
+    rig.disconnect()
+    assert not rig.controller.ready
+
+
+def test_a_hook_that_somebody_removed_raises_doubt(rig: Rig) -> None:
+    rig.controller.flow_removed(removed_of(hook(rig)))
+    assert not rig.controller.ready
+
+
+def test_the_hook_of_the_tap_raises_doubt_too(rig: Rig) -> None:
+    mods = rig.switch.flows.values()
+    from_tap = next(mod for mod in mods if mod.cookie & 0xFFFF == Purpose.FROM_TAP)
+    rig.controller.flow_removed(removed_of(from_tap))
+    assert not rig.controller.ready
+
+
+def test_a_hook_that_we_removed_raises_none(rig: Rig) -> None:
+    heard = []
+    rig.switch.removed = lambda message: (
+        heard.append(message),
+        rig.controller.flow_removed(message),
+    )
+    rig.registry.remove_port("row-of-tap1")
+    let_hub_run()
+    assert len(heard) == 2
+    assert rig.controller.ready
+
+
+def test_a_changed_guest_raises_no_doubt(rig: Rig) -> None:
+    rig.registry.learn(HERE, address(), 0)
+    rig.registry.set_port(port(instance=OTHER_INSTANCE))
+    let_hub_run()
+    assert rig.controller.ready
+
+
+@pytest.mark.parametrize("change", [{"cookie": 0x1234}, {"priority": 7}], ids=str)
+def test_a_flow_that_is_not_expected_raises_none(rig: Rig, change: dict[str, int]) -> None:
+    from copy import copy
+
+    mod = copy(hook(rig))
+    for name, value in change.items():
+        setattr(mod, name, value)
+    rig.controller.flow_removed(removed_of(mod))
+    assert rig.controller.ready
+
+
+def test_a_removed_flow_without_a_connection_is_left_to_the_next_one(rig: Rig) -> None:
+    message = removed_of(hook(rig))
+    rig.disconnect()
+    rig.controller.flow_removed(message)
+
+
+def test_many_doubts_are_one(rig: Rig) -> None:
+    for _ in range(5):
+        rig.controller.doubt()
+    assert rig.controller._doubts.qsize() == 1
+
+
+def test_the_same_tap_again_raises_no_doubt(rig: Rig) -> None:
+    rig.controller.set_tap(TAP)
+    assert rig.controller.ready
+    rig.controller.set_tap(None)
+    assert not rig.controller.ready
+
+
+def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dfmeta.exceptions import NotConnectedError
+
+    def lost(_endpoint: Endpoint) -> None:
+        raise NotConnectedError(bridge="br-int")
+
+    monkeypatch.setattr(rig.steward, "apply", lost)
+    rig.registry.remove_port("row-of-tap1")
+
+
+def test_the_watch_reconciles_a_new_connection(watching: Rig) -> None:
+    watching.registry.set_port(port())
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    assert len(watching.switch.flows) == 6
+
+
+def test_the_watch_puts_back_what_is_lost_without_a_word(watching: Rig) -> None:
+    watching.registry.set_port(port())
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    for place in [p for p in watching.switch.flows if p[0] == 201]:
+        del watching.switch.flows[place]
+    until(lambda: len(watching.switch.flows) == 6, "the flows to be back")
+
+
+def test_the_watch_puts_back_a_hook_that_is_removed(watching: Rig) -> None:
+    watching.registry.set_port(port())
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    gone = hook(watching)
+    watching.switch.flows = {p: m for p, m in watching.switch.flows.items() if m is not gone}
+    watching.controller.flow_removed(removed_of(gone))
+    until(lambda: len(watching.switch.flows) == 6, "the hook to be back")
+
+
+def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:
+    watching.switch.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+
+    def failed() -> float:
+        sample = "dfmeta_reconciles_total"
+        return metrics.REGISTRY.get_sample_value(sample, {"result": "failed"}) or 0.0
+
+    before = failed()
+    until(lambda: failed() >= before + 2, "two failures")
+    watching.switch.refuse = lambda _mod: None
+    until(lambda: watching.controller.ready, "a reconcile")
+
+
+def test_the_watch_outlives_a_lost_connection_in_the_middle_of_a_count(
+    watching: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    watching.switch.silent = True
+    asked = len(watching.switch.sent)
+    until(lambda: len(watching.switch.sent) > asked, "a count")
+    watching.disconnect()
+    watching.switch = watching.make_switch()
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "a reconcile on the next connection")
+
+
+def test_the_watch_gives_up_syns_that_waited_too_long(watching: Rig) -> None:
+    from tests.unit.support import syn
+
+    watching.registry.set_port(port(instance=""))
+    watching.learner.packet_in(13, syn())
+    watching.now += 100
+    until(lambda: not len(watching.learner.holds), "the SYN to be given up")

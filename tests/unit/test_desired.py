@@ -1,0 +1,148 @@
+"""What ought to be on the switch should lead each guest there and back, and nobody elsewhere."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow, Output, SetField, ToController
+from dfmeta.flows.key import SLOTS, VID_MAX, key_of
+from dfmeta.flows.pipeline import CONTROLLER_ID, PURPOSES, Priority, Purpose, Stage
+from dfmeta.flows.service import Tap, towards_proxy
+from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
+from tests.unit.support import TAP, address
+
+ELSEWHERE = Tap(ofport=9, mac=TAP.mac, port=8080, ip="192.0.2.1", guest_ip="169.254.169.254")
+ADDRESSES = st.builds(
+    GuestAddress,
+    st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":")),
+    st.integers(0, 0xFFFFFFFF).map(IPv4Address),
+)
+GUESTS = st.builds(
+    Guest,
+    st.builds(Endpoint, st.integers(1, OFPORT_MAX)),
+    st.one_of(st.none(), st.integers(1, 0xFFFF)),
+    st.dictionaries(st.sampled_from(SLOTS), ADDRESSES, max_size=3).filter(
+        lambda slots: len(set(slots.values())) == len(slots)
+    ),
+)
+# Hypothesis' own tries; each builds some dozens of flows.
+FEW = settings(deadline=None, max_examples=50)
+
+
+def by_purpose(flows: tuple[Flow, ...], purpose: Purpose) -> list[Flow]:
+    return [one for one in flows if one.purpose is purpose]
+
+
+def outputs(flow: Flow) -> list[int]:
+    return [action.port for action in flow.actions if isinstance(action, Output)]
+
+
+def sets(flow: Flow) -> dict[str, int | str]:
+    return {a.field: a.value for a in flow.actions if isinstance(a, SetField)}
+
+
+@FEW
+@given(GUESTS)
+def test_an_addresss_way_back_is_added_before_its_way_in(guest: Guest) -> None:
+    order = [one.purpose for one in guest_flows(guest, TAP)]
+    for position, purpose in enumerate(order):
+        if purpose is Purpose.ADDRESS:
+            assert order[position - 2 : position] == [Purpose.KEY_ARP, Purpose.REPLY]
+    last_of_addresses = len(order) - 3
+    assert order[last_of_addresses:] == [Purpose.SYN, Purpose.GUEST_ARP, Purpose.GUEST_HTTP]
+
+
+@FEW
+@given(GUESTS)
+def test_a_guests_flows_have_places_of_their_own(guest: Guest) -> None:
+    flows = [*guest_flows(guest, TAP), *fixed_flows(TAP)]
+    assert len({one.place for one in flows}) == len(flows)
+
+
+@FEW
+@given(GUESTS, GUESTS)
+def test_two_guests_share_no_place(one: Guest, other: Guest) -> None:
+    if one.endpoint.ofport == other.endpoint.ofport:
+        return
+    places = {flow.place for flow in guest_flows(one, TAP)}
+    assert not places & {flow.place for flow in guest_flows(other, TAP)}
+
+
+@FEW
+@given(GUESTS)
+def test_an_answer_leaves_on_its_own_guests_port_alone(guest: Guest) -> None:
+    for flow in by_purpose(guest_flows(guest, TAP), Purpose.REPLY):
+        assert outputs(flow) == [guest.endpoint.ofport]
+
+
+@FEW
+@given(GUESTS)
+def test_every_way_in_matches_the_guests_own_port(guest: Guest) -> None:
+    for flow in guest_flows(guest, TAP):
+        if PURPOSES[flow.purpose].stage is not Stage.REPLY:
+            assert flow.field("in_port") == guest.endpoint.ofport
+
+
+def test_a_guests_answer_gets_its_own_addresses_and_port_80() -> None:
+    endpoint = Endpoint(13)
+    _arp, back, way_in = address_flows(endpoint, address(), slot=0, tap=TAP)
+    assert back.field("ipv4_dst") == "128.0.0.13"
+    assert back.field("tcp_src") == TAP.port
+    assert sets(back) == {"eth_dst": address().mac, "ipv4_dst": "10.0.0.5", "tcp_src": 80}
+    assert sets(way_in) == {"eth_dst": TAP.mac, "ipv4_src": "128.0.0.13", "tcp_dst": TAP.port}
+    assert outputs(way_in) == [TAP.ofport]
+
+
+def test_with_a_host_ip_the_flows_rewrite_the_service_address_both_ways() -> None:
+    _arp, back, way_in = address_flows(Endpoint(13), address(), slot=0, tap=ELSEWHERE)
+    assert sets(way_in)["ipv4_dst"] == "192.0.2.1"
+    assert back.field("ipv4_src") == "192.0.2.1"
+    assert sets(back)["ipv4_src"] == "169.254.169.254"
+
+
+def test_a_first_syn_goes_the_way_that_its_address_will_go() -> None:
+    endpoint = Endpoint(13)
+    *_, way_in = address_flows(endpoint, address(), slot=3, tap=ELSEWHERE)
+    assert way_in.actions == towards_proxy(endpoint, 3, tap=ELSEWHERE)
+
+
+def test_a_first_syn_goes_to_our_controller_through_the_meter() -> None:
+    flows = guest_flows(Guest(Endpoint(13), 77), TAP)
+    (flow,) = by_purpose(flows, Purpose.SYN)
+    assert flow.actions == (ToController(CONTROLLER_ID),)
+    assert flow.meter == 77
+    assert flow.field("tcp_flags") == (0x02, 0x12)
+
+
+def test_hooks_take_only_untagged_http_and_arp_of_the_service() -> None:
+    flows = guest_flows(Guest(Endpoint(13), None), ELSEWHERE)
+    hooks = [one for one in flows if PURPOSES[one.purpose].priority is Priority.HOOK]
+    assert len(hooks) == 2
+    for hook in hooks:
+        assert hook.field("vlan_vid") == 0
+        assert "169.254.169.254" in (hook.field("ipv4_dst"), hook.field("arp_tpa"))
+    (http,) = by_purpose(flows, Purpose.GUEST_HTTP)
+    assert (http.field("ip_proto"), http.field("tcp_dst")) == (6, 80)
+
+
+def test_what_tap_metadata_emits_only_goes_to_the_reply_table() -> None:
+    flows = fixed_flows(TAP)
+    (from_tap,) = by_purpose(flows, Purpose.FROM_TAP)
+    assert from_tap.match == (("in_port", TAP.ofport),)
+    assert from_tap.goto is Stage.REPLY
+    for purpose in (Purpose.SERVICE_DROP, Purpose.REPLY_DROP):
+        (drop,) = by_purpose(flows, purpose)
+        assert (drop.match, drop.actions, drop.goto) == ((), (), None)
+
+
+@FEW
+@given(st.integers(1, OFPORT_MAX), st.sampled_from(SLOTS), st.integers(0, VID_MAX))
+def test_the_host_learns_a_keys_mac_for_that_key_alone(ofport: int, slot: int, vid: int) -> None:
+    endpoint = Endpoint(ofport, vid)
+    arp, *_ = address_flows(endpoint, address(), slot=slot, tap=TAP)
+    assert arp.field("arp_tpa") == str(key_of(endpoint, slot))
+    assert sets(arp)["arp_sha"] == address().mac

@@ -1,0 +1,41 @@
+"""An error should be a sentence with its fields, and the fields should stay with it."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+
+from dfmeta import exceptions
+from dfmeta.exceptions import ConfigError, DfmetaError
+
+
+def tree(root: type[DfmetaError] = DfmetaError) -> list[type[DfmetaError]]:
+    return [root, *(one for child in root.__subclasses__() for one in tree(child))]
+
+
+def ours() -> list[type[DfmetaError]]:
+    return [one for one in tree() if one.__module__ == exceptions.__name__]
+
+
+@pytest.mark.parametrize("kind", ours(), ids=lambda kind: kind.__name__)
+def test_an_error_says_its_fields_and_keeps_them(kind: type[DfmetaError]) -> None:
+    names = {name for _text, name, _spec, _conv in string.Formatter().parse(kind.sentence) if name}
+    values = {name: f"<{name}>" for name in names}
+    error = kind(**values)
+    assert error.fields == values
+    for name, value in values.items():
+        assert value in str(error)
+        assert getattr(error, name) == value
+
+
+def test_a_further_field_is_kept_but_not_said() -> None:
+    error = DfmetaError(code=5)
+    assert (str(error), error.code) == ("dfmeta failed", 5)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = error.nothing
+
+
+def test_a_configuration_error_is_the_line_that_the_contract_asks_for() -> None:
+    error = ConfigError(option="[a] b", value="c", cause="d", remedy="Do e")
+    assert str(error) == "option [a] b = 'c' is wrong: d. Do e"

@@ -1,0 +1,112 @@
+"""A flow that does what its table does not declare should fail when it is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dfmeta.exceptions import PipelineError
+from dfmeta.flows.flow import Move, Opaque, Output, SetField, ToController, canonical, flow
+from dfmeta.flows.pipeline import TABLES, Purpose, Stage
+
+TCP = {"eth_type": 0x0800, "ip_proto": 6}
+ARP = {"eth_type": 0x0806}
+
+
+def test_a_declared_flow_is_built() -> None:
+    built = flow(Purpose.GUEST_HTTP, TCP | {"tcp_dst": 80}, goto=Stage.SERVICE)
+    assert built.stage is Stage.CLASSIFY
+    assert built.field("tcp_dst") == 80
+    assert built.field("in_port") is None
+    assert built.place == (Purpose.GUEST_HTTP, built.match)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "match", "named"),
+    [
+        (Purpose.GUEST_HTTP, {"eth_src": "02:00:00:00:00:01"}, "eth_src"),
+        (Purpose.SYN, TCP | {"tcp_dst": 80}, "tcp_dst"),
+        (Purpose.REPLY, {"in_port": 3}, "in_port"),
+        (Purpose.REPLY, {"metadata": 3, "in_port": 3}, "in_port, metadata"),
+    ],
+)
+def test_an_undeclared_match_is_refused(
+    purpose: Purpose, match: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(PipelineError, match=f"may not match {named}$"):
+        flow(purpose, match)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "action"),
+    [
+        (Purpose.ADDRESS, SetField("tcp_src", 80)),
+        (Purpose.ADDRESS, SetField("eth_src", "02:00:00:00:00:01")),
+        (Purpose.GUEST_ARP, SetField("ipv4_src", "10.0.0.1")),
+        (Purpose.REPLY, Move("eth_src", "tcp_dst", 16)),
+    ],
+)
+def test_an_undeclared_set_is_refused(purpose: Purpose, action: SetField | Move) -> None:
+    with pytest.raises(PipelineError, match=f"may not set {action.field}"):
+        flow(purpose, {}, actions=[action])
+
+
+def test_an_undeclared_successor_is_refused() -> None:
+    for purpose, goto in (
+        (Purpose.REPLY, Stage.SERVICE),
+        (Purpose.SYN, Stage.REPLY),
+        (Purpose.FROM_TAP, Stage.CLASSIFY),
+    ):
+        with pytest.raises(PipelineError, match=f"{goto.name} is not among its successors"):
+            flow(purpose, {}, goto=goto)
+
+
+@pytest.mark.parametrize("purpose", [Purpose.GUEST_HTTP, Purpose.REPLY])
+def test_only_the_service_table_sends_to_the_controller(purpose: Purpose) -> None:
+    with pytest.raises(PipelineError, match="to the controller"):
+        flow(purpose, {}, actions=[ToController(1)])
+    flow(Purpose.SYN, {}, actions=[ToController(1)])
+
+
+def test_an_action_read_from_a_switch_is_never_sent() -> None:
+    with pytest.raises(PipelineError, match="not an action of ours"):
+        flow(Purpose.SYN, {}, actions=[Opaque("learn(…)")])
+
+
+def test_a_table_that_may_not_output_refuses_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    quiet = TABLES | {Stage.REPLY: replace(TABLES[Stage.REPLY], outputs=False)}
+    monkeypatch.setattr("dfmeta.flows.flow.TABLES", quiet)
+    with pytest.raises(PipelineError, match="may not output"):
+        flow(Purpose.REPLY, {}, actions=[Output(1)])
+
+
+@pytest.mark.parametrize(
+    ("purpose", "match"),
+    [
+        (Purpose.GUEST_HTTP, {"tcp_dst": 80}),
+        (Purpose.GUEST_HTTP, {"eth_type": 0x0800, "tcp_dst": 80}),
+        (Purpose.GUEST_HTTP, {"eth_type": 0x0800, "ip_proto": 17, "tcp_dst": 80}),
+        (Purpose.GUEST_HTTP, {"ipv4_dst": "169.254.169.254"}),
+        (Purpose.GUEST_HTTP, ARP | {"ipv4_dst": "169.254.169.254"}),
+        (Purpose.GUEST_HTTP, {"ip_proto": 6}),
+        (Purpose.SYN, {"eth_type": 0x0800, "tcp_flags": (2, 0x12)}),
+        (Purpose.REPLY, {"eth_type": 0x0800, "tcp_src": 80}),
+        (Purpose.GUEST_ARP, {"arp_op": 1}),
+        (Purpose.KEY_ARP, {"eth_type": 0x0800, "arp_tpa": "128.0.0.1"}),
+    ],
+)
+def test_a_field_without_its_prerequisite_is_refused(
+    purpose: Purpose, match: dict[str, Any]
+) -> None:
+    with pytest.raises(PipelineError, match="needs"):
+        flow(purpose, match)
+
+
+def test_the_order_in_which_a_match_is_written_makes_no_difference() -> None:
+    forward = flow(Purpose.REPLY, {"eth_type": 0x0800, "ip_proto": 6})
+    backward = flow(Purpose.REPLY, {"ip_proto": 6, "eth_type": 0x0800})
+    assert forward == backward
+    assert canonical({"b": 1, "a": 2}) == (("a", 2), ("b", 1))

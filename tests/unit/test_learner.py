@@ -1,0 +1,333 @@
+"""A first SYN should go on once its flows stand, or wait for its port's instance, or be dropped."""
+
+from __future__ import annotations
+
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta import metrics
+from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, Held, Holds
+from dfmeta.exceptions import NotConnectedError
+from dfmeta.flows.service import towards_proxy
+from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint
+from dfmeta.packets import parse_syn
+from tests.unit.support import OTHER_INSTANCE, TAP, Rig, address, let_hub_run, port, syn
+
+HERE = Endpoint(13)
+
+
+def counted(outcome: str) -> float:
+    return float(
+        metrics.REGISTRY.get_sample_value("dfmeta_packet_ins_total", {"outcome": outcome}) or 0.0
+    )
+
+
+def held(
+    number: int = 0, *, endpoint: Endpoint = HERE, since: float = 0.0, frame: bytes = b""
+) -> Held:
+    return Held(endpoint, parse_syn(syn(source_port=number)), frame, since)
+
+
+def ports_of(holds: Holds, endpoint: Endpoint = HERE) -> list[int]:
+    return [one.syn.source_port for one in holds.take(endpoint)]
+
+
+class Hub:
+    """Feeds frames to a learner."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+
+    def send(self, frame: bytes, ofport: int = 13) -> None:
+        self.rig.learner.packet_in(ofport, frame)
+        let_hub_run()
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.registry.set_port(port())
+    return rig.connect()
+
+
+@pytest.fixture
+def waiting() -> Rig:
+    """A port whose instance is not known yet."""
+    rig = Rig()
+    rig.registry.set_port(port(instance=""))
+    return rig.connect()
+
+
+def test_a_first_syn_is_released_as_its_address_will_be_sent(rig: Rig) -> None:
+    frame = syn()
+    Hub(rig).send(frame)
+    (released,) = rig.switch.packet_outs()
+    assert (released.in_port, released.frame) == (13, frame)
+    actions = towards_proxy(HERE, 0, tap=TAP)
+    expected = Wire(rig.channel.layout).packet_out(13, actions, frame).actions
+    assert [str(one) for one in released.actions] == [
+        str(type(one).parser(_packed(one), 0)) for one in expected
+    ]
+
+
+def _packed(action: object) -> bytearray:
+    buffer = bytearray()
+    action.serialize(buffer, 0)  # type: ignore[attr-defined]
+    return buffer
+
+
+def test_a_first_syn_waits_until_the_switch_has_confirmed_its_flows(rig: Rig) -> None:
+    rig.switch.silent = True
+    Hub(rig).send(syn())
+    assert len(rig.switch.flow_mods()) > 0
+    assert rig.switch.packet_outs() == []
+    rig.switch.speak()
+    assert len(rig.switch.packet_outs()) == 1
+
+
+def test_a_second_syn_waits_for_the_same_confirmation(rig: Rig) -> None:
+    rig.switch.silent = True
+    hub = Hub(rig)
+    hub.send(syn(source_port=1))
+    mods = len(rig.switch.flow_mods())
+    hub.send(syn(source_port=2))
+    assert len(rig.switch.flow_mods()) == mods
+    assert rig.switch.packet_outs() == []
+    rig.switch.speak()
+    frames = {one.frame for one in rig.switch.packet_outs()}
+    assert frames == {syn(source_port=1), syn(source_port=2)}
+
+
+def test_a_syn_whose_flows_are_refused_is_not_released(rig: Rig) -> None:
+    rig.switch.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+    Hub(rig).send(syn())
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_of_a_known_address_goes_on_at_once(rig: Rig) -> None:
+    hub = Hub(rig)
+    hub.send(syn(source_port=1))
+    before = counted("known")
+    hub.send(syn(source_port=2))
+    assert len(rig.switch.packet_outs()) == 2
+    assert counted("known") == before + 1
+
+
+def test_a_syn_before_the_first_reconcile_is_not_released_before_its_flows() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    rig.controller.set_tap(TAP)
+    rig.controller.connected(rig.switch)
+    let_hub_run()
+    Hub(rig).send(syn())
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_whose_flows_a_reconcile_is_sending_waits_for_them(rig: Rig) -> None:
+    import eventlet
+
+    rig.disconnect()
+    rig.switch = rig.make_switch()
+    rig.registry.learn(HERE, address(), 0)
+    rig.controller.connected(rig.switch)
+    eventlet.spawn(rig.steward.reconcile_quietly)
+    let_hub_run_until_settling(rig)
+    Hub(rig).send(syn())
+    assert rig.switch.packet_outs() == []
+
+
+def let_hub_run_until_settling(rig: Rig) -> None:
+    """Answer the dumps of a reconcile, but not the barrier of what it sends."""
+    answer = rig.channel.barrier_reply
+    rig.channel.barrier_reply = lambda xid: None  # type: ignore[method-assign]
+    let_hub_run()
+    rig.channel.barrier_reply = answer  # type: ignore[method-assign]
+
+
+def test_without_a_connection_a_syn_is_lost_and_nothing_breaks(rig: Rig) -> None:
+    rig.disconnect()
+    Hub(rig).send(syn())
+    assert rig.registry.slots(HERE)[0].address == address()
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_whose_flows_cannot_be_sent_is_lost_and_nothing_breaks(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_endpoint: Endpoint) -> None:
+        raise NotConnectedError(bridge="br-int")
+
+    monkeypatch.setattr(rig.steward, "apply", lost)
+    Hub(rig).send(syn())
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_connection_that_is_lost_meanwhile_loses_the_syn(rig: Rig) -> None:
+    rig.switch.silent = True
+    Hub(rig).send(syn())
+    rig.disconnect()
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_of_a_port_that_went_meanwhile_is_not_released(rig: Rig) -> None:
+    rig.switch.silent = True
+    Hub(rig).send(syn())
+    rig.registry.remove_port("row-of-tap1")
+    rig.switch.speak()
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_of_the_guest_before_is_not_released_as_the_next_ones(rig: Rig) -> None:
+    rig.switch.silent = True
+    Hub(rig).send(syn())
+    rig.registry.set_port(port(instance=OTHER_INSTANCE))
+    rig.switch.speak()
+    assert rig.switch.packet_outs() == []
+
+
+@pytest.mark.parametrize(
+    ("frame", "ofport", "outcome"),
+    [
+        (b"\0" * 60, 13, "malformed"),
+        (syn(bits=0x12), 13, "malformed"),
+        (syn(), 99, "unknown_port"),
+        (syn(vid=7), 13, "unknown_port"),
+    ],
+)
+def test_what_is_not_answered_is_counted(rig: Rig, frame: bytes, ofport: int, outcome: str) -> None:
+    before = counted(outcome)
+    rig.switch.sent.clear()
+    Hub(rig).send(frame, ofport)
+    assert counted(outcome) == before + 1
+    assert rig.switch.sent == []
+
+
+def test_an_eighth_address_is_dropped_while_all_have_connections(rig: Rig) -> None:
+    hub = Hub(rig)
+    for number in range(7):
+        hub.send(syn(f"10.0.1.{number}"))
+    for claim in map(rig.registry.claim, _keys(rig)):
+        assert claim is not None
+        rig.registry.opened(claim, 0)
+    before = counted("no_slot")
+    hub.send(syn("10.0.1.7"))
+    assert counted("no_slot") == before + 1
+    assert len(rig.switch.packet_outs()) == 7
+
+
+def _keys(rig: Rig) -> list[object]:
+    from dfmeta.flows.key import key_of
+
+    return [key_of(HERE, slot) for slot in rig.registry.slots(HERE)]
+
+
+def test_a_syn_of_a_port_without_an_instance_waits_for_it(waiting: Rig) -> None:
+    Hub(waiting).send(syn())
+    assert waiting.switch.packet_outs() == []
+    waiting.now += 3
+    waiting.registry.set_port(port())
+    let_hub_run()
+    (released,) = waiting.switch.packet_outs()
+    assert released.frame == syn()
+    assert waiting.registry.take_wait(HERE, 40000) == 3
+
+
+def test_what_waits_too_long_is_given_up(waiting: Rig) -> None:
+    Hub(waiting).send(syn())
+    waiting.now += waiting.hold_timeout + 0.1
+    waiting.learner.expire()
+    assert len(waiting.learner.holds) == 0
+    waiting.registry.set_port(port())
+    let_hub_run()
+    assert waiting.switch.packet_outs() == []
+
+
+def test_what_was_not_given_up_in_time_is_not_released_either(waiting: Rig) -> None:
+    Hub(waiting).send(syn())
+    waiting.now += waiting.hold_timeout
+    waiting.registry.set_port(port())
+    let_hub_run()
+    assert waiting.switch.packet_outs() == []
+    assert waiting.registry.take_wait(HERE, 40000) == 0.0
+
+
+def test_a_change_that_brings_no_instance_keeps_what_waits(waiting: Rig) -> None:
+    Hub(waiting).send(syn())
+    waiting.registry.set_port(port(instance="", project="another"))
+    let_hub_run()
+    assert len(waiting.learner.holds) == 1
+
+
+def test_another_ports_instance_releases_nothing(waiting: Rig) -> None:
+    Hub(waiting).send(syn())
+    waiting.registry.set_port(port(14, name="tap2"))
+    let_hub_run()
+    assert waiting.switch.packet_outs() == []
+    assert len(waiting.learner.holds) == 1
+
+
+def test_the_gauge_shows_how_many_wait(waiting: Rig) -> None:
+    hub = Hub(waiting)
+    hub.send(syn(source_port=1))
+    hub.send(syn(source_port=2))
+    assert metrics.REGISTRY.get_sample_value("dfmeta_held_syns") == 2
+    waiting.registry.set_port(port())
+    assert metrics.REGISTRY.get_sample_value("dfmeta_held_syns") == 0
+
+
+def test_a_port_keeps_the_newest_of_its_syns() -> None:
+    holds = Holds()
+    for number in range(HELD_PER_PORT + 2):
+        holds.put(held(number))
+    assert len(holds) == HELD_PER_PORT
+    assert ports_of(holds) == [2, 3, 4, 5]
+
+
+def test_a_repeated_syn_replaces_the_one_before_and_keeps_its_time() -> None:
+    holds = Holds()
+    holds.put(held(1, since=5.0, frame=b"old"))
+    holds.put(held(2, since=6.0))
+    holds.put(held(1, since=9.0, frame=b"new"))
+    kept = holds.take(HERE)
+    assert [(one.syn.source_port, one.since, one.frame) for one in kept] == [
+        (2, 6.0, b""),
+        (1, 5.0, b"new"),
+    ]
+
+
+def test_a_flooding_port_takes_no_room_from_another() -> None:
+    holds = Holds()
+    holds.put(held(7, endpoint=Endpoint(14)))
+    for number in range(5000):
+        holds.put(held(number % 60000))
+    assert ports_of(holds, Endpoint(14)) == [7]
+
+
+def test_the_oldest_gives_way_when_all_room_is_taken() -> None:
+    holds = Holds()
+    for number in range(HELD_IN_ALL + 3):
+        holds.put(held(1, endpoint=Endpoint(number + 1)))
+        assert len(holds) <= HELD_IN_ALL
+    assert [ports_of(holds, Endpoint(n)) for n in (1, 2, 3, 4)] == [[], [], [], [1]]
+
+
+def test_a_full_house_still_takes_the_repeated_and_the_newest() -> None:
+    holds = Holds()
+    for number in range(HELD_IN_ALL // HELD_PER_PORT):
+        for source in range(HELD_PER_PORT):
+            holds.put(held(source, endpoint=Endpoint(number + 1)))
+    assert len(holds) == HELD_IN_ALL
+    holds.put(held(99, endpoint=Endpoint(1)))
+    holds.put(held(3, endpoint=Endpoint(2)))
+    assert len(holds) == HELD_IN_ALL
+    assert ports_of(holds, Endpoint(1)) == [1, 2, 3, 99]
+
+
+def test_expiry_takes_those_that_wait_since_earlier() -> None:
+    holds = Holds()
+    for number in range(4):
+        holds.put(held(number, since=float(number)))
+    assert holds.expire(2.0) == 2
+    assert ports_of(holds) == [2, 3]
+    assert holds.expire(100.0) == 0

@@ -1,0 +1,64 @@
+"""Two daemons on one bridge: the second should say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dfmeta.cmd.lock import BridgeLock
+from dfmeta.exceptions import AlreadyRunningError
+
+
+@pytest.fixture
+def ovsdb(tmp_path: Path) -> str:
+    return f"unix:{tmp_path}/db.sock"
+
+
+def test_a_second_daemon_on_a_bridge_is_refused_and_told_which(ovsdb: str) -> None:
+    with BridgeLock(ovsdb, "br-int"):
+        with pytest.raises(AlreadyRunningError, match="already serves br-int") as caught:
+            BridgeLock(ovsdb, "br-int").__enter__()
+        assert str(caught.value.fields["lock"]).startswith("@dfmeta-agent ")
+
+
+def test_a_lock_ends_with_its_holder(ovsdb: str) -> None:
+    for _ in range(2):
+        with BridgeLock(ovsdb, "br-int"):
+            pass
+
+
+def test_a_lock_ends_with_an_error_of_its_holder(ovsdb: str) -> None:
+    with pytest.raises(RuntimeError), BridgeLock(ovsdb, "br-int"):
+        raise RuntimeError
+    with BridgeLock(ovsdb, "br-int"):
+        pass
+
+
+def test_another_bridge_is_another_lock(ovsdb: str) -> None:
+    with BridgeLock(ovsdb, "br-int"), BridgeLock(ovsdb, "br-ex"):
+        pass
+
+
+def test_another_database_is_another_lock() -> None:
+    with BridgeLock("unix:/a.sock", "br-int"), BridgeLock("tcp:127.0.0.1:6640", "br-int"):
+        pass
+
+
+def test_one_database_by_two_names_is_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    one, other = f"unix:{tmp_path}/run/db.sock", f"unix:{tmp_path}/link/../link/db.sock"
+    with BridgeLock(one, "br-int"), pytest.raises(AlreadyRunningError):
+        BridgeLock(other, "br-int").__enter__()
+
+
+def test_two_bridges_of_a_database_with_a_long_path_are_two_locks() -> None:
+    ovsdb = f"unix:/{'x' * 120}/db.sock"
+    with BridgeLock(ovsdb, "br-int"), BridgeLock(ovsdb, "br-ex"):
+        pass
+
+
+def test_a_path_that_is_not_ascii_can_be_locked() -> None:
+    with BridgeLock(f"unix:/{'ü' * 60}/db.sock", "br-int"):
+        pass

@@ -1,0 +1,178 @@
+"""Each message of the switch should come to the part that it concerns."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import eventlet
+import pytest
+from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
+
+from dfmeta.apps.metadata import MetadataApp
+from dfmeta.exceptions import SwitchError
+from dfmeta.flows.pipeline import Purpose, cookie_of
+from dfmeta.model import Endpoint
+from tests.unit.support import (
+    TAP,
+    Datapath,
+    Rig,
+    address,
+    let_hub_run,
+    parsed,
+    port,
+    removed_of,
+    stats_of,
+    syn,
+)
+
+SOON = 0.01
+
+
+def event(kind: int, body: bytes, xid: int = 1) -> Any:
+    raw = struct.pack("!BBHI", ofp.OFP_VERSION, kind, 8 + len(body), xid) + body
+    return SimpleNamespace(msg=parsed(raw))
+
+
+def packet_in(frame: bytes, *, cookie: int, in_port: int = 13) -> Any:
+    match = bytearray()
+    ofp_parser.OFPMatch(in_port=in_port).serialize(match, 0)
+    head = struct.pack("!IHBBQ", ofp.OFP_NO_BUFFER, len(frame), ofp.OFPR_ACTION, 200, cookie)
+    return event(ofp.OFPT_PACKET_IN, head + bytes(match) + b"\0\0" + frame)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.registry.set_port(port())
+    return rig.connect()
+
+
+@pytest.fixture
+def app(rig: Rig) -> MetadataApp:
+    return MetadataApp(controller=rig.controller)
+
+
+def test_a_syn_comes_with_the_port_that_the_switch_names(app: MetadataApp, rig: Rig) -> None:
+    app.packet_in(packet_in(syn(), cookie=cookie_of(Purpose.SYN)))
+    let_hub_run()
+    assert rig.registry.slots(Endpoint(13))[0].address == address()
+
+
+@pytest.mark.parametrize("cookie", [0, cookie_of(Purpose.ADDRESS), 0x1234])
+def test_a_packet_of_another_flow_is_not_ours(app: MetadataApp, rig: Rig, cookie: int) -> None:
+    app.packet_in(packet_in(syn(), cookie=cookie))
+    assert rig.registry.slots(Endpoint(13)) == {}
+
+
+def test_a_connection_that_is_up_or_gone_is_told(app: MetadataApp, rig: Rig) -> None:
+    rig.disconnect()
+    new = Datapath()
+    app.state_change(SimpleNamespace(datapath=new, state=MAIN_DISPATCHER))
+    assert rig.channel.connected
+    app.state_change(SimpleNamespace(datapath=new, state=DEAD_DISPATCHER))
+    assert not rig.channel.connected
+    let_hub_run()
+
+
+def test_a_barrier_confirms_its_batch(app: MetadataApp, rig: Rig) -> None:
+    rig.switch.silent = True
+    pending = rig.channel.commit([], "nothing")
+    let_hub_run()
+    app.barrier_reply(event(ofp.OFPT_BARRIER_REPLY, b"", xid=rig.switch.sent[-1].xid))
+    assert pending.wait(SOON) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            struct.pack("!HH", ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_BAD_COMMAND),
+            "OFPFMFC_BAD_COMMAND",
+        ),
+        (struct.pack("!HHI", ofp.OFPET_EXPERIMENTER, 2308, 0x4F4E4600), "experimenter error 2308"),
+    ],
+)
+def test_an_error_is_told_to_who_waits(app: MetadataApp, rig: Rig, body: bytes, text: str) -> None:
+    rig.switch.silent = True
+    pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
+    let_hub_run()
+    app.error(event(ofp.OFPT_ERROR, body + bytes(8), xid=rig.switch.sent[-1].xid))
+    with pytest.raises(SwitchError, match=text):
+        pending.wait(SOON)
+
+
+def multipart(kind: int, body: bytes, *, xid: int, more: bool = False) -> Any:
+    return event(ofp.OFPT_MULTIPART_REPLY, struct.pack("!HH4x", kind, int(more)) + body, xid)
+
+
+def test_a_dump_comes_in_parts(app: MetadataApp, rig: Rig) -> None:
+    rig.switch.silent = True
+    pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
+    let_hub_run()
+    xid = rig.switch.sent[-1].xid
+    entry = _flow_entry(next(iter(rig.switch.flows.values())))
+    app.multipart_reply(multipart(ofp.OFPMP_FLOW, entry, xid=xid, more=True))
+    assert not pending.finished
+    app.multipart_reply(multipart(ofp.OFPMP_FLOW, entry * 2, xid=xid))
+    assert len(pending.wait(SOON)) == 3
+
+
+def _flow_entry(mod: Any) -> bytes:
+    stats = stats_of(mod)
+    body = bytearray()
+    stats.match.serialize(body, 0)
+    for instruction in stats.instructions:
+        instruction.serialize(body, len(body))
+    head = struct.pack(
+        ofp.OFP_FLOW_STATS_0_PACK_STR,
+        ofp.OFP_FLOW_STATS_0_SIZE + len(body),
+        stats.table_id,
+        0,
+        0,
+        stats.priority,
+        0,
+        0,
+        0,
+        stats.cookie,
+        0,
+        0,
+    )
+    return bytes(head + body)
+
+
+def test_meters_are_read(app: MetadataApp, rig: Rig) -> None:
+    rig.switch.silent = True
+    pending = rig.channel.request(rig.channel.wire.dump_meters(), "the meters")
+    let_hub_run()
+    body = struct.pack("!HHIHHII4x", 24, ofp.OFPMF_PKTPS, 65549, ofp.OFPMBT_DROP, 16, 50, 1)
+    app.multipart_reply(multipart(ofp.OFPMP_METER_CONFIG, body, xid=rig.switch.sent[-1].xid))
+    (entry,) = pending.wait(SOON)
+    assert (entry.meter_id, entry.bands[0].rate) == (65549, 50)
+
+
+def test_a_count_is_read(app: MetadataApp, rig: Rig) -> None:
+    rig.switch.silent = True
+    pending = rig.channel.request(rig.channel.wire.count(), "the count")
+    let_hub_run()
+    body = struct.pack("!QQI4x", 1, 2, 6)
+    app.aggregate_reply(multipart(ofp.OFPMP_AGGREGATE, body, xid=rig.switch.sent[-1].xid))
+    (entry,) = pending.wait(SOON)
+    assert entry.flow_count == 6
+
+
+def test_a_removed_hook_raises_doubt(app: MetadataApp, rig: Rig) -> None:
+    mod = next(m for m in rig.switch.flows.values() if m.cookie & 0xFFFF == Purpose.GUEST_HTTP)
+    app.flow_removed(SimpleNamespace(msg=removed_of(mod)))
+    assert not rig.controller.ready
+
+
+def test_no_handler_ever_waits(app: MetadataApp, rig: Rig) -> None:
+    rig.switch.silent = True
+    with eventlet.Timeout(1):
+        for number in range(200):
+            app.packet_in(packet_in(syn(source_port=number), cookie=cookie_of(Purpose.SYN)))
+    assert rig.steward.tap == TAP

@@ -1,0 +1,216 @@
+"""Each port should have a meter of its own, and nobody else's should be touched."""
+
+from __future__ import annotations
+
+import eventlet
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.apps.meters import FIRST_ID, LAST_ID, SYN_RATE, Meters
+from dfmeta.exceptions import SwitchError
+from dfmeta.model import Endpoint
+from tests.unit.support import MeterMod, Rig, let_hub_run, port
+
+HERE = Endpoint(13)
+OWN = FIRST_ID + 13
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig().connect()
+
+
+def meter_of_syns(rig: Rig, ofport: int = 13) -> int | None:
+    (found,) = (
+        flow.meter
+        for flow in rig.flows()
+        if flow.purpose.name == "SYN" and flow.field("in_port") == ofport
+    )
+    return int(found) if found is not None else None
+
+
+def add(rig: Rig, ofport: int = 13) -> None:
+    rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    let_hub_run()
+
+
+def test_a_port_gets_a_meter_before_its_flows(rig: Rig) -> None:
+    add(rig)
+    assert rig.switch.meters == {OWN: SYN_RATE}
+    assert meter_of_syns(rig) == OWN
+    kinds = rig.switch.kinds()
+    assert kinds.index(ofp.OFPT_METER_MOD) < len(kinds) - 1
+
+
+def test_a_port_that_goes_takes_its_meter_along(rig: Rig) -> None:
+    add(rig)
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    assert rig.switch.meters == {}
+
+
+def test_an_id_of_somebody_elses_is_not_taken() -> None:
+    rig = Rig()
+    rig.switch.meters = {OWN: 1000, FIRST_ID: 7}
+    rig.connect()
+    add(rig)
+    assert meter_of_syns(rig) == FIRST_ID + 1
+    assert rig.switch.meters == {OWN: 1000, FIRST_ID: 7, FIRST_ID + 1: SYN_RATE}
+
+
+def test_an_id_that_is_taken_meanwhile_is_drawn_anew(rig: Rig) -> None:
+    rig.switch.meters[OWN] = 1000
+    add(rig)
+    assert rig.switch.meters == {OWN: 1000, FIRST_ID: SYN_RATE}
+    assert meter_of_syns(rig) == FIRST_ID
+
+
+@pytest.mark.parametrize(
+    "code", [ofp.OFPMMFC_OUT_OF_METERS, ofp.OFPMMFC_INVALID_METER, ofp.OFPMMFC_BAD_RATE]
+)
+def test_a_switch_that_takes_no_more_meters_is_not_asked_again_and_again(
+    rig: Rig, code: int
+) -> None:
+    asked = []
+
+    def refuse(mod: object) -> tuple[int, int] | None:
+        if not isinstance(mod, MeterMod) or len(asked) >= 20:
+            return None
+        asked.append(mod)
+        return ofp.OFPET_METER_MOD_FAILED, code
+
+    rig.switch.refuse = refuse
+    add(rig)
+    assert len(asked) < 20
+
+
+def test_a_switch_without_meters_is_served_without(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.switch.has_meters = False
+    rig.connect()
+    add(rig)
+    assert meter_of_syns(rig) is None
+    assert "has no meters" in caplog.text
+    rig.steward.reconcile()
+    assert caplog.text.count("has no meters") == 1
+
+
+def test_a_meter_that_somebody_removed_is_made_again(rig: Rig) -> None:
+    add(rig)
+    rig.switch.meters.clear()
+    rig.steward.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {OWN: SYN_RATE}
+
+
+def test_a_meter_that_somebody_changed_is_nobodys_of_ours(rig: Rig) -> None:
+    add(rig)
+    rig.switch.meters[OWN] = 9
+    rig.steward.reconcile()
+    let_hub_run()
+    assert meter_of_syns(rig) == FIRST_ID
+    assert rig.switch.meters == {OWN: 9, FIRST_ID: SYN_RATE}
+
+
+def test_meters_are_found_again_after_a_restart(rig: Rig) -> None:
+    rig.switch.meters[OWN] = 1000
+    add(rig)
+    again = Rig(remembered=rig.meters.ids)
+    again.registry.set_port(port(13, name="tap13"))
+    again.switch.meters = dict(rig.switch.meters)
+    again.connect()
+    assert meter_of_syns(again) == FIRST_ID
+    assert again.switch.meters == rig.switch.meters
+
+
+def test_meters_that_our_flows_use_are_found_without_a_memory(rig: Rig) -> None:
+    rig.switch.meters[OWN] = 1000
+    add(rig)
+    again = Rig()
+    again.registry.set_port(port(13, name="tap13"))
+    again.switch.meters, again.switch.flows = dict(rig.switch.meters), dict(rig.switch.flows)
+    again.connect()
+    assert meter_of_syns(again) == FIRST_ID
+    assert again.switch.meters == {OWN: 1000, FIRST_ID: SYN_RATE}
+    assert again.switch.flow_mods() == []
+
+
+def test_meters_of_ports_that_went_during_a_restart_are_removed(rig: Rig) -> None:
+    add(rig)
+    again = Rig(remembered=rig.meters.ids)
+    again.switch.meters = dict(rig.switch.meters) | {7: 5}
+    again.connect()
+    assert again.switch.meters == {7: 5}
+
+
+def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
+    add(rig)
+    rig.disconnect()
+    assert rig.meters.ids == {13: OWN}
+    rig.connect()
+    assert rig.switch.meters == {OWN: SYN_RATE}
+    mods = [one for one in rig.switch.sent if one.kind == ofp.OFPT_METER_MOD]
+    assert len(mods) == 1
+
+
+def test_a_meter_released_without_a_connection_is_forgotten(rig: Rig) -> None:
+    add(rig)
+    rig.disconnect()
+    rig.registry.remove_port("row-of-tap13")
+    rig.meters.release(rig.channel, HERE)
+    rig.connect()
+    assert rig.switch.meters == {}
+
+
+def test_drawing_stays_in_our_range_whatever_is_taken() -> None:
+    meters = Meters()
+    meters._foreign = set(range(FIRST_ID, LAST_ID))
+    assert meters._draw(Endpoint(5)) == LAST_ID
+
+
+def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) -> None:
+    rig.switch.meters[OWN] = 1000
+    add(rig)
+    rig.switch.meters[FIRST_ID + 99] = SYN_RATE
+    rig.switch.meters[7] = SYN_RATE
+    cleanup = Rig(remembered={99: FIRST_ID + 99, 5: 12345})
+    cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
+    cleanup.connect(tap=None)
+    assert cleanup.steward.clear() == (6, 2)
+    assert cleanup.switch.flows == {}
+    assert cleanup.switch.meters == {OWN: 1000, 7: SYN_RATE}
+
+
+def test_a_dump_of_meters_that_is_refused_leaves_what_was_known(rig: Rig) -> None:
+    add(rig)
+    rig.switch.has_meters = False
+    rig.meters.learn(rig.channel, {})
+    assert rig.meters.ids == {13: OWN}
+    rig.switch.has_meters = True
+    rig.meters.learn(rig.channel, {})
+    assert rig.meters.of(rig.channel, HERE) == OWN
+
+
+def test_a_lost_connection_is_no_collision(rig: Rig) -> None:
+    rig.switch.silent = True
+    rig.registry.set_port(port())
+    let_hub_run()
+    rig.disconnect()
+    assert rig.meters.ids == {13: OWN}
+    assert issubclass(SwitchError, Exception)
+
+
+def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.steward.reconcile)
+    let_hub_run()
+    flows_only, rig.switch._late = rig.switch._late, []
+    for answer in flows_only:
+        answer()
+    let_hub_run()
+    add(rig)
+    while not running.dead:
+        rig.switch.speak()
+    rig.steward.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {OWN: SYN_RATE}

@@ -1,0 +1,442 @@
+"""Nova should get exactly what it needs to know, once where once is meant, and wherever it is."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import eventlet.green.socket
+import httplib2
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
+from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
+from dfmeta.proxy import nova
+from dfmeta.proxy.nova import NovaBackend, NovaSettings
+from tests.unit.support import INSTANCE, PROJECT, until
+from tests.unit.upstream import OK, Asked, Upstream, close, hang
+
+SECRET = b"a secret"
+IDENTITY = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
+SIGNATURE = hmac.new(SECRET, INSTANCE.encode(), hashlib.sha256).hexdigest()
+ALLOWED = {
+    "host",
+    "x-instance-id",
+    "x-tenant-id",
+    "x-instance-id-signature",
+    "x-forwarded-for",
+    "accept-encoding",
+    "user-agent",
+    "accept",
+    "content-type",
+    "content-length",
+    "connection",
+}
+PASSWORD = GuestRequest("POST", "/openstack/latest/password", body=b"cipher", guest_ip="10.0.0.5")
+SHORT = 0.3
+"""Seconds of a request whose time is to run out."""
+# httplib2 leaves the socket of a TLS connection that failed to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _green() -> Iterator[None]:
+    """Sockets of httplib2's that give way to the hub, as the daemon's patching makes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httplib2, "socket", eventlet.green.socket)
+        patch.setattr(nova, "RETRY_PAUSE", 0.01)
+        yield
+    gc.collect()
+
+
+@pytest.fixture
+def upstreams() -> Iterator[Callable[..., Upstream]]:
+    made: list[Upstream] = []
+
+    def start(*args: Any) -> Upstream:
+        made.append(Upstream(*args))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def upstream(upstreams: Callable[..., Upstream]) -> Upstream:
+    return upstreams()
+
+
+@pytest.fixture
+def backend() -> Iterator[Callable[..., NovaBackend]]:
+    made: list[NovaBackend] = []
+
+    def build(*hosts: Upstream | HttpHost, **options: Any) -> NovaBackend:
+        where = tuple(one.host if isinstance(one, Upstream) else one for one in hosts)
+        made.append(NovaBackend(NovaSettings(where, SECRET, **options)))
+        return made[-1]
+
+    yield build
+    for one in made:
+        for pool in one._pools.values():
+            for client in pool:
+                client.close()
+
+
+def get(path: str = "/openstack/latest/meta_data.json", **fields: Any) -> GuestRequest:
+    return GuestRequest("GET", path, guest_ip="10.0.0.5", **fields)
+
+
+def ask(backend: NovaBackend, request: GuestRequest | None = None, seconds: float = 5.0) -> Answer:
+    deadline = time.monotonic() + seconds
+    return backend.answer(request or get(), IDENTITY, deadline=deadline)
+
+
+def nowhere() -> HttpHost:
+    """An address that refuses connections."""
+    gone = Upstream()
+    gone.stop()
+    return gone.host
+
+
+def answering(head: str, body: bytes = b"") -> bytes:
+    return f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_a_request_is_signed_and_says_who_asks(upstream: Upstream, backend: Any) -> None:
+    answer = ask(backend(upstream), get(query="a=b&c"))
+    assert (answer.status, answer.body, answer.content_type) == (200, b"{}", "application/json")
+    (asked,) = upstream.asked
+    assert asked.line == "GET /openstack/latest/meta_data.json?a=b&c HTTP/1.1"
+    assert asked.header("X-Instance-ID") == [INSTANCE]
+    assert asked.header("X-Tenant-ID") == [PROJECT]
+    assert asked.header("X-Instance-ID-Signature") == [SIGNATURE]
+    assert asked.header("X-Forwarded-For") == ["10.0.0.5"]
+    assert asked.header("Accept-Encoding") == ["identity"]
+
+
+HOSTILE = ["X-Metadata-Provider", "x-instance-id", "X_Instance_ID", "X-Forwarded-For", "Host"]
+NAMES = st.one_of(st.sampled_from(HOSTILE), st.text("abcdefxy-_", min_size=1, max_size=20))
+VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF), max_size=30)
+
+
+def test_a_guests_own_headers_never_reach_nova(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+
+    @settings(deadline=None, max_examples=80)
+    @given(st.dictionaries(NAMES.map(str.lower), VALUES, max_size=6), st.sampled_from("GP"))
+    @example({"x-metadata-provider": "lb", "x-metadata-provider-signature": "f" * 64}, "G")
+    @example({"transfer-encoding": "chunked", "content-length": "5", "expect": "x"}, "P")
+    def check(headers: dict[str, str], method: str) -> None:
+        upstream.asked.clear()
+        if method == "G":
+            ask(asking, get(headers=headers))
+        else:
+            ask(asking, GuestRequest("POST", PASSWORD.path, headers=headers, body=b"x"))
+        (asked,) = upstream.asked
+        names = [name.lower() for name, _value in asked.headers]
+        assert set(names) <= ALLOWED
+        assert len(names) == len(set(names))
+        assert asked.header("X-Instance-ID") == [INSTANCE]
+        assert asked.header("X-Instance-ID-Signature") == [SIGNATURE]
+        assert asked.header("Host") == [upstream.host.authority]
+
+    check()
+
+
+@pytest.mark.parametrize("fold", ["\r\n ", "\n\t"])
+@pytest.mark.parametrize("name", ["accept", "content-type"])
+def test_a_folded_header_cannot_carry_another_one(
+    upstream: Upstream, backend: Any, fold: str, name: str
+) -> None:
+    headers = {name: f"text/plain{fold}x-metadata-provider: lb"}
+    ask(backend(upstream), GuestRequest("POST", PASSWORD.path, headers=headers, body=b"x"))
+    names = {key.strip().lower() for key, _value in upstream.asked[0].headers}
+    assert "x-metadata-provider" not in names
+
+
+PATHS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters="?"))
+
+
+def test_no_path_leads_to_another_host(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+
+    @settings(deadline=None, max_examples=80)
+    @given(PATHS)
+    @example("/evil.example/openstack")
+    @example("@evil.example/")
+    @example("..//[::1]:80/")
+    def check(path: str) -> None:
+        upstream.asked.clear()
+        ask(asking, get("/" + path))
+        (asked,) = upstream.asked
+        method, target, _version = asked.line.split(" ")
+        assert method == "GET"
+        assert target.startswith("/")
+        assert not target.startswith("//")
+        assert asked.header("Host") == [upstream.host.authority]
+
+    check()
+
+
+def test_a_guest_may_say_what_it_accepts(upstream: Upstream, backend: Any) -> None:
+    ask(backend(upstream), get(headers={"accept": "application/json", "cookie": "x"}))
+    assert upstream.asked[0].header("accept") == ["application/json"]
+    assert upstream.asked[0].header("cookie") == []
+
+
+def test_a_password_goes_as_it_is(upstream: Upstream, backend: Any) -> None:
+    request = GuestRequest("POST", PASSWORD.path, headers={"content-type": "x/y"}, body=b"\0\xff")
+    ask(backend(upstream), request)
+    (asked,) = upstream.asked
+    assert (asked.body, asked.header("content-type")) == (b"\0\xff", ["x/y"])
+    assert asked.header("content-length") == ["2"]
+
+
+def test_a_head_has_the_length_and_no_body(upstream: Upstream, backend: Any) -> None:
+    upstream.script = lambda _asked: (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\nConnection: close\r\n\r\n"
+    )
+    answer = ask(backend(upstream), GuestRequest("HEAD", "/"))
+    assert answer.body == b""
+    assert ("content-length", "999") in answer.headers
+
+
+@pytest.mark.parametrize("status", [200, 301, 304, 401, 403, 404, 429, 500, 503])
+def test_what_nova_says_is_passed_on(upstream: Upstream, backend: Any, status: int) -> None:
+    body = b"" if status == 304 else b"\xfe\x00 body"
+    upstream.script = lambda _asked: answering(f"{status} Whatever\r\nLocation: /x", body)
+    answer = ask(backend(upstream))
+    assert (answer.status, answer.body) == (status, body)
+    assert len(upstream.asked) == 1
+
+
+def test_hop_by_hop_headers_end_here_and_others_pass(upstream: Upstream, backend: Any) -> None:
+    upstream.script = lambda _asked: answering(
+        "200 OK\r\nConnection: keep-alive, X-Private\r\nX-Private: 1\r\nKeep-Alive: timeout=5\r\n"
+        "Upgrade: h2c\r\nServer: nova\r\nDate: today\r\nX-Shown: 2\r\nETag: abc",
+        b"{}",
+    )
+    assert dict(ask(backend(upstream)).headers) == {"x-shown": "2", "etag": "abc"}
+
+
+def test_a_chunked_answer_comes_whole(upstream: Upstream, backend: Any) -> None:
+    upstream.script = lambda _asked: (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    )
+    answer = ask(backend(upstream))
+    assert answer.body == b"abcde"
+    assert "transfer-encoding" not in dict(answer.headers)
+
+
+def test_connections_are_kept_and_used_again(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+    for _ in range(3):
+        ask(asking)
+    assert len(upstream.connections) == 1
+
+
+def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+    asking_at_once = [eventlet.spawn(ask, asking) for _ in range(nova.POOL_SIZE + 3)]
+    for thread in asking_at_once:
+        assert thread.wait().status == 200
+    assert len(asking._pools[upstream.host]) <= nova.POOL_SIZE
+
+
+def test_a_kept_connection_that_went_stale_costs_nothing(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+    ask(asking)
+    upstream.connections[0].close()
+    assert ask(asking).status == 200
+
+
+def test_a_get_is_asked_again_until_there_is_an_answer(upstream: Upstream, backend: Any) -> None:
+    upstream.script = lambda _asked: OK if len(upstream.asked) > 6 else None
+    assert ask(backend(upstream)).status == 200
+
+
+def test_a_password_is_sent_once(upstream: Upstream, backend: Any) -> None:
+    upstream.script = close
+    with pytest.raises(BackendTimeoutError):
+        ask(backend(upstream), PASSWORD)
+    assert len(upstream.asked) == 1
+
+
+def test_a_password_without_an_answer_is_not_sent_again(
+    upstreams: Callable[..., Upstream], backend: Any
+) -> None:
+    first, second = upstreams(hang), upstreams()
+    with pytest.raises(BackendTimeoutError, match="has not answered within"):
+        ask(backend(first, second), PASSWORD, SHORT)
+    assert (len(first.asked), len(second.asked)) == (1, 0)
+
+
+def test_a_password_that_was_never_sent_goes_to_the_next_host(
+    upstream: Upstream, backend: Any
+) -> None:
+    assert ask(backend(nowhere(), upstream), PASSWORD).status == 200
+    assert len(upstream.asked) == 1
+
+
+def test_hosts_are_asked_in_their_order(upstreams: Callable[..., Upstream], backend: Any) -> None:
+    first, second = upstreams(), upstreams()
+    asking = backend(first, second)
+    for _ in range(3):
+        ask(asking)
+    assert (len(first.asked), len(second.asked)) == (3, 0)
+
+
+def test_a_host_that_fails_rests_while_there_is_another(
+    upstreams: Callable[..., Upstream], backend: Any
+) -> None:
+    first, second = upstreams(close), upstreams()
+    asking = backend(first, second)
+    ask(asking)
+    tries = len(first.asked)
+    for _ in range(3):
+        ask(asking)
+    assert (len(first.asked), len(second.asked)) == (tries, 4)
+
+
+def test_a_host_that_has_rested_is_asked_again(
+    upstreams: Callable[..., Upstream], backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nova, "REST", 0.02)
+    first, second = upstreams(close), upstreams()
+    asking = backend(first, second)
+    ask(asking)
+    first.script, before = (lambda _asked: OK), len(first.asked)
+    until(lambda: ask(asking) and len(first.asked) > before, "the first host to be asked again")
+
+
+def test_when_all_hosts_rest_all_are_tried(
+    upstreams: Callable[..., Upstream], backend: Any
+) -> None:
+    first, second = upstreams(close), upstreams(close)
+    asking = backend(first, second)
+    with pytest.raises(BackendError):
+        ask(asking, seconds=SHORT)
+    second.script = lambda _asked: OK
+    assert ask(asking).status == 200
+
+
+def test_a_slow_host_leaves_half_of_the_time_to_the_next(
+    upstreams: Callable[..., Upstream], backend: Any
+) -> None:
+    slow, quick = upstreams(hang), upstreams()
+    started = time.monotonic()
+    assert ask(backend(slow, quick), seconds=0.6).status == 200
+    assert time.monotonic() - started >= 0.3
+    assert len(slow.asked) == 1
+
+
+def test_out_of_time_is_an_error_that_names_the_host(upstreams: Any, backend: Any) -> None:
+    slow = upstreams(hang)
+    with pytest.raises(BackendTimeoutError, match=f"nova: {slow.host.authority} has not answered"):
+        ask(backend(slow), seconds=SHORT)
+
+
+def test_nobody_there_is_an_error_that_names_the_cause(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nova, "RETRY_PAUSE", SHORT)
+    with pytest.raises(BackendUnreachableError, match="ConnectionRefusedError"):
+        ask(backend(nowhere()), seconds=SHORT)
+
+
+def test_without_any_time_nothing_is_asked(upstream: Upstream, backend: Any) -> None:
+    with pytest.raises(BackendError):
+        ask(backend(upstream), seconds=0)
+    assert upstream.asked == []
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01", b"HTTP/9.9 abc\r\n\r\n", b"SSH-2.0-x\r\n", b"\r\n" * 3]
+)
+def test_what_does_not_speak_http_is_away(upstream: Upstream, backend: Any, garbage: bytes) -> None:
+    def script(_asked: Asked) -> bytes | None:
+        upstream.connections[-1].sendall(garbage)
+        return None
+
+    upstream.script = script
+    with pytest.raises(BackendError):
+        ask(backend(upstream), seconds=SHORT)
+
+
+def test_an_answer_that_is_cut_short_is_no_answer(upstream: Upstream, backend: Any) -> None:
+    def script(_asked: Asked) -> bytes | None:
+        upstream.connections[-1].sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc")
+        return None
+
+    upstream.script = script
+    with pytest.raises(BackendError):
+        ask(backend(upstream), seconds=SHORT)
+
+
+def test_an_answer_that_cannot_be_unpacked_is_a_backends_error(
+    upstream: Upstream, backend: Any
+) -> None:
+    upstream.script = lambda _asked: answering("200 OK\r\nContent-Encoding: gzip", b"not gzip")
+    with pytest.raises(BackendError):
+        ask(backend(upstream), seconds=SHORT)
+
+
+def test_a_packed_answer_shows_no_trace_of_it(upstream: Upstream, backend: Any) -> None:
+    import gzip
+
+    upstream.script = lambda _asked: answering(
+        "200 OK\r\nContent-Encoding: gzip", gzip.compress(b"{}")
+    )
+    answer = ask(backend(upstream))
+    assert answer.body == b"{}"
+    assert [name for name, _value in answer.headers if name.startswith("-")] == []
+
+
+def test_the_error_at_the_end_is_that_of_a_try_that_had_time(
+    upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(_asked: Asked) -> None:
+        # httplib2 asks again by itself; the try after that would start when the deadline has all
+        # but passed, and get no answer.
+        monkeypatch.setattr(nova, "RETRY_PAUSE", deadline - time.monotonic() - 0.002)
+        if len(upstream.asked) == 2:
+            upstream.script = hang
+
+    upstream.script = script
+    deadline = time.monotonic() + SHORT
+    with pytest.raises(BackendUnreachableError):
+        backend(upstream).answer(get(), IDENTITY, deadline=deadline)
+
+
+def test_a_host_name_that_cannot_be_one_is_away(backend: Any) -> None:
+    with pytest.raises(BackendUnreachableError):
+        ask(backend(HttpHost("nova..example", 8775)), seconds=SHORT)
+
+
+def test_tls_that_is_none_is_away(upstream: Upstream, backend: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        import socket
+
+        # The ssl module takes no green sockets without the whole of eventlet's patching.
+        patch.setattr(httplib2, "socket", socket)
+        patch.setattr(nova, "RETRY_PAUSE", SHORT)
+        plain = nowhere()
+        with pytest.raises(BackendUnreachableError):
+            ask(backend(plain, protocol="https", insecure=True), seconds=SHORT)
+        patch.setattr(nova, "RETRY_PAUSE", 5.0)
+        with pytest.raises(BackendUnreachableError):
+            ask(backend(plain, protocol="https"), PASSWORD, SHORT)
+    assert upstream.asked == []
+
+
+def test_a_client_certificate_is_offered(backend: Any) -> None:
+    client = backend(nowhere(), client_cert="/c.pem", client_key="/k.pem")._client()
+    assert list(client.certificates.iter("any")) == [("/k.pem", "/c.pem", None)]
+    client.close()

@@ -1,0 +1,159 @@
+"""Rows of OVSDB should become what the rest of the daemon knows, one odd row alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmeta.model import PortState
+from dfmeta.ports import ovsdb
+from dfmeta.ports.ovsdb import Bridge, OvsdbWatcher, TapPort, Update
+from tests.unit.support import GUEST_MAC, INSTANCE
+
+
+def interface(name: str, **columns: Any) -> Any:
+    base = {
+        "uuid": f"uuid-of-{name}",
+        "name": name,
+        "type": "",
+        "ofport": [5],
+        "external_ids": {"iface-id": name, "attached-mac": GUEST_MAC, "vm-uuid": INSTANCE},
+        "mac_in_use": [GUEST_MAC],
+    }
+    return SimpleNamespace(**base | columns)
+
+
+def port_row(*interfaces: Any, **columns: Any) -> Any:
+    base = {"tag": [], "vlan_mode": [], "cvlans": [], "interfaces": list(interfaces)}
+    return SimpleNamespace(**base | columns)
+
+
+def tap_row(**columns: Any) -> Any:
+    tap = {
+        "type": "internal",
+        "ofport": [9],
+        "external_ids": {"dfmeta": "tap"},
+        "mac_in_use": [ovsdb.TAP_MAC],
+    }
+    return interface("tap-metadata", **tap | columns)
+
+
+def tap_port(**columns: Any) -> Any:
+    base = {"tag": [4095], "vlan_mode": ["dot1q-tunnel"], "cvlans": [1]}
+    return port_row(**base | columns)
+
+
+def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
+    base = {"name": name, "ports": list(ports), "datapath_id": ["0000aabbccddeeff"]}
+    return SimpleNamespace(**base | {"controller": []} | columns)
+
+
+def idl(*bridges: Any) -> Any:
+    rows = dict(enumerate(bridges))
+    return SimpleNamespace(tables={"Bridge": SimpleNamespace(rows=rows)})
+
+
+@pytest.fixture
+def watcher() -> Iterator[OvsdbWatcher]:
+    made = OvsdbWatcher("unix:/none", "br-int", "tap-metadata", deliver=lambda _update: None)
+    yield made
+    for fd in (*made._to_hub, *made._to_thread):
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("datapath_id", "number"), [(["0000aabbccddeeff"], 0xAABBCCDDEEFF), ([], None), ([""], None)]
+)
+def test_a_bridges_datapath_id_is_a_number(datapath_id: list[str], number: int | None) -> None:
+    row = bridge_row(datapath_id=datapath_id, controller=["one", "two"])
+    assert ovsdb._read_bridge(row) == Bridge(number, controllers=2)
+
+
+def test_a_tap_as_it_should_be_is_ours() -> None:
+    read = ovsdb._read_tap(tap_port(), tap_row())
+    assert read == TapPort(9, mac=ovsdb.TAP_MAC, ours=True, marked=True)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"tag": []}, {"tag": [5]}, {"vlan_mode": []}, {"vlan_mode": ["access"]}, {"cvlans": []}],
+    ids=str,
+)
+def test_a_tap_that_something_could_be_flooded_to_is_marked_but_not_in_order(
+    columns: dict[str, Any],
+) -> None:
+    read = ovsdb._read_tap(tap_port(**columns), tap_row())
+    assert (read.ours, read.marked) == (False, True)
+
+
+def test_somebody_elses_port_of_that_name_is_not_marked() -> None:
+    read = ovsdb._read_tap(tap_port(), tap_row(external_ids={}))
+    assert (read.ours, read.marked) == (False, False)
+
+
+@pytest.mark.parametrize("ofport", [[], [-1], [0]])
+def test_a_tap_without_a_number_has_none(ofport: list[int]) -> None:
+    read = ovsdb._read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
+    assert (read.ofport, read.mac) == (None, "")
+
+
+def test_the_bridges_guests_and_its_tap_are_read(watcher: OvsdbWatcher) -> None:
+    update = watcher._read(
+        idl(
+            bridge_row(port_row(interface("other")), name="br-ex"),
+            bridge_row(
+                port_row(interface("tap1")),
+                port_row(interface("patch", type="patch")),
+                port_row(interface("bond-a", external_ids={}), interface("bond-b", ofport=[6])),
+                tap_port(interfaces=[tap_row()]),
+            ),
+        )
+    )
+    assert [port.name for port in update.changed] == ["tap1", "bond-b"]
+    assert update.tap is not None
+    assert update.tap.ours
+    assert update.bridge == Bridge(0xAABBCCDDEEFF, controllers=0)
+    assert update.gone == ()
+
+
+def test_only_what_has_changed_is_told(watcher: OvsdbWatcher) -> None:
+    one, other = port_row(interface("tap1")), port_row(interface("tap2", ofport=[6]))
+    watcher._read(idl(bridge_row(one, other)))
+    assert watcher._read(idl(bridge_row(one, other))).changed == ()
+    other.interfaces[0].ofport = [7]
+    update = watcher._read(idl(bridge_row(other)))
+    assert [port.ofport for port in update.changed] == [7]
+    assert update.gone == ("uuid-of-tap1",)
+
+
+def test_without_the_bridge_all_its_ports_are_gone(watcher: OvsdbWatcher) -> None:
+    watcher._read(idl(bridge_row(port_row(interface("tap1")))))
+    update = watcher._read(idl())
+    assert (update.bridge, update.tap, update.gone) == (None, None, ("uuid-of-tap1",))
+    assert update.connected
+
+
+def test_one_odd_port_is_told_with_its_fault_beside_the_others(watcher: OvsdbWatcher) -> None:
+    odd = interface("odd", ofport=[6], external_ids={"vm-uuid": "nonsense"})
+    update = watcher._read(idl(bridge_row(port_row(odd), port_row(interface("tap1")))))
+    states = {port.name: port.state for port in update.changed}
+    assert states == {"odd": PortState.BROKEN, "tap1": PortState.SERVED}
+
+
+def test_the_same_news_twice_is_told_once(watcher: OvsdbWatcher) -> None:
+    for connected in (True, True, False, False, True):
+        watcher._tell(Update(connected=connected))
+    assert [update.connected for update in watcher._updates] == [True, False, True]
+
+
+def test_a_full_pipe_does_not_stop_who_pokes(watcher: OvsdbWatcher) -> None:
+    reader, writer = watcher._to_thread
+    for _ in range(100_000):
+        ovsdb._poke(writer)
+    ovsdb._drain(reader)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)

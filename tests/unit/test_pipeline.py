@@ -1,0 +1,113 @@
+"""The declaration should be complete, acyclic and readable from a cookie."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.flows.pipeline import (
+    COOKIE_PREFIX,
+    COOKIE_PREFIX_MASK,
+    COOKIE_VERSION,
+    PURPOSES,
+    TABLES,
+    TABLES_TAKEN,
+    Layout,
+    Purpose,
+    Stage,
+    cookie_of,
+    is_ours,
+    purpose_of,
+)
+
+LAYOUT = Layout()
+
+
+def test_every_purpose_and_every_stage_is_declared() -> None:
+    assert set(PURPOSES) == set(Purpose)
+    assert set(TABLES) == set(Stage)
+    assert all(table.why.endswith(".") for table in TABLES.values())
+
+
+def test_a_packet_only_goes_to_higher_tables() -> None:
+    for layout in (LAYOUT, Layout(table_base=60, classification_table=59)):
+        for stage, table in TABLES.items():
+            for successor in table.successors:
+                assert layout.number(successor) > layout.number(stage)
+
+
+def test_the_pipeline_has_no_cycle_and_every_table_is_reached() -> None:
+    seen: set[Stage] = set()
+
+    def walk(stage: Stage, way: tuple[Stage, ...]) -> None:
+        assert stage not in way
+        seen.add(stage)
+        for successor in TABLES[stage].successors:
+            walk(successor, (*way, stage))
+
+    walk(Stage.CLASSIFY, ())
+    assert seen == set(Stage)
+
+
+def test_every_table_of_ours_drops_what_nothing_else_matches() -> None:
+    lowest = {
+        stage: min(
+            LAYOUT.priority(p) for p, declared in PURPOSES.items() if declared.stage is stage
+        )
+        for stage in (Stage.SERVICE, Stage.REPLY)
+    }
+    assert lowest == {Stage.SERVICE: 0, Stage.REPLY: 0}
+
+
+@pytest.mark.parametrize("purpose", list(Purpose))
+def test_a_cookie_says_what_a_flow_is(purpose: Purpose) -> None:
+    cookie = cookie_of(purpose)
+    assert cookie < 1 << 64
+    assert is_ours(cookie)
+    assert purpose_of(cookie) is purpose
+
+
+def test_no_two_purposes_share_a_cookie() -> None:
+    assert len({cookie_of(purpose) for purpose in Purpose}) == len(Purpose)
+
+
+@pytest.mark.parametrize("purpose", list(Purpose))
+def test_a_cookie_of_another_version_is_ours_but_has_no_purpose(purpose: Purpose) -> None:
+    cookie = cookie_of(purpose) ^ COOKIE_VERSION << 24 | (COOKIE_VERSION + 1) << 24
+    assert is_ours(cookie)
+    assert purpose_of(cookie) is None
+
+
+def test_a_cookie_with_the_stage_of_another_table_has_no_purpose() -> None:
+    assert purpose_of(cookie_of(Purpose.REPLY) ^ 1 << 16) is None
+
+
+@settings(deadline=None)
+@given(st.integers(0, (1 << 64) - 1))
+def test_nobody_elses_cookie_is_ours(cookie: int) -> None:
+    if cookie & COOKIE_PREFIX_MASK != COOKIE_PREFIX:
+        assert not is_ours(cookie)
+        assert purpose_of(cookie) is None
+
+
+def test_the_default_layout_has_the_contracts_numbers() -> None:
+    assert (LAYOUT.number(Stage.CLASSIFY), LAYOUT.priority(Purpose.GUEST_HTTP)) == (0, 300)
+    assert LAYOUT.number(Stage.SERVICE) == LAYOUT.table_base == 200
+    assert LAYOUT.number(Stage.REPLY) == 201
+    assert TABLES_TAKEN == 2
+
+
+def test_a_layout_takes_the_options_numbers() -> None:
+    layout = Layout(table_base=60, classification_table=7, hook_priority=500)
+    assert [layout.number(stage) for stage in Stage] == [7, 60, 61]
+    assert [layout.stage(number) for number in (7, 60, 61)] == list(Stage)
+    assert layout.stage(0) is None
+    assert layout.priority(Purpose.GUEST_ARP) == layout.priority(Purpose.FROM_TAP) == 500
+
+
+def test_a_known_address_comes_before_a_first_syn_and_both_before_the_drop() -> None:
+    order = [Purpose.ADDRESS, Purpose.SYN, Purpose.SERVICE_DROP]
+    numbers = [LAYOUT.priority(purpose) for purpose in order]
+    assert numbers == sorted(numbers, reverse=True)
+    assert LAYOUT.priority(Purpose.REPLY) > LAYOUT.priority(Purpose.REPLY_DROP)

@@ -1,0 +1,548 @@
+"""A claim should hold exactly as long as the same guest is at the same address of the same port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.model import Endpoint, GuestAddress, Port, PortState
+from dfmeta.registry import REST, WAITS_KEPT, Claim, Learned, Registry
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
+
+HERE = Endpoint(13)
+RESERVED = {key_of(Endpoint(1), 0), key_of(Endpoint(1), 3), key_of(Endpoint(2), 7)}
+ADDRESSES = [address(f"10.0.0.{n}", f"fa:16:3e:00:00:{n:02x}") for n in range(1, 11)]
+
+
+def learned(registry: Registry, number: int, now: float = 0.0, at: Endpoint = HERE) -> Learned:
+    found = registry.learn(at, ADDRESSES[number], now)
+    assert found is not None
+    return found
+
+
+def claimed(registry: Registry, slot: int = 0, at: Endpoint = HERE) -> Claim:
+    claim = registry.claim(key_of(at, slot))
+    assert claim is not None
+    return claim
+
+
+class Clock:
+    """Seconds that a test says have passed."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registry(clock: Clock) -> Registry:
+    registry = Registry(clock=clock)
+    registry.set_port(port())
+    return registry
+
+
+class Ports(RuleBasedStateMachine):
+    """Ports, addresses and connections come, change and go, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Endpoint] = []
+        self.now = 0.0
+        self.registry = Registry(lambda: RESERVED, clock=lambda: self.now)
+        self.registry.subscribe(self.told.append)
+        self.resting: dict[tuple[Endpoint, int], float] = {}
+        self.rows: dict[str, Port] = {}
+        self.addresses: dict[tuple[Endpoint, int], GuestAddress] = {}
+        self.claims: list[tuple[Claim, Port]] = []
+        self.broken: list[Claim] = []
+        self.open: list[Claim] = []
+
+    # What OVSDB says
+
+    @rule(
+        name=st.sampled_from(["a", "b", "c"]),
+        ofport=st.sampled_from([None, 1, 1, 2, 2, 3]),
+        instance=st.sampled_from([INSTANCE, INSTANCE, OTHER_INSTANCE, ""]),
+        project=st.sampled_from(["", "p"]),
+        odd=st.sampled_from(["", "", "", "", "dead", "fault"]),
+    )
+    def set_port(
+        self, name: str, ofport: int | None, instance: str, project: str, odd: str
+    ) -> None:
+        new = port(
+            ofport,
+            name=name,
+            instance=instance,
+            project=project,
+            dead=odd == "dead",
+            fault="odd" if odd == "fault" else "",
+        )
+        old = self.rows.get(new.row)
+        self.rows[new.row] = new
+        self._changing(lambda: self.registry.set_port(new), kept=self._kept(old, new))
+
+    def _kept(self, old: Port | None, new: Port) -> Endpoint | None:
+        """Endpoint whose guest stays the same one, because only its project became known."""
+        if old is None or old.project_id or replace(old, project_id=new.project_id) != new:
+            return None
+        endpoint = old.endpoint
+        served = endpoint is not None and self.registry.port_at(endpoint) == old
+        return endpoint if served and old.state is PortState.SERVED else None
+
+    @rule(name=st.sampled_from(["a", "b", "c", "nobody"]))
+    def remove_port(self, name: str) -> None:
+        self.rows.pop(f"row-of-{name}", None)
+        self._changing(lambda: self.registry.remove_port(f"row-of-{name}"))
+
+    @rule(kept=st.sets(st.sampled_from(["a", "b", "c"])))
+    def replace_ports(self, kept: set[str]) -> None:
+        self.rows = {r: p for r, p in self.rows.items() if p.name in kept}
+        self._changing(lambda: self.registry.replace_ports(list(self.rows.values())))
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def say_the_same_again(self, data: st.DataObject) -> None:
+        same = self.rows[data.draw(st.sampled_from(sorted(self.rows)))]
+        holding = [claim for claim, _port in self.claims if self.registry.holds(claim)]
+        self.told.clear()
+        self.registry.set_port(same)
+        assert not self.told
+        assert all(map(self.registry.holds, holding))
+
+    def _changing(self, change: Callable[[], None], *, kept: Endpoint | None = None) -> None:
+        before = {e: self.registry.identity(e) for e in self.registry.endpoints()}
+        self.told.clear()
+        change()
+        after = {e: self.registry.identity(e) for e in self.registry.endpoints()}
+        for endpoint in before.keys() | after.keys():
+            if endpoint not in after or before.get(endpoint) is not after[endpoint]:
+                assert endpoint in self.told or before.get(endpoint) is after.get(endpoint) is None
+            if endpoint in self.told and endpoint != kept:
+                for key in [key for key in self.addresses if key[0] == endpoint]:
+                    del self.addresses[key]
+                    self.resting[key] = self.now + REST
+
+    # What guests and the switch say
+
+    @rule(ofport=st.sampled_from([1, 2, 3, 4]), number=st.integers(0, 9))
+    def learn(self, ofport: int, number: int) -> None:
+        endpoint = Endpoint(ofport)
+        self.now += 1
+        before = self.registry.slots(endpoint)
+        idle = {n: slot.last_used for n, slot in before.items() if not slot.connections}
+        new = self.registry.learn(endpoint, ADDRESSES[number], self.now)
+        if new is None:
+            served = self.registry.identity(endpoint) is not None
+            assert not served or not idle
+            return
+        if not new.new:
+            assert self.addresses[endpoint, new.slot] == ADDRESSES[number]
+            return
+        assert key_of(endpoint, new.slot) not in RESERVED
+        if new.displaced is not None:
+            assert before[new.slot].address == new.displaced
+            assert idle[new.slot] == min(idle.values()), "the longest idle one gives way"
+        else:
+            assert new.slot not in before
+            if self.resting.get((endpoint, new.slot), 0.0) > self.now:
+                free = [n for n in SLOTS if key_of(endpoint, n) not in RESERVED]
+                assert not before
+                assert all(self.resting.get((endpoint, n), 0.0) > self.now for n in free)
+        self.resting.pop((endpoint, new.slot), None)
+        self.addresses[endpoint, new.slot] = ADDRESSES[number]
+
+    @rule(ofport=st.sampled_from([1, 2, 3]), slot=st.sampled_from(SLOTS), number=st.integers(0, 9))
+    def adopt(self, ofport: int, slot: int, number: int) -> None:
+        endpoint = Endpoint(ofport)
+        if key_of(endpoint, slot) in RESERVED:
+            return
+        before = self.registry.slots(endpoint)
+        if self.registry.adopt(endpoint, slot, ADDRESSES[number], self.now):
+            assert slot not in before
+            assert ADDRESSES[number] not in [one.address for one in before.values()]
+            self.addresses[endpoint, slot] = ADDRESSES[number]
+            self.resting.pop((endpoint, slot), None)
+
+    @rule(seconds=st.sampled_from([1.0, REST / 2, REST]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    # What the proxy does
+
+    @rule(ofport=st.sampled_from([1, 2, 3]), slot=st.sampled_from(SLOTS))
+    def claim(self, ofport: int, slot: int) -> None:
+        endpoint = Endpoint(ofport)
+        claim = self.registry.claim(key_of(endpoint, slot))
+        assert (claim is not None) == ((endpoint, slot) in self.addresses)
+        if claim is not None:
+            assert claim.address == self.addresses[endpoint, slot]
+            behind = self.registry.port_at(endpoint)
+            assert behind is not None
+            assert behind.state is PortState.SERVED
+            assert claim.identity.instance_id == behind.instance_id
+            assert self.registry.holds(claim)
+            self.claims.append((claim, behind))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def open_connection(self, data: st.DataObject) -> None:
+        claim, _port = data.draw(st.sampled_from(self.claims))
+        self.now += 1
+        self.registry.opened(claim, self.now)
+        self.open.append(claim)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def close_connection(self, data: st.DataObject) -> None:
+        claim = data.draw(st.sampled_from(self.open))
+        self.now += 1
+        self.registry.closed(claim, self.now)
+        self.open.remove(claim)
+
+    @rule(source_port=st.integers(1, 65535))
+    def note_wait(self, source_port: int) -> None:
+        self.registry.note_wait(HERE, source_port, 1.0)
+
+    @invariant()
+    def a_claim_holds_only_for_the_port_that_it_was_made_for(self) -> None:
+        for claim, behind in self.claims:
+            if self.registry.holds(claim):
+                assert claim not in self.broken, "what broke once never holds again"
+                now = self.rows[behind.row]
+                assert now == self.registry.port_at(claim.endpoint)
+                assert now in (behind, replace(behind, project_id=now.project_id))
+                assert behind.project_id in ("", now.project_id)
+                current = self.registry.current(claim)
+                assert current is self.registry.identity(claim.endpoint)
+                assert current == replace(claim.identity, project_id=now.project_id)
+                assert self.registry.slots(claim.endpoint)[claim.slot].address == claim.address
+            elif claim not in self.broken:
+                self.broken.append(claim)
+
+    @invariant()
+    def no_two_addresses_share_a_key(self) -> None:
+        keys = [
+            key_of(endpoint, slot)
+            for endpoint in self.registry.endpoints()
+            for slot in self.registry.slots(endpoint)
+        ]
+        assert len(keys) == len(set(keys))
+        assert not RESERVED & set(keys)
+
+    @invariant()
+    def slots_are_as_they_were_given(self) -> None:
+        for endpoint in self.registry.endpoints():
+            slots = self.registry.slots(endpoint)
+            assert set(slots) <= set(SLOTS)
+            given = {n: a for (e, n), a in self.addresses.items() if e == endpoint}
+            assert {n: slot.address for n, slot in slots.items()} == given
+            addresses = [slot.address for slot in slots.values()]
+            assert len(addresses) == len(set(addresses))
+
+    @invariant()
+    def connections_are_counted_for_claims_that_hold(self) -> None:
+        for endpoint in self.registry.endpoints():
+            for number, slot in self.registry.slots(endpoint).items():
+                mine = [c for c in self.open if (c.endpoint, c.epoch) == (endpoint, slot.epoch)]
+                assert slot.connections == len(mine), number
+
+    @invariant()
+    def only_ports_that_can_be_served_have_endpoints(self) -> None:
+        for endpoint in self.registry.endpoints():
+            behind = self.registry.port_at(endpoint)
+            assert behind is not None
+            assert behind.endpoint == endpoint
+            assert behind.state in (PortState.SERVED, PortState.NO_INSTANCE)
+        assert {p.row for p in self.registry.ports()} == set(self.rows)
+
+
+TestPorts = Ports.TestCase
+TestPorts.settings = settings(deadline=None, max_examples=80, stateful_step_count=40)
+
+
+def test_a_claim_says_who_is_behind_the_key(registry: Registry) -> None:
+    learned(registry, 0)
+    claim = claimed(registry)
+    assert claim.identity.instance_id == INSTANCE
+    assert claim.identity.port_id == "port-tap1"
+    assert (claim.endpoint, claim.slot, claim.address) == (HERE, 0, ADDRESSES[0])
+
+
+@pytest.mark.parametrize(
+    "peer", ["10.0.0.1", "128.0.0.14", "144.0.0.13", "128.5.0.13", "224.0.0.1"]
+)
+def test_an_address_that_is_no_key_in_use_is_nobody(registry: Registry, peer: str) -> None:
+    learned(registry, 0)
+    assert registry.claim(IPv4Address(peer)) is None
+
+
+def test_slots_are_given_in_order_without_the_multicast_one(registry: Registry) -> None:
+    assert [learned(registry, n).slot for n in range(7)] == [0, 1, 2, 3, 4, 5, 7]
+
+
+def test_an_address_keeps_the_slot_that_it_has(registry: Registry) -> None:
+    first, again = learned(registry, 0), learned(registry, 0)
+    assert (first.slot, first.new, first.displaced) == (0, True, None)
+    assert again == replace(first, new=False)
+    assert registry.has_slot(HERE, first)
+
+
+def test_two_macs_with_one_address_are_two(registry: Registry) -> None:
+    one = registry.learn(HERE, address(mac="fa:16:3e:00:00:01"), 0)
+    other = registry.learn(HERE, address(mac="fa:16:3e:00:00:02"), 0)
+    assert one is not None
+    assert other is not None
+    assert one.slot != other.slot
+
+
+def test_the_longest_idle_address_gives_way_and_its_claims_end(registry: Registry) -> None:
+    for number in range(7):
+        learned(registry, number, now=number)
+    learned(registry, 0, now=10)
+    victim = claimed(registry, 1)
+    new = learned(registry, 7, now=11)
+    assert (new.slot, new.new, new.displaced) == (1, True, ADDRESSES[1])
+    assert not registry.holds(victim)
+    assert claimed(registry, 1).address == ADDRESSES[7]
+
+
+def test_an_address_that_gave_way_or_went_has_its_slot_no_more(registry: Registry) -> None:
+    first = learned(registry, 0)
+    for number in range(1, 8):
+        learned(registry, number, now=number)
+    assert not registry.has_slot(HERE, first)
+    last = learned(registry, 7, now=9)
+    assert registry.has_slot(HERE, last)
+    registry.set_port(port(instance=OTHER_INSTANCE))
+    assert not registry.has_slot(HERE, last)
+    assert not registry.has_slot(Endpoint(99), last)
+
+
+def test_an_address_with_an_open_connection_does_not_give_way(registry: Registry) -> None:
+    for number in range(7):
+        learned(registry, number, now=number)
+    claims = [claimed(registry, slot) for slot in SLOTS]
+    for claim in claims:
+        registry.opened(claim, 20)
+    assert registry.learn(HERE, ADDRESSES[7], 21) is None
+    registry.closed(claims[3], 22)
+    assert learned(registry, 7, now=23).slot == SLOTS[3]
+
+
+def test_a_key_that_the_host_itself_has_is_never_given() -> None:
+    own = {key_of(HERE, 0), key_of(HERE, 2)}
+    registry = Registry(lambda: own)
+    registry.set_port(port())
+    assert [learned(registry, n).slot for n in range(5)] == [1, 3, 4, 5, 7]
+
+
+def test_a_key_that_the_host_itself_has_is_not_adopted() -> None:
+    registry = Registry(lambda: {key_of(HERE, 0)})
+    registry.set_port(port())
+    assert not registry.adopt(HERE, 0, ADDRESSES[0], 0.0)
+
+
+def test_an_address_found_on_the_switch_is_adopted_once(registry: Registry) -> None:
+    assert registry.adopt(HERE, 5, ADDRESSES[0], 0.0)
+    assert not registry.adopt(HERE, 5, ADDRESSES[1], 0.0)
+    assert not registry.adopt(HERE, 4, ADDRESSES[0], 0.0)
+    assert not registry.adopt(Endpoint(99), 0, ADDRESSES[1], 0.0)
+    found = learned(registry, 0)
+    assert (found.slot, found.new) == (5, False)
+
+
+def test_a_port_without_an_instance_gives_no_slot() -> None:
+    registry = Registry()
+    registry.set_port(port(instance=""))
+    assert registry.endpoints() == [HERE]
+    assert registry.learn(HERE, ADDRESSES[0], 0.0) is None
+    assert not registry.adopt(HERE, 0, ADDRESSES[0], 0.0)
+    assert registry.claim(key_of(HERE, 0)) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"instance": OTHER_INSTANCE},
+        {"instance": ""},
+        {"project": "another"},
+        {"dead": True},
+        {"fault": "odd"},
+        {"ofport": 14},
+        {"ofport": None},
+    ],
+    ids=str,
+)
+def test_no_claim_holds_after_its_port_has_changed(
+    registry: Registry, change: dict[str, object]
+) -> None:
+    learned(registry, 0)
+    claim = claimed(registry)
+    registry.set_port(port(**change))  # type: ignore[arg-type]
+    assert not registry.holds(claim)
+    registry.set_port(port())
+    assert not registry.holds(claim), "the same words are not the same incarnation"
+    slot = learned(registry, 0).slot
+    assert not registry.holds(claim)
+    assert registry.holds(claimed(registry, slot))
+
+
+def test_a_project_that_becomes_known_is_the_same_guests(registry: Registry) -> None:
+    registry.set_port(port(project="", name="new", ofport=14))
+    learned(registry, 0, at=Endpoint(14))
+    claim = claimed(registry, at=Endpoint(14))
+    heard: list[Endpoint] = []
+    registry.subscribe(heard.append)
+    registry.set_port(port(project="p1", name="new", ofport=14))
+    assert registry.holds(claim)
+    assert heard == [Endpoint(14)]
+    current = registry.current(claim)
+    assert current is not None
+    assert (current.project_id, claim.identity.project_id) == ("p1", "")
+    registry.set_port(port(project="", name="new", ofport=14))
+    assert registry.current(claim) is None
+
+
+def test_where_a_fact_came_from_makes_no_difference(registry: Registry) -> None:
+    learned(registry, 0)
+    claim = claimed(registry)
+    registry.set_port(replace(port(), sources={"instance_id": "libvirt"}))
+    assert registry.holds(claim)
+    (shown,) = registry.ports()
+    assert shown.sources == {"instance_id": "libvirt"}
+
+
+def test_of_two_rows_with_one_number_the_later_is_served(registry: Registry) -> None:
+    registry.set_port(port(name="later", instance=OTHER_INSTANCE))
+    learned(registry, 0)
+    claim = claimed(registry)
+    assert claim.identity.instance_id == OTHER_INSTANCE
+    registry.remove_port("row-of-tap1")
+    assert registry.holds(claim)
+    rows = {one.name: slots for one, slots in registry}
+    assert set(rows["later"]) == {0}
+
+
+def test_the_row_that_gave_way_is_served_again_when_the_other_is_gone(registry: Registry) -> None:
+    registry.set_port(port(name="later", instance=OTHER_INSTANCE))
+    registry.remove_port("row-of-later")
+    identity = registry.identity(HERE)
+    assert identity is not None
+    assert identity.instance_id == INSTANCE
+
+
+def test_listeners_hear_of_an_endpoint_after_the_change(registry: Registry) -> None:
+    heard: list[tuple[Endpoint, str | None]] = []
+
+    def listener(endpoint: Endpoint) -> None:
+        identity = registry.identity(endpoint)
+        heard.append((endpoint, identity.instance_id if identity else None))
+
+    registry.subscribe(listener)
+    registry.set_port(port(14))
+    registry.remove_port("row-of-tap1")
+    registry.remove_port("row-of-tap1")
+    assert sorted(heard[:2], key=lambda one: one[0].ofport) == [
+        (HERE, None),
+        (Endpoint(14), INSTANCE),
+    ]
+    assert heard[2:] == [(Endpoint(14), None)]
+
+
+def test_a_count_of_connections_outlives_no_slot(registry: Registry) -> None:
+    learned(registry, 0)
+    claim = claimed(registry)
+    registry.opened(claim, 1)
+    registry.set_port(port(instance=OTHER_INSTANCE))
+    slot = learned(registry, 0).slot
+    registry.closed(claim, 2)
+    assert registry.slots(HERE)[slot].connections == 0
+
+
+def test_a_key_of_the_guest_before_rests_for_a_while(registry: Registry, clock: Clock) -> None:
+    for number in range(2):
+        learned(registry, number)
+    registry.set_port(port(instance=OTHER_INSTANCE))
+    assert learned(registry, 5).slot == 2
+    assert learned(registry, 6).slot == 3
+    clock.now += REST
+    assert learned(registry, 7).slot == 0
+
+
+def test_when_all_keys_rest_the_one_that_did_longest_is_given(
+    registry: Registry, clock: Clock
+) -> None:
+    for number in range(7):
+        registry.set_port(port(project=f"p{number}"))
+        assert learned(registry, 0).slot == SLOTS[number]
+        clock.now += 1
+    registry.set_port(port(instance=OTHER_INSTANCE))
+    assert learned(registry, 0).slot == 0
+    assert learned(registry, 1).displaced == ADDRESSES[0]
+
+
+def test_keys_that_another_guest_had_before_a_restart_rest_too(registry: Registry) -> None:
+    registry.rest(HERE, [0, 1])
+    assert learned(registry, 0).slot == 2
+
+
+def test_keys_of_a_row_that_another_takes_the_number_from_rest(registry: Registry) -> None:
+    learned(registry, 0)
+    registry.set_port(port(name="later", instance=OTHER_INSTANCE))
+    assert learned(registry, 0).slot == 1
+
+
+def test_the_version_grows_with_what_the_state_file_remembers(registry: Registry) -> None:
+    seen = [registry.version]
+
+    def grown() -> bool:
+        seen.append(registry.version)
+        return seen[-1] > seen[-2]
+
+    learned(registry, 0)
+    assert grown()
+    learned(registry, 0)
+    assert not grown()
+    registry.adopt(HERE, 3, ADDRESSES[1], 0.0)
+    assert grown()
+    registry.set_port(port())
+    assert not grown()
+    registry.set_port(port(project="another"))
+    assert grown()
+    registry.remove_port("row-of-tap1")
+    assert grown()
+    registry.remove_port("row-of-tap1")
+    assert not grown()
+
+
+def test_a_wait_is_given_back_once(registry: Registry) -> None:
+    registry.note_wait(HERE, 40000, 2.5)
+    assert registry.take_wait(HERE, 40001) == 0.0
+    assert registry.take_wait(HERE, 40000) == 2.5
+    assert registry.take_wait(HERE, 40000) == 0.0
+
+
+def test_waits_are_bounded_and_the_oldest_goes_first(registry: Registry) -> None:
+    for number in range(WAITS_KEPT + 10):
+        registry.note_wait(HERE, number, 1.0)
+    kept = [registry.take_wait(HERE, number) for number in range(WAITS_KEPT + 10)]
+    assert kept == [0.0] * 10 + [1.0] * WAITS_KEPT
+
+
+def test_a_wait_of_a_guest_that_is_gone_costs_the_next_one_nothing(registry: Registry) -> None:
+    registry.note_wait(HERE, 40000, 7.9)
+    registry.set_port(port(instance=OTHER_INSTANCE))
+    assert registry.take_wait(HERE, 40000) == 0.0

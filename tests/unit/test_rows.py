@@ -1,0 +1,56 @@
+"""The listing of ports should show every guest's port, served or not."""
+
+from __future__ import annotations
+
+import json
+
+from dfmeta.cmd.rows import port_rows
+from dfmeta.flows.key import key_of
+from dfmeta.model import Endpoint
+from dfmeta.registry import Registry
+from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT, address, port
+
+
+def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
+    registry = Registry()
+    registry.set_port(port())
+    registry.learn(Endpoint(13), address(), 0)
+    registry.learn(Endpoint(13), address("10.0.0.6"), 0)
+    claim = registry.claim(key_of(Endpoint(13), 1))
+    assert claim is not None
+    registry.opened(claim, 0)
+    (row,) = port_rows(registry)
+    assert row["key"] == "128.0.0.13"
+    assert row["addresses"] == [
+        {"slot": 0, "key": "128.0.0.13", "mac": GUEST_MAC, "ip": "10.0.0.5", "connections": 0},
+        {"slot": 1, "key": "144.0.0.13", "mac": GUEST_MAC, "ip": "10.0.0.6", "connections": 1},
+    ]
+    assert (row["port"], row["ofport"], row["state"]) == ("tap1", 13, "served")
+    assert (row["instance"], row["project"]) == (INSTANCE, PROJECT)
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_ports_that_are_not_served_say_why_and_come_in_order() -> None:
+    registry = Registry()
+    registry.set_port(port(None, name="unnumbered"))
+    registry.set_port(port(15, name="dead", dead=True))
+    registry.set_port(port(14, name="broken", fault="odd"))
+    registry.set_port(port(2, name="waiting", instance=""))
+    rows = port_rows(registry)
+    assert [(row["port"], row["state"]) for row in rows] == [
+        ("waiting", "no instance"),
+        ("broken", "broken"),
+        ("dead", "dead"),
+        ("unnumbered", "no ofport"),
+    ]
+    assert [row["key"] for row in rows] == ["128.0.0.2", None, "128.0.0.15", None]
+    assert rows[1]["fault"] == "odd"
+
+
+def test_of_two_rows_with_one_number_only_the_served_one_has_addresses() -> None:
+    registry = Registry()
+    registry.set_port(port(name="earlier"))
+    registry.set_port(port(name="later"))
+    registry.learn(Endpoint(13), address(), 0)
+    counts = {row["port"]: len(row["addresses"]) for row in port_rows(registry)}
+    assert counts == {"earlier": 0, "later": 1}

@@ -1,0 +1,147 @@
+"""What was saved should come back; what cannot be read should cost nothing but memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import StartError
+from dfmeta.state import FILE, VERSION, Holder, State, StateFile
+
+OFPORTS = st.integers(1, 65279)
+STATES = st.builds(
+    State,
+    port=st.integers(0, 65535),
+    holders=st.dictionaries(
+        OFPORTS,
+        st.builds(Holder, st.text(), st.text(), st.lists(st.integers(0, 7)).map(tuple)),
+        max_size=4,
+    ),
+    meters=st.dictionaries(OFPORTS, st.integers(1, 0x3FFFF), max_size=4),
+    arp_ignore=st.one_of(st.none(), st.integers(0, 8)),
+)
+IN_ONE_FOLDER = settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+GOOD = {"version": VERSION, "port": 7, "holders": {}, "meters": {}, "arp_ignore": None}
+
+
+def write(folder: Path, text: str) -> StateFile:
+    (folder / FILE).write_text(text, encoding="utf-8")
+    return StateFile(folder)
+
+
+@IN_ONE_FOLDER
+@given(STATES)
+def test_a_state_comes_back_as_it_was_saved(tmp_path: Path, state: State) -> None:
+    StateFile(tmp_path).save(state)
+    assert StateFile(tmp_path).load() == state
+
+
+def test_without_a_file_there_is_no_memory(tmp_path: Path) -> None:
+    assert StateFile(tmp_path).load() == State()
+
+
+def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    StateFile(folder).save(State(port=5))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / FILE).stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in folder.iterdir()] == [FILE]
+
+
+def test_a_file_of_another_version_is_no_memory(tmp_path: Path) -> None:
+    file = write(tmp_path, json.dumps(GOOD | {"version": VERSION + 1}))
+    assert file.load() == State()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\x00",
+        "nonsense",
+        "[]",
+        "null",
+        '{"version": 1}',
+        json.dumps(GOOD | {"port": "x"}),
+        json.dumps(GOOD | {"holders": []}),
+        json.dumps(GOOD | {"holders": {"x": {}}}),
+        json.dumps(GOOD | {"holders": {"1": ["a"]}}),
+        json.dumps(GOOD | {"holders": {"1": {"port_id": "a", "instance_id": "b", "slots": 5}}}),
+        json.dumps(GOOD | {"meters": {"1": None}}),
+        json.dumps(GOOD)[:-5],
+    ],
+)
+def test_a_file_that_makes_no_sense_is_no_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    assert write(tmp_path, text).load() == State()
+    assert "starting without a memory" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [json.dumps(GOOD | {"port": float("inf")}), "[" * 100_000],
+    ids=["infinity", "depth"],
+)
+def test_a_file_that_json_itself_chokes_on_is_no_memory(tmp_path: Path, text: str) -> None:
+    assert write(tmp_path, text).load() == State()
+
+
+def test_bytes_that_are_no_text_are_no_memory(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"\xff\xfe{}")
+    assert StateFile(tmp_path).load() == State()
+
+
+def test_a_folder_in_the_place_of_the_file_is_no_memory(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    file = StateFile(tmp_path)
+    assert file.load() == State()
+
+
+def test_a_save_that_fails_is_logged_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).mkdir()
+    file = StateFile(tmp_path)
+    file.save(State(port=5))
+    assert "cannot be written" in caplog.text
+    (tmp_path / FILE).rmdir()
+    file.save(State(port=5))
+    assert file.load() == State(port=5)
+
+
+def test_a_save_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    StateFile(tmp_path).save(State(port=5))
+    assert [one.name for one in tmp_path.iterdir()] == [FILE]
+
+
+def test_the_same_state_is_not_written_twice(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    file.save(State(port=5))
+    before = (tmp_path / FILE).stat().st_ino
+    file.save(State(port=5))
+    assert (tmp_path / FILE).stat().st_ino == before
+    file.save(State(port=6))
+    assert (tmp_path / FILE).stat().st_ino != before
+
+
+def test_a_folder_that_cannot_be_made_stops_the_start_and_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartError, match=r"state_path = .*/file/folder.* Name a folder"):
+        StateFile(tmp_path / "file" / "folder")
+
+
+def test_a_folder_that_cannot_be_written_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The tests run as root, whom no mode stops.
+    monkeypatch.setattr("dfmeta.state.os.access", lambda _path, _mode: False)
+    with pytest.raises(StartError, match="Permission denied"):
+        StateFile(tmp_path)

@@ -1,0 +1,368 @@
+"""The switch should come to have what the registry says, whatever was there and is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.apps import steward as steward_module
+from dfmeta.exceptions import SwitchError
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.pipeline import Layout, Purpose
+from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint
+from tests.unit.support import (
+    OTHER_INSTANCE,
+    TAP,
+    Refusal,
+    Rig,
+    address,
+    let_hub_run,
+    parsed,
+    port,
+)
+
+HERE = Endpoint(13)
+OTHER = address("10.0.0.6", "fa:16:3e:00:00:02")
+NO_ROOM = (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.registry.set_port(port())
+    return rig.connect()
+
+
+def wanted(rig: Rig) -> set[object]:
+    flows = set(fixed_flows(rig.steward.tap or TAP))
+    for endpoint in rig.registry.endpoints():
+        slots = {n: slot.address for n, slot in rig.registry.slots(endpoint).items()}
+        meter = rig.meters.ids.get(endpoint.ofport)
+        flows |= set(guest_flows(Guest(endpoint, meter, slots), rig.steward.tap or TAP))
+    return flows
+
+
+def learn(rig: Rig, who: object = None, endpoint: Endpoint = HERE) -> None:
+    rig.registry.learn(endpoint, who or address(), rig.now)  # type: ignore[arg-type]
+    rig.steward.apply(endpoint)
+    let_hub_run()
+
+
+def as_mod(rig: Rig, flow: object, **change: int) -> object:
+    message = Wire(Layout(), rig.switch).add(flow)  # type: ignore[arg-type]
+    message.set_xid(1)
+    message.serialize()
+    mod = parsed(bytes(message.buf))
+    for name, value in change.items():
+        setattr(mod, name, value)
+    return mod
+
+
+def test_a_start_puts_in_what_should_be(rig: Rig) -> None:
+    assert rig.flows() == wanted(rig)
+    assert rig.steward.confirmed
+    assert rig.steward.flow_count() == len(rig.switch.flows) == 6
+
+
+def test_a_second_reconcile_changes_nothing(rig: Rig) -> None:
+    learn(rig)
+    rig.switch.sent.clear()
+    assert rig.steward.reconcile() == 0
+    assert rig.switch.flow_mods() == []
+
+
+def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
+    rig.switch.sent.clear()
+    learn(rig)
+    wire = Wire(Layout())
+    from tests.unit.support import stats_of
+
+    found = [wire.found(stats_of(mod)) for mod in rig.switch.flow_mods()]
+    purposes = [one.flow.purpose for one in found if one is not None and one.flow is not None]
+    assert purposes == [Purpose.KEY_ARP, Purpose.REPLY, Purpose.ADDRESS]
+    assert rig.flows() == wanted(rig)
+
+
+def test_nothing_is_sent_when_nothing_has_changed(rig: Rig) -> None:
+    learn(rig)
+    rig.switch.sent.clear()
+    assert rig.steward.apply(HERE) is None
+    let_hub_run()
+    assert rig.switch.sent == []
+
+
+def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> None:
+    learn(rig)
+    rig.switch.sent.clear()
+    rig.registry.remove_port("row-of-tap1")
+    let_hub_run()
+    assert rig.flows() == set(fixed_flows(TAP))
+    tables = [mod.table_id for mod in rig.switch.flow_mods()]
+    assert tables == sorted(tables)
+    assert {mod.command for mod in rig.switch.flow_mods()} == {ofp.OFPFC_DELETE_STRICT}
+
+
+def test_what_is_removed_is_exactly_what_was_added(rig: Rig) -> None:
+    learn(rig)
+    learn(rig, OTHER)
+    places = {k for k, m in rig.switch.flows.items() if m.cookie & 0xFFFF not in (3, 6, 9)}
+    rig.switch.sent.clear()
+    rig.registry.remove_port("row-of-tap1")
+    let_hub_run()
+    gone = {
+        (m.table_id, m.priority, tuple(sorted(m.match.items()))) for m in rig.switch.flow_mods()
+    }
+    assert gone == places
+
+
+def test_another_guest_on_the_port_starts_without_addresses(rig: Rig) -> None:
+    learn(rig)
+    rig.registry.set_port(port(instance=OTHER_INSTANCE))
+    let_hub_run()
+    assert not [one for one in rig.flows() if one.purpose is Purpose.ADDRESS]
+    assert rig.flows() == wanted(rig)
+
+
+def test_an_address_that_gives_way_loses_its_flow_to_the_proxy(rig: Rig) -> None:
+    for number in range(8):
+        rig.now += 1
+        learn(rig, address(f"10.0.1.{number}"))
+    assert rig.flows() == wanted(rig)
+    sources = {one.field("ipv4_src") for one in rig.flows() if one.purpose is Purpose.ADDRESS}
+    assert sources == {f"10.0.1.{number}" for number in range(1, 8)}
+
+
+def test_lost_flows_are_put_back_and_the_rest_is_left(rig: Rig) -> None:
+    learn(rig)
+    before = rig.flows()
+    for place in list(rig.switch.flows)[::2]:
+        del rig.switch.flows[place]
+    missing = len(before) - len(rig.switch.flows)
+    assert rig.steward.reconcile() == missing
+    assert rig.flows() == before
+
+
+def test_strays_of_ours_go_and_others_flows_stay(rig: Rig) -> None:
+    strays = guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP)
+    for flow in strays:
+        rig.switch.place(as_mod(rig, flow))
+    old = as_mod(rig, strays[-1], cookie=0x64666D65 << 32 | 9 << 24 | 1, priority=7)
+    foreign = as_mod(rig, strays[-1], cookie=0x1234, priority=200)
+    rig.switch.place(old)
+    rig.switch.place(foreign)
+    assert rig.steward.reconcile() == len(strays) + 1
+    assert rig.flows() == wanted(rig)
+    assert foreign in rig.switch.flows.values()
+
+
+def test_strays_that_lead_to_the_proxy_go_first(rig: Rig) -> None:
+    for flow in guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP):
+        rig.switch.place(as_mod(rig, flow))
+    rig.switch.sent.clear()
+    rig.steward.reconcile()
+    tables = [mod.table_id for mod in rig.switch.flow_mods()]
+    assert tables == sorted(tables)
+
+
+def test_a_flow_with_other_actions_is_put_right(rig: Rig) -> None:
+    learn(rig)
+    reply = next(one for one in rig.flows() if one.purpose is Purpose.REPLY)
+    rig.switch.place(as_mod(rig, replace(reply, actions=reply.actions[:-1])))
+    assert rig.steward.reconcile() == 1
+    assert rig.flows() == wanted(rig)
+
+
+def test_addresses_on_the_switch_are_adopted_at_start(rig: Rig) -> None:
+    learn(rig)
+    learn(rig, OTHER)
+    again = Rig(remembered=rig.meters.ids)
+    again.registry.set_port(port())
+    again.switch.flows, again.switch.meters = dict(rig.switch.flows), dict(rig.switch.meters)
+    again.connect()
+    assert again.switch.flow_mods() == []
+    slots = {n: slot.address for n, slot in again.registry.slots(HERE).items()}
+    assert slots == {0: address(), 1: OTHER}
+
+
+def test_addresses_of_another_instances_time_are_not_adopted(rig: Rig) -> None:
+    learn(rig)
+    again = Rig(adopts=lambda _endpoint: False)
+    again.registry.set_port(port())
+    again.switch.flows = dict(rig.switch.flows)
+    again.connect()
+    assert again.registry.slots(HERE) == {}
+    assert not [one for one in again.flows() if one.purpose is Purpose.ADDRESS]
+
+
+def test_addresses_are_adopted_once_and_never_again(rig: Rig) -> None:
+    learn(rig)
+    kept = dict(rig.switch.flows)
+    rig.registry.set_port(port(instance=OTHER_INSTANCE))
+    let_hub_run()
+    rig.switch.flows = kept
+    rig.steward.reconcile()
+    assert rig.registry.slots(HERE) == {}
+    assert rig.flows() == wanted(rig)
+
+
+@pytest.mark.parametrize("key", ["10.0.0.1", "128.0.0.0", "224.0.0.13"])
+def test_an_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig, key: str) -> None:
+    learn(rig)
+    flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
+    broken = [
+        replace(a, value=key) if getattr(a, "field", "") == "ipv4_src" else a for a in flow.actions
+    ]
+    again = Rig()
+    again.registry.set_port(port())
+    again.switch.place(as_mod(again, replace(flow, actions=tuple(broken))))
+    again.connect()
+    assert again.registry.slots(HERE) == {}
+    assert again.flows() == wanted(again)
+
+
+def test_an_address_flow_without_a_key_is_removed(rig: Rig) -> None:
+    learn(rig)
+    flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
+    again = Rig()
+    again.registry.set_port(port())
+    again.switch.place(as_mod(again, replace(flow, actions=())))
+    again.connect()
+    assert again.flows() == wanted(again)
+
+
+def test_without_a_tap_nothing_is_sent() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    rig.connect(tap=None)
+    assert rig.steward.reconcile() == 0
+    assert rig.steward.apply(HERE) is None
+    assert rig.switch.flows == {}
+    assert not rig.steward.confirmed
+
+
+def test_another_tap_changes_the_flows_that_lead_there(rig: Rig) -> None:
+    learn(rig)
+    rig.controller.set_tap(replace(TAP, ofport=8, port=8080))
+    rig.steward.reconcile()
+    assert rig.flows() == wanted(rig)
+
+
+def test_after_a_reconnect_only_the_difference_is_sent(rig: Rig) -> None:
+    learn(rig)
+    rig.disconnect()
+    assert not rig.steward.confirmed
+    rig.registry.set_port(port(14, name="tap2"))
+    rig.switch.sent.clear()
+    rig.connect()
+    assert len(rig.switch.flow_mods()) == 3
+    assert rig.flows() == wanted(rig)
+
+
+def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    refusing = True
+
+    def refuse(mod: object) -> Refusal | None:
+        return NO_ROOM if refusing and getattr(mod, "table_id", 0) == 201 else None
+
+    rig.switch.refuse = refuse
+    with pytest.raises(SwitchError, match="TABLE_FULL"):
+        rig.connect()
+    assert not rig.steward.confirmed
+    assert not rig.steward.reconcile_quietly()
+    refusing = False
+    assert rig.steward.reconcile_quietly()
+    assert rig.flows() == wanted(rig)
+    assert rig.steward.confirmed
+
+
+def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
+    rig.switch.refuse = lambda mod: NO_ROOM if getattr(mod, "table_id", 0) == 200 else None
+    learn(rig)
+    assert not rig.controller.ready
+    rig.switch.refuse = lambda _mod: None
+    assert rig.steward.reconcile() == 3
+    assert rig.flows() == wanted(rig)
+
+
+def test_one_port_that_the_switch_refuses_does_not_stop_the_others(rig: Rig) -> None:
+    rig.switch.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
+    rig.registry.set_port(port(66, name="odd"))
+    rig.registry.set_port(port(14, name="tap2"))
+    let_hub_run()
+    served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
+    assert served == {13, 14}
+
+
+def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    for ofport in (13, 66, 14):
+        rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    rig.switch.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
+    rig.connect()
+    served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
+    assert served == {13, 14}
+    assert rig.controller.ready
+    assert rig.steward.flow_count() == len(rig.switch.flows), "the watch sees nothing missing"
+    assert "66" in caplog.text
+    rig.switch.refuse = lambda _mod: None
+    assert rig.steward.reconcile() == 3
+    assert rig.flows() == wanted(rig)
+
+
+def _in_port(mod: object) -> object:
+    return dict(mod.match.items()).get("in_port") if hasattr(mod, "match") else None
+
+
+def test_many_flows_go_in_several_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steward_module, "BATCH", 5)
+    rig = Rig()
+    for ofport in range(1, 8):
+        rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    rig.connect()
+    barriers = rig.switch.kinds().count(ofp.OFPT_BARRIER_REQUEST)
+    assert barriers == 7 + 5, "one for each meter, and one for each bundle"
+    assert rig.flows() == wanted(rig)
+
+
+def test_what_comes_during_a_reconcile_is_not_lost(rig: Rig) -> None:
+    import eventlet
+
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.steward.reconcile)
+    let_hub_run()
+    rig.registry.set_port(port(14, name="tap2"))
+    learn(rig)
+    while not running.dead:
+        rig.switch.speak()
+    assert rig.flows() == wanted(rig)
+    assert rig.steward.flow_count() == len(rig.switch.flows)
+
+
+def test_clearing_takes_all_of_ours_and_nothing_else(rig: Rig) -> None:
+    learn(rig)
+    foreign = as_mod(rig, next(iter(rig.flows())), cookie=0x1234, priority=5)
+    rig.switch.place(foreign)
+    count = len(rig.flows())
+    assert rig.steward.clear() == (count, 1)
+    assert rig.steward.clear() == (0, 0)
+    assert list(rig.switch.flows.values()) == [foreign]
+    assert rig.switch.meters == {}
+
+
+def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    rig.connect()
+    rig.switch.refuse = lambda mod: (
+        NO_ROOM if getattr(mod, "cookie", 0) & 0xFFFF == Purpose.REPLY else None
+    )
+    learn(rig)
+    rig.steward.reconcile_quietly()
+    assert not [one for one in rig.flows() if one.purpose is Purpose.ADDRESS]

@@ -1,0 +1,168 @@
+"""Guests' ports should be told from all others, and an odd one should be shown, not served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.model import OFPORT_MAX, Endpoint, Port, PortState
+from dfmeta.ports.vif import InterfaceRow, vif
+from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
+
+NOVA = {
+    "iface-id": "port-1",
+    "iface-status": "active",
+    "attached-mac": GUEST_MAC,
+    "vm-uuid": INSTANCE,
+}
+
+
+def row(**columns: Any) -> InterfaceRow:
+    return InterfaceRow("row-1", "tap1", **{"ofport": (5,), "external_ids": NOVA} | columns)
+
+
+def port_of(**columns: Any) -> Port:
+    found = vif(row(**columns))
+    assert found is not None
+    return found
+
+
+def ids(**changes: str | None) -> dict[str, str]:
+    merged = NOVA | {name.replace("_", "-"): value for name, value in changes.items()}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def test_os_vifs_port_is_served() -> None:
+    port = port_of()
+    assert port.state is PortState.SERVED
+    assert port.endpoint == Endpoint(5)
+    assert (port.name, port.row, port.iface_id) == ("tap1", "row-1", "port-1")
+    assert (port.mac, port.instance_id, port.project_id) == (GUEST_MAC, INSTANCE, "")
+    assert port.sources == {"instance_id": "ovsdb"}
+
+
+def test_libvirts_port_without_nova_is_served() -> None:
+    port = port_of(external_ids=ids(vm_uuid=None, vm_id=INSTANCE))
+    assert port.state is PortState.SERVED
+    assert port.instance_id == INSTANCE
+
+
+def test_an_instance_alone_makes_a_guests_port() -> None:
+    assert port_of(external_ids={"vm-id": INSTANCE}).state is PortState.SERVED
+
+
+def test_of_two_names_of_an_instance_novas_counts() -> None:
+    port = port_of(external_ids=ids(vm_id=OTHER_INSTANCE))
+    assert port.instance_id == INSTANCE
+
+
+def test_an_empty_vm_uuid_leaves_it_to_vm_id() -> None:
+    port = port_of(external_ids=ids(vm_uuid=" ", vm_id=INSTANCE))
+    assert port.instance_id == INSTANCE
+
+
+def test_a_project_that_somebody_set_is_taken() -> None:
+    port = port_of(external_ids=ids(project_id="p1"))
+    assert port.project_id == "p1"
+    assert port.sources == {"instance_id": "ovsdb", "project_id": "ovsdb"}
+
+
+@pytest.mark.parametrize(
+    "written", [INSTANCE.upper(), f"{{{INSTANCE}}}", INSTANCE.replace("-", ""), f" {INSTANCE}\n"]
+)
+def test_an_instance_is_read_into_the_one_form_that_all_know(written: str) -> None:
+    assert port_of(external_ids=ids(vm_uuid=written)).instance_id == INSTANCE
+
+
+def test_a_mac_is_lower_case() -> None:
+    assert port_of(external_ids=ids(attached_mac=GUEST_MAC.upper())).mac == GUEST_MAC
+
+
+def test_a_vif_whose_instance_is_not_known_yet_is_waited_for() -> None:
+    port = port_of(external_ids=ids(vm_uuid=None))
+    assert port.state is PortState.NO_INSTANCE
+    assert port.endpoint == Endpoint(5)
+
+
+@pytest.mark.parametrize("kind", ["patch", "vxlan", "gre", "geneve", "erspan", "bareudp", "dpdk"])
+def test_a_tunnel_or_a_patch_port_is_no_guests(kind: str) -> None:
+    assert vif(row(type=kind)) is None
+
+
+@pytest.mark.parametrize("kind", ["", "system", "tap", "internal", "dpdkvhostuserclient", "afxdp"])
+def test_a_type_that_a_guest_can_be_behind_is_one(kind: str) -> None:
+    assert port_of(type=kind).state is PortState.SERVED
+
+
+@pytest.mark.parametrize(
+    "external_ids",
+    [
+        {},
+        {"iface-id": "port-1"},
+        {"attached-mac": GUEST_MAC},
+        {"iface-id": "", "attached-mac": GUEST_MAC},
+        {"skip_cleanup": "true"},
+    ],
+    ids=str,
+)
+def test_an_uplink_or_a_port_of_the_host_is_no_guests(external_ids: dict[str, str]) -> None:
+    assert vif(row(external_ids=external_ids)) is None
+
+
+def test_an_agents_port_is_no_guests() -> None:
+    assert vif(row(type="internal", external_ids=ids(vm_uuid=None))) is None
+
+
+@pytest.mark.parametrize(
+    ("tag", "vlan_mode", "state"),
+    [
+        ((), (), PortState.SERVED),
+        ((5,), (), PortState.SERVED),
+        ((4095,), (), PortState.DEAD),
+        ((4095,), ("access",), PortState.DEAD),
+        ((4095,), ("trunk",), PortState.SERVED),
+    ],
+)
+def test_a_dead_port_is_not_served_and_an_isolated_one_is(
+    tag: tuple[int, ...], vlan_mode: tuple[str, ...], state: PortState
+) -> None:
+    assert port_of(tag=tag, vlan_mode=vlan_mode).state is state
+
+
+@pytest.mark.parametrize("ofport", [(), (-1,), (0,), (65534,), (OFPORT_MAX + 1,), (5, 6)])
+def test_a_port_without_a_usable_number_has_no_endpoint(ofport: tuple[int, ...]) -> None:
+    port = port_of(ofport=ofport)
+    assert port.state is PortState.NO_OFPORT
+    assert port.endpoint is None
+
+
+@pytest.mark.parametrize("written", ["web-1", "0", INSTANCE + "0", "ü", "\0"])
+def test_an_instance_that_is_no_uuid_is_a_fault_that_names_it(written: str) -> None:
+    port = port_of(external_ids=ids(vm_uuid=written))
+    assert port.state is PortState.BROKEN
+    assert port.endpoint is None
+    assert port.instance_id == ""
+    assert repr(written) in port.fault
+
+
+def test_an_odd_mac_is_no_fault() -> None:
+    assert port_of(external_ids=ids(attached_mac="nonsense")).state is PortState.SERVED
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.dictionaries(st.sampled_from([*NOVA, "vm-id", "project-id"]), st.text(max_size=40)),
+    st.lists(st.integers(-1, 70000), max_size=2),
+    st.lists(st.integers(0, 4095), max_size=1),
+    st.lists(st.sampled_from(["trunk", "access"]), max_size=1),
+)
+def test_whatever_a_row_holds_it_is_a_guests_port_or_none(
+    external_ids: dict[str, str], ofport: list[int], tag: list[int], vlan_mode: list[str]
+) -> None:
+    found = vif(row(external_ids=external_ids, ofport=ofport, tag=tag, vlan_mode=vlan_mode))
+    if found is not None and found.state is PortState.SERVED:
+        assert found.endpoint is not None
+        assert len(found.instance_id) == 36
