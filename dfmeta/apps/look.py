@@ -6,6 +6,7 @@ that is refused or cut is tried again.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -100,6 +101,8 @@ def _again(attempt: Callable[[], T], path: Path) -> T:
         except TimeoutError as error:
             raise SilentError(what=str(path), seconds=TIMEOUT) from error
         except OSError as error:
+            if isinstance(error, BrokenPipeError | ConnectionResetError) and not tries_left:
+                raise SwitchError(what=str(path), cause="it closes each connection") from error
             if isinstance(error, FileNotFoundError | PermissionError) or not tries_left:
                 raise NoSocketError(what=str(path), cause=error.strerror or error) from error
             time.sleep(PAUSE)
@@ -120,7 +123,7 @@ def _connected(path: Path) -> socket.socket:
 def _read(path: Path, layout: Layout) -> Reading:
     wire = Wire(layout)
     with _connected(path) as sock:
-        _greet(sock, wire, path)
+        _greet(sock, wire)
         ours = _ask(sock, wire, wire.dump())
         theirs = _ask(sock, wire, _dump_table(wire, layout.number(Stage.CLASSIFY)))
     if ours is None:
@@ -138,13 +141,13 @@ def _read(path: Path, layout: Layout) -> Reading:
     )
 
 
-def _greet(sock: socket.socket, wire: Wire, path: Path) -> None:
+def _greet(sock: socket.socket, wire: Wire) -> None:
     """Exchange greetings (OpenFlow 1.3.5, 6.3.1); we offer 1.3 alone."""
     versions = ofp_parser.OFPHelloElemVersionBitmap(versions=[ofp.OFP_VERSION])
     _send(sock, ofp_parser.OFPHello(wire.datapath, elements=[versions]))
     version, kind, _data = _receive(sock)
     if kind == ofp.OFPT_ERROR or version < ofp.OFP_VERSION:
-        raise NoOpenFlow13Error(what=str(path))
+        raise NoOpenFlow13Error(what="the bridge")
 
 
 def _dump_table(wire: Wire, table: int) -> Any:
@@ -155,13 +158,15 @@ def _dump_table(wire: Wire, table: int) -> Any:
 
 def _ask(sock: socket.socket, wire: Wire, request: Any) -> list[Any] | None:
     """Send a request for flows; None when a part of the answer cannot be read."""
-    _send(sock, request)
+    # A switch that refused our greeting has closed by now; its reason is still there to be read.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        _send(sock, request)
     entries: list[Any] = []
     readable = True
     while True:
         _version, kind, data = _receive(sock)
         if kind == ofp.OFPT_ERROR:
-            raise _refusal(sock, data)
+            raise _refusal(data)
         if kind != ofp.OFPT_MULTIPART_REPLY:
             continue
         message = _parse(wire, kind, data)
@@ -172,11 +177,11 @@ def _ask(sock: socket.socket, wire: Wire, request: Any) -> list[Any] | None:
             return entries if readable else None
 
 
-def _refusal(sock: socket.socket, data: bytes) -> SwitchError:
+def _refusal(data: bytes) -> SwitchError:
     """Read an error message; one about the greeting comes late, to the request behind it."""
     kind, code = struct.unpack_from("!HH", data, _HEADER.size)
     if kind == ofp.OFPET_HELLO_FAILED:
-        return NoOpenFlow13Error(what=str(sock.getpeername()))
+        return NoOpenFlow13Error(what="the bridge")
     return SwitchError(what="the dump of flows", cause=f"error {kind}, {code}")
 
 

@@ -11,8 +11,11 @@ from dfmeta.cmd.common import PROG
 from dfmeta.exceptions import ConfigError, DfmetaError, RecordError, StartError
 
 COMMANDS: Final = {
+    "doctor": "dfmeta.cmd.doctor_command:doctor",
+    "flows": "dfmeta.cmd.flows_command:flows",
     "ports": "dfmeta.cmd.ports_command:ports",
     "store": "dfmeta.cmd.store_commands:store",
+    "trace": "dfmeta.cmd.trace_command:trace",
 }
 """Name to where its ``click.Command`` is, ``module:attribute``."""
 

@@ -22,7 +22,7 @@ from tests.flows.frames import (
     mac,
     tcp_checksum,
 )
-from tests.flows.world import BROADCAST, GATEWAY_MAC, TAP, Host, World, tap_frame
+from tests.flows.world import BROADCAST, GATEWAY_MAC, TAP, Host, World, settle, tap_frame
 from tests.flowsim import Out
 
 SYN, ACK, FIN, RST, ECE, CWR = 0x02, 0x10, 0x01, 0x04, 0x40, 0x80
@@ -132,6 +132,33 @@ def test_two_syns_of_one_address_before_it_is_known_are_both_released(world: Wor
     sports = [Frame(0, out.frame)["tcp_src"] for out in world.switch.released]
     assert sorted(sports) == [40001, 40002, 40003]
     assert len(world.registry.slots(Endpoint(1))) == 1
+
+
+def test_a_first_syn_is_not_released_before_the_switch_has_confirmed_its_flows(
+    world: World,
+) -> None:
+    world.plug(1)
+    held = world.hold_answers()
+    world.switch.receive(1, Host(1).segment())
+    world.link.deliver(held.pop(0))
+    settle()
+    assert held
+    assert world.switch.released == []
+    world.let_go(held)
+    (released,) = world.switch.released
+    assert released.port == TAP.ofport
+
+
+@pytest.mark.parametrize("instance", ["instance-2", ""])
+def test_a_first_syn_is_not_released_as_the_next_guests(world: World, instance: str) -> None:
+    world.plug(1)
+    held = world.hold_answers()
+    world.switch.receive(1, Host(1).segment())
+    world.link.deliver(held.pop(0))
+    settle()
+    world.plug(1, instance=instance)
+    world.let_go(held)
+    assert world.switch.released == []
 
 
 # A known guest

@@ -166,6 +166,17 @@ def test_flows_of_others_in_our_tables_stay(world: World) -> None:
     assert sum(one.cookie == OUTPUT for one in world.switch.flows) == 3
 
 
+def test_a_flow_that_somebody_has_put_in_the_place_of_ours_is_not_deleted(world: World) -> None:
+    world.plug(2)
+    mine = [one for one in world.switch.flows if one.match.get("in_port") == (2, 0xFFFFFFFF)]
+    victims = [one for one in mine if one.meter is None]
+    for one in victims:
+        one.cookie = OUTPUT
+    world.unplug(2)
+    assert len(victims) == 2
+    assert [one for one in victims if one in world.switch.flows] == victims
+
+
 def test_a_removed_hook_makes_the_controller_doubt(world: World) -> None:
     world.plug(1)
     ready = [world.controller.ready]

@@ -196,6 +196,19 @@ class World(App):
         (released,) = self.switch.released[before:]
         return released
 
+    def hold_answers(self) -> list[bytes]:
+        """Let what the switch sends pile up in the list that is given back."""
+        held: list[bytes] = []
+        self.switch._deliver = held.append
+        return held
+
+    def let_go(self, held: list[bytes]) -> None:
+        """Deliver what was held, and what comes from now on at once."""
+        self.switch._deliver = self.link.deliver
+        for message in held:
+            self.link.deliver(message)
+        settle()
+
     def answer(self, arrived: bytes, *, tap: Tap | None = None) -> bytes:
         """What the host's kernel answers to a SYN that it found on tap-metadata."""
         return reply_to(arrived, tap or self.tap)

@@ -1,0 +1,183 @@
+"""``dfmeta doctor``: everything a working host needs, one line each, with what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+import click
+from oslo_config import cfg
+
+from dfmeta.apps.look import NoSocketError, Reading, check_socket, read_flows
+from dfmeta.cmd import gather
+from dfmeta.cmd.common import config_options, format_option, load_config, print_rows
+from dfmeta.cmd.flows_command import compare
+from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
+from dfmeta.host.look import read_host
+from dfmeta.inspect import checks_daemon, checks_host, checks_switch, firewall
+from dfmeta.inspect.facts import HostFacts, KnownPort, Settings, Snapshot
+from dfmeta.inspect.finding import Finding, healthy, unknown, wrong
+from dfmeta.inspect.programs import read_filters
+from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
+from dfmeta.ports.look import read_snapshot
+
+COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
+
+
+@click.command("doctor")
+@config_options
+@format_option
+def doctor(config_files: tuple[str, ...], *, fmt: str) -> None:
+    """Check all that a working host needs: ok, or what is wrong and what to do.
+
+    Exit status 1 when anything is wrong, also when dfmeta-agent does not run.
+    """
+    conf = load_config(config_files)
+    findings = list(examine(conf))
+    print_rows([_row(finding) for finding in findings], COLUMNS, fmt)
+    sys.exit(0 if healthy(findings) else 1)
+
+
+def examine(conf: cfg.ConfigOpts) -> Iterator[Finding]:
+    """Make every check."""
+    wanted = gather.settings(conf)
+    facts = gather.daemon_facts(conf)
+    yield checks_daemon.daemon(facts, wanted)
+    yield checks_daemon.state_path(gather.folder_facts(wanted.state_path), wanted)
+    try:
+        snapshot: Snapshot | None = read_snapshot(wanted.ovsdb)
+        yield checks_switch.ovsdb("", wanted)
+    except OvsdbError as error:
+        snapshot = None
+        yield checks_switch.ovsdb(str(error), wanted)
+    yield _vswitchd(wanted)
+    # Who does not answer is not asked again and again: each time costs its whole time-out.
+    asked = conf if facts.running else None
+    yield from _bridge(wanted, snapshot)
+    yield from _switch(asked, wanted, snapshot)
+    yield from _host(wanted, snapshot, running=facts.running)
+    yield from _ports(asked, wanted, snapshot)
+
+
+def _vswitchd(wanted: Settings) -> Finding:
+    try:
+        version = Vswitchd(run_folder(wanted.ovsdb)).version()
+    except VswitchdError as error:
+        return checks_switch.vswitchd("", str(error))
+    return checks_switch.vswitchd(version, "")
+
+
+def _bridge(wanted: Settings, snapshot: Snapshot | None) -> Iterator[Finding]:
+    if snapshot is None:
+        for check in ("bridge", "tap", "tap-vlan"):
+            yield unknown(check, "OVSDB does not answer")
+        return
+    yield checks_switch.bridge(snapshot.bridge(wanted.bridge), wanted)
+    tap = snapshot.interface(wanted.tap, wanted.bridge)
+    yield from checks_switch.tap_port(tap, snapshot, wanted=wanted)
+
+
+def _switch(
+    conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot | None
+) -> Iterator[Finding]:
+    """:param conf: None when the daemon does not run."""
+    path, there = Path(wanted.socket), snapshot or Snapshot()
+    reading: Reading | None = None
+    try:
+        check_socket(path)
+        yield checks_switch.management_socket("", wanted)
+        reading = read_flows(path, wanted.layout)
+        yield checks_switch.openflow("", wanted)
+    except NoSocketError as error:
+        yield checks_switch.management_socket(str(error), wanted)
+        yield unknown("openflow", "the bridge does not answer")
+    except SwitchError as error:
+        yield checks_switch.openflow(str(error), wanted)
+    if reading is None:
+        yield unknown("foreign-flows", "the switch does not answer")
+        yield unknown("flows", "not compared: the switch does not answer")
+        return
+    yield from checks_switch.foreign_flows(
+        reading.foreign, _guest_ports(there, wanted), wanted=wanted
+    )
+    yield from _our_flows(conf, wanted, there)
+
+
+def _our_flows(
+    conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot
+) -> Iterator[Finding]:
+    if conf is None:
+        yield unknown("flows", "not compared: dfmeta-agent says what ought to be there")
+        return
+    try:
+        _, rows, problem = compare(conf, wanted, snapshot=snapshot)
+    except SwitchError as error:
+        yield unknown("flows", f"not compared: {error}")
+        return
+    yield from checks_switch.our_flows(rows, problem, wanted=wanted)
+
+
+def _host(wanted: Settings, snapshot: Snapshot | None, *, running: bool) -> Iterator[Finding]:
+    try:
+        host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table)
+    except HostError as error:
+        yield wrong("host", str(error), "run doctor as root, in the host's own network namespace")
+        return
+    yield checks_host.device(host, wanted)
+    yield checks_host.address(host, wanted)
+    yield from checks_host.rules(host, wanted)
+    yield checks_host.route(host, wanted)
+    yield checks_host.rp_filter(host, wanted)
+    yield checks_host.arp_ignore(host, wanted)
+    yield _checksum(host, wanted, snapshot)
+    yield checks_host.listener(host, wanted, running=running)
+    yield _firewall(wanted)
+
+
+def _checksum(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> Finding:
+    if snapshot is None:
+        return unknown("checksum", "OVSDB does not answer")
+    bridge = snapshot.bridge(wanted.bridge)
+    if bridge is None or host.up is None:
+        return unknown("checksum", f"there is no {wanted.bridge} or no {wanted.tap} to look at")
+    return checks_host.checksum(host, bridge.datapath_type, wanted=wanted)
+
+
+def _firewall(wanted: Settings) -> Finding:
+    if wanted.port is None:
+        return unknown("firewall", "the proxy's port is not known")
+    syn = firewall.Syn(wanted.tap, IPv4Address(wanted.host_ip), wanted.port)
+    return firewall.judge(read_filters(syn), wanted)
+
+
+def _ports(
+    conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot | None
+) -> Iterator[Finding]:
+    known: tuple[KnownPort, ...] | None = None
+    if conf is not None:
+        with contextlib.suppress(NotRunningError):  # it has ended since it was asked first
+            known = gather.daemon_ports(conf)
+    if known is None and snapshot is not None:
+        known = gather.ovsdb_ports(snapshot, wanted.bridge)
+    if known is None:
+        yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")
+        return
+    yield from checks_daemon.ports(known, wanted)
+
+
+def _guest_ports(snapshot: Snapshot, wanted: Settings) -> dict[int, str]:
+    ports = gather.ovsdb_ports(snapshot, wanted.bridge)
+    return {port.ofport: port.name for port in ports if port.ofport is not None}
+
+
+def _row(finding: Finding) -> dict[str, str]:
+    return {
+        "status": str(finding.status),
+        "check": finding.check,
+        "text": finding.text,
+        "remedy": finding.remedy,
+    }

@@ -1,0 +1,159 @@
+"""Facts for the commands that look at a host: settings, OVSDB, the daemon's ports, the proxy."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import stat
+from collections.abc import Mapping
+from ipaddress import AddressValueError, IPv4Address
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+from dfmeta.cmd.client import ask_agent
+from dfmeta.exceptions import NotRunningError
+from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.service import Tap
+from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts
+from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
+from dfmeta.inspect.vswitchd import management_socket
+from dfmeta.model import GuestAddress, PortState
+from dfmeta.state import FILE
+
+TIMEOUT = 3.0
+"""Seconds for the daemon to say how it is."""
+
+
+def settings(conf: cfg.ConfigOpts) -> Settings:
+    """What *conf* wants the host to be like."""
+    group = conf.df_metadata
+    bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
+    return Settings(
+        bridge=bridge,
+        tap=group.metadata_interface,
+        ip=group.ip,
+        host_ip=group.host_ip,
+        port=group.port or _remembered_port(Path(group.state_path)),
+        route_table=group.route_table,
+        layout=Layout(group.table_base, group.classification_table, group.hook_priority),
+        ovsdb=ovsdb,
+        socket=str(management_socket(group.openflow_connection, ovsdb, bridge)),
+        admin=group.admin_listen,
+        state_path=group.state_path,
+    )
+
+
+def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
+    """Every guest port as the running daemon sees it.
+
+    :raises NotRunningError: when it does not run.
+    """
+    rows = ask_agent(conf, "/ports")
+    try:
+        return tuple(_known(row) for row in rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotRunningError(
+            address=conf.df_metadata.admin_listen,
+            cause="/ports gives rows of another kind",
+            remedy="It is another program, or a dfmeta-agent of another version: restart it",
+        ) from error
+
+
+def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
+    """Every guest port as OVSDB has it, without its addresses."""
+    ports = [one.port for one in snapshot.interfaces if one.bridge == bridge]
+    return tuple(
+        KnownPort(
+            port.name,
+            port.ofport,
+            port.state,
+            instance=port.instance_id,
+            iface_id=port.iface_id,
+            mac=port.mac,
+            fault=port.fault,
+        )
+        for port in ports
+        if port is not None
+    )
+
+
+def tap_of(wanted: Settings, snapshot: Snapshot) -> Tap | None:
+    """What the flows lead to; None while a part of it is not known."""
+    found = snapshot.interface(wanted.tap, wanted.bridge)
+    if found is None or found.ofport is None or not found.mac_in_use or wanted.port is None:
+        return None
+    return Tap(
+        ofport=found.ofport,
+        mac=found.mac_in_use,
+        port=wanted.port,
+        ip=wanted.host_ip,
+        guest_ip=wanted.ip,
+    )
+
+
+def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
+    """Whether the daemon runs, and what it still misses."""
+    address = conf.df_metadata.admin_listen
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT)
+    try:
+        connection.request("GET", "/healthz/readiness", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        document = json.loads(answer.read())
+        missing = tuple(str(one) for one in document.get("missing", ()))
+        up = document["status"] == "UP"
+    except (OSError, http.client.HTTPException) as error:
+        cause = getattr(error, "strerror", None) or str(error) or "no answer in time"
+        return DaemonFacts(running=False, cause=cause)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return DaemonFacts(running=False, cause="another program answers there")
+    finally:
+        connection.close()
+    return DaemonFacts(running=True, ready=up, missing=missing)
+
+
+def folder_facts(path: str) -> FolderFacts:
+    """What state_path is."""
+    try:
+        found = Path(path).stat()
+        files = [(one.name, one.stat().st_mode) for one in Path(path).iterdir() if one.is_file()]
+    except FileNotFoundError:
+        return FolderFacts(there=False)
+    except OSError as error:
+        return FolderFacts(there=True, error=error.strerror or str(error))
+    return FolderFacts(
+        there=True,
+        folder=stat.S_ISDIR(found.st_mode),
+        mode=stat.S_IMODE(found.st_mode),
+        open_files=tuple(sorted(name for name, mode in files if mode & 0o077)),
+    )
+
+
+def _known(row: Mapping[str, Any]) -> KnownPort:
+    return KnownPort(
+        row["port"],
+        row["ofport"],
+        PortState(row["state"]),
+        instance=row["instance"],
+        iface_id=row["iface_id"],
+        mac=row["mac"],
+        fault=row["fault"],
+        addresses={one["slot"]: _address(one) for one in row["addresses"]},
+    )
+
+
+def _address(row: Mapping[str, Any]) -> GuestAddress:
+    try:
+        return GuestAddress(row["mac"], IPv4Address(row["ip"]))
+    except AddressValueError as error:
+        raise ValueError(row["ip"]) from error
+
+
+def _remembered_port(folder: Path) -> int | None:
+    """The port that a daemon with ``port = 0`` had last."""
+    try:
+        port = json.loads((folder / FILE).read_text(encoding="utf-8"))["port"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return port if isinstance(port, int) and port else None

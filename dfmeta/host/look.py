@@ -1,0 +1,127 @@
+"""Reads the kernel's side of the packet path, for commands; changes nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import socket
+import struct
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import DiagSocket, IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from dfmeta.exceptions import HostError
+from dfmeta.host.netlink import RULE_FROM, RULE_OIF
+from dfmeta.inspect.facts import HostFacts, Listener, RuleFact
+
+SIOCETHTOOL = 0x8946
+ETHTOOL_GTXCSUM = 0x00000016
+"""linux/ethtool.h; ethtool(8) ``-k`` shows it as tx-checksumming."""
+TCP_LISTEN = 10
+_INET = int(socket.AF_INET)
+_IFF_UP = 0x1
+_IFF_LOWER_UP = 0x10000
+_IFREQ = struct.Struct("16sP")
+_VALUE = struct.Struct("II")
+_CONF = Path("/proc/sys/net/ipv4/conf")
+
+
+def read_host(device: str, address: str, *, table: int) -> HostFacts:
+    """Read what is there of tap-metadata *device*, with *address* and the routes of *table*.
+
+    :raises HostError: when the kernel does not answer.
+    """
+    try:
+        with IPRoute() as ipr:
+            names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in ipr.get_links()}
+            found = ipr.link_lookup(ifname=device)
+            flags = ipr.get_links(found[0])[0]["flags"] if found else 0
+            return HostFacts(
+                up=bool(flags & _IFF_UP) if found else None,
+                carrier=bool(flags & _IFF_LOWER_UP),
+                addresses=_addresses(ipr, names),
+                rules=_rules(ipr, device, address, table),
+                route=bool(found) and _has_route(ipr, found[0], table),
+                rp_filter=(_knob("all", "rp_filter"), _knob(device, "rp_filter")),
+                arp_ignore=_knob("all", "arp_ignore"),
+                tx_checksum=_tx_checksum(device) if found else None,
+                listeners=_listeners(names),
+            )
+    except (OSError, NetlinkError) as error:
+        raise HostError(what="reading the host's network", device=device, cause=error) from error
+
+
+def _addresses(ipr: Any, names: dict[int, str]) -> tuple[tuple[str, IPv4Interface], ...]:
+    return tuple(
+        (
+            names.get(message["index"], "?"),
+            IPv4Interface((message.get_attr("IFA_LOCAL"), message["prefixlen"])),
+        )
+        for message in ipr.get_addr(family=_INET)
+        if message.get_attr("IFA_LOCAL")
+    )
+
+
+def _rules(ipr: Any, device: str, address: str, table: int) -> tuple[RuleFact, RuleFact]:
+    found = {
+        (rule.get_attr("FRA_SRC"), rule.get_attr("FRA_OIFNAME"), rule.get_attr("FRA_TABLE"))
+        for rule in ipr.get_rules(family=_INET)
+    }
+    return (
+        RuleFact(f"from {address}", RULE_FROM, (address, None, table) in found),
+        RuleFact(f"oif {device}", RULE_OIF, (None, device, table) in found),
+    )
+
+
+def _has_route(ipr: Any, index: int, table: int) -> bool:
+    try:
+        routes = list(ipr.get_routes(family=_INET, table=table))
+    except NetlinkError as error:
+        if error.code == errno.ENOENT:
+            return False  # the table comes into being with its first route
+        raise
+    return any(
+        route["dst_len"] == 0
+        and route.get_attr("RTA_OIF") == index
+        and route.get_attr("RTA_TABLE") == table
+        for route in routes
+    )
+
+
+def _listeners(names: dict[int, str]) -> tuple[Listener, ...]:
+    """Read them by sock_diag(7): unlike /proc/net/tcp it tells the device of SO_BINDTODEVICE."""
+    with DiagSocket() as diag:
+        diag.bind()
+        return tuple(
+            Listener(
+                IPv4Address(message["idiag_src"]),
+                message["idiag_sport"],
+                names.get(message["idiag_if"], "?") if message["idiag_if"] else "",
+            )
+            for message in diag.get_sock_stats(family=_INET, states=1 << TCP_LISTEN)
+        )
+
+
+def _knob(device: str, name: str) -> int:
+    """Read a value of ip-sysctl; 0 where there is no such device."""
+    try:
+        return int((_CONF / device / name).read_text())
+    except FileNotFoundError:
+        return 0
+
+
+def _tx_checksum(device: str) -> bool | None:
+    value = bytearray(_VALUE.pack(ETHTOOL_GTXCSUM, 0))
+    where = ctypes.addressof(ctypes.c_char.from_buffer(value))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            fcntl.ioctl(sock, SIOCETHTOOL, _IFREQ.pack(device.encode(), where))
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EPERM):
+                return None
+            raise
+    return bool(_VALUE.unpack(value)[1])

@@ -1,0 +1,168 @@
+"""What the probes find, as values.
+
+Trust: all of it was read from the host itself (OVSDB, the switch, the kernel) and is the
+operator's word, save a guest's addresses in ``Seen`` flows, which are the guest's claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Interface
+
+from dfmeta.flows.flow import Flow, Value
+from dfmeta.flows.pipeline import Layout
+from dfmeta.model import GuestAddress, Port, PortState
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the configuration wants the host to be."""
+
+    bridge: str
+    tap: str
+    ip: str
+    """Address that guests ask."""
+    host_ip: str
+    """Address of the proxy's listener."""
+    port: int | None
+    """TCP port of the listener; None when it is a free one that nobody has remembered."""
+    route_table: int
+    layout: Layout
+    ovsdb: str
+    socket: str
+    """Path of the bridge's management socket."""
+    admin: str
+    state_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A row of OVSDB's Bridge."""
+
+    name: str
+    datapath_type: str = ""
+    protocols: tuple[str, ...] = ()
+    """Empty: Open vSwitch's default, OpenFlow 1.3 among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A row of OVSDB's Interface with what its Port says."""
+
+    name: str
+    bridge: str
+    type: str = ""
+    ofport: int | None = None
+    external_ids: Mapping[str, str] = field(default_factory=dict)
+    mac_in_use: str = ""
+    error: str = ""
+    tag: int | None = None
+    vlan_mode: str = ""
+    cvlans: tuple[int, ...] = ()
+    port: Port | None = None
+    """As a guest's port; None when it is not a guest's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Open vSwitch's configuration at one moment."""
+
+    bridges: tuple[Bridge, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+
+    def bridge(self, name: str) -> Bridge | None:
+        """The bridge called *name*."""
+        return next((one for one in self.bridges if one.name == name), None)
+
+    def interface(self, name: str, bridge: str) -> Interface | None:
+        """The interface called *name* on *bridge*."""
+        found = (one for one in self.interfaces if (one.name, one.bridge) == (name, bridge))
+        return next(found, None)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPort:
+    """A guest's port with its addresses, from the running daemon or else from OVSDB."""
+
+    name: str
+    ofport: int | None
+    state: PortState
+    instance: str = ""
+    iface_id: str = ""
+    mac: str = ""
+    fault: str = ""
+    addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
+    """Slot → address; empty when they come from OVSDB, which does not know them."""
+
+    @property
+    def wired(self) -> bool:
+        """Whether flows of it ought to be on the switch."""
+        return self.ofport is not None and self.state in (PortState.SERVED, PortState.NO_INSTANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A flow on the switch that carries dfmeta's cookie."""
+
+    flow: Flow | None
+    """None when its place or its cookie is not one of today's declaration."""
+    table: int
+    priority: int
+    cookie: int
+    packets: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Somebody else's flow in the classification table."""
+
+    cookie: int
+    priority: int
+    match: Mapping[str, Value]
+    actions: str
+    hands_on: bool = False
+    """It resubmits to the classification table, so that our hook comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFact:
+    """One of dfmeta's two routing rules."""
+
+    selector: str
+    """As ip-rule(8) writes it: ``from 169.254.169.254`` or ``oif tap-metadata``."""
+    priority: int
+    there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening TCP socket."""
+
+    address: IPv4Address
+    port: int
+    device: str
+    """The device that it is bound to; empty when to none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The kernel's side of the packet path."""
+
+    up: bool | None
+    """Whether tap-metadata's device is up; None when there is no such device."""
+    carrier: bool = True
+    """Whether ovs-vswitchd holds the device's other end."""
+    addresses: tuple[tuple[str, IPv4Interface], ...] = ()
+    """Device and address, for every device."""
+    rules: tuple[RuleFact, ...] = ()
+    route: bool = False
+    """A default route through tap-metadata stands in the route table."""
+    rp_filter: tuple[int, int] = (0, 0)
+    """``all`` and tap-metadata's own; the larger one counts (Linux, ip-sysctl)."""
+    arp_ignore: int = 0
+    """Of ``all``: it counts for every card."""
+    tx_checksum: bool | None = None
+    """Whether the kernel leaves checksums to the device; None when it does not say."""
+    listeners: tuple[Listener, ...] = ()

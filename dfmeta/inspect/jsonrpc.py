@@ -1,0 +1,98 @@
+"""One question and its answer over JSON-RPC 1.0, as Open vSwitch's daemons speak it.
+
+OVSDB (RFC 7047, 4) and the control sockets of ovs-appctl(8) both do. Blocking, for commands: the
+daemon keeps an IDL instead.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+TIMEOUT = 5.0
+"""Seconds for the whole call; a daemon that hangs accepts a connection and says nothing."""
+_CHUNK = 65536
+_ID = 1
+
+
+class RefusedError(Exception):
+    """The other side understood and refused; the text is its own."""
+
+
+def call(target: str, method: str, params: Sequence[Any], *, timeout: float = TIMEOUT) -> Any:
+    """Ask *target* and return its result.
+
+    :param target: ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :param timeout: seconds.
+    :raises OSError: when nobody answers, or not in time.
+    :raises RefusedError: when the answer is an error.
+    :raises ValueError: for a target of another kind, or an answer that is no JSON-RPC.
+    """
+    deadline = time.monotonic() + timeout
+    request = json.dumps({"id": _ID, "method": method, "params": list(params)}).encode()
+    with _connect(target, timeout) as sock:
+        sock.sendall(request)
+        reply = _read_reply(sock, deadline)
+    if reply.get("error") is not None:
+        raise RefusedError(_error_text(reply["error"]))
+    return reply.get("result")
+
+
+def why(error: Exception) -> str:
+    """Say what *error* of :func:`call` means, in a few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _connect(target: str, timeout: float) -> socket.socket:
+    kind, _, where = target.partition(":")
+    if kind == "unix":
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(timeout)
+            sock.connect(where)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+    if kind == "tcp":
+        host, _, port = where.rpartition(":")
+        return socket.create_connection((host.strip("[]"), int(port)), timeout)
+    raise ValueError(f"only unix: and tcp: can be read by this command, not {target}")
+
+
+def _read_reply(sock: socket.socket, deadline: float) -> dict[str, Any]:
+    data, decoder = bytearray(), json.JSONDecoder()
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        sock.settimeout(left)
+        chunk = sock.recv(_CHUNK)
+        if not chunk:
+            raise ConnectionResetError("it closed the connection")
+        data += chunk
+        # A whole message ends so; a longer one is not decoded anew with each chunk.
+        if not data.rstrip().endswith(b"}"):
+            continue
+        text = data.decode("utf-8", errors="replace").strip()
+        while text:
+            try:
+                message, end = decoder.raw_decode(text)
+            except ValueError:
+                break  # the brace was not the last
+            # OVSDB may ask "echo" on its own; that is not the answer.
+            if isinstance(message, dict) and message.get("id") == _ID and "result" in message:
+                return message
+            text = text[end:].lstrip()
+        data = bytearray(text.encode())
+
+
+def _error_text(error: Any) -> str:
+    if isinstance(error, dict):
+        return str(error.get("details") or error.get("error") or error)
+    return str(error).strip()

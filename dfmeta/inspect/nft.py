@@ -1,0 +1,216 @@
+"""Reads ``nft -j list ruleset`` (libnftables-json(5)). Pure; what it does not know is "cannot say".
+
+Trust: the operator's own firewall; it may hold anything that nft can write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
+from typing import Any
+
+from dfmeta.inspect.firewall import Filter, Step, Syn, Verdict, source_in
+
+_FAMILIES = ("ip", "inet")
+_VERDICTS = {
+    "accept": Verdict.ACCEPT,
+    "drop": Verdict.DROP,
+    "reject": Verdict.DROP,
+    "return": Verdict.RETURN,
+    "jump": Verdict.JUMP,
+    "goto": Verdict.GOTO,
+}
+_HARMLESS = frozenset(
+    {"counter", "log", "mangle", "comment", "notrack", "ct helper", "set", "last"}
+)
+_TCP, _IPV4 = "tcp", "ipv4"
+
+_Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Ruleset:
+    chains: dict[_Key, dict[str, list[Sequence[Any]]]] = field(default_factory=dict)
+    """Family and table → chain → the expressions of each rule."""
+    bases: list[Mapping[str, Any]] = field(default_factory=list)
+    sets: dict[_Key, dict[str, Any]] = field(default_factory=dict)
+
+
+def read(document: Mapping[str, Any], syn: Syn, *, but_iptables: bool) -> tuple[Filter, ...]:
+    """Read the filters that *syn* passes.
+
+    :param document: the parsed JSON.
+    :param but_iptables: leave out the chain that iptables keeps in nft: it reads it better.
+    :raises ValueError: when it is no ruleset.
+    """
+    ruleset = _sort(document)
+    filters = []
+    for base in ruleset.bases:
+        key, name = (base["family"], base["table"]), base["name"]
+        if but_iptables and (*key, name) == ("ip", "filter", "INPUT"):
+            continue
+        steps = {
+            chain: tuple(_step(rule, syn, ruleset.sets.get(key, {})) for rule in rules)
+            for chain, rules in ruleset.chains.get(key, {}).items()
+        }
+        where = f"{key[0]} {key[1]} {name}"
+        filters.append(
+            Filter(
+                name=f"nftables' chain {where}",
+                start=name,
+                policy=Verdict.DROP if base.get("policy") == "drop" else Verdict.ACCEPT,
+                chains=steps,
+                remedy=f"nft insert rule {where} iifname {syn.device} tcp dport {syn.port} accept",
+            )
+        )
+    return tuple(filters)
+
+
+def _sort(document: Mapping[str, Any]) -> _Ruleset:
+    ruleset = _Ruleset()
+    try:
+        for item in document["nftables"]:
+            ((kind, body),) = item.items()
+            if body.get("family") not in _FAMILIES:
+                continue
+            key = (body["family"], body.get("table", ""))
+            if kind == "chain":
+                ruleset.chains.setdefault(key, {}).setdefault(body["name"], [])
+                if body.get("hook") == "input" and body.get("type") == "filter":
+                    ruleset.bases.append(body)
+            elif kind == "rule":
+                ruleset.chains.setdefault(key, {}).setdefault(body["chain"], []).append(
+                    body["expr"]
+                )
+            elif kind in ("set", "map"):
+                ruleset.sets.setdefault(key, {})[body["name"]] = body.get("elem", [])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a ruleset of nft: {error}") from error
+    return ruleset
+
+
+def _step(expressions: Sequence[Any], syn: Syn, sets: Mapping[str, Any]) -> Step:
+    holds: bool | None = True
+    for expression in expressions:
+        ((kind, body),) = expression.items()
+        if kind == "match":
+            holds = _and(holds, _match(body, syn, sets))
+        elif kind == "vmap":
+            return _vmap(holds, body, syn, sets)
+        elif kind in _VERDICTS:
+            target = body["target"] if kind in ("jump", "goto") else ""
+            return Step(holds, _VERDICTS[kind], target)
+        elif kind == "xt" and body and body.get("type") == "target":
+            return Step(holds, Verdict.ANYTHING)
+        elif kind not in _HARMLESS:
+            holds = _and(holds, None)  # a rate limit, say
+    return Step(holds, Verdict.NOTHING)
+
+
+def _vmap(holds: bool | None, body: Any, syn: Syn, sets: Mapping[str, Any]) -> Step:
+    data = body.get("data")
+    pairs = data.get("set", []) if isinstance(data, dict) else sets.get(str(data)[1:], [])
+    for element, verdict in pairs:
+        ((kind, target),) = verdict.items()
+        hit = _holds(body.get("key"), element, syn, sets)
+        if hit is None or kind not in _VERDICTS:
+            return Step(_and(holds, hit), Verdict.ANYTHING)
+        if hit:
+            return Step(holds, _VERDICTS[kind], (target or {}).get("target", ""))
+    return Step(holds, Verdict.NOTHING)
+
+
+def _match(body: Any, syn: Syn, sets: Mapping[str, Any]) -> bool | None:
+    held = _holds(body.get("left"), body.get("right"), syn, sets)
+    if held is None or body.get("op") in ("==", "in"):
+        return held
+    return not held if body.get("op") == "!=" else None
+
+
+def _holds(left: Any, right: Any, syn: Syn, sets: Mapping[str, Any]) -> bool | None:
+    match left:
+        case {"meta": {"key": "iifname" | "iif"}}:
+            return _among(right, sets, lambda one: _device(one, syn.device))
+        case {"meta": {"key": "l4proto"}} | {"payload": {"protocol": "ip", "field": "protocol"}}:
+            return _among(right, sets, lambda one: one in (_TCP, 6))
+        case {"meta": {"key": "nfproto"}}:
+            return _among(right, sets, lambda one: one in (_IPV4, 2))
+        case {"payload": {"protocol": "tcp" | "th", "field": "dport"}}:
+            return _among(right, sets, lambda one: _number(one, syn.port))
+        case {"payload": {"protocol": "udp" | "icmp" | "icmpv6" | "ip6" | "sctp"}}:
+            return False
+        case {"payload": {"protocol": "ip", "field": "daddr"}}:
+            return _among(right, sets, lambda one: _network(one, syn.address))
+        case {"payload": {"protocol": "ip", "field": "saddr"}}:
+            return _among(right, sets, _source)
+        case {"ct": {"key": "state"}}:
+            return _among(right, sets, lambda one: one == "new")
+        case _:
+            return None
+
+
+def _among(right: Any, sets: Mapping[str, Any], test: Any) -> bool | None:
+    """Whether *test* holds for one of the values that *right* stands for."""
+    if isinstance(right, str) and right.startswith("@"):
+        if right[1:] not in sets:
+            return None
+        right = {"set": sets[right[1:]]}
+    values = right.get("set", [right]) if isinstance(right, dict) else right
+    results = [test(_bare(value)) for value in (values if isinstance(values, list) else [values])]
+    if True in results:
+        return True
+    return None if None in results else False
+
+
+def _bare(value: Any) -> Any:
+    """An element without its timeout, counter or comment."""
+    if isinstance(value, dict) and "elem" in value:
+        return value["elem"].get("val")
+    return value
+
+
+def _device(pattern: Any, device: str) -> bool | None:
+    if not isinstance(pattern, str):
+        return None
+    if pattern.endswith("*"):
+        return device.startswith(pattern[:-1])
+    return pattern == device
+
+
+def _number(value: Any, port: int) -> bool | None:
+    match value:
+        case int():
+            return value == port
+        case {"range": [int(low), int(high)]}:
+            return low <= port <= high
+        case _:
+            return None
+
+
+def _as_network(value: Any) -> IPv4Network | None:
+    try:
+        match value:
+            case str():
+                return IPv4Network(value)
+            case {"prefix": {"addr": str(address), "len": int(length)}}:
+                return IPv4Network((address, length), strict=False)
+    except (AddressValueError, NetmaskValueError, ValueError):
+        return None
+    return None
+
+
+def _network(value: Any, address: IPv4Address) -> bool | None:
+    network = _as_network(value)
+    return None if network is None else address in network
+
+
+def _source(value: Any) -> bool | None:
+    network = _as_network(value)
+    return None if network is None else source_in(network)
+
+
+def _and(first: bool | None, second: bool | None) -> bool | None:
+    if first is False or second is False:
+        return False
+    return None if first is None or second is None else True

@@ -1,0 +1,47 @@
+"""Runs nft and iptables, where they are, and reads what they say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from dfmeta.inspect import iptables, nft
+from dfmeta.inspect.firewall import Filter, Syn
+
+TIMEOUT = 10.0
+
+
+def read_filters(syn: Syn) -> tuple[Filter, ...] | None:
+    """Read the host's filters for *syn*; None when neither program can be asked."""
+    table = _run(["iptables", "-w", "-S"])
+    ruleset = _run(["nft", "-j", "list", "ruleset"])
+    if table is None and ruleset is None:
+        return None
+    filters = iptables.read(table, syn) if table is not None else ()
+    if ruleset is not None:
+        try:
+            document = json.loads(ruleset)
+            filters += nft.read(document, syn, but_iptables=table is not None)
+        except ValueError:
+            return filters or None
+    return filters
+
+
+def _run(command: Sequence[str]) -> str | None:
+    """Output of *command*; None when it is not there, fails or hangs."""
+    program = shutil.which(command[0])
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603  # fixed arguments, found on the operator's own PATH
+            [program, *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,104 @@
+"""Reads Open vSwitch's configuration once, for a command. The daemon watches it instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dfmeta.exceptions import OvsdbError
+from dfmeta.inspect.facts import Bridge, Interface, Snapshot
+from dfmeta.inspect.jsonrpc import RefusedError, call, why
+from dfmeta.ports.vif import InterfaceRow, vif
+
+_DATABASE = "Open_vSwitch"
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "Bridge": ("name", "ports", "datapath_type", "protocols"),
+    "Port": ("_uuid", "interfaces", "tag", "vlan_mode", "cvlans"),
+    "Interface": ("_uuid", "name", "type", "ofport", "external_ids", "mac_in_use", "error"),
+}
+
+_Row = dict[str, Any]
+
+
+def read_snapshot(remote: str) -> Snapshot:
+    """Read bridges and interfaces, in one transaction.
+
+    :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :raises OvsdbError: when it does not answer.
+    """
+    selects = [
+        {"op": "select", "table": table, "where": [], "columns": list(columns)}
+        for table, columns in _COLUMNS.items()
+    ]
+    try:
+        answers = call(remote, "transact", [_DATABASE, *selects])
+        tables = [[_plain_row(row) for row in answer["rows"]] for answer in answers]
+    except (OSError, ValueError, KeyError, TypeError, RefusedError) as error:
+        raise OvsdbError(connection=remote, cause=why(error)) from error
+    return _assemble(*tables)
+
+
+def _assemble(bridges: list[_Row], ports: list[_Row], interfaces: list[_Row]) -> Snapshot:
+    port_rows = {row["_uuid"]: row for row in ports}
+    interface_rows = {row["_uuid"]: row for row in interfaces}
+    return Snapshot(
+        bridges=tuple(
+            Bridge(row["name"], row["datapath_type"], tuple(row["protocols"])) for row in bridges
+        ),
+        interfaces=tuple(
+            _interface(bridge["name"], port_rows[port], interface_rows[interface])
+            for bridge in bridges
+            for port in bridge["ports"]
+            for interface in port_rows[port]["interfaces"]
+        ),
+    )
+
+
+def _interface(bridge: str, port: _Row, row: _Row) -> Interface:
+    as_row = InterfaceRow(
+        uuid=row["_uuid"],
+        name=row["name"],
+        type=row["type"],
+        ofport=row["ofport"],
+        external_ids=row["external_ids"],
+        tag=port["tag"],
+        vlan_mode=port["vlan_mode"],
+    )
+    ofport = row["ofport"][0] if row["ofport"] else 0
+    return Interface(
+        name=row["name"],
+        bridge=bridge,
+        type=row["type"],
+        ofport=ofport if ofport > 0 else None,
+        external_ids=row["external_ids"],
+        mac_in_use="".join(row["mac_in_use"]),
+        error="".join(row["error"]),
+        tag=port["tag"][0] if port["tag"] else None,
+        vlan_mode="".join(port["vlan_mode"]),
+        cvlans=tuple(port["cvlans"]),
+        port=vif(as_row),
+    )
+
+
+_SETS = ("ports", "interfaces", "protocols", "tag", "vlan_mode", "cvlans", "ofport", "mac_in_use")
+
+
+def _plain_row(row: _Row) -> _Row:
+    """Turn OVSDB's notation (RFC 7047, 5.1) into Python's; a column of a set is always a list."""
+    plain = {name: _plain(value) for name, value in row.items()}
+    for name in (*_SETS, "error"):
+        if name in plain and not isinstance(plain[name], list):
+            plain[name] = [plain[name]]
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case ["set", members]:
+            return [_plain(member) for member in members]
+        case ["map", pairs]:
+            return {_plain(key): _plain(member) for key, member in pairs}
+        case ["uuid" | "named-uuid", text]:
+            return text
+        case _:
+            return value

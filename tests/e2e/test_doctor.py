@@ -1,0 +1,524 @@
+"""``dfmeta doctor`` on hosts broken one way each: the line, its remedy, the remedy applied.
+
+Remedies are applied as they are printed: the first command between backticks is what runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import METADATA_IP, Guest, uuid_of
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+
+TAP = "tap-metadata"
+CHECKS = {
+    "daemon",
+    "state_path",
+    "ovsdb",
+    "vswitchd",
+    "bridge",
+    "tap",
+    "tap-vlan",
+    "socket",
+    "openflow",
+    "foreign-flows",
+    "flows",
+    "device",
+    "address",
+    "rule-from",
+    "rule-oif",
+    "route",
+    "rp_filter",
+    "arp_ignore",
+    "checksum",
+    "listener",
+    "firewall",
+    "ports",
+}
+
+Line = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with an empty packet filter, whatever the test machine has."""
+    pretend_nft(tmp_path, {"nftables": []})
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+@pytest.fixture(scope="module")
+def stopped() -> Iterator[tuple[OpenvSwitch, Agent, Guest]]:
+    """A host whose daemon has been stopped in good order: nothing mends what a test breaks."""
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch())
+        guest = stack.enter_context(Guest(host))
+        agent = stack.enter_context(Agent(host))
+        agent.start()
+        agent.stop()
+        yield host, agent, guest
+
+
+def pretend_nft(folder: Path, document: Any) -> None:
+    """Put an ``nft`` into *folder* that lists *document* as its ruleset."""
+    script = folder / "nft"
+    script.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(document)}\nEND\n")
+    script.chmod(0o755)
+
+
+def examine(agent: Agent) -> tuple[int, list[Line]]:
+    """The exit status and every line."""
+    done = agent.ctl("doctor", "--format", "json", check=False)
+    assert done.stderr == ""
+    return done.returncode, json.loads(done.stdout)
+
+
+def lines(agent: Agent, check: str) -> list[Line]:
+    """The lines of one check; when one is wrong the exit status says so."""
+    status, found = examine(agent)
+    assert status == int(any(line["status"] == "wrong" for line in found))
+    return [line for line in found if line["check"] == check]
+
+
+def wrong(agent: Agent, check: str, *words: str) -> str:
+    """The check fails, in these words; gives the remedy."""
+    return named(lines(agent, check), check, *words)
+
+
+def named(found: list[Line], check: str, *words: str) -> str:
+    """As :func:`wrong`, in lines that were read already."""
+    of_check = [line for line in found if line["check"] == check]
+    failing = [line for line in of_check if line["status"] == "wrong"]
+    assert failing, of_check
+    for word in words:
+        assert word in failing[0]["text"]
+    assert failing[0]["remedy"]
+    return str(failing[0]["remedy"])
+
+
+def is_ok(agent: Agent, check: str) -> bool:
+    """Whether all the lines of that check are ok."""
+    found = lines(agent, check)
+    return bool(found) and all(line["status"] == "ok" for line in found)
+
+
+def apply(host: OpenvSwitch, remedy: str, **placeholders: str) -> None:
+    """Run the remedy's first command on the host."""
+    found = re.search(r"`([^`]+)`", remedy)
+    assert found, remedy
+    command = found[1]
+    for name, value in placeholders.items():
+        command = re.sub(f"<{name}[^>]*>", value, command)
+    program, *arguments = shlex.split(command)
+    if program == "ovs-vsctl":
+        host.vsctl(*arguments)
+    elif program == "ovs-ofctl":
+        host.ofctl(*arguments)
+    else:
+        host.namespace.run([program, *arguments])
+
+
+def test_a_working_host_has_a_line_for_each_check_and_all_are_ok(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guest, agent = make_guest(), make_agent()
+    guest.curl("/")
+    status, found = examine(agent)
+    assert [line for line in found if line["status"] != "ok"] == []
+    assert status == 0
+    assert {line["check"] for line in found} == CHECKS
+    table = agent.ctl("doctor").stdout.splitlines()
+    assert len(table) == len(found) + 1
+    assert all(line.startswith("ok ") for line in table[1:])
+
+
+BREAKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "no mark": (
+        "vsctl remove Interface tap-metadata external_ids dfmeta",
+        "tap",
+        ("lacks dfmeta's mark",),
+    ),
+    "flooded": (
+        "vsctl clear Port tap-metadata vlan_mode",
+        "tap-vlan",
+        ("tag=4095 vlan_mode=[]", "flooded"),
+    ),
+    "untagged": ("vsctl clear Port tap-metadata tag", "tap-vlan", ("tag=None",)),
+    "down": ("ip link set tap-metadata down", "device", ("tap-metadata is down",)),
+    "no address": (
+        "ip addr del 169.254.169.254/32 dev tap-metadata",
+        "address",
+        ("does not have 169.254.169.254/32",),
+    ),
+    "its address elsewhere": (
+        "ip addr add 169.254.169.254/32 dev lo",
+        "address",
+        ("on lo as well",),
+    ),
+    "no from rule": (
+        "ip rule del from 169.254.169.254",
+        "rule-from",
+        ("no rule from 169.254.169.254 table 2",),
+    ),
+    "no oif rule": ("ip rule del priority 32765", "rule-oif", ("no rule oif tap-metadata",)),
+    "no route": ("ip route flush table 2", "route", ("no default route through tap-metadata",)),
+    "arp_ignore": (
+        "sysctl -q -w net.ipv4.conf.all.arp_ignore=0",
+        "arp_ignore",
+        ("answers ARP for 169.254.169.254",),
+    ),
+    "OpenFlow 1.0": (
+        "vsctl set Bridge br-int protocols=OpenFlow10",
+        "openflow",
+        ("does not speak OpenFlow 1.3",),
+    ),
+    "OpenFlow 1.5": (
+        "vsctl set Bridge br-int protocols=OpenFlow15",
+        "openflow",
+        ("does not speak OpenFlow 1.3",),
+    ),
+    "somebody before us": (
+        "ofctl add-flow br-int cookie=0xbad,priority=300,ip,nw_dst=169.254.0.0/16,actions=drop",
+        "foreign-flows",
+        ("takes packets of guests", "cookie 0xbad", "priority 300", "actions=drop"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_the_remedy_of_a_failing_line_mends_it(
+    stopped: tuple[OpenvSwitch, Agent, Guest], name: str
+) -> None:
+    host, agent, _ = stopped
+    command, check, words = BREAKS[name]
+    program, *arguments = command.split()
+    if program == "vsctl":
+        host.vsctl(*arguments)
+    elif program == "ofctl":
+        host.ofctl(*arguments)
+    else:
+        host.namespace.run([program, *arguments])
+    apply(host, wrong(agent, check, *words))
+    assert is_ok(agent, check)
+    if name == "down":  # which takes the route along, a line of its own
+        apply(host, wrong(agent, "route"))
+
+
+def test_rp_filter_harms_only_without_the_from_rule(
+    stopped: tuple[OpenvSwitch, Agent, Guest],
+) -> None:
+    host, agent, _ = stopped
+    host.namespace.sysctl(**{f"net.ipv4.conf.{TAP}.rp_filter": 1})
+    (line,) = lines(agent, "rp_filter")
+    assert line["status"] == "ok"
+    assert "rp_filter is 1 on tap-metadata (all 0, its own 1), which does no harm" in line["text"]
+    host.namespace.ip(f"rule del from {METADATA_IP}")
+    remedy = wrong(agent, "rp_filter", "drops what guests send", f"rule from {METADATA_IP}")
+    apply(host, remedy)
+    assert is_ok(agent, "rp_filter")
+    host.namespace.sysctl(**{f"net.ipv4.conf.{TAP}.rp_filter": 0})
+
+
+def test_a_flow_of_somebody_in_a_guests_way_is_named_with_its_port(
+    stopped: tuple[OpenvSwitch, Agent, Guest],
+) -> None:
+    host, agent, guest = stopped
+    flow = f"cookie=0xbad,priority=400,in_port={guest.ofport},ip,actions=NORMAL"
+    host.ofctl("add-flow", BRIDGE, flow)
+    words = (f"packets of {guest.port} to", "0xbad", "priority 400", "actions=NORMAL")
+    apply(host, wrong(agent, "foreign-flows", *words))
+    assert is_ok(agent, "foreign-flows")
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        "priority=65535,dl_vlan=4095,actions=drop",
+        "priority=400,in_port=LOCAL,actions=drop",
+        "priority=400,udp,nw_dst=169.254.169.254,tp_dst=53,actions=drop",
+        "priority=400,ipv6,actions=drop",
+        "priority=400,ct_state=+trk,ip,actions=drop",
+        "priority=400,ip,reg2=0,actions=load:55->NXM_NX_REG2[0..5],resubmit(,0)",
+        "priority=200,ip,actions=drop",
+        "table=1,priority=400,ip,actions=drop",
+    ],
+)
+def test_a_flow_that_leaves_guests_to_us_is_no_fault(
+    stopped: tuple[OpenvSwitch, Agent, Guest], flow: str
+) -> None:
+    host, agent, _ = stopped
+    host.ofctl("add-flow", BRIDGE, f"cookie=0xbad,{flow}")
+    assert is_ok(agent, "foreign-flows")
+    host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
+
+
+def test_a_state_path_that_others_may_read_or_that_is_gone(
+    stopped: tuple[OpenvSwitch, Agent, Guest],
+) -> None:
+    host, agent, _ = stopped
+    agent.state_path.chmod(0o755)
+    apply(host, wrong(agent, "state_path", "has mode 0755"))
+    assert is_ok(agent, "state_path")
+    aside = agent.state_path.rename(agent.folder / "aside")
+    apply(host, wrong(agent, "state_path", "is not there"))
+    assert is_ok(agent, "state_path")
+    agent.state_path.rmdir()
+    agent.state_path.write_text("")
+    assert "a folder" in wrong(agent, "state_path", "cannot be looked into")
+    agent.state_path.unlink()
+    aside.rename(agent.state_path)
+    assert is_ok(agent, "state_path")
+
+
+def test_ports_that_cannot_be_served_are_named(
+    stopped: tuple[OpenvSwitch, Agent, Guest],
+) -> None:
+    host, agent, guest = stopped
+    instance = guest.instance_id
+    guest.set_external_ids(vm_uuid="")
+    words = (f"no instance is known for {guest.port}", "external_ids:vm-uuid is missing")
+    apply(host, wrong(agent, "ports", *words), instance=instance)
+    assert is_ok(agent, "ports")
+    guest.set_external_ids(vm_uuid="none-of-these")
+    words = (f"broken: {guest.port}", "'none-of-these' is not a UUID")
+    apply(host, wrong(agent, "ports", *words), instance=instance)
+    assert is_ok(agent, "ports")
+    host.vsctl("set", "Port", guest.port, "tag=4095")
+    (line,) = lines(agent, "ports")
+    assert line["status"] == "ok"
+    assert f"switched off by their owner: {guest.port}" in line["text"]
+    host.vsctl("clear", "Port", guest.port, "tag")
+
+
+def test_a_port_without_a_device_has_no_number(
+    stopped: tuple[OpenvSwitch, Agent, Guest],
+) -> None:
+    host, agent, _ = stopped
+    ids = ["external_ids:iface-id=a", "external_ids:attached-mac=fa:16:3e:00:11:22"]
+    ids.append(f"external_ids:vm-uuid={uuid_of('late')}")
+    host.vsctl("add-port", BRIDGE, "late0", "--", "set", "Interface", "late0", *ids)
+    remedy = wrong(agent, "ports", "given no port number to late0")
+    apply(host, remedy)
+    assert "device may be missing" in remedy
+    host.namespace.ip("link add late0 type veth peer name late1")
+    wait_for(lambda: is_ok(agent, "ports"), 10, "the port to have a number")
+    host.vsctl("del-port", "late0")
+    host.namespace.ip("link del late0")
+
+
+def test_no_daemon(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent()
+    agent.stop()
+    assert "start dfmeta-agent" in wrong(agent, "daemon", "dfmeta-agent is not running")
+    (line,) = lines(agent, "listener")
+    assert line["status"] == "ok"
+    assert "kept open for the next dfmeta-agent" in line["text"]
+    agent.start()
+    assert is_ok(agent, "daemon")
+
+
+def test_a_daemon_that_hangs_counts_as_not_running(make_agent: MakeAgent) -> None:
+    agent = make_agent()
+    agent.signal(signal.SIGSTOP)
+    wrong(agent, "daemon", "timed out")
+    agent.signal(signal.SIGCONT)
+    assert is_ok(agent, "daemon")
+
+
+def test_another_program_at_the_admin_listener(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent(start=False)
+    with host.namespace.open_socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 9697))
+        other.listen()
+        wrong(agent, "daemon", "is not running")
+    agent.start()
+    assert is_ok(agent, "daemon")
+
+
+def _gone(host: OpenvSwitch, pid: int) -> bool:
+    return pid not in host.namespace.processes()
+
+
+def end_holder(host: OpenvSwitch) -> None:
+    """Kill what keeps the listener open, by its pid."""
+    for pid in host.namespace.processes():
+        if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+            gone = partial(_gone, host, pid)
+            wait_for(gone, 5, "the holder's end")
+
+
+def test_nobody_and_then_somebody_else_listens(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent()
+    agent.stop()
+    end_holder(host)
+    assert "start dfmeta-agent" in wrong(agent, "listener", "nobody listens on")
+    with host.namespace.open_socket() as other:
+        other.bind((METADATA_IP, 18080))
+        other.listen()
+        remedy = wrong(agent, "listener", "another program listens on 169.254.169.254:18080")
+        assert "stop it" in remedy
+    agent.start()
+    assert is_ok(agent, "listener")
+
+
+def test_the_port_is_not_known_before_the_first_start(make_agent: MakeAgent) -> None:
+    agent = make_agent({"df_metadata": {"port": 0}}, start=False)
+    assert [line["status"] for line in lines(agent, "listener")] == ["unknown"]
+    assert [line["status"] for line in lines(agent, "firewall")] == ["unknown"]
+    agent.start()
+    wait_for(lambda: is_ok(agent, "listener"), 5, "the port to be remembered")
+
+
+def test_flows_that_are_gone_or_strange_while_the_daemon_has_no_connection(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guest = make_guest()
+    agent = make_agent(
+        {"df_metadata": {"openflow_connection": "listen:127.0.0.1:6655"}}, start=False
+    )
+    agent.start(wait=False)
+    host.vsctl("set-controller", BRIDGE, "tcp:127.0.0.1:6655")
+    agent.wait_ready()
+    host.vsctl("del-controller", BRIDGE)
+    words = ("of our flows are missing", f"guest-http of port {guest.ofport}")
+    _, found = examine(agent)
+    assert "openflow_connection" in named(found, "flows", *words)
+    named(found, "daemon", "runs and is not ready", "has not confirmed its flows")
+    host.ofctl("add-flow", BRIDGE, "table=200,cookie=0x64666d65ff000001,actions=drop")
+    strange = [line for line in lines(agent, "flows") if "ought not to be" in line["text"]]
+    assert len(strange) == 1
+    apply(host, strange[0]["remedy"])
+    assert not [line for line in lines(agent, "flows") if "ought not to be" in line["text"]]
+    host.vsctl("set-controller", BRIDGE, "tcp:127.0.0.1:6655")
+    agent.wait_ready()
+    assert examine(agent)[0] == 0
+
+
+def test_ovsdb_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent()
+    host.stop("ovsdb-server")
+    status, found = examine(agent)
+    assert status == 1
+    remedy = named(found, "ovsdb", f"OVSDB at {host.ovsdb_connection}")
+    assert "start Open vSwitch" in remedy
+    assert {"bridge", "tap"} < {line["check"] for line in found if line["status"] == "unknown"}
+    host.start("ovsdb-server")
+    wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
+
+
+def test_vswitchd_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent()
+    host.kill("ovs-vswitchd")
+    _, found = examine(agent)
+    assert "start Open vSwitch" in named(found, "vswitchd", "ovs-vswitchd at")
+    named(found, "socket", "nobody takes connections", "Connection refused")
+    named(found, "device", f"{TAP} has no carrier")
+    host.start("ovs-vswitchd")
+    wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
+
+
+def test_the_management_socket_is_gone(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent()
+    host.mgmt_socket().unlink()
+    remedy = wrong(agent, "socket", "nobody takes connections", "No such file")
+    assert "restart ovs-vswitchd" in remedy
+    host.restart("ovs-vswitchd")
+    wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
+
+
+def test_the_bridge_and_tap_are_gone(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent()
+    agent.stop()
+    host.vsctl("del-br", BRIDGE)
+    wrong(agent, "tap", f"{TAP} is not a port of {BRIDGE}")
+    apply(host, wrong(agent, "bridge", f"there is no bridge {BRIDGE}"))
+    assert is_ok(agent, "bridge")
+    host.vsctl("set", "Bridge", BRIDGE, "datapath_type=netdev")
+    assert "start dfmeta-agent" in wrong(agent, "tap", f"{TAP} is not a port of {BRIDGE}")
+    agent.start()
+    assert examine(agent)[0] == 0
+
+
+def test_tap_is_on_another_bridge(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    agent = make_agent(start=False)
+    host.add_bridge("br-other")
+    host.vsctl("add-port", "br-other", TAP, "--", "set", "Interface", TAP, "type=internal")
+    apply(host, wrong(agent, "tap", f"{TAP} is a port of br-other, not of {BRIDGE}"))
+    agent.start()
+    assert is_ok(agent, "tap")
+
+
+def test_something_has_the_name_of_tap(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    host.namespace.ip(f"link add {TAP} type veth peer name other0")
+    agent = make_agent({"df_metadata": {"startup_timeout": 1}}, start=False).start(wait=False)
+    assert agent.wait(10) == 2
+    remedy = wrong(agent, "tap", f"given {TAP} no port number", "could not open")
+    apply(host, remedy)
+    host.vsctl("del-port", BRIDGE, TAP)
+    agent.configure({"df_metadata": {"startup_timeout": None}})
+    agent.start()
+    assert is_ok(agent, "tap")
+
+
+def test_checksums_that_are_left_to_a_card(host: OpenvSwitch, make_agent: MakeAgent) -> None:
+    host.vsctl("set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true", wait=False)
+    host.restart("ovs-vswitchd")
+    agent = make_agent()
+    host.namespace.run(["ethtool", "-K", TAP, "tx", "on"])
+    apply(host, wrong(agent, "checksum", "leaves TCP checksums to a card"))
+    assert is_ok(agent, "checksum")
+
+
+def test_a_host_firewall_that_drops(
+    stopped: tuple[OpenvSwitch, Agent, Guest], tmp_path: Path
+) -> None:
+    # tests/unit/inspect holds what a real nft prints for rules such as these
+    _, agent, _ = stopped
+    where = {"family": "inet", "table": "filter"}
+    chain = where | {"name": "input", "type": "filter", "hook": "input", "policy": "drop"}
+    pretend_nft(tmp_path, {"nftables": [{"chain": chain}]})
+    remedy = wrong(agent, "firewall", "chain inet filter input drops", "TCP to port 18080")
+    command = "nft insert rule inet filter input iifname tap-metadata tcp dport 18080 accept"
+    assert f"`{command}`" in remedy
+    payload = {"payload": {"protocol": "tcp", "field": "dport"}}
+    expression = [
+        {"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": TAP}},
+        {"match": {"op": "==", "left": payload, "right": 18080}},
+        {"accept": None},
+    ]
+    rule = where | {"chain": "input", "expr": expression}
+    pretend_nft(tmp_path, {"nftables": [{"chain": chain}, {"rule": rule}]})
+    assert is_ok(agent, "firewall")
+
+
+def test_no_firewall_program_is_no_fault(
+    stopped: tuple[OpenvSwitch, Agent, Guest], tmp_path: Path
+) -> None:
+    _, agent, _ = stopped
+    (tmp_path / "nft").unlink()
+    (line,) = lines(agent, "firewall")
+    assert line["status"] in ("unknown", "ok")
+
+
+def test_a_wrong_configuration_is_one_line(stopped: tuple[OpenvSwitch, Agent, Guest]) -> None:
+    host, _, _ = stopped
+    with Agent(host, {"df_metadata": {"port": "none"}}) as other:
+        done = other.ctl("doctor", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dfmeta: option [df_metadata] port = 'none' is wrong")

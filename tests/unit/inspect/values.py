@@ -1,0 +1,46 @@
+"""Settings and facts of a working host, for the tests of this folder."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Interface
+
+from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.service import Tap
+from dfmeta.inspect.facts import HostFacts, KnownPort, Listener, RuleFact, Settings
+from dfmeta.model import GuestAddress, PortState
+
+IP = "169.254.169.254"
+SETTINGS = Settings(
+    bridge="br-int",
+    tap="tap-metadata",
+    ip=IP,
+    host_ip=IP,
+    port=18080,
+    route_table=2,
+    layout=Layout(),
+    ovsdb="unix:/run/db.sock",
+    socket="/run/br-int.mgmt",
+    admin="127.0.0.1:9697",
+    state_path="/var/lib/dfmeta",
+)
+TAP = Tap(ofport=9, mac="02:64:66:6d:65:fe", port=18080)
+ADDRESS = GuestAddress("fa:16:3e:00:00:01", IPv4Address("10.0.0.5"))
+INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
+PORT = KnownPort(
+    "tap1",
+    1,
+    PortState.SERVED,
+    instance=INSTANCE,
+    iface_id="A-Port",
+    mac=ADDRESS.mac,
+    addresses={0: ADDRESS},
+)
+HOST = HostFacts(
+    up=True,
+    addresses=(("tap-metadata", IPv4Interface(f"{IP}/32")),),
+    rules=(RuleFact(f"from {IP}", 32764, True), RuleFact("oif tap-metadata", 32765, True)),
+    route=True,
+    arp_ignore=1,
+    tx_checksum=False,
+    listeners=(Listener(IPv4Address(IP), 18080, "tap-metadata"),),
+)
