@@ -102,7 +102,8 @@ def _stats(wire: Wire, flow: Flow) -> bytes:
 
 
 def _with_placeholders(line: str) -> str:
-    line = _STATISTICS.sub("", line.strip())
+    # ovs-ofctl itself leaves table 0 out with --no-stats.
+    line = _STATISTICS.sub("", line.strip()).replace(" table=0,", "")
     for name, value in PLACEHOLDERS.items():
         line = re.sub(rf"(?<![\w.]){re.escape(value)}(?![\w.])", name, line)
     return line
