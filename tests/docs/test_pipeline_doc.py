@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,16 @@ from tools import draw_pipeline
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "doc/source/pipeline.rst").read_text(encoding="utf-8")
 SVG = "{http://www.w3.org/2000/svg}"
+
+RECORDED = {
+    "MAC": "fa:16:3e:00:00:05",
+    "IP": "10.0.0.5",
+    "METER": "65537",
+    "TAP_MAC": "02:64:66:6d:65:fe",
+    "PROXY": "18080",
+    "KEY": "128.0.0.1",
+}
+"""What stands for the placeholders in doc/source/life-of-a-request."""
 
 
 def in_sections_of_flows() -> Iterator[Any]:
@@ -76,6 +87,19 @@ def test_every_section_that_has_to_name_something_is_there() -> None:
 def test_a_word_that_is_wrong_is_noticed(text: str, other: str) -> None:
     assert text in PAGE
     assert faults(PAGE.replace(text, other))
+
+
+def test_a_real_switch_prints_the_flows_of_one_guest_so() -> None:
+    # Recorded by tools/life-of-a-request, which tests/e2e holds to what happens.
+    recorded = (ROOT / "doc/source/life-of-a-request/flows-after.txt").read_text(encoding="utf-8")
+    lines = [line for line in recorded.splitlines() if line.startswith("cookie=")]
+    for name, value in RECORDED.items():
+        lines = [re.sub(rf"(?<![\w.]){re.escape(value)}(?![\w.])", name, one) for one in lines]
+    # The numbers of the ports are too short to be found by themselves.
+    lines = [re.sub(r"(?<=in_port=)1\b|(?<=output:)1\b", "PORT", one) for one in lines]
+    lines = [re.sub(r"(?<=in_port=)2\b|(?<=output:)2\b", "TAP", one) for one in lines]
+    plain = [line for name, line in wanted_blocks().items() if not name.endswith(("-meter", "-ip"))]
+    assert sorted(lines) == sorted(plain)
 
 
 def test_a_block_of_a_flow_that_is_not_sent_is_noticed() -> None:
