@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import get_args
 
+from dfmeta import registry
 from dfmeta.apps import controller, meters, steward
 from dfmeta.flows import key
 from dfmeta.flows.flow import Action, Flow, Move, Output, SetField, ToController
@@ -256,6 +257,7 @@ def _meters() -> Iterator[str]:
 def _keys() -> Iterator[str]:
     yield f"{key.BASE:#x} | slot << {key.SLOT_SHIFT} | VID << {key.VID_SHIFT} | ofport"
     yield f"in the order {', '.join(map(str, key.SLOTS))};"
+    yield f"rest for {registry.REST:g} seconds"
 
 
 def _registers() -> Iterator[str]:
@@ -264,16 +266,12 @@ def _registers() -> Iterator[str]:
 
 
 def _traffic() -> Iterator[str]:
-    flows = [case.flow for name, case in cases().items() if not name.endswith(("-meter", "-ip"))]
-    once = [one.purpose for one in flows if not _is_for_a_guest(one.purpose)]
-    yield f"stand once on the bridge ({', '.join(one.name for one in sorted(once))})"
+    fixed = [one.name for one in sorted(steward.FIXED)]
+    yield f"stand once on the bridge ({', '.join(fixed)})"
+    yield f"save {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {steward.BATCH}"
     yield f"every {controller.FULL_CHECK_INTERVAL:g} seconds"
     yield {1.0: "every second"}[controller.CHECK_INTERVAL]
-
-
-def _is_for_a_guest(purpose: Purpose) -> bool:
-    return purpose not in (Purpose.FROM_TAP, Purpose.SERVICE_DROP, Purpose.REPLY_DROP)
 
 
 FACTS: Mapping[str, Callable[[], Iterator[str]]] = {
