@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import get_args
 
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
 from dfmeta import registry
 from dfmeta.apps import controller, meters, steward
 from dfmeta.flows import key
@@ -29,7 +31,7 @@ from dfmeta.flows.pipeline import (
     Stage,
     cookie_of,
 )
-from dfmeta.flows.wire import METER_BURST_PACKETS
+from dfmeta.flows.wire import Wire
 from tests.docs.printing import PLACEHOLDERS, Case, cases, printed, unwrapped, wrapped
 
 LAYOUT = Layout()
@@ -249,7 +251,9 @@ def _cookies() -> Iterator[str]:
 
 def _meters() -> Iterator[str]:
     yield f"lets {meters.SYN_RATE} packets a second"
-    yield f"a burst of {METER_BURST_PACKETS}"
+    sent = Wire(LAYOUT).add_meter(meters.FIRST_ID, meters.SYN_RATE)
+    if sent.flags & ofp.OFPMF_BURST:
+        yield f"a burst of {sent.bands[0].burst_size}"
     yield f"from {meters.FIRST_ID} to {meters.LAST_ID}"
     yield f"{meters.FIRST_ID} plus the port's OpenFlow number"
 
