@@ -123,7 +123,7 @@ virtualenv() {
         printf '%s\n' "$root" >"$venv/home"
     fi
     (cd "$root" && quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -e '.[test]') || die "pip install failed, see above"
+        -e '.[test,docs]') || die "pip install failed, see above"
     printf '%s\n' "$stamp" >"$venv/stamp"
 }
 

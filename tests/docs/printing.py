@@ -1,0 +1,127 @@
+"""Flows as ``ovs-ofctl --no-stats dump-flows`` prints them, with placeholders for what differs.
+
+The bytes that dfmeta sends are put into a flow-stats reply, which the real ovs-ofctl reads: what
+the page shows is what an operator sees, and no printer of our own stands between them.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import key_of
+from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
+from dfmeta.flows.service import Tap
+from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint, GuestAddress
+from tests.harness.netns import run
+from tests.harness.ovs import UNPACKED
+
+ENDPOINT = Endpoint(4711)
+ADDRESS = GuestAddress("fa:16:3e:0a:0b:0c", IPv4Address("192.0.2.77"))
+METER = 70247
+TAP = Tap(ofport=4811, mac="02:00:5e:0d:0e:0f", port=18989)
+HOST_IP = "198.51.100.88"
+SLOT = 0
+
+PLACEHOLDERS: Mapping[str, str] = {
+    "PORT": str(ENDPOINT.ofport),
+    "MAC": ADDRESS.mac,
+    "IP": str(ADDRESS.ip),
+    "METER": str(METER),
+    "TAP": str(TAP.ofport),
+    "TAP_MAC": TAP.mac,
+    "PROXY": str(TAP.port),
+    "KEY": str(key_of(ENDPOINT, SLOT)),
+    "HOST_IP": HOST_IP,
+}
+"""Placeholder → the value that stands for it; no value occurs in a flow by any other way."""
+
+_OFPT_MULTIPART_REPLY, _OFPMP_FLOW = 19, 1
+_MATCH = 48
+"""Where a flow-mod's match begins (OpenFlow 1.3.5, 7.3.4.1)."""
+_FLAGS = slice(44, 46)
+_STATISTICS = re.compile(r"\b(duration|n_packets|n_bytes)=[^,]+, ")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way in which a flow of a purpose comes, and the name of its block in the page."""
+
+    block: str
+    flow: Flow
+
+
+def cases() -> dict[str, Case]:
+    """Every form of every purpose's flows, by the name of its block."""
+    plain = Guest(ENDPOINT, METER, {SLOT: ADDRESS})
+    unmetered = Guest(ENDPOINT, None, {SLOT: ADDRESS})
+    elsewhere = Tap(TAP.ofport, TAP.mac, TAP.port, ip=HOST_IP)
+    found: dict[str, Case] = {}
+    for guest, tap, suffix in (
+        (plain, TAP, ""),
+        (unmetered, TAP, "-no-meter"),
+        (plain, elsewhere, "-host-ip"),
+    ):
+        for flow in (*fixed_flows(tap), *guest_flows(guest, tap)):
+            if flow not in (case.flow for case in found.values()):
+                name = block_name(flow.purpose) + suffix
+                found[name] = Case(name, flow)
+    return found
+
+
+def block_name(purpose: Purpose) -> str:
+    """What the literal block of *purpose* is called in the page."""
+    return f"flow-{purpose.name.lower().replace('_', '-')}"
+
+
+def printed(flows: Iterable[Flow]) -> list[str]:
+    """A line for each flow, as ovs-ofctl prints it, with placeholders."""
+    wire = Wire(Layout())
+    body = b"".join(_stats(wire, flow) for flow in flows)
+    head = struct.pack("!BBHI", 4, _OFPT_MULTIPART_REPLY, 16 + len(body), 0)
+    message = head + struct.pack("!HH4x", _OFPMP_FLOW, 0) + body
+    program = str(UNPACKED / "usr/bin/ovs-ofctl")
+    text = run([program, "ofp-print", message.hex()]).stdout
+    return [_with_placeholders(line) for line in text.splitlines()[1:]]
+
+
+def _stats(wire: Wire, flow: Flow) -> bytes:
+    sent = wire.add(flow)
+    sent.serialize()
+    data = bytes(sent.buf)
+    number, priority = wire.layout.number(flow.stage), wire.layout.priority(flow.purpose)
+    entry = struct.pack("!BxIIHHH", number, 0, 0, priority, 0, 0) + data[_FLAGS]
+    entry += struct.pack("!4xQQQ", cookie_of(flow.purpose), 0, 0) + data[_MATCH:]
+    return struct.pack("!H", len(entry) + 2) + entry
+
+
+def _with_placeholders(line: str) -> str:
+    # ovs-ofctl itself leaves table 0 out with --no-stats.
+    line = _STATISTICS.sub("", line.strip()).replace(" table=0,", "")
+    for name, value in PLACEHOLDERS.items():
+        line = re.sub(rf"(?<![\w.]){re.escape(value)}(?![\w.])", name, line)
+    return line
+
+
+def wrapped(line: str, width: int = 92) -> str:
+    """The line as the page breaks it: after a comma or the blank before the actions."""
+    lines, rest, indent = [], line, ""
+    while len(indent + rest) > width:
+        cut = max(rest.rfind(",", 0, width - len(indent)), rest.rfind(" ", 0, width - len(indent)))
+        lines.append(indent + rest[: cut + 1].rstrip())
+        rest, indent = rest[cut + 1 :].lstrip(), "    "
+    return "\n".join([*lines, indent + rest])
+
+
+def unwrapped(block: str) -> str:
+    """The one line that a block of the page stands for."""
+    joined = ""
+    for part in map(str.strip, block.splitlines()):
+        joined += part if not joined or joined.endswith(",") else f" {part}"
+    return joined

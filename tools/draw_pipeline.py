@@ -1,0 +1,355 @@
+"""Draw the pipeline as an SVG picture and as an index; tools/draw-pipeline runs it.
+
+Tables, purposes, priorities and cookies come from the declaration (:mod:`dfmeta.flows.pipeline`);
+where the packets of a purpose go comes from the builders, run on a guest with one address.
+Standard library only, and the same output each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from dfmeta.flows import pipeline
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow, Output, ToController
+from dfmeta.flows.pipeline import (
+    PORT_IN_PORT,
+    PURPOSES,
+    TABLES,
+    Layout,
+    Priority,
+    Purpose,
+    Stage,
+    cookie_of,
+)
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint, GuestAddress
+
+TARGET = Path(__file__).resolve().parents[1] / "doc" / "source"
+PICTURE = "pipeline.svg"
+INDEX = "pipeline-index.inc"
+LAYOUT = Layout()
+
+_TAP = Tap(ofport=2, mac="02:00:00:00:00:01", port=18080)
+_GUEST = Guest(
+    Endpoint(1), meter=1, addresses={0: GuestAddress("fa:16:3e:00:00:01", IPv4Address("10.0.0.5"))}
+)
+_PORTS = {
+    _TAP.ofport: "tap-metadata",
+    _GUEST.endpoint.ofport: "the guest's port",
+    PORT_IN_PORT: "back where it came from",
+}
+CONTROLLER = "dfmeta-agent"
+DROPPED = "dropped"
+
+
+def sample_flows() -> tuple[Flow, ...]:
+    """Everything on a switch that has one guest with one address."""
+    return *fixed_flows(_TAP), *guest_flows(_GUEST, _TAP)
+
+
+def exits(purpose: Purpose) -> list[Stage | str]:
+    """Where packets of *purpose* go: a table, or the name of a place outside of dfmeta's tables."""
+    found: list[Stage | str] = []
+    for flow in sample_flows():
+        if flow.purpose is not purpose:
+            continue
+        for action in flow.actions:
+            if isinstance(action, Output):
+                found.append(_PORTS[action.port])
+            elif isinstance(action, ToController):
+                found.append(CONTROLLER)
+        if flow.goto is not None:
+            found.append(flow.goto)
+    return found or [DROPPED]
+
+
+def descriptions() -> dict[Purpose, str]:
+    """What the declaration says under each purpose."""
+    tree = ast.parse(Path(pipeline.__file__).read_text(encoding="utf-8"))
+    body = next(
+        node.body
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == Purpose.__name__
+    )
+    found = {}
+    for name, text in itertools.pairwise(body):
+        if isinstance(name, ast.Assign) and isinstance(text, ast.Expr):
+            assert isinstance(name.targets[0], ast.Name)
+            assert isinstance(text.value, ast.Constant)
+            found[Purpose[name.targets[0].id]] = " ".join(str(text.value.value).split())
+    return found
+
+
+def in_order(stage: Stage) -> list[Purpose]:
+    """Purposes of a table, the highest priority first."""
+    mine = [purpose for purpose, declared in PURPOSES.items() if declared.stage is stage]
+    return sorted(mine, key=lambda one: (-LAYOUT.priority(one), one.value))
+
+
+def has_last(stage: Stage) -> bool:
+    """Whether a flow of that table catches what no other matches."""
+    return any(PURPOSES[one].priority is Priority.DROP for one in in_order(stage))
+
+
+# The index
+
+
+def label(purpose: Purpose) -> str:
+    """Name of the page's section on *purpose*, to link to."""
+    return f"purpose-{purpose.name.lower().replace('_', '-')}"
+
+
+def index() -> str:
+    """Table → purpose → priority → cookie, as reStructuredText."""
+    lines = [
+        ".. Made by tools/draw-pipeline from dfmeta/flows/pipeline.py: change that, then run it.",
+        "",
+        ".. list-table::",
+        "   :header-rows: 1",
+        "   :widths: auto",
+        "",
+        *_row("Table", "Purpose", "Priority", "Cookie", "What"),
+    ]
+    texts = descriptions()
+    for stage in TABLES:
+        for purpose in in_order(stage):
+            lines += _row(
+                f"{LAYOUT.number(stage)}, {TABLES[stage].name}",
+                f":ref:`{purpose.name} <{label(purpose)}>`",
+                str(LAYOUT.priority(purpose)),
+                f"``{cookie_of(purpose):#x}``",
+                texts[purpose],
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _row(*cells: str) -> list[str]:
+    first, *rest = cells
+    return [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
+
+
+# The picture. Sizes are in SVG's user units; a letter is reckoned wider than any usual font has it.
+
+WIDTH = 760
+BOX_LEFT, BOX_WIDTH = 44, 470
+BOX_RIGHT = BOX_LEFT + BOX_WIDTH
+PILL_LEFT, PILL_WIDTH, PILL_HEIGHT = 546, 182, 24
+RIGHT_LANE = WIDTH - 16
+LEFT_LANE = 18
+LANE_STEP = 8
+TEXT_LEFT = BOX_LEFT + 60
+LETTER = 6.6
+LINE = 16
+GAP = 34
+STYLE = """
+.paper{fill:#ffffff} .box{fill:#f6f8fa;stroke:#57606a} .head{fill:#dbe6f3;stroke:#57606a}
+.pill{fill:#ffffff;stroke:#57606a} .drop{stroke-dasharray:4 3} .rule{stroke:#c5ccd3}
+.line{fill:none;stroke:#0b57a4;stroke-width:1.6} .tip{fill:#0b57a4}
+text{font-family:"DejaVu Sans",Verdana,Arial,sans-serif;font-size:12px;fill:#1b1f24}
+.name{font-weight:bold} .soft{fill:#454d56;font-size:11px} .title{font-size:13px;font-weight:bold}
+@media (prefers-color-scheme: dark){
+.paper{fill:#14181d} .box{fill:#1e242b;stroke:#8b949e} .head{fill:#263a52;stroke:#8b949e}
+.pill{fill:#14181d;stroke:#8b949e} .rule{stroke:#39424c}
+.line{stroke:#7db7f5} .tip{fill:#7db7f5} text{fill:#e8edf2} .soft{fill:#b9c2cb}
+}
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A purpose in its table's box."""
+
+    purpose: Purpose
+    top: int
+    text: tuple[str, ...]
+
+    @property
+    def height(self) -> int:
+        """Of the row."""
+        return 28 + (LINE - 2) * len(self.text)
+
+    @property
+    def middle(self) -> int:
+        """Where its arrow starts."""
+        return self.top + self.height // 2
+
+
+@dataclass(frozen=True)
+class Box:
+    """A table."""
+
+    stage: Stage
+    top: int
+    why: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def head(self) -> int:
+        """Height of its heading."""
+        return heading_height(self.why)
+
+    @property
+    def entry(self) -> int:
+        """Where arrows to it end."""
+        return self.top + 18
+
+    @property
+    def bottom(self) -> int:
+        """Its lower edge."""
+        foot = 0 if has_last(self.stage) else 24
+        return self.rows[-1].top + self.rows[-1].height + foot
+
+
+def heading_height(why: tuple[str, ...]) -> int:
+    """Of a table's heading: its name and what it is for."""
+    return 34 + (LINE - 2) * len(why)
+
+
+def boxes() -> list[Box]:
+    """All tables, one below the other."""
+    texts, found, top = descriptions(), [], 74
+    for stage, table in TABLES.items():
+        why = tuple(textwrap.wrap(table.why, int((BOX_WIDTH - 24) / LETTER)))
+        below = top + heading_height(why)
+        rows = []
+        for purpose in in_order(stage):
+            wrapped = textwrap.wrap(texts[purpose], int((BOX_RIGHT - TEXT_LEFT - 10) / LETTER))
+            rows.append(Row(purpose, below, tuple(wrapped)))
+            below += rows[-1].height
+        found.append(Box(stage, top, why, tuple(rows)))
+        top = found[-1].bottom + GAP
+    return found
+
+
+def picture() -> str:
+    """The graph: a box for each table, a row for each purpose, an arrow for each way on."""
+    all_boxes = boxes()
+    height = all_boxes[-1].bottom + 20
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',
+        "<!-- Made by tools/draw-pipeline from dfmeta/flows: change that, then run it. -->",
+        '<title id="title">The tables of dfmeta, the flows in them and where packets go</title>',
+        f"<style>{STYLE}</style>",
+        f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
+        *_entrance(all_boxes[0]),
+    ]
+    for box in all_boxes:
+        parts += _draw_box(box)
+    parts += _gotos(all_boxes)
+    return "\n".join(parts) + "\n</svg>\n"
+
+
+def _entrance(first: Box) -> Iterator[str]:
+    middle = BOX_LEFT + BOX_WIDTH // 2
+    yield _pill(middle - 130, 14, 260, "every packet that enters the bridge", "pill")
+    yield _arrow([(middle, 14 + PILL_HEIGHT), (middle, first.top)])
+
+
+def _draw_box(box: Box) -> Iterator[str]:
+    height = box.bottom - box.top
+    size = f'x="{BOX_LEFT}" y="{box.top}" width="{BOX_WIDTH}"'
+    yield f'<rect class="box" {size} height="{height}"/>'
+    yield f'<rect class="head" {size} height="{box.head}"/>'
+    title = f"Table {LAYOUT.number(box.stage)}: {TABLES[box.stage].name}"
+    yield _text(BOX_LEFT + 12, box.top + 20, title, "title")
+    for number, line in enumerate(box.why):
+        yield _text(BOX_LEFT + 12, box.top + 37 + number * (LINE - 2), line, "soft")
+    for row in box.rows:
+        yield from _draw_row(row)
+        if (below := row.top + row.height) < box.bottom:
+            yield f'<path class="rule" d="M{BOX_LEFT} {below}H{BOX_RIGHT}"/>'
+    if not has_last(box.stage):
+        text = "anything else: other people's flows, as if dfmeta were not there"
+        yield _text(BOX_LEFT + 12, box.bottom - 8, text, "soft")
+
+
+def _draw_row(row: Row) -> Iterator[str]:
+    yield _text(BOX_LEFT + 12, row.top + 18, str(LAYOUT.priority(row.purpose)), "")
+    yield _text(TEXT_LEFT, row.top + 18, row.purpose.name, "name")
+    for number, line in enumerate(row.text):
+        yield _text(TEXT_LEFT, row.top + 34 + number * (LINE - 2), line, "soft")
+    for place in exits(row.purpose):
+        if isinstance(place, str):
+            kind = "pill drop" if place == DROPPED else "pill"
+            yield _arrow([(BOX_RIGHT, row.middle), (PILL_LEFT, row.middle)])
+            yield _pill(PILL_LEFT, row.middle - PILL_HEIGHT // 2, PILL_WIDTH, place, kind)
+
+
+def _gotos(all_boxes: list[Box]) -> Iterator[str]:
+    """Arrows to the next table on the left, to those further down on the right."""
+    at = {box.stage: number for number, box in enumerate(all_boxes)}
+    left = right = 0
+    for box in all_boxes:
+        for row in box.rows:
+            for stage in exits(row.purpose):
+                if not isinstance(stage, Stage):
+                    continue
+                entry = all_boxes[at[stage]].entry
+                if at[stage] == at[box.stage] + 1:
+                    lane, edge = LEFT_LANE + left * LANE_STEP, BOX_LEFT
+                    left += 1
+                else:
+                    lane, edge = RIGHT_LANE - right * LANE_STEP, BOX_RIGHT
+                    right += 1
+                yield _arrow([(edge, row.middle), (lane, row.middle), (lane, entry), (edge, entry)])
+
+
+def _arrow(points: list[tuple[int, int]]) -> str:
+    (x0, y0), (x1, y1) = points[-2:]
+    dx, dy = (x1 > x0) - (x1 < x0), (y1 > y0) - (y1 < y0)
+    back = (x1 - 8 * dx, y1 - 8 * dy)
+    wings = [(back[0] + 4 * dy, back[1] + 4 * dx), (back[0] - 4 * dy, back[1] - 4 * dx)]
+    way = " ".join(f"{x},{y}" for x, y in [*points[:-1], back])
+    tip = " ".join(f"{x},{y}" for x, y in [(x1, y1), *wings])
+    return f'<polyline class="line" points="{way}"/><polygon class="tip" points="{tip}"/>'
+
+
+def _pill(left: int, top: int, width: int, text: str, kind: str) -> str:
+    middle = left + width // 2
+    return (
+        f'<rect class="{kind}" x="{left}" y="{top}" width="{width}" height="{PILL_HEIGHT}" '
+        f'rx="{PILL_HEIGHT // 2}"/>'
+        f'<text x="{middle}" y="{top + 16}" text-anchor="middle">{escape(text)}</text>'
+    )
+
+
+def _text(left: int, base: int, text: str, kind: str) -> str:
+    mark = f' class="{kind}"' if kind else ""
+    return f'<text x="{left}" y="{base}"{mark}>{escape(text)}</text>'
+
+
+def main() -> int:
+    """Write both files, or with ``--check`` say whether they are current."""
+    parser = argparse.ArgumentParser(description="Draw the pipeline from its declaration.")
+    parser.add_argument("--output", type=Path, default=TARGET, help="folder to write to")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
+    options = parser.parse_args()
+    out_of_date = 0
+    for name, content in ((PICTURE, picture()), (INDEX, index())):
+        path = options.output / name
+        if path.exists() and path.read_text(encoding="utf-8") == content:
+            continue
+        if options.check:
+            out_of_date = 1
+            print(f"{path} is out of date: run tools/draw-pipeline")
+        else:
+            path.write_text(content, encoding="utf-8")
+            print(f"wrote {path}")
+    return out_of_date
+
+
+if __name__ == "__main__":
+    sys.exit(main())
