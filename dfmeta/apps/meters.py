@@ -141,5 +141,6 @@ class Meters:
 
 
 def _rate(entry: Any) -> int:
-    bands = [band.rate for band in entry.bands]
-    return bands[0] if len(bands) == 1 else 0
+    """Rate of a meter of our form, in packets a second; 0 for any other."""
+    bands = [(band.rate, band.burst_size) for band in entry.bands]
+    return SYN_RATE if bands == [(SYN_RATE, SYN_RATE)] else 0

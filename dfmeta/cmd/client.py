@@ -25,7 +25,7 @@ def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
     except (OSError, httplib2.HttpLib2Error) as error:
         raise NotRunningError(
             address=address,
-            cause=error,
+            cause=getattr(error, "strerror", None) or error,
             remedy="Start it, or name its configuration with --config-file",
         ) from error
     finally:

@@ -120,7 +120,7 @@ def _path_of(url: str) -> Path:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise _wrong_url("...", "it is not a URL") from None
+        raise _wrong_url("(hidden)" if "@" in url else url, "it is not a URL") from None
     shown = parsed.render_as_string(hide_password=True)
     if parsed.get_backend_name() != "sqlite":
         raise _wrong_url(shown, f"this version cannot use {parsed.get_backend_name()}")
@@ -135,7 +135,7 @@ def _wrong_url(shown: str, cause: str) -> ConfigError:
         option="[store] connection",
         value=shown,
         cause=cause,
-        remedy="Write sqlite:////path/to/store.db",
+        remedy="Give sqlite:////path/to/store.db",
     )
 
 

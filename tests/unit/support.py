@@ -440,7 +440,7 @@ def _place(mod: Any) -> Any:
 
 
 def _meter_entry(number: int, rate: int) -> Any:
-    band = ofp_parser.OFPMeterBandDrop(rate, 1)
+    band = ofp_parser.OFPMeterBandDrop(rate, rate)
     return ofp_parser.OFPMeterConfigStats(flags=ofp.OFPMF_PKTPS, meter_id=number, bands=[band])
 
 
