@@ -279,6 +279,7 @@ class Registry:
             port_id=port.iface_id,
             port_name=port.name,
             incarnation=next(self._incarnations),
+            claimed=port.claimed,
         )
 
     def _add(self, port: Port) -> bool:
@@ -360,7 +361,7 @@ class Registry:
 
 def _only_adds(old: Port, new: Port) -> bool:
     """Whether *new* is the same guest's port, of which more is known."""
-    who = ("row", "ofport", "iface_id", "instance_id", "dead", "fault")
+    who = ("row", "ofport", "iface_id", "instance_id", "claimed", "dead", "fault")
     same = all(getattr(old, name) == getattr(new, name) for name in who)
     return same and old.project_id in ("", new.project_id)
 
