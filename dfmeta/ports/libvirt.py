@@ -116,6 +116,7 @@ class LibvirtSource:
     name = "libvirt"
     gives = frozenset(FIELDS)
     claims = False
+    by_instance = False
     timeout = 2.0
     retry = (0.25, 5.0)
     recheck = 2.0

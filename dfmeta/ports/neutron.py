@@ -58,6 +58,7 @@ class NeutronSource:
     name = "neutron"
     gives = frozenset({INSTANCE, PORT_PROJECT})
     claims = True
+    by_instance = False
     retry = (0.5, 30.0)
     recheck = 60.0
     at_once = 10_000

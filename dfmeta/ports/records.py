@@ -1,7 +1,7 @@
 """Identity from the store's records: the project and the name of an instance that is known.
 
-A record has no port and no MAC, so it cannot say who is on a port; and an instance that is only
-claimed is not looked up, since its record's project would vouch for whoever claims it.
+A record has no port and no MAC, so it cannot say who is on a port. It is not asked about an
+instance that is only claimed, since the record's project would vouch for whoever claims it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class StoreSource:
     name = "store"
     gives = frozenset({PROJECT, NAME})
     claims = False
+    by_instance = True
     timeout = 2.0
     retry = (0.5, 5.0)
     recheck = 0.0
@@ -49,8 +50,6 @@ class StoreSource:
         :raises SourceError: when the database fails.
         """
         instance = question.port.instance_id
-        if not question.proven:
-            return Found()
         try:
             record = self._get(instance)
         except StoreError as error:

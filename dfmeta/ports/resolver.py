@@ -114,13 +114,6 @@ class Resolver:
             source.name: _Asking(source, Semaphore(source.at_once), Seldom(LOG, clock=clock))
             for source in sources
         }
-        self._givers = {
-            name: frozenset({INSTANCE, PROJECT}) if name == OVSDB else self._gives(name)
-            for name in self._order
-        }
-
-    def _gives(self, name: str) -> frozenset[str]:
-        return self._sources[name].source.gives
 
     def start(self) -> None:
         """Check from now on that the instances which a source named are still there."""
@@ -199,10 +192,13 @@ class Resolver:
 
     def _open(self, entry: _Entry, name: str) -> frozenset[str]:
         """What *name* may still give; optional things only before it has been asked."""
+        source = self._sources[name].source
+        if source.by_instance and not _proven(entry.port):
+            return frozenset()
         lacking = set(open_fields(entry.port))
         if not entry.port.project_id and not _has_port_project(entry):
             lacking.add(PORT_PROJECT)
-        can = self._givers[name] & lacking
+        can = source.gives & lacking
         return can & NEEDED if entry.asked.get(name) else can
 
     def _due(self, entry: _Entry, name: str) -> bool:
@@ -269,7 +265,10 @@ class Resolver:
         port = entry.port
         if not port.instance_id or port.project_id or not _has_port_project(entry):
             return
-        others = any(PROJECT in gives for name, gives in self._givers.items() if name != OVSDB)
+        others = any(
+            PROJECT in asking.source.gives and (_proven(port) or not asking.source.by_instance)
+            for asking in self._sources.values()
+        )
         if others and self._clock() < entry.seen + PORT_PROJECT_AFTER:
             return
         entry.port_project = True
@@ -333,6 +332,10 @@ class Resolver:
                 *(entry.port.name, entry.port.instance_id, asking.source.name),
             )
             self._work_on(self._anew(entry.row))
+
+
+def _proven(port: Port) -> bool:
+    return Question(port, 0.0).proven
 
 
 def _has_port_project(entry: _Entry) -> bool:

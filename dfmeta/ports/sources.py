@@ -74,6 +74,8 @@ class Source(Protocol):
     """Fields of :class:`Found` that it may fill."""
     claims: bool
     """Its instances are a tenant's word."""
+    by_instance: bool
+    """It knows instances, not ports: asked only when the instance is known from the host."""
     timeout: float
     """Seconds until it counts as failed."""
     retry: tuple[float, float]
