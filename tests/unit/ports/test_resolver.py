@@ -171,6 +171,7 @@ def test_a_defect_costs_its_question_alone(caplog: pytest.LogCaptureFixture) -> 
     world.resolver.update(ROW)
     until(lambda: world.port.project_id == "p")
     assert "Identity source a failed" in caplog.text
+    world.resolver.forget("r")
 
 
 def test_an_answer_for_a_port_that_has_changed_is_dropped() -> None:
