@@ -30,12 +30,13 @@ class _Options(cfg.ConfigOpts):  # type: ignore[misc]  # oslo.config has no type
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Options by group, for oslo-config-generator: ours, and keystoneauth1's where it is there."""
-    groups = dict(_own())
+    groups = dict(own_opts())
     groups[neutron.GROUP.name] = neutron.sample_opts()
     return list(groups.items())
 
 
-def _own() -> list[tuple[str | None, list[cfg.Opt]]]:
+def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
+    """Options by group, without those of keystoneauth1, which checks its own when it is used."""
     return [
         (None, [*COMMON, *nova.OPTS]),
         (agent.GROUP.name, agent.OPTS),
@@ -51,7 +52,7 @@ def register(conf: cfg.ConfigOpts) -> None:
         # A group keeps its options itself: with one that is shared, what keystoneauth1 requires
         # once would be required of every configuration that is read later, at SIGHUP say.
         conf.register_group(cfg.OptGroup(group.name, title=group.title, help=group.help))
-    for name, options in _own():
+    for name, options in own_opts():
         conf.register_opts(options, group=name)
 
 
@@ -104,7 +105,7 @@ def _unreadable(error: Exception, files: Sequence[str]) -> ConfigError:
 
 
 def _check(conf: cfg.ConfigOpts) -> None:
-    for group, options in _own():
+    for group, options in own_opts():
         for option in options:
             _check_one(conf, group, option)
     agent.check(conf.df_metadata)

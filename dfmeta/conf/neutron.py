@@ -7,10 +7,12 @@ plugins bring their options, which are registered when Neutron is among the sour
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from oslo_config import cfg
 
+from dfmeta.conf.nova import check_file
 from dfmeta.exceptions import ConfigError
 
 GROUP: Final = cfg.OptGroup(
@@ -20,6 +22,10 @@ GROUP: Final = cfg.OptGroup(
     "account that may see other projects' ports (by Neutron's default policy: admin, or the "
     "service role).",
 )
+_INTERFACES: Final = ("internal", "public", "admin")
+_WORD: Final = re.compile(r"\S{1,255}")
+_URL: Final = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
+
 OPTS: Final = [
     cfg.StrOpt(
         "host",
@@ -41,7 +47,8 @@ OPTS: Final = [
     cfg.ListOpt(
         "valid_interfaces",
         default=["internal", "public"],
-        help="Kinds of endpoint to take from Keystone's catalogue, the preferred one first.",
+        help="Kinds of endpoint to take from Keystone's catalogue, the preferred one first: of "
+        "internal, public and admin.",
     ),
     cfg.StrOpt(
         "endpoint_override",
@@ -127,3 +134,25 @@ def check(conf: cfg.ConfigOpts) -> None:
             cause="keyfile is of no use without it",
             remedy="Give both, or neither",
         )
+    group = conf.neutron
+    for option in ("cafile", "certfile", "keyfile"):
+        check_file(f"[neutron] {option}", group[option])
+    for name in group.valid_interfaces or [""]:
+        if name not in _INTERFACES:
+            raise ConfigError(
+                option="[neutron] valid_interfaces",
+                value=name,
+                cause="Keystone's catalogue has no such kind of endpoint",
+                remedy=f"Give some of {', '.join(_INTERFACES)}, with commas between them",
+            )
+    for option, pattern, example in (
+        ("host", _WORD, "compute-1"),
+        ("endpoint_override", _URL, "http://192.0.2.10:9696"),
+    ):
+        if group[option] is not None and not pattern.fullmatch(group[option]):
+            raise ConfigError(
+                option=f"[neutron] {option}",
+                value=group[option],
+                cause="it can be none",
+                remedy=f"Give one such as {example}, or leave the option out",
+            )
