@@ -89,6 +89,18 @@ class OvsdbError(DfmetaError):
     sentence = "OVSDB at {connection}: {cause}"
 
 
+class SourceError(DfmetaError):
+    """An identity source could not say anything, which is not the same as knowing nothing."""
+
+    sentence = "identity source {source}: {cause}"
+
+
+class DomainError(DfmetaError):
+    """A file is not a libvirt domain's XML, or not one that may be read."""
+
+    sentence = "not a libvirt domain: {cause}"
+
+
 class HostError(DfmetaError):
     """The kernel refused an address, a rule or a route."""
 

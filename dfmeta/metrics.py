@@ -39,6 +39,13 @@ HELD_SYNS = Gauge(
     "SYNs that wait for their port's instance to be known",
     registry=REGISTRY,
 )
+IDENTITY_LOOKUPS = Counter(
+    "dfmeta_identity_lookups",
+    "Questions to identity sources: found, nothing, conflict (with a source before it), late (the "
+    "port has changed meanwhile), timeout, failed",
+    ["source", "outcome"],
+    registry=REGISTRY,
+)
 REQUESTS = Counter(
     "dfmeta_requests",
     "Guests' requests, by class of the answer's status",

@@ -1,8 +1,9 @@
 """The values that dfmeta's parts hand to each other. No I/O, no third-party imports.
 
-Trust: everything in :class:`Port` comes from the host's own OVSDB and is the operator's word.
-:class:`GuestAddress` and :class:`GuestRequest` come from a guest and are claims; nothing decides
-who a guest is but the :class:`Endpoint` that its frames came in on.
+Trust: what :class:`Port` says comes from the host (OVSDB, libvirt, the store) and is the operator's
+word, save for an instance that is ``claimed``. :class:`GuestAddress` and :class:`GuestRequest`
+come from a guest and are claims; nothing decides who a guest is but the :class:`Endpoint` that its
+frames came in on.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A guest's port (VIF) on the integration bridge, as OVSDB describes it."""
+    """A guest's port (VIF) on the integration bridge: OVSDB's row and what the identity sources
+    know of it."""
 
     name: str
     row: str
@@ -51,6 +53,11 @@ class Port:
     mac: str = ""
     instance_id: str = ""
     project_id: str = ""
+    instance_name: str = ""
+    """What people call the instance. Its owner chose it: for listings, never to decide by."""
+    claimed: bool = False
+    """The instance stands where a tenant can write it (Neutron's device_id): it is served only
+    after whoever answers has checked that ``project_id`` is the instance's (CVE-2013-6419)."""
     dead: bool = False
     fault: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
@@ -86,6 +93,8 @@ class Identity:
     incarnation: int
     """Grows with every change of the port, its instance or its project; never repeats in a
     process. An answer leaves only while it is still the one that the request was asked under."""
+    claimed: bool = False
+    """See :attr:`Port.claimed`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,6 +279,7 @@ class Registry:
             port_id=port.iface_id,
             port_name=port.name,
             incarnation=next(self._incarnations),
+            claimed=port.claimed,
         )
 
     def _add(self, port: Port) -> bool:
@@ -286,7 +287,12 @@ class Registry:
         if guest is None or guest.port.row != port.row or guest.identity is None:
             return False
         self._claims[guest.endpoint][port.row] = guest.port = port
-        guest.identity = replace(guest.identity, project_id=port.project_id, port_name=port.name)
+        guest.identity = replace(
+            guest.identity,
+            project_id=port.project_id,
+            port_name=port.name,
+            claimed=port.claimed,
+        )
         self._tell({guest.endpoint})
         return True
 
@@ -362,7 +368,8 @@ def _only_adds(old: Port, new: Port) -> bool:
     """Whether *new* is the same guest's port, of which more is known."""
     who = ("row", "ofport", "iface_id", "instance_id", "dead", "fault")
     same = all(getattr(old, name) == getattr(new, name) for name in who)
-    return same and old.project_id in ("", new.project_id)
+    # A claim may be confirmed; what was known may not become a claim.
+    return same and old.project_id in ("", new.project_id) and old.claimed >= new.claimed
 
 
 def _longest_idle(slots: dict[int, Slot]) -> int | None:

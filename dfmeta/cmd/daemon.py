@@ -19,7 +19,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.apps.switch import Switch
-from dfmeta.cmd import backends
+from dfmeta.cmd import backends, identity
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.tap import TapKeeper
@@ -41,6 +41,8 @@ GRACE = 3.8
 """Seconds from SIGTERM until requests that are still held are closed; 4 are promised."""
 POLL = 0.05
 TICK = 0.1
+FIRST_ROUND = 0.5
+"""Seconds that the start waits for the identity sources at most."""
 SAVE = 1.0
 """Seconds between two savings of the state at least."""
 CLI = (
@@ -93,6 +95,7 @@ class Daemon:
         self._keeper = keeper(group.ovsdb_connection, group.integration_bridge, os.environ)
         self.tap = TapKeeper(group, self._state, self._keeper)
         self.registry = Registry(self.tap.host.addresses)
+        self.identities = identity.build(conf, self.registry.set_port)
         self.switch = Switch(
             self.registry,
             bridge=group.integration_bridge,
@@ -154,6 +157,7 @@ class Daemon:
         sock = self.tap.listen_early()
         deadline = time.monotonic() + self.conf.df_metadata.startup_timeout
         self.watcher.start()
+        self.identities.start()
         for there, error in (
             (lambda: self._update.connected, self._no_ovsdb),
             (lambda: self._update.bridge is not None, self._no_bridge),
@@ -161,6 +165,8 @@ class Daemon:
         ):
             if not self._await(there, deadline, error):
                 return
+        # Whose a port is decides which addresses may be kept; nobody waits long for who is slow.
+        self._await_identities()
         self._rest_strangers()
         sock = sock if sock is not None and not self.tap.stale else self.tap.listen()
         self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
@@ -185,6 +191,11 @@ class Daemon:
             self.server.port,
             backend.name,
         )
+
+    def _await_identities(self) -> None:
+        with eventlet.Timeout(FIRST_ROUND, False):
+            while not self.identities.settled():
+                eventlet.sleep(0.01)
 
     def _turn(self) -> None:
         eventlet.sleep(TICK)
@@ -236,8 +247,9 @@ class Daemon:
             self.switch.controller.doubt()
         for row in update.gone:
             self.registry.remove_port(row)
+            self.identities.forget(row)
         for port in update.changed:
-            self.registry.set_port(port)
+            self.identities.update(port)
             if port.fault:
                 LOG.warning("Port %s is not served: %s", port.name, port.fault)
         if self.server is not None and self.tap.sock is not None:
@@ -366,7 +378,8 @@ def _set_up_logging(*, debug: bool) -> None:
         force=True,
     )
     # They log each message and each transaction, with its contents.
-    for name in ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy"):
+    loud = ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy")
+    for name in (*loud, "keystoneauth", "urllib3", "stevedore"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
 

@@ -15,6 +15,7 @@ COLUMNS: Final = {
     "key": "KEY",
     "addresses": "SLOT: ADDRESS",
     "instance": "INSTANCE",
+    "instance_name": "NAME",
     "project": "PROJECT",
     "sources": "FROM",
     "state": "STATE",

@@ -33,6 +33,7 @@ def port_rows(registry: Registry) -> list[dict[str, Any]]:
                 "iface_id": port.iface_id,
                 "mac": port.mac,
                 "instance": port.instance_id,
+                "instance_name": port.instance_name,
                 "project": port.project_id,
                 "sources": dict(port.sources),
                 "state": str(port.state),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, nova, store
+from dfmeta.conf import agent, neutron, nova, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
@@ -29,10 +29,18 @@ class _Options(cfg.ConfigOpts):  # type: ignore[misc]  # oslo.config has no type
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
-    """Options by group, for oslo-config-generator."""
+    """Options by group, for oslo-config-generator: ours, and keystoneauth1's where it is there."""
+    groups = dict(own_opts())
+    groups[neutron.GROUP.name] = neutron.sample_opts()
+    return list(groups.items())
+
+
+def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
+    """Options by group, without those of keystoneauth1, which checks its own when it is used."""
     return [
         (None, [*COMMON, *nova.OPTS]),
         (agent.GROUP.name, agent.OPTS),
+        (neutron.GROUP.name, neutron.OPTS),
         (store.GROUP.name, store.OPTS),
     ]
 
@@ -40,9 +48,11 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 def register(conf: cfg.ConfigOpts) -> None:
     """Register every option with *conf*."""
     conf.register_cli_opts(COMMON)
-    for group in (agent.GROUP, store.GROUP):
-        conf.register_group(group)
-    for name, options in list_opts():
+    for group in (agent.GROUP, neutron.GROUP, store.GROUP):
+        # A group keeps its options itself: with one that is shared, what keystoneauth1 requires
+        # once would be required of every configuration that is read later, at SIGHUP say.
+        conf.register_group(cfg.OptGroup(group.name, title=group.title, help=group.help))
+    for name, options in own_opts():
         conf.register_opts(options, group=name)
 
 
@@ -95,11 +105,12 @@ def _unreadable(error: Exception, files: Sequence[str]) -> ConfigError:
 
 
 def _check(conf: cfg.ConfigOpts) -> None:
-    for group, options in list_opts():
+    for group, options in own_opts():
         for option in options:
             _check_one(conf, group, option)
     agent.check(conf.df_metadata)
     nova.check(conf)
+    neutron.check(conf)
 
 
 def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None:

@@ -17,6 +17,9 @@ GROUP: Final = cfg.OptGroup(
 )
 _IFNAME: Final = types.String(regex=r"^[A-Za-z0-9_.-]{1,15}$")
 
+IDENTITY_SOURCES: Final = ("ovsdb", "libvirt", "neutron", "store")
+IDENTITY_DEFAULT: Final = ("ovsdb", "libvirt")
+
 OPTS: Final = [
     cfg.Opt(
         "ip",
@@ -109,6 +112,29 @@ OPTS: Final = [
         ],
         help="Who answers guests.",
     ),
+    cfg.ListOpt(
+        "identity_sources",
+        default=list(IDENTITY_DEFAULT),
+        help="Who says which instance is on a port, and of which project it is: ovsdb, libvirt, "
+        "neutron, store, with commas between them. The first one that has a value wins, each "
+        "further one fills in what is still open and is asked only then; one that is slow or away "
+        "holds up only the ports that need it. ovsdb: external_ids vm-uuid or vm-id, and "
+        "project-id, of the interface. libvirt: instance, project and name from the XML of the "
+        "domains on this host. neutron: the instance from its API, see [neutron]; it has no "
+        "project of an instance, only that of the port, which is taken when nothing else gives "
+        "one (listed as 'neutron (port)'; Nova answers 404 where an admin owns the port). A "
+        "tenant may write the instance into a port, so with backend = store a record answers such "
+        "a port only if it has the port's project. store: project and name of a known instance "
+        "from its record.",
+    ),
+    cfg.ListOpt(
+        "libvirt_xml_path",
+        default=["/run/libvirt/qemu", "/etc/libvirt/qemu"],
+        help="Folders with the domains' XML files, for identity_sources with libvirt; each is an "
+        "absolute path, and one that is not there is passed over. Who is on a port is read from "
+        "the status files of active domains (/run) alone; definitions (/etc) give project and "
+        "name of an instance that is known otherwise. The daemon must be able to read them.",
+    ),
     cfg.FloatOpt(
         "hold_timeout",
         default=8,
@@ -176,6 +202,15 @@ def check(group: Any) -> None:
     _check_address("host_ip", group.host_ip)
     for option in ("admin_listen", "openflow_connection", "ovsdb_connection"):
         _check_port(option, group[option])
+    _check_sources(group.identity_sources)
+    for path in group.libvirt_xml_path or [""]:
+        if not path.startswith("/"):
+            raise ConfigError(
+                option="[df_metadata] libvirt_xml_path",
+                value=path,
+                cause="it is not an absolute path",
+                remedy="Give folders' paths from / on, such as /run/libvirt/qemu",
+            )
     if not str(group.state_path).startswith("/"):
         raise ConfigError(
             option="[df_metadata] state_path",
@@ -194,6 +229,24 @@ def _check_port(option: str, value: str) -> None:
             cause=f"{port} is not a TCP port",
             remedy="Give a port from 1 to 65535 after the host",
         )
+
+
+def _check_sources(names: list[str]) -> None:
+    unknown = [name for name in names if name not in IDENTITY_SOURCES]
+    if unknown:
+        cause = f"there is no source {unknown[0]!r}"
+    elif len(set(names)) < len(names):
+        cause = "a source stands in it twice"
+    elif not names:
+        cause = "without a source no guest is known"
+    else:
+        return
+    raise ConfigError(
+        option="[df_metadata] identity_sources",
+        value=",".join(names),
+        cause=cause,
+        remedy=f"Give some of {', '.join(IDENTITY_SOURCES)}, each once, with commas between them",
+    )
 
 
 def _check_address(option: str, value: str) -> None:

@@ -86,7 +86,7 @@ def check(conf: cfg.ConfigOpts) -> None:
             remedy="Give both, or neither",
         )
     for option in ("auth_ca_cert", "nova_client_cert", "nova_client_priv_key"):
-        _check_file(option, conf[option])
+        check_file(f"[DEFAULT] {option}", conf[option])
 
 
 def _host(entry: str, default_port: int) -> HttpHost:
@@ -113,7 +113,11 @@ def _host(entry: str, default_port: int) -> HttpHost:
     return HttpHost(name, number or default_port)
 
 
-def _check_file(option: str, path: str | None) -> None:
+def check_file(option: str, path: str | None) -> None:
+    """Check that a file which *option* names can be read; an empty *path* names none.
+
+    :raises ConfigError: naming the option.
+    """
     if not path:
         return
     try:
@@ -121,7 +125,7 @@ def _check_file(option: str, path: str | None) -> None:
             return
     except OSError as error:
         raise ConfigError(
-            option=f"[DEFAULT] {option}",
+            option=option,
             value=path,
             cause=error.strerror,
             remedy="Name a PEM file that the daemon may read",

@@ -20,7 +20,7 @@ import webob
 
 from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendTimeoutError
-from dfmeta.model import Answer, GuestRequest
+from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.backends import Backend
 from dfmeta.registry import Claim, Registry
 
@@ -132,7 +132,7 @@ class Application:
 
     def _ask(self, request: GuestRequest, claim: Claim, deadline: float) -> Answer:
         identity = self._registry.current(claim)
-        while identity is not None and self._settings.needs_project and not identity.project_id:
+        while identity is not None and self._lacks_project(identity):
             if time.monotonic() >= deadline:
                 LOG.warning(
                     "%s (%s): its project is not known, so that nothing can be asked of %s",
@@ -152,6 +152,10 @@ class Application:
             if request.method == "POST" and isinstance(error, BackendTimeoutError):
                 return Answer(504, b"504 Gateway Timeout\n")
             return self._out_of_time(request, 503)
+
+    def _lacks_project(self, identity: Identity) -> bool:
+        # Of an instance that is only claimed, the project is what the claim is checked against.
+        return (self._settings.needs_project or identity.claimed) and not identity.project_id
 
     def _out_of_time(self, request: GuestRequest, status: int) -> Answer:
         how = self._settings.timeout_answer

@@ -36,7 +36,8 @@ class StoreBackend:
         """Answer a request from the record of ``identity.instance_id``.
 
         HEAD is answered as GET: the server leaves the body out and keeps its length. Unknown
-        paths, and every path of an instance without a record, are 404.
+        paths, and every path of an instance without a record, are 404. So is an instance that is
+        only claimed and whose record is not of the project that claims it, as in Nova.
 
         :raises BackendError: the database failed; whether the guest has metadata is not known.
         """
@@ -48,7 +49,7 @@ class StoreBackend:
             return _method_not_allowed(posting)
         try:
             record = self._repository.get(identity.instance_id)
-            if record is None:
+            if record is None or (identity.claimed and record.project_id != identity.project_id):
                 return NOT_FOUND
             if request.method == "POST":
                 return self._set_password(record, request.body)

@@ -80,7 +80,7 @@ def load(tmp_path: Path) -> Load:
 def registered() -> dict[str, dict[str, cfg.Opt]]:
     return {
         group or "DEFAULT": {option.name: option for option in options}
-        for group, options in dfmeta.conf.list_opts()
+        for group, options in dfmeta.conf.own_opts()
     }
 
 
@@ -153,6 +153,21 @@ BAD = [
     ("DEFAULT", "nova_client_cert", "$nothing"),
     ("DEFAULT", "nova_client_priv_key", "$nothing"),
     ("DEFAULT", "metadata_proxy_shared_secret", "$nothing"),
+    ("df_metadata", "identity_sources", "ovsdb,xen"),
+    ("df_metadata", "identity_sources", "ovsdb,ovsdb"),
+    ("df_metadata", "identity_sources", ""),
+    ("df_metadata", "libvirt_xml_path", "run/libvirt"),
+    ("df_metadata", "libvirt_xml_path", ""),
+    ("neutron", "host", "a b"),
+    ("neutron", "timeout", "0"),
+    ("neutron", "region_name", "$nothing"),
+    ("neutron", "valid_interfaces", "inside"),
+    ("neutron", "valid_interfaces", ""),
+    ("neutron", "endpoint_override", "neutron:9696"),
+    ("neutron", "cafile", "/nonexistent/ca.pem"),
+    ("neutron", "insecure", "perhaps"),
+    ("neutron", "certfile", "/nonexistent/cert.pem"),
+    ("neutron", "keyfile", "$nothing"),
     ("store", "connection", "$nothing"),
 ]
 
@@ -183,6 +198,7 @@ def test_every_option_has_a_wrong_value_in_these_tests() -> None:
         ({"DEFAULT__nova_client_cert": "/etc/hostname"}, "nova_client_priv_key"),
         ({"DEFAULT__nova_client_priv_key": "/etc/hostname"}, "nova_client_cert"),
         ({"backend": "nova"}, "metadata_proxy_shared_secret"),
+        ({"neutron__keyfile": "/etc/hostname"}, "certfile"),
         ({"table_base": 5, "classification_table": 5}, "table_base"),
         ({"table_base": 5, "classification_table": 6}, "table_base"),
         ({"table_base": 5, "classification_table": 100}, "table_base"),

@@ -462,3 +462,20 @@ def test_everything_that_a_listing_names_is_there(
 def test_nothing_of_ec2_s_versions_shadows_openstack(ask: Ask) -> None:
     assert "openstack" not in ec2.VERSIONS
     assert ask("/openstack/2009-04-04/meta-data").status == 404
+
+
+@pytest.mark.parametrize(
+    ("recorded", "claims", "status"), [("p", "p", 200), ("p", "q", 404), (None, "p", 404)]
+)
+def test_a_claimed_instance_is_shown_only_to_its_own_project(
+    tmp_path: Path, recorded: str | None, claims: str, status: int
+) -> None:
+    with Repository(f"sqlite:///{tmp_path}/claims.db") as repository:
+        repository.put("6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", project_id=recorded)
+        identity = Identity(
+            "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", claims, "port", "tap0", 1, claimed=True
+        )
+        answer = StoreBackend(repository).answer(
+            GuestRequest("GET", "/latest/meta-data/"), identity
+        )
+    assert answer.status == status

@@ -1,0 +1,53 @@
+"""From the configuration to the identity sources that it names."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from oslo_config import cfg
+
+from dfmeta.conf import neutron as neutron_options
+from dfmeta.model import Port
+from dfmeta.ports.resolver import Resolver
+from dfmeta.ports.sources import Source
+
+
+def build(conf: cfg.ConfigOpts, deliver: Callable[[Port], None]) -> Resolver:
+    """Build the sources and what asks them; asks nothing yet.
+
+    :raises ConfigError: when Neutron's options are wrong, or what it takes is not installed.
+    :raises StoreError: when the store cannot be opened.
+    """
+    make = {"libvirt": _libvirt, "neutron": _neutron, "store": _store}
+    order = conf.df_metadata.identity_sources
+    sources = [make[name](conf) for name in order if name in make]
+    return Resolver(order, sources, deliver)
+
+
+def _libvirt(conf: cfg.ConfigOpts) -> Source:
+    from dfmeta.ports.libvirt import Folders, LibvirtSource
+
+    return LibvirtSource(Folders([Path(path) for path in conf.df_metadata.libvirt_xml_path]))
+
+
+def _neutron(conf: cfg.ConfigOpts) -> Source:
+    from dfmeta.ports.neutron import NeutronApi, NeutronSource
+
+    group = conf.neutron
+    api = NeutronApi(
+        neutron_options.session(conf),
+        host=group.host or socket.gethostname(),
+        where={"interface": group.valid_interfaces, "region_name": group.region_name},
+        endpoint=group.endpoint_override,
+    )
+    return NeutronSource(api, timeout=group.timeout)
+
+
+def _store(conf: cfg.ConfigOpts) -> Source:
+    # SQLAlchemy takes a third of a second to import: only where it is needed.
+    from dfmeta.ports.records import StoreSource
+    from dfmeta.store.repository import Repository
+
+    return StoreSource(Repository(conf.store.connection).get)

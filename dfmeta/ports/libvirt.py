@@ -1,0 +1,174 @@
+"""Identity from the XML files of libvirt's domains on this host.
+
+The files, not libvirt's API: they hold all that is needed, the library has no wheel, blocks the
+whole process in C, and would be a second way to the same values. libvirt writes ``NAME.xml`` below
+/run/libvirt/qemu for each domain that is active (replaced as a whole, gone when it ends) and below
+/etc/libvirt/qemu for each that is defined.
+
+Who is on a port is read from active domains alone. A definition gives the project and the name of
+an instance that is already known.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import eventlet
+from eventlet import tpool
+from eventlet.event import Event
+
+from dfmeta.exceptions import DomainError, SourceError
+from dfmeta.ports.domain import SIZE_MAX, Domain, match, parse
+from dfmeta.ports.sources import FIELDS, Found, Question, Seldom
+
+LOG = logging.getLogger(__name__)
+
+SUFFIX: Final = ".xml"
+PAUSE: Final = 0.05
+"""Seconds between two scans at least."""
+_Stamp = tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class Scan:
+    """What the folders hold."""
+
+    started: float
+    """Monotonic seconds."""
+    domains: list[Domain] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Files that have become unreadable since the scan before, each with its cause."""
+    error: str = ""
+    """A folder that is there and cannot be listed."""
+
+
+class Folders:
+    """Reads a file once and again when it has changed. Runs in an OS thread; never logs there.
+
+    :param paths: folders with ``*.xml``; one that is not there holds nothing.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, clock: Callable[[], float] = time.monotonic):
+        self._paths = tuple(paths)
+        self._clock = clock
+        self._known: dict[str, tuple[_Stamp, Domain | None]] = {}
+
+    def scan(self) -> Scan:
+        """Look at all files; parse those that are new or changed."""
+        scan = Scan(self._clock())
+        known: dict[str, tuple[_Stamp, Domain | None]] = {}
+        for folder in self._paths:
+            try:
+                entries = [e for e in os.scandir(folder) if e.name.endswith(SUFFIX)]
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                scan.error = f"{folder}: {error.strerror}"
+                continue
+            for entry in entries:
+                self._look_at(entry, scan, known)
+        self._known = known
+        scan.domains = [domain for _stamp, domain in known.values() if domain is not None]
+        return scan
+
+    def _look_at(
+        self,
+        entry: os.DirEntry[str],
+        scan: Scan,
+        known: dict[str, tuple[_Stamp, Domain | None]],
+    ) -> None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            return  # it has gone meanwhile
+        if not stat.S_ISREG(status.st_mode):
+            return
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
+        before = self._known.get(entry.path)
+        if before is not None and before[0] == stamp:
+            known[entry.path] = before
+            return
+        domain = None
+        try:
+            with open(entry.path, "rb") as file:
+                domain = parse(file.read(SIZE_MAX + 1))
+        except FileNotFoundError:
+            return
+        except (OSError, DomainError) as error:
+            scan.broken.append(f"{entry.path}: {error}")
+        known[entry.path] = (stamp, domain)
+
+
+class LibvirtSource:
+    """Instance, project and name from the domains on this host.
+
+    Scans run one at a time in an OS thread, so that a disk that hangs holds up nobody else; all
+    who ask while one runs share the next.
+    """
+
+    name = "libvirt"
+    gives = frozenset(FIELDS)
+    claims = False
+    by_instance = False
+    timeout = 2.0
+    retry = (0.25, 5.0)
+    recheck = 2.0
+    at_once = 10_000
+
+    def __init__(self, folders: Folders, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folders = folders
+        self._scan = Scan(float("-inf"))
+        self._next: Event | None = None
+        self._scanning = False
+        self._seldom = Seldom(LOG, clock=clock)
+
+    def find(self, question: Question) -> Found:
+        """See :class:`~dfmeta.ports.sources.Source`.
+
+        :raises SourceError: when a folder is there and cannot be read.
+        """
+        scan = self._since(question.since)
+        port = question.port
+        domain: Domain | None = None
+        if question.proven:
+            mine = [one for one in scan.domains if one.instance_id == port.instance_id]
+            domain = max(mine, key=lambda one: one.active, default=None)
+        else:
+            domain = match(port, scan.domains)
+        if domain is not None:
+            return domain.found
+        if scan.error:
+            raise SourceError(source=self.name, cause=scan.error)
+        return Found()
+
+    def _since(self, moment: float) -> Scan:
+        while self._scan.started < moment:
+            if self._next is None:
+                self._next = Event()
+            waiting = self._next
+            if not self._scanning:
+                self._scanning = True
+                eventlet.spawn_n(self._run)
+            waiting.wait()
+        return self._scan
+
+    def _run(self) -> None:
+        try:
+            while self._next is not None:
+                # Whoever has asked before this moment is served by this scan.
+                eventlet.sleep(0)
+                done, self._next = self._next, None
+                self._scan = tpool.execute(self._folders.scan)
+                done.send(None)
+                for broken in self._scan.broken:
+                    self._seldom.warn("Passed over: %s", broken)
+                eventlet.sleep(PAUSE)
+        finally:
+            self._scanning = False

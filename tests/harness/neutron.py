@@ -1,0 +1,97 @@
+"""A Keystone and a Neutron on the compute node, which a test can break."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.harness import netns
+from tests.harness.neutron_server import PASSWORD
+from tests.harness.poll import wait_for
+
+HOST = "compute-1"
+PORT = 9696
+
+
+def options(url: str = f"http://127.0.0.1:{PORT}", **more: object) -> dict[str, object]:
+    """``[neutron]`` for a server at *url*."""
+    return {
+        "host": HOST,
+        "auth_type": "password",
+        "auth_url": f"{url}/identity/v3",
+        "username": "dfmeta",
+        "password": PASSWORD,
+        "project_name": "service",
+        "user_domain_name": "Default",
+        "project_domain_name": "Default",
+        **more,
+    }
+
+
+def port(
+    port_id: str, instance: str, project: str, *, host: str = HOST, owner: str = "compute:nova"
+) -> dict[str, Any]:
+    """A port as Neutron has it."""
+    return {
+        "id": port_id,
+        "device_id": instance,
+        "device_owner": owner,
+        "project_id": project,
+        "tenant_id": project,
+        "binding:host_id": host,
+    }
+
+
+class Neutron:
+    """The server as a process of its own in a namespace; a context manager that ends it."""
+
+    def __init__(self, namespace: netns.Namespace) -> None:
+        self._namespace = namespace
+        script = str(Path(__file__).with_name("neutron_server.py"))
+        self._process = namespace.spawn([sys.executable, "-IS", script, "--port", str(PORT)])
+        wait_for(self._listens, 10, "Neutron to listen")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        netns.end(self._process)
+
+    def put(self, row: dict[str, Any]) -> None:
+        """Add or replace a port."""
+        self._ask("put", **row)
+
+    def fault(self, service: str = "neutron", **values: object) -> None:
+        """Break ``neutron``, ``keystone`` or ``both``: delay, status, close, raw."""
+        self._ask("fault", service=service, **values)
+
+    def mend(self) -> None:
+        """No fault any more."""
+        self._ask("fault")
+
+    def requests(self) -> list[str]:
+        """Paths of all requests for ports."""
+        return list(self._ask("requests"))
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError):
+            self._ask("requests")
+            return True
+        return False
+
+    def _ask(self, op: str, **values: object) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=5)
+        with contextlib.closing(connection):
+            connection.sock = self._namespace.connect("127.0.0.1", PORT)
+            connection.request("POST", "/control", json.dumps({"op": op, **values}))
+            return json.loads(connection.getresponse().read())["result"]

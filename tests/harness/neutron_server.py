@@ -1,0 +1,166 @@
+"""Keystone and Neutron on one port, as much of them as dfmeta asks for, and a way to break them.
+
+A program with the standard library alone, or :class:`Server` in a thread of the test's process.
+``POST /control`` takes ``{"op": …}`` as :class:`tests.harness.neutron.Neutron` sends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PASSWORD = "the password of the tests"
+
+
+class Server(ThreadingHTTPServer):
+    """The server and all of its state."""
+
+    daemon_threads = True
+    request_queue_size = 512
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        super().__init__((host, port), Handler)
+        self.url = f"http://{host}:{self.server_address[1]}"
+        self.ports: dict[str, dict[str, Any]] = {}
+        self.requests: list[str] = []
+        self.tokens: set[str] = set()
+        self.issued = 0
+        self.fault: dict[str, Any] = {}
+        self.lock = threading.Lock()
+
+    def control(self, op: str, **values: Any) -> Any:
+        """Do what a test asks for."""
+        with self.lock:
+            match op:
+                case "put":
+                    self.ports[values["id"]] = values
+                case "remove":
+                    self.ports.pop(values["id"], None)
+                case "fault":
+                    self.fault = values
+                case "revoke":
+                    self.tokens.clear()
+                case "requests":
+                    return list(self.requests)
+                case "clear":
+                    self.requests.clear()
+                case _:
+                    raise ValueError(op)
+        return None
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        """Keystone's discovery and Neutron's ports."""
+        url = urllib.parse.urlsplit(self.path)
+        if url.path.rstrip("/") == "/identity/v3":
+            link = {"rel": "self", "href": f"{self.server.url}/identity/v3/"}
+            version = {"id": "v3.14", "status": "stable", "links": [link]}
+            self._answer(200, {"version": version})
+        elif url.path == "/network/v2.0/ports":
+            self._ports(urllib.parse.parse_qs(url.query))
+        else:
+            self._answer(404, {"error": "no such path"})
+
+    def do_POST(self) -> None:
+        """Tokens and the tests' control."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/control":
+            self._answer(200, {"result": self.server.control(**body)})
+        elif self._broken("keystone"):
+            return
+        elif body["auth"]["identity"]["password"]["user"]["password"] != PASSWORD:
+            self._answer(401, {"error": {"message": "wrong password", "code": 401}})
+        else:
+            self._token()
+
+    def _token(self) -> None:
+        with self.server.lock:
+            self.server.issued += 1
+            token = f"token-{self.server.issued}"
+            self.server.tokens.add(token)
+        endpoint = {"interface": "internal", "region": "one", "region_id": "one"}
+        network = {
+            "type": "network",
+            "name": "neutron",
+            "endpoints": [{**endpoint, "id": "e", "url": f"{self.server.url}/network"}],
+        }
+        document = {
+            "methods": ["password"],
+            "expires_at": "2099-01-01T00:00:00.000000Z",
+            "issued_at": "2020-01-01T00:00:00.000000Z",
+            "user": {"id": "u", "name": "dfmeta", "domain": {"id": "d", "name": "Default"}},
+            "project": {"id": "p", "name": "service", "domain": {"id": "d", "name": "Default"}},
+            "catalog": [network],
+            "roles": [],
+        }
+        self._answer(201, {"token": document}, ("X-Subject-Token", token))
+
+    def _ports(self, query: dict[str, list[str]]) -> None:
+        with self.server.lock:
+            self.server.requests.append(self.path)
+            known = self.headers["X-Auth-Token"] in self.server.tokens
+            rows = list(self.server.ports.values())
+        if self._broken("neutron"):
+            return
+        if not known:
+            self._answer(401, {"error": {"message": "no such token", "code": 401}})
+            return
+        for name in ("id", "binding:host_id"):
+            if name in query:
+                rows = [row for row in rows if row.get(name) in query[name]]
+        fields = query.get("fields")
+        if fields:
+            rows = [{k: v for k, v in row.items() if k in fields} for row in rows]
+        self._answer(200, {"ports": rows})
+
+    def _broken(self, service: str) -> bool:
+        fault = self.server.fault
+        if fault.get("service") not in (service, "both"):
+            return False
+        time.sleep(fault.get("delay", 0.0))
+        if fault.get("close"):
+            self.close_connection = True
+            return True
+        if fault.get("raw") is not None:
+            self._send(200, fault["raw"].encode())
+            return True
+        if fault.get("status"):
+            self._answer(fault["status"], {"error": "broken"})
+            return True
+        return False
+
+    def _answer(self, status: int, document: object, *headers: tuple[str, str]) -> None:
+        self._send(status, json.dumps(document).encode(), *headers)
+
+    def _send(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (("Content-Type", "application/json"), *headers):
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    Server(port=parser.parse_args().port).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

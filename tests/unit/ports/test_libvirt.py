@@ -1,0 +1,120 @@
+"""libvirt's files should be read once, each for itself, and never before the question."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import eventlet
+import pytest
+
+from dfmeta.exceptions import SourceError
+from dfmeta.model import Port
+from dfmeta.ports import libvirt
+from dfmeta.ports.domain import Domain
+from dfmeta.ports.libvirt import Folders, LibvirtSource
+from dfmeta.ports.sources import Found, Question
+from tests.harness.domains import Interface, definition, status, write
+
+A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
+B = "7a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
+PORT = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is parsed."""
+    seen: list[bytes] = []
+    real = libvirt.parse
+
+    def parse(data: bytes) -> Domain:
+        seen.append(data)
+        return real(data)
+
+    monkeypatch.setattr(libvirt, "parse", parse)
+    return seen
+
+
+def run(instance: str, *, project: str = "p", name: str = "n") -> str:
+    nic = Interface(dev="tap0", iface_id="port", mac="m")
+    return status(definition(instance, project=project, name=name, interfaces=[nic]))
+
+
+def ask(source: LibvirtSource, port: Port = PORT) -> Found:
+    with eventlet.Timeout(5):
+        return source.find(Question(port, time.monotonic()))
+
+
+def test_a_file_is_parsed_once_and_again_when_it_has_changed(
+    tmp_path: Path, parsed: list[bytes]
+) -> None:
+    source = LibvirtSource(Folders([tmp_path, tmp_path / "missing"]))
+    assert ask(source) == Found()
+    write(tmp_path, "a", run(A))
+    assert ask(source) == ask(source) == Found(A, "p", "n")
+    assert len(parsed) == 1
+    write(tmp_path, "a", run(B))
+    assert ask(source) == Found(B, "p", "n")
+    (tmp_path / "a.xml").unlink()
+    assert ask(source) == Found()
+    assert len(parsed) == 2
+
+
+def test_a_broken_file_costs_only_itself(
+    tmp_path: Path, parsed: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, "0", "<domain>")
+    write(tmp_path, "a", run(A))
+    (tmp_path / "folder.xml").mkdir()
+    (tmp_path / "gone.xml").symlink_to("/nowhere")
+    os.mkfifo(tmp_path / "pipe.xml")
+    (tmp_path / "other.txt").write_text("x")
+    source = LibvirtSource(Folders([tmp_path]))
+    assert ask(source).instance_id == A
+    assert ask(source).instance_id == A
+    assert len(parsed) == 2
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert "0.xml" in said
+
+
+def test_a_folder_that_cannot_be_listed_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(libvirt.os, "scandir", refuse)
+    with pytest.raises(SourceError, match="Permission denied"):
+        ask(LibvirtSource(Folders([tmp_path])))
+
+
+def test_a_known_instance_has_the_project_of_its_definition(tmp_path: Path) -> None:
+    source = LibvirtSource(Folders([tmp_path]))
+    write(tmp_path, "a", definition(A, project="p"))
+    known = Port(name="x", row="r", ofport=1, instance_id=A)
+    assert ask(source, known).project_id == "p"
+    assert ask(source) == Found()
+    claimed = Port(name="x", row="r", ofport=1, instance_id=A, claimed=True)
+    assert ask(source, claimed) == Found()
+
+
+def test_all_who_ask_together_share_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a", run(A))
+    folders = Folders([tmp_path])
+    scans = []
+    real = folders.scan
+    monkeypatch.setattr(folders, "scan", lambda: scans.append(1) or real())
+    source = LibvirtSource(folders)
+    pool = eventlet.GreenPool()
+    found = list(pool.imap(lambda _: ask(source), range(200)))
+    assert {one.instance_id for one in found} == {A}
+    assert len(scans) <= 2
+
+
+def test_five_hundred_domains_cost_little(tmp_path: Path, parsed: list[bytes]) -> None:
+    for number in range(500):
+        write(tmp_path, str(number), run(A.replace("6a7b", f"{number:04x}")))
+    folders = Folders([tmp_path])
+    assert len(folders.scan().domains) == len(folders.scan().domains) == 500
+    assert len(parsed) == 500

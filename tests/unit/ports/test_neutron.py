@@ -1,0 +1,202 @@
+"""Neutron should be asked in few calls, with tokens that are renewed, and its failures told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import eventlet
+import pytest
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta.conf import neutron as neutron_options
+from dfmeta.exceptions import ConfigError, SourceError
+from dfmeta.model import Port
+from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM, NeutronApi, NeutronSource, Row
+from dfmeta.ports.sources import Found, Question
+from tests.harness import neutron as harness
+from tests.harness.neutron_server import Server
+
+A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
+
+
+def port_id(number: int) -> str:
+    return f"00000000-0000-4000-8000-{number:012x}"
+
+
+def port(number: int) -> Port:
+    return Port(name=f"tap{number}", row=str(number), ofport=number, iface_id=port_id(number))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Keystone and Neutron."""
+    with Server() as one:
+        thread = threading.Thread(target=one.serve_forever, args=(0.01,))
+        thread.start()
+        yield one
+        one.shutdown()
+        thread.join()
+
+
+MakeApi = Callable[..., NeutronApi]
+
+
+@pytest.fixture
+def api(server: Server, tmp_path: Path) -> MakeApi:
+    """What asks that server, configured by a file."""
+
+    def make(**more: object) -> NeutronApi:
+        values = harness.options(server.url, timeout=1, **more)
+        lines = [f"{name} = {value}" for name, value in values.items()]
+        file = tmp_path / "dfmeta.conf"
+        file.write_text("\n".join(["[neutron]", *lines, ""]))
+        conf = dfmeta.conf.load([str(file)], prog="test")
+        where = {"interface": ["internal"], "region_name": conf.neutron.region_name}
+        session = neutron_options.session(conf)
+        return NeutronApi(session, host=harness.HOST, where=where)
+
+    return make
+
+
+def ask(source: NeutronSource, number: int = 1) -> Found:
+    return source.find(Question(port(number), time.monotonic()))
+
+
+def test_the_instance_and_the_ports_project_come_over_the_wire(
+    server: Server, api: MakeApi
+) -> None:
+    server.control("put", **harness.port(port_id(1), A, "p"))
+    server.control("put", **harness.port(port_id(2), A, "q", host="elsewhere"))
+    server.control("put", **harness.port(port_id(3), "dhcp-x", "p", owner="network:dhcp"))
+    source = NeutronSource(api(), timeout=5)
+    assert ask(source) == Found(A, port_project="p")
+    # Still bound to the source of its migration: asked for by its id.
+    assert ask(source, 2) == Found(A, port_project="q")
+    assert ask(source, 3) == ask(source, 4) == Found()
+    assert "binding%3Ahost_id=compute-1" in server.requests[0]
+    assert "binding" not in server.requests[-1]
+
+
+def test_a_token_that_is_no_longer_good_is_renewed(server: Server, api: MakeApi) -> None:
+    server.control("put", **harness.port(port_id(1), A, "p"))
+    source = NeutronSource(api(), timeout=5)
+    assert ask(source).instance_id == A
+    server.control("revoke")
+    assert ask(source).instance_id == A
+    assert server.issued == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ({"service": "neutron", "status": 500}, "500"),
+        ({"service": "keystone", "status": 500}, "500"),
+        ({"service": "neutron", "close": True}, "Unable to establish connection"),
+        ({"service": "neutron", "delay": 3}, "timed out"),
+        ({"service": "neutron", "raw": "<html>"}, "not JSON"),
+        ({"service": "neutron", "raw": "[]"}, "no list"),
+        ({"service": "neutron", "raw": '{"ports": [1]}'}, "no list"),
+    ],
+)
+def test_a_failure_is_told_and_the_next_try_succeeds(
+    server: Server, api: MakeApi, fault: dict[str, Any], cause: str
+) -> None:
+    server.control("put", **harness.port(port_id(1), A, "p"))
+    source = NeutronSource(api(), timeout=5)
+    server.control("fault", **fault)
+    with pytest.raises(SourceError) as caught:
+        ask(source)
+    assert cause in str(caught.value)
+    server.control("fault")
+    assert ask(source).instance_id == A
+
+
+def test_an_account_that_is_refused_is_told_without_its_password(api: MakeApi) -> None:
+    with pytest.raises(SourceError) as caught:
+        ask(NeutronSource(api(password="wrong-one"), timeout=5))
+    assert "401" in str(caught.value)
+    assert "wrong-one" not in str(caught.value)
+
+
+def test_a_catalogue_without_neutron_is_told(api: MakeApi) -> None:
+    with pytest.raises(SourceError, match="not found"):
+        ask(NeutronSource(api(region_name="two"), timeout=5))
+
+
+def test_a_certificate_that_is_not_whole_is_named(api: MakeApi) -> None:
+    with pytest.raises(ConfigError, match="certfile"):
+        api(keyfile="/nowhere")
+
+
+def test_what_one_configuration_requires_is_not_required_of_the_next(api: MakeApi) -> None:
+    api()
+    assert dfmeta.conf.load([], prog="test").neutron.timeout == 2
+
+
+def test_without_an_endpoint_nobody_is_asked() -> None:
+    class Session:
+        def get_endpoint(self, **_where: object) -> None:
+            return None
+
+    with pytest.raises(SourceError, match="catalogue"):
+        NeutronApi(Session(), host="h", where={}).on_host()
+
+
+class Recording:
+    """Ports without a network."""
+
+    def __init__(self, *here: int) -> None:
+        self.here = here
+        self.calls: list[str] = []
+        self.pause = 0.0
+
+    def on_host(self) -> list[Row]:
+        self.calls.append("host")
+        eventlet.sleep(self.pause)
+        return [harness.port(port_id(number), A, "p") for number in self.here]
+
+    def by_id(self, ids: Sequence[str]) -> list[Row]:
+        self.calls.append(f"{len(ids)} ids")
+        return [harness.port(one, A, "p") for one in ids]
+
+
+def test_all_who_ask_together_share_a_call() -> None:
+    ports = Recording(*range(300))
+    source = NeutronSource(ports, timeout=5)
+    pool = eventlet.GreenPool()
+    found = list(pool.imap(lambda number: ask(source, number), range(300 + IDS_AT_ONCE + 1)))
+    assert {one.instance_id for one in found} == {A}
+    assert ports.calls == ["host", f"{IDS_AT_ONCE} ids", "1 ids"]
+    assert {one.instance_id for one in pool.imap(lambda n: ask(source, n), range(3))} == {A}
+    assert ports.calls[3:] == ["3 ids"]
+    list(pool.imap(lambda number: ask(source, number), range(LIST_FROM)))
+    assert ports.calls[4:] == ["host"]
+
+
+def test_a_call_that_takes_too_long_is_told() -> None:
+    ports = Recording(1)
+    ports.pause = 5
+    with pytest.raises(SourceError, match="no answer within"):
+        ask(NeutronSource(ports, timeout=0.02))
+
+
+def test_a_port_that_is_none_of_neutrons_is_not_asked_about() -> None:
+    ports = Recording(1)
+    found = NeutronSource(ports, timeout=1).find(
+        Question(Port(name="x", row="r", ofport=1, iface_id="container-7"), 0.0)
+    )
+    assert (found, ports.calls) == (Found(), [])
+
+
+def test_without_keystoneauth_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "keystoneauth1", None)
+    with pytest.raises(ConfigError, match=r"pip install 'dfmeta\[neutron\]'"):
+        neutron_options.session(cfg.ConfigOpts())
+    assert neutron_options.sample_opts() == neutron_options.OPTS

@@ -1,0 +1,348 @@
+"""The resolver should ask who is needed, in order, and never give a port another's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.event import Event
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta import metrics
+from dfmeta.exceptions import SourceError
+from dfmeta.model import Port
+from dfmeta.ports import resolver as module
+from dfmeta.ports.resolver import Resolver
+from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Found, Question
+
+ROW = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
+ALL = frozenset({INSTANCE, PROJECT, NAME})
+
+
+class Fake:
+    """A source that says what it is told to."""
+
+    by_instance = False
+    claims = False
+    retry = (0.01, 0.02)
+    recheck = 0.0
+    at_once = 4
+
+    def __init__(self, name: str, *, gives: frozenset[str] = ALL, timeout: float = 5) -> None:
+        self.name, self.gives, self.timeout = name, gives, timeout
+        self.asked: list[Question] = []
+        self.answer: Callable[[Question], Found] = lambda _question: Found()
+
+    def find(self, question: Question) -> Found:
+        self.asked.append(question)
+        return self.answer(question)
+
+    def says(self, *values: Any, **named: Any) -> Fake:
+        self.answer = lambda _question: Found(*values, **named)
+        return self
+
+    def waits(self, event: Event) -> Fake:
+        self.answer = lambda _question: event.wait()
+        return self
+
+    def fails(self) -> Fake:
+        def raise_error(_question: Question) -> Found:
+            raise SourceError(source=self.name, cause="away")
+
+        self.answer = raise_error
+        return self
+
+
+class World:
+    """A resolver and what it has delivered."""
+
+    def __init__(self, order: Sequence[str], *sources: Fake) -> None:
+        self.ports: dict[str, Port] = {}
+        self.history: list[Port] = []
+        self.resolver = Resolver(order, sources, self._take)
+
+    def _take(self, port: Port) -> None:
+        self.ports[port.row] = port
+        self.history.append(port)
+
+    @property
+    def port(self) -> Port:
+        return self.ports["r"]
+
+
+def until(predicate: Callable[[], object], what: str = "") -> None:
+    """Let the hub run until it is so."""
+    with eventlet.Timeout(5, AssertionError(f"timed out {what}")):
+        while not predicate():
+            eventlet.sleep(0.001)
+
+
+def count(source: str, outcome: str) -> float:
+    labels = {"source": source, "outcome": outcome}
+    return metrics.REGISTRY.get_sample_value("dfmeta_identity_lookups_total", labels) or 0.0
+
+
+def test_what_ovsdb_knows_is_handed_on_at_once() -> None:
+    world = World(["ovsdb", "a"], a := Fake("a").says("i", "p", "n"))
+    world.resolver.update(replace(ROW, instance_id="i"))
+    assert world.port.instance_id == "i"
+    assert not a.asked
+    until(lambda: world.port.project_id == "p")
+    assert world.port.sources == {INSTANCE: "ovsdb", PROJECT: "a", NAME: "a"}
+    assert world.resolver.settled()
+
+
+def test_nobody_is_asked_about_what_is_known() -> None:
+    world = World(["ovsdb", "a"], a := Fake("a", gives=frozenset({INSTANCE, PROJECT})))
+    world.resolver.update(replace(ROW, instance_id="i", project_id="p"))
+    assert world.resolver.settled()
+    assert not a.asked
+
+
+def test_a_name_is_asked_for_once() -> None:
+    world = World(["ovsdb", "a"], a := Fake("a"))
+    world.resolver.update(replace(ROW, instance_id="i", project_id="p"))
+    until(lambda: a.asked and world.resolver.settled())
+    world.resolver.update(replace(ROW, instance_id="i", project_id="p", dead=True))
+    assert world.port.dead
+    assert world.resolver.settled()
+    assert len(a.asked) == 1
+
+
+def test_the_first_wins_and_the_others_fill_in() -> None:
+    first, second = Fake("a").says("1"), Fake("b").says("1", "p", "n")
+    world = World(["a", "b", "ovsdb"], first, second)
+    world.resolver.update(replace(ROW, instance_id="o", project_id="x"))
+    assert world.port.instance_id == ""
+    until(lambda: world.port.project_id)
+    assert (world.port.instance_id, world.port.project_id) == ("1", "p")
+
+
+def test_ovsdb_comes_when_it_is_its_turn() -> None:
+    world = World(["a", "ovsdb"], Fake("a").fails())
+    world.resolver.update(replace(ROW, instance_id="o", project_id="x"))
+    until(lambda: world.port.instance_id == "o")
+
+
+def test_a_source_that_speaks_of_another_instance_is_not_believed() -> None:
+    world = World(["ovsdb", "a"], Fake("a").says("other", "p"))
+    before = count("a", "conflict")
+    world.resolver.update(replace(ROW, instance_id="i"))
+    until(lambda: count("a", "conflict") > before)
+    assert world.port.project_id == ""
+    world.resolver.forget("r")
+
+
+def test_it_is_asked_again_while_it_knows_nothing() -> None:
+    world = World(["a"], a := Fake("a"))
+    world.resolver.update(ROW)
+    until(lambda: len(a.asked) > 3)
+    a.says("i", "p")
+    until(lambda: world.port.instance_id == "i")
+
+
+def test_a_source_that_fails_rests_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REST_FIRST", 0.05)
+    dead = Fake("dead", timeout=0.02).waits(Event())
+    world = World(["dead", "b"], dead, Fake("b").says("i", "p"))
+    before = count("dead", "timeout")
+    world.resolver.update(ROW)
+    until(lambda: world.port.project_id == "p")
+    assert count("dead", "timeout") == before + 1
+    world.resolver.update(replace(ROW, row="s"))
+    until(lambda: world.ports["s"].project_id == "p")
+    assert len(dead.asked) == 1
+    dead.says("j", "q", "n")
+    world.resolver.update(replace(ROW, row="t", mac="other"))
+    until(lambda: world.ports["t"].instance_id)
+
+
+def test_a_defect_costs_its_question_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_question: Question) -> Found:
+        raise KeyError("x")
+
+    a = Fake("a")
+    a.answer = broken
+    world = World(["a", "b"], a, Fake("b").says("i", "p"))
+    world.resolver.update(ROW)
+    until(lambda: world.port.project_id == "p")
+    assert "Identity source a failed" in caplog.text
+    world.resolver.forget("r")
+
+
+def test_an_answer_for_a_port_that_has_changed_is_dropped() -> None:
+    gate = Event()
+    a = Fake("a").waits(gate)
+    world = World(["a"], a)
+    before = count("a", "late")
+    world.resolver.update(ROW)
+    until(lambda: a.asked)
+    a.says("new", "q")
+    world.resolver.update(replace(ROW, iface_id="another"))
+    until(lambda: world.port.instance_id == "new")
+    gate.send(Found("old", "p"))
+    until(lambda: count("a", "late") == before + 1)
+    assert world.port.instance_id == "new"
+    assert "old" not in {port.instance_id for port in world.history}
+
+
+def test_an_answer_for_a_port_that_is_gone_is_dropped() -> None:
+    gate = Event()
+    world = World(["a"], a := Fake("a").waits(gate))
+    before = count("a", "late")
+    world.resolver.update(ROW)
+    until(lambda: a.asked)
+    world.resolver.forget("r")
+    gate.send(Found("old", "p"))
+    until(lambda: count("a", "late") == before + 1)
+    assert [port.instance_id for port in world.history] == [""]
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"dead": True}, True),
+        ({"ofport": 7}, False),
+        ({"ofport": None}, False),
+        ({"iface_id": "x"}, False),
+        ({"mac": "x"}, False),
+        ({"name": "x"}, False),
+        ({"instance_id": "x"}, False),
+    ],
+)
+def test_an_answer_stays_with_its_incarnation(change: dict[str, Any], kept: bool) -> None:
+    world = World(["a"], a := Fake("a").says("i", "p", "n"))
+    world.resolver.update(ROW)
+    until(lambda: world.port.project_id)
+    a.says("j", "q", "n")
+    world.resolver.update(replace(ROW, **change))
+    assert world.port.instance_id == ("i" if kept else "")
+    until(lambda: world.port.instance_id == ("i" if kept else "j"))
+
+
+def test_a_number_that_comes_later_changes_nothing() -> None:
+    world = World(["a"], a := Fake("a").says("i", "p", "n"))
+    world.resolver.update(replace(ROW, ofport=None))
+    until(lambda: world.port.project_id)
+    world.resolver.update(ROW)
+    assert (world.port.ofport, world.port.instance_id) == (1, "i")
+    assert len(a.asked) == 1
+
+
+def test_an_instance_that_ovsdb_names_keeps_its_project_through_a_move() -> None:
+    world = World(["ovsdb", "a"], Fake("a").says("i", "p", "n"))
+    row = replace(ROW, instance_id="i")
+    world.resolver.update(row)
+    until(lambda: world.port.project_id)
+    world.resolver.update(replace(row, ofport=9, mac="x"))
+    assert world.port.project_id == "p"
+
+
+def test_an_odd_port_is_handed_on_and_nobody_is_asked() -> None:
+    world = World(["ovsdb", "a"], a := Fake("a"))
+    world.resolver.update(replace(ROW, fault="odd"))
+    assert world.resolver.settled()
+    assert (world.port.fault, a.asked) == ("odd", [])
+
+
+def neutron() -> Fake:
+    fake = Fake("neutron", gives=frozenset({INSTANCE, PORT_PROJECT}))
+    fake.claims = True
+    return fake
+
+
+def test_a_ports_project_is_taken_at_once_where_nothing_else_gives_one() -> None:
+    store = Fake("store", gives=frozenset({PROJECT}))
+    store.by_instance = True
+    world = World(["neutron", "store"], neutron().says("i", port_project="p"), store)
+    world.resolver.update(ROW)
+    until(lambda: world.port.project_id == "p")
+    assert world.port.sources[PROJECT] == "neutron (port)"
+    assert world.port.claimed
+    # By an instance that is only claimed nobody's project is looked up.
+    assert not store.asked
+
+
+def test_a_ports_project_gives_way_to_the_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PORT_PROJECT_AFTER", 0.1)
+    libvirt = Fake("libvirt")
+    world = World(["neutron", "libvirt"], neutron().says("i", port_project="p"), libvirt)
+    world.resolver.update(ROW)
+    until(lambda: len(libvirt.asked) > 2)
+    assert world.port.project_id == ""
+    until(lambda: world.port.project_id == "p")
+    libvirt.says("i", "q")
+    until(lambda: world.port.project_id == "q")
+    assert not world.port.claimed
+
+
+def test_a_ports_project_without_an_instance_is_nothing() -> None:
+    world = World(["neutron"], a := neutron().says(port_project="p"))
+    world.resolver.update(ROW)
+    until(lambda: len(a.asked) > 3)
+    assert world.port.project_id == ""
+    world.resolver.forget("r")
+
+
+def test_who_names_an_instance_is_asked_whether_it_is_still_there() -> None:
+    a = Fake("a").says("i", "p", "n")
+    a.recheck = 0.01
+    world = World(["a"], a)
+    world.resolver.start()
+    world.resolver.update(ROW)
+    until(lambda: len(a.asked) > 3)
+    assert len({port.instance_id for port in world.history}) == 2
+    a.fails()
+    asked = len(a.asked)
+    until(lambda: len(a.asked) > asked)
+    assert world.port.instance_id == "i"
+    a.says("j", "q", "n")
+    until(lambda: world.port.instance_id == "j")
+    # In between it was nobody's, so that nothing of the first one's stays.
+    assert [port.instance_id for port in world.history][-3:].count("") >= 1
+    a.recheck = 3600.0
+
+
+def test_no_more_are_asked_about_at_once_than_a_source_can_bear() -> None:
+    gate = Event()
+    world = World(["a"], a := Fake("a").waits(gate))
+    for number in range(10):
+        world.resolver.update(replace(ROW, row=str(number)))
+    until(lambda: len(a.asked) == Fake.at_once)
+    eventlet.sleep(0)
+    assert len(a.asked) == Fake.at_once
+    gate.send(Found("i", "p"))
+    until(lambda: len(a.asked) == 10)
+
+
+names = ("a", "b", "c")
+told = st.fixed_dictionaries(
+    dict.fromkeys(
+        names,
+        st.builds(
+            Found,
+            instance_id=st.sampled_from(["", "1", "2"]),
+            project_id=st.sampled_from(["", "p", "q"]),
+        ),
+    )
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(names), told)
+def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, Found]) -> None:
+    sources = []
+    for name in names:
+        found = answers[name]
+        sources.append(Fake(name).says(found.instance_id, found.project_id))
+    world = World(order, *sources)
+    world.resolver.update(ROW)
+    until(world.resolver.settled)
+    said = [answers[name] for name in order]
+    instance = next((found.instance_id for found in said if found.instance_id), "")
+    assert world.port.instance_id == instance
+    world.resolver.forget("r")

@@ -1,0 +1,110 @@
+"""Answers of several sources should make one port: order wins, and nothing is mixed up."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.model import Port
+from dfmeta.ports.sources import (
+    FIELDS,
+    OVSDB,
+    Answer,
+    Found,
+    Question,
+    Seldom,
+    contradicts,
+    instance_of,
+    merge,
+    name_of,
+    open_fields,
+    project_of,
+)
+
+ROW = Port(name="tap0", row="r", ofport=1, iface_id="i")
+values = st.sampled_from(["", "1", "2"])
+founds = st.builds(
+    Found, instance_id=values, project_id=values, instance_name=values, port_project=values
+)
+answers = st.lists(
+    st.builds(Answer, source=st.sampled_from(["a", "b", "c"]), found=founds, claims=st.booleans()),
+    max_size=5,
+)
+
+
+@given(answers, st.booleans())
+def test_each_value_is_the_first_that_is_about_the_same_instance(
+    given_answers: list[Answer], port_project: bool
+) -> None:
+    port = merge(ROW, given_answers, port_project=port_project)
+    instances = [a.found.instance_id for a in given_answers if a.found.instance_id]
+    assert port.instance_id == (instances[0] if instances else "")
+    known = ""
+    expected = dict.fromkeys(FIELDS, "")
+    for answer in given_answers:
+        named = answer.found.instance_id
+        if known and named and named != known:
+            continue
+        known = known or named
+        for name in FIELDS:
+            expected[name] = expected[name] or getattr(answer.found, name)
+    assert (port.instance_id, port.instance_name) == (expected[FIELDS[0]], expected[FIELDS[2]])
+    if expected["project_id"] or not port_project:
+        assert port.project_id == expected["project_id"]
+    assert set(port.sources) == {name for name in FIELDS if getattr(port, name)}
+
+
+@given(answers)
+def test_an_instance_is_claimed_unless_the_host_names_it_too(given_answers: list[Answer]) -> None:
+    port = merge(ROW, given_answers)
+    hosts = {a.found.instance_id for a in given_answers if not a.claims}
+    assert port.claimed == (bool(port.instance_id) and port.instance_id not in hosts)
+    assert Question(port, 0.0).proven == (bool(port.instance_id) and not port.claimed)
+
+
+def test_ovsdb_counts_where_it_stands() -> None:
+    row = Port(name="t", row="r", ofport=1, instance_id="o", project_id="p")
+    libvirt = Answer("libvirt", Found("l", "q"))
+    assert merge(row, [Answer(OVSDB), libvirt]).project_id == "p"
+    assert merge(row, [libvirt, Answer(OVSDB)]).project_id == "q"
+    assert merge(row, []).instance_id == ""
+
+
+def test_a_ports_own_project_is_marked_and_stays_open() -> None:
+    given_answers = [Answer("neutron", Found("i", port_project="p"), claims=True)]
+    port = merge(ROW, given_answers, port_project=True)
+    assert port.sources["project_id"] == "neutron (port)"
+    assert "project_id" in open_fields(port)
+    better = merge(ROW, [*given_answers, Answer("libvirt", Found("i", "q"))], port_project=True)
+    assert (better.project_id, better.claimed) == ("q", False)
+
+
+def test_another_instance_contradicts() -> None:
+    port = merge(ROW, [Answer("a", Found("1"))])
+    assert contradicts(port, Found("2", "p"))
+    assert not contradicts(port, Found("", "p"))
+    assert not contradicts(ROW, Found("2"))
+
+
+def test_what_comes_from_outside_is_cleaned() -> None:
+    assert instance_of(" 6A7B1C1E-0D5F-4E0E-8D61-1F5B1F6F3F10 ")[:8] == "6a7b1c1e"
+    assert instance_of("dhcp-1") == ""
+    assert project_of(" p ") == "p"
+    assert project_of("a b") == project_of("a\nb") == project_of("x" * 300) == ""
+    assert name_of(" a\x1b[2J\n b ") == "a [2J b"
+
+
+def test_a_source_that_goes_on_failing_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    seldom = Seldom(logging.getLogger("test"), clock=lambda: now)
+    for now in (0.0, 1.0, 59.0, 60.0, 61.0):  # noqa: B007 - the clock reads it
+        seldom.warn("%s is away", "it")
+    assert [r.getMessage() for r in caplog.records] == [
+        "it is away",
+        "it is away (and 2 more since the last)",
+    ]
