@@ -6,6 +6,9 @@ Run as root, with what ``tools/setup.sh`` installs::
 
 *first*: the first connection of an address, packet-in, bundle, barrier and packet-out included.
 *later*: further connections of the same address, which never reach the controller.
+*storm*: all guests at once, each from an address not seen before.
+*release*: from a packet-in to its packet-out inside dfmeta-agent, by its own histogram; a figure
+is the upper bound of the bucket that it falls into.
 *switch alone*: the same client against a plain responder behind two static flows of the same
 bridge, which is what no controller could be faster than. The path asked for is one that the
 proxy answers itself, so that no backend's time is in it.
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -35,6 +39,7 @@ PATH = "/healthz"
 GUESTS = 20
 ADDRESSES = 5
 LATER = 20
+RATE_COUNT = 3000
 RESPONDER = Path(__file__).with_name("responder.py")
 
 
@@ -48,7 +53,14 @@ def main() -> None:
         agent = stack.enter_context(Agent(host))
         guests = [stack.enter_context(Guest(host, f"g{n}")) for n in range(GUESTS)]
         figures = {"switch alone": alone(host), **served(agent, guests)}
-    report = {"machine": machine(), "milliseconds": figures}
+        release = released(agent)
+        costs = {
+            "release p50 ms": release[0.5],
+            "release p99 ms": release[0.99],
+            **rates(agent, guests[0]),
+            **crawl(agent, guests[1]),
+        }
+    report = {"machine": machine(), "milliseconds": figures, "costs": costs}
     print_table(report)
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
@@ -67,9 +79,8 @@ def served(agent: Agent, guests: Sequence[Guest]) -> dict[str, dict[str, float]]
             guest.forget_neighbours()
             first += guest.http_many(1, path=PATH, source=address)
             later += guest.http_many(LATER, path=PATH, source=address)
-    packet_ins = sum(v for k, v in agent.metrics().items() if k.startswith("dfmeta_packet_ins"))
     connections = len(first) + len(later)
-    print(f"{len(first)} addresses, {connections} connections, {packet_ins:.0f} packet-ins")
+    print(f"{len(first)} addresses, {connections} connections, {packet_ins(agent):.0f} packet-ins")
     return {"first": summary(first), "later": summary(later), "storm": storm(agent, guests)}
 
 
@@ -81,6 +92,52 @@ def storm(agent: Agent, guests: Sequence[Guest]) -> dict[str, float]:
         guest.add_address(f"{address}/24")
     batches = [guest.start_many(1, path=PATH, source=address) for guest in guests]
     return summary([sample for batch in batches for sample in batch.samples()])
+
+
+def released(agent: Agent) -> dict[float, float]:
+    """Quantile → milliseconds between packet-in and packet-out."""
+    prefix = "dfmeta_first_syn_seconds_bucket"
+    buckets = {
+        float(name.split('"')[1]): value
+        for name, value in agent.metrics().items()
+        if name.startswith(prefix)
+    }
+    total = max(buckets.values())
+    return {
+        part: 1000 * min(bound for bound, value in buckets.items() if value >= part * total)
+        for part in (0.5, 0.99)
+    }
+
+
+def rates(agent: Agent, guest: Guest) -> dict[str, float]:
+    """Connections a second of one guest with 16 at a time, and what each costs dfmeta-agent."""
+    cpu, began = cpu_seconds(agent), time.monotonic()
+    samples = guest.http_many(RATE_COUNT, 16, path=PATH)
+    took = time.monotonic() - began
+    assert all(sample.status for sample in samples)
+    return {
+        "connections/s": round(len(samples) / took),
+        "agent CPU ms/connection": round(1000 * (cpu_seconds(agent) - cpu) / len(samples), 3),
+    }
+
+
+def crawl(agent: Agent, guest: Guest) -> dict[str, float]:
+    """Packet-ins of cloud-init's 28 connections from an address not seen before."""
+    guest.add_address("10.0.0.98/24")
+    before = packet_ins(agent)
+    guest.http_many(28, path=PATH, source="10.0.0.98")
+    return {"packet-ins/crawl": packet_ins(agent) - before}
+
+
+def packet_ins(agent: Agent) -> float:
+    """All there were."""
+    return sum(v for k, v in agent.metrics().items() if k.startswith("dfmeta_packet_ins"))
+
+
+def cpu_seconds(agent: Agent) -> float:
+    """User and system time of the daemon so far (proc(5), stat, fields 14 and 15)."""
+    fields = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def alone(host: OpenvSwitch) -> dict[str, float]:
@@ -150,6 +207,8 @@ def print_table(report: dict[str, Any]) -> None:
     print(f"{'':14}" + "".join(f"{column:>13}" for column in columns))
     for name, row in rows.items():
         print(f"{name:14}" + "".join(f"{row[column]:>13.2f}" for column in columns))
+    for name, value in report["costs"].items():
+        print(f"{name:26}{value:>10.3f}")
 
 
 if __name__ == "__main__":

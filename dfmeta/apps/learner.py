@@ -163,9 +163,9 @@ class Learner:
         except DfmetaError as error:
             LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)
             return
-        eventlet.spawn_n(self._send_on, endpoint, learned, frame)
+        eventlet.spawn_n(self._send_on, endpoint, learned, frame, self._clock())
 
-    def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes) -> None:
+    def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes, since: float) -> None:
         try:
             self.steward.wait_for(endpoint)
             tap = self.steward.tap
@@ -174,5 +174,6 @@ class Learner:
                 channel = self.steward.channel
                 actions = towards_proxy(endpoint, learned.slot, tap=tap)
                 channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
+                metrics.FIRST_SYN_SECONDS.observe(self._clock() - since)
         except DfmetaError as error:
             LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)

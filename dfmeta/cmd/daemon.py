@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -26,7 +27,7 @@ from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.health import Health
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, PortState
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.proxy import admin
 from dfmeta.proxy.server import GuestServer
@@ -145,6 +146,8 @@ class Daemon:
         application = admin.AdminApplication(
             self.health, metrics.REGISTRY, {"/ports": self._port_rows}
         )
+        for state in PortState:
+            metrics.PORTS.labels(str(state)).set_function(partial(self._count_ports, state))
         admin.serve(self.conf.df_metadata.admin_listen, application)
 
     def _listening(self) -> bool:
@@ -359,6 +362,9 @@ class Daemon:
             self.server.hold_timeout = conf.df_metadata.hold_timeout
         self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
         LOG.info("Reloaded backend, Nova's options, hold_timeout, timeout_answer and debug")
+
+    def _count_ports(self, state: PortState) -> int:
+        return sum(port.state is state for port in self.registry.ports())
 
     def _port_rows(self) -> list[dict[str, Any]]:
         from dfmeta.cmd.rows import port_rows
