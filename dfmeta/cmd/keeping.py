@@ -101,8 +101,10 @@ class HolderKeeper:
     """A process of our own that has the descriptor open; see :mod:`dfmeta.proxy.holder`."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._connection: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+        """The holder, if this process has started it."""
 
     def take(self) -> int | None:
         """Ask the holder, if there is one."""
@@ -113,7 +115,7 @@ class HolderKeeper:
             _message, fd = self._receive()
         except OSError as error:
             LOG.debug("The holder does not answer: %s", error)
-            self._forget()
+            self.release()
             return None
         return fd
 
@@ -128,7 +130,7 @@ class HolderKeeper:
                 self._receive()
             except OSError as error:
                 LOG.debug("The holder does not answer: %s", error)
-                self._forget()
+                self.release()
             else:
                 return
         self._start(fd)
@@ -149,7 +151,7 @@ class HolderKeeper:
             if not gone:
                 return
             LOG.warning("The listener's holder is gone; starting another")
-            self._forget()
+            self.release()
         self.keep(fd)
 
     def drop(self) -> None:
@@ -160,11 +162,13 @@ class HolderKeeper:
                 self._receive()
             except OSError as error:
                 LOG.debug("The holder has ended: %s", error)
-            self._forget()
+            self.release()
+        if self._process is not None:
+            self._process.wait(ANSWER_TIMEOUT)
 
     def _start(self, fd: int) -> None:
-        subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
-            [sys.executable, "-m", "dfmeta.proxy.holder", self._name, str(fd)],
+        self._process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
+            [sys.executable, "-m", "dfmeta.proxy.holder", self.name, str(fd)],
             pass_fds=(fd,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -176,12 +180,12 @@ class HolderKeeper:
             if self._connect():
                 return
             eventlet.sleep(START_PAUSE)
-        raise HostError(what="keeping the listener", device=self._name, cause="no holder started")
+        raise HostError(what="keeping the listener", device=self.name, cause="no holder started")
 
     def _connect(self) -> bool:
         connection = green_socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            connection.connect(holder.address(self._name))
+            connection.connect(holder.address(self.name))
         except OSError:
             connection.close()
             return False
@@ -196,7 +200,8 @@ class HolderKeeper:
                 except BlockingIOError:
                     eventlet.sleep(0.001)
 
-    def _forget(self) -> None:
+    def release(self) -> None:
+        """Let go of the holder, which keeps what it has."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

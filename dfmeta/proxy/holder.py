@@ -55,32 +55,39 @@ def receive(connection: socket.socket) -> tuple[bytes, int | None]:
 
 def serve(name: str, fd: int) -> int:
     """Hold *fd* until it is told to drop it; gives the exit status."""
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        server.bind(address(name))
-    except OSError:
-        return 1  # there is one already
-    server.listen(4)
-    held = fd
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        try:
+            server.bind(address(name))
+        except OSError:
+            return 1  # there is one already
+        server.listen(4)
+        held: int | None = fd
+        while held is not None:
+            connection, _peer = server.accept()
+            with connection:
+                # One daemon at a time: it keeps its connection for as long as it lives.
+                held = _attend(connection, held) if allowed(connection) else held
+    return 0
+
+
+def _attend(connection: socket.socket, held: int) -> int | None:
+    """Do what one daemon asks; give back what is held then, None when it was to be dropped."""
     while True:
-        connection, _peer = server.accept()
-        with connection:
-            # One daemon at a time: it keeps its connection for as long as it lives.
-            while allowed(connection):
-                try:
-                    message, given = receive(connection)
-                    if message == TAKE:
-                        send_fd(connection, TAKE, held)
-                    elif message == KEEP and given is not None:
-                        os.close(held)
-                        held = given
-                        connection.send(KEEP)
-                    elif message == DROP:
-                        return 0
-                    else:
-                        break
-                except OSError:
-                    break
+        try:
+            message, given = receive(connection)
+            if message == TAKE:
+                send_fd(connection, TAKE, held)
+            elif message == KEEP and given is not None:
+                os.close(held)
+                held = given
+                connection.send(KEEP)
+            elif message == DROP:
+                os.close(held)
+                return None
+            else:
+                return held
+        except OSError:
+            return held
 
 
 if __name__ == "__main__":
