@@ -58,9 +58,9 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "ovsdb_connection",
-        type=types.String(regex=r"^(unix:/.+|(tcp|ssl):.+:\d+)$"),
+        type=types.String(regex=r"^(unix:/.+|tcp:.+:\d+)$"),
         default="unix:/var/run/openvswitch/db.sock",
-        help="Open vSwitch's database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT.",
+        help="Open vSwitch's database: unix:PATH or tcp:HOST:PORT.",
     ),
     cfg.Opt(
         "openflow_connection",
