@@ -1,0 +1,68 @@
+"""What lies in etc/ and stands in the README is what the code has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dfmeta.cmd.ctl import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "etc/dfmeta/dfmeta.conf.sample"
+README = ROOT / "README.rst"
+UNIT = ROOT / "etc/systemd/dfmeta-agent.service"
+
+
+def sections(text: str) -> dict[str, str]:
+    """Group → its text."""
+    parts = re.split(r"^\[(\w+)\]$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What oslo-config-generator makes of the options today."""
+    output = tmp_path_factory.mktemp("sample") / "dfmeta.conf"
+    command = [sys.executable, "-c", "from oslo_config.generator import main; main()"]
+    command += ["--namespace", "dfmeta", "--wrap-width", "78", "--output-file", str(output)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    return sections(output.read_text())
+
+
+# [neutron] has keystoneauth1's own words, which are another release's to change.
+@pytest.mark.parametrize("group", ["DEFAULT", "df_metadata", "store"])
+def test_the_sample_configuration_is_that_of_the_options(
+    generated: dict[str, str], group: str
+) -> None:
+    assert sections(SAMPLE.read_text())[group] == generated[group]
+
+
+def test_the_sample_configuration_has_every_group(generated: dict[str, str]) -> None:
+    assert sections(SAMPLE.read_text()).keys() == generated.keys()
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    head = README.read_text().split("The way of a request")[0]
+    assert "sudo tools/demo" in head
+    assert "sudo tools/test" in head
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_readme_names_each_command(command: str) -> None:
+    assert f"dfmeta {command} " in README.read_text()
+
+
+@pytest.mark.parametrize("path", re.findall(r"`((?:etc|doc|tools)/[^`]+)`", README.read_text()))
+def test_the_readme_names_what_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+def test_the_unit_starts_what_is_installed_and_keeps_the_listener() -> None:
+    text = UNIT.read_text()
+    assert "dfmeta-agent --config-file /etc/dfmeta/dfmeta.conf" in text
+    assert "Type=notify" in text
+    assert re.search(r"^FileDescriptorStoreMax=[1-9]", text, re.MULTILINE)
