@@ -137,7 +137,7 @@ def _raw(wanted: Settings) -> str:
     match = f"cookie={COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
     command = [program, "-O", "OpenFlow13", "dump-flows", f"unix:{wanted.socket}", match]
     for _ in range(SETTLE_TRIES):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # ovs-ofctl, no shell
         if not done.returncode:
             return done.stdout
         time.sleep(SETTLE_PAUSE)
