@@ -12,7 +12,6 @@ import logging
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dfmeta.exceptions import StartError
 
@@ -20,6 +19,16 @@ LOG = logging.getLogger(__name__)
 
 FILE = "state.json"
 VERSION = 1
+UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What reading a damaged state may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,8 @@ class State:
 
     port: int = 0
     """TCP port that the proxy had last; matters with port = 0."""
+    listener: int = 0
+    """Inode of the proxy's listening socket, by which others know it."""
     holders: dict[int, Holder] = field(default_factory=dict)
     """Ofport → who was there when its flows were put in."""
     meters: dict[int, int] = field(default_factory=dict)
@@ -66,19 +77,10 @@ class StateFile:
     def load(self) -> State:
         """Read the state; an empty one when there is none that can be read."""
         try:
-            raw = json.loads(self._path.read_text(encoding="utf-8"))
-            return _read(raw)
+            return read_state(self._path.parent)
         except FileNotFoundError:
             return State()
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as error:
+        except UNREADABLE as error:
             LOG.warning("%s cannot be read (%s): starting without a memory", self._path, error)
             return State()
 
@@ -100,11 +102,17 @@ class StateFile:
                 new.unlink(missing_ok=True)
 
 
-def _read(raw: dict[str, Any]) -> State:
+def read_state(folder: Path) -> State:
+    """Read the state that is in *folder*.
+
+    :raises UNREADABLE: one of these, when there is none that can be read.
+    """
+    raw = json.loads((folder / FILE).read_text(encoding="utf-8"))
     if raw["version"] != VERSION:
         return State()
     return State(
         port=int(raw["port"]),
+        listener=int(raw["listener"]),
         holders={
             int(ofport): Holder(
                 str(one["port_id"]), str(one["instance_id"]), tuple(map(int, one["slots"]))

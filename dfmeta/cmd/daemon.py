@@ -151,7 +151,7 @@ class Daemon:
         admin.serve(self.conf.df_metadata.admin_listen, application)
 
     def _listening(self) -> bool:
-        return self.server is not None and self.tap.in_place and not self.tap.stale
+        return self.server is not None and self.tap.in_place
 
     def _start(self) -> None:
         backend = backends.build(self.conf)
@@ -171,7 +171,7 @@ class Daemon:
         # Whose a port is decides which addresses may be kept; nobody waits long for who is slow.
         self._await_identities()
         self._rest_strangers()
-        sock = sock if sock is not None and not self.tap.stale else self.tap.listen()
+        sock = sock or self.tap.listen()
         self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
         self.switch.connect(
             self.conf.df_metadata.openflow_connection, self.conf.df_metadata.ovsdb_connection
@@ -180,10 +180,12 @@ class Daemon:
             return
         self.server = GuestServer(
             sock,
+            self.conf.df_metadata.metadata_interface,
             self.registry,
             self._application,
             hold_timeout=self.conf.df_metadata.hold_timeout,
         )
+        self.tap.made_anew = self.server.rebind
         self.server.start()
         self._save(now=True)
         notify(os.environ, "READY=1")
@@ -206,21 +208,13 @@ class Daemon:
             self._reload = False
             self._do_reload()
         try:
-            if self.tap.look_after(self.watcher, self._update) and self.tap.stale:
-                self._move()
+            self.tap.look_after(self.watcher, self._update)
             self.tap.keep_listener()
         except DfmetaError as error:
             if str(error) != self.tap.last_error:
                 LOG.warning("%s", error)
             self.tap.last_error = str(error)
         self._save()
-
-    def _move(self) -> None:
-        sock = self.tap.listen()
-        if self.server is not None:
-            self.server.move(sock, self.conf.df_metadata.metadata_interface)
-            LOG.info("%s is back; listening on it again", self.watcher.tap)
-        self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
 
     def _stop(self) -> None:
         LOG.info("dfmeta-agent ends")
@@ -288,6 +282,7 @@ class Daemon:
             return
         self._saved = (self.registry.version, time.monotonic())
         self._state.port = self.server.port
+        self._state.listener = self.server.inode
         self._state.holders = self._holders()
         self._state.meters = self.switch.meters.ids
         self._state_file.save(self._state)

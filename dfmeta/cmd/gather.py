@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import stat
@@ -20,7 +21,7 @@ from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.vswitchd import management_socket
 from dfmeta.model import GuestAddress, PortState
-from dfmeta.state import FILE
+from dfmeta.state import UNREADABLE, State, read_state
 
 TIMEOUT = 3.0
 """Seconds for the daemon to say how it is."""
@@ -30,12 +31,16 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     """What *conf* wants the host to be like."""
     group = conf.df_metadata
     bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
+    remembered = State()
+    with contextlib.suppress(*UNREADABLE):
+        remembered = read_state(Path(group.state_path))
     return Settings(
         bridge=bridge,
         tap=group.metadata_interface,
         ip=group.ip,
         host_ip=group.host_ip,
-        port=group.port or _remembered_port(Path(group.state_path)),
+        port=group.port or remembered.port or None,
+        listener=remembered.listener,
         route_table=group.route_table,
         layout=Layout(group.table_base, group.classification_table, group.hook_priority),
         ovsdb=ovsdb,
@@ -148,12 +153,3 @@ def _address(row: Mapping[str, Any]) -> GuestAddress:
         return GuestAddress(row["mac"], IPv4Address(row["ip"]))
     except AddressValueError as error:
         raise ValueError(row["ip"]) from error
-
-
-def _remembered_port(folder: Path) -> int | None:
-    """The port that a daemon with ``port = 0`` had last."""
-    try:
-        port = json.loads((folder / FILE).read_text(encoding="utf-8"))["port"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return port if isinstance(port, int) and port else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -16,13 +17,11 @@ from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
-from dfmeta.proxy.server import listen
+from dfmeta.proxy.server import confine, listen
 from dfmeta.state import State
 
 LOG = logging.getLogger(__name__)
 
-SO_BINDTOIFINDEX = 62
-"""socket(7); Python has no name for it."""
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at address, rules and route."""
 
@@ -39,13 +38,16 @@ class TapKeeper:
         self._group = group
         self._state = state
         self._keeper = keeper
-        self._index = 0
         self.host = HostSide(
             Wanted(group.metadata_interface, IPv4Address(group.host_ip), group.route_table)
         )
         self.sock: Any = None
+        self.made_anew: Callable[[], None] = lambda: None
+        """Called when the device has been made anew, before anything comes in on it."""
         self.in_place = False
         self.last_error = "OVSDB does not have it yet"
+        self._confined = 0
+        """The device that the listener hears; 0 while there is no listener."""
         self._prepared = 0
         self._next_look = 0.0
 
@@ -57,9 +59,10 @@ class TapKeeper:
         if not self._present():
             return None
         try:
+            kept = self._take_kept()
             self.host.ensure()
-            return self._take_kept() or self.listen()
-        except (HostError, StartError) as error:
+            return kept or self.listen()
+        except (HostError, StartError, OSError) as error:
             LOG.debug("Not listening yet: %s", error)
             return None
 
@@ -75,11 +78,6 @@ class TapKeeper:
         except HostError as error:
             LOG.warning("A restart will refuse guests: %s", error)
         return sock
-
-    @property
-    def stale(self) -> bool:
-        """Whether the device has been made anew since the listener was opened."""
-        return self.sock is not None and self._index != _index_of(self.sock)
 
     def look_now(self) -> None:
         """Look at the host's side at the next occasion."""
@@ -98,22 +96,22 @@ class TapKeeper:
 
     def _use(self, sock: Any) -> None:
         self.sock = sock
-        self._index = socket.if_nametoindex(self._group.metadata_interface)
+        self._confined = self._index()
 
     def _take_kept(self) -> Any:
         fd = self._keeper.take()
         if fd is None:
             return None
         sock = green_socket.socket(fileno=fd)
-        self._use(sock)
         address, port = sock.getsockname()[:2]
         wanted = (self._state.port, 0) if self._group.port == 0 else (self._group.port,)
-        if address == self._group.host_ip and port in wanted and not self.stale:
-            LOG.info("Took over the listener of an earlier run, port %d", port)
-            return sock
-        sock.close()
-        self.sock = None
-        return None
+        if address != self._group.host_ip or port not in wanted:
+            sock.close()
+            return None
+        LOG.info("Took over the listener of an earlier run, port %d", port)
+        confine(sock, self._index())
+        self._use(sock)
+        return sock
 
     def _open(self) -> Any:
         name, address = self._group.metadata_interface, self._group.host_ip
@@ -144,8 +142,9 @@ class TapKeeper:
             return True
         self._next_look = time.monotonic() + LOOK_INTERVAL
         self.in_place = False
+        # Before it has an address: nothing is to come in that finds nobody.
+        index = self._follow()
         done = self.host.ensure()
-        index = socket.if_nametoindex(self._group.metadata_interface)
         if self._prepared != index:
             device.disable_tx_checksum(self._group.metadata_interface)
             before = device.raise_arp_ignore()
@@ -154,9 +153,30 @@ class TapKeeper:
             self._prepared = index
         if done:
             LOG.info("Put in place on %s: %s", self._group.metadata_interface, ", ".join(done))
-        self._index = index
         self.in_place = True
         return True
+
+    def _follow(self) -> int:
+        """Have listener and connections hear the device that is there now; return its number.
+
+        :raises HostError: when the kernel refuses.
+        """
+        name = self._group.metadata_interface
+        try:
+            index = self._index()
+            if self.sock is not None and index != self._confined:
+                confine(self.sock, index)
+                self._confined = index
+                self.made_anew()
+                LOG.info("%s has been made anew; listening on it again", name)
+        except OSError as error:
+            raise HostError(
+                what="listening on the device", device=name, cause=error.strerror
+            ) from error
+        return index
+
+    def _index(self) -> int:
+        return socket.if_nametoindex(self._group.metadata_interface)
 
     def as_flows_need_it(self, update: Update, sock: Any) -> Tap | None:
         """What the flows lead to, or None while there is no such port."""
@@ -169,7 +189,3 @@ class TapKeeper:
             ip=self._group.host_ip,
             guest_ip=self._group.ip,
         )
-
-
-def _index_of(sock: Any) -> int:
-    return int(sock.getsockopt(socket.SOL_SOCKET, SO_BINDTOIFINDEX))

@@ -49,7 +49,7 @@ def read_host(device: str, address: str, *, table: int) -> HostFacts:
                 rp_filter=(_knob("all", "rp_filter"), _knob(device, "rp_filter")),
                 arp_ignore=_knob("all", "arp_ignore"),
                 tx_checksum=_tx_checksum(device) if found else None,
-                listeners=_listeners(names),
+                listeners=_listeners(),
             )
     except (OSError, NetlinkError) as error:
         raise HostError(what="reading the host's network", device=device, cause=error) from error
@@ -92,15 +92,15 @@ def _has_route(ipr: Any, index: int, table: int) -> bool:
     )
 
 
-def _listeners(names: dict[int, str]) -> tuple[Listener, ...]:
-    """Read them by sock_diag(7): unlike /proc/net/tcp it tells the device of SO_BINDTODEVICE."""
+def _listeners() -> tuple[Listener, ...]:
+    """Read them by sock_diag(7)."""
     with DiagSocket() as diag:
         diag.bind()
         return tuple(
             Listener(
                 IPv4Address(message["idiag_src"]),
                 message["idiag_sport"],
-                names.get(message["idiag_if"], "?") if message["idiag_if"] else "",
+                message["idiag_inode"],
             )
             for message in diag.get_sock_stats(family=_INET, states=1 << TCP_LISTEN)
         )

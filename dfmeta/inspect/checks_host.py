@@ -139,7 +139,7 @@ def checksum(host: HostFacts, datapath_type: str, *, wanted: Settings) -> Findin
 
 
 def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
-    """Whether the proxy listens on its address and port, bound to tap-metadata.
+    """Whether it is the proxy that listens on its address and port.
 
     :param running: the daemon runs; without it the listener is kept open for the next one.
     """
@@ -151,16 +151,14 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
         for one in host.listeners
         if one.port == wanted.port and str(one.address) in (wanted.host_ip, "0.0.0.0")  # noqa: S104
     ]
-    ours = [one for one in there if one.device == wanted.tap]
-    if ours and str(ours[0].address) == wanted.host_ip:
+    if any(one.inode == wanted.listener for one in there):
         if running:
             return ok("listener", f"the proxy listens on {where}, on {wanted.tap} alone")
         return ok("listener", f"{where} on {wanted.tap} is kept open for the next dfmeta-agent")
     if there:
         return wrong(
             "listener",
-            f"another program listens on {there[0].address}:{there[0].port}, not bound to "
-            f"{wanted.tap}",
+            f"another program listens on {there[0].address}:{there[0].port}",
             f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or give [df_metadata] port "
             "another number; then start dfmeta-agent",
         )

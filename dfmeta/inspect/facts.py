@@ -27,6 +27,8 @@ class Settings:
     """Address of the proxy's listener."""
     port: int | None
     """TCP port of the listener; None when it is a free one that nobody has remembered."""
+    listener: int
+    """Inode of the socket that the daemon listens on, or has left open; 0 when it is not known."""
     route_table: int
     layout: Layout
     ovsdb: str
@@ -142,8 +144,8 @@ class Listener:
 
     address: IPv4Address
     port: int
-    device: str
-    """The device that it is bound to; empty when to none."""
+    inode: int
+    """What tells it from any other socket (sock_diag(7))."""
 
 
 @dataclass(frozen=True, slots=True)

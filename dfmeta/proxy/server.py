@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import os
 import socket
+import struct
 import time
 from ipaddress import IPv4Address
 from typing import Any
@@ -31,6 +33,17 @@ _select = original("select")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SOCKADDR_SIZE = 16
 
+SO_ATTACH_FILTER = 26
+SO_DETACH_FILTER = 27
+"""asm-generic/socket.h; Python has no names for them."""
+_BPF = struct.Struct("=HBBI")
+_FPROG = struct.Struct("@HP")
+"""struct sock_filter and struct sock_fprog of linux/filter.h."""
+_BPF_LD_ABS, _BPF_JEQ, _BPF_RET = 0x20, 0x15, 0x06
+_SKF_AD_IFINDEX = 0xFFFFF000 + 8
+"""Linux, networking/filter: the number of the device that a packet came in on."""
+_WHOLE = 0xFFFFFFFF
+
 BACKLOG = 4096
 CONNECTIONS_MAX = 1024
 REQUEST_LINE_MAX = 2048
@@ -38,8 +51,6 @@ KEEPALIVE = 15.0
 """Seconds that an idle connection is kept."""
 ACCEPT_PAUSE = 0.1
 """Seconds until accept is tried again when the process has no descriptor left, say."""
-OLD_LISTENER = 1.0
-"""Seconds that the listener of a device that is gone is still accepted from."""
 SOCKET_TIMEOUT = 10.0
 """Seconds that a guest may take for the next piece of a request."""
 
@@ -47,8 +58,8 @@ SOCKET_TIMEOUT = 10.0
 def listen(device: str, address: str, port: int) -> Any:
     """Open the guests' listener on *device* alone.
 
-    SO_BINDTODEVICE (socket(7)) is what makes the peer's address an identity: nothing that comes
-    in on another card reaches it, whatever source it claims.
+    That is what makes the peer's address an identity: nothing that comes in on another card
+    reaches it, whatever source it claims. See :func:`confine` for how.
 
     :param port: 0 for a free one.
     :raises StartError: when the address or the port cannot be had.
@@ -56,8 +67,8 @@ def listen(device: str, address: str, port: int) -> Any:
     sock = green_socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
         sock.bind((address, port))
+        confine(sock, socket.if_nametoindex(device))
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
@@ -68,51 +79,68 @@ def listen(device: str, address: str, port: int) -> Any:
     return sock
 
 
+def confine(sock: Any, index: int) -> None:
+    """Have the kernel drop whatever comes for the listener *sock* on another device.
+
+    A filter of socket(7), SO_ATTACH_FILTER, and not SO_BINDTODEVICE: what a bound listener has
+    in the making is bound for good to the device that was there at the SYN, and when that is
+    made anew the guest's next segment is answered with a reset. A filter is replaced, and what
+    it drops is sent again. Connections inherit it, until they are bound as they are accepted.
+
+    :param index: the device's number; a device that is made anew has another.
+    :raises OSError: when the kernel refuses.
+    """
+    program = b"".join(
+        _BPF.pack(*instruction)
+        for instruction in (
+            (_BPF_LD_ABS, 0, 0, _SKF_AD_IFINDEX),
+            (_BPF_JEQ, 0, 1, index),
+            (_BPF_RET, 0, 0, _WHOLE),
+            (_BPF_RET, 0, 0, 0),
+        )
+    )
+    code = ctypes.create_string_buffer(program, len(program))
+    whole = _FPROG.pack(len(program) // _BPF.size, ctypes.addressof(code))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, whole)
+
+
 class GuestServer:
     """Serves guests until it is told to stop.
 
+    :param device: name of tap-metadata, which answers leave by.
     :param hold_timeout: seconds that a request may wait in all, its first SYN's time included.
     """
 
     def __init__(
-        self, sock: Any, registry: Registry, application: Application, *, hold_timeout: float
+        self,
+        sock: Any,
+        device: str,
+        registry: Registry,
+        application: Application,
+        *,
+        hold_timeout: float,
     ) -> None:
         self.registry = registry
         self.hold_timeout = hold_timeout
         self._sock = sock
         self.port = int(sock.getsockname()[1])
         """TCP port that it listens on."""
+        self.inode = os.fstat(sock.fileno()).st_ino
+        """The listener's inode."""
         self._application = application
         self._pool = eventlet.GreenPool(CONNECTIONS_MAX)
         self._open: dict[Endpoint, set[_GuestProtocol]] = {}
         self._thread: Any = None
-        self._device = ""
+        self._device = device
         self.draining = False
         registry.subscribe(self._endpoint_changed)
 
     def start(self) -> None:
         """Accept connections from now on."""
-        self._thread = self._accept_from(self._sock)
-
-    def move(self, sock: Any, device: str) -> None:
-        """Accept from *sock* from now on: *device* was made anew, and the old listener with it is
-        deaf.
-
-        Connections that are open are bound to the new device, so that they go on when the switch
-        does. What waits in the old listener's queue is still taken from there.
-        """
-        old, self._sock, self._thread = self._thread, sock, self._accept_from(sock)
-        self.port, self._device = int(sock.getsockname()[1]), device
-        for connection in self._connections():
-            connection.rebind(device)
-        if old is not None:
-            eventlet.spawn_after(OLD_LISTENER, old.kill)
-
-    def _accept_from(self, sock: Any) -> Any:
         # Not wsgi.server(): when that ends it cuts connections whose first request is on its way.
         server = wsgi.Server(
-            sock,
-            sock.getsockname(),
+            self._sock,
+            self._sock.getsockname(),
             self._application,
             protocol=self._protocol,
             keepalive=KEEPALIVE,
@@ -121,7 +149,12 @@ class GuestServer:
             url_length_limit=REQUEST_LINE_MAX,
             socket_timeout=SOCKET_TIMEOUT,
         )
-        return eventlet.spawn(self._accept_loop, sock, server)
+        self._thread = eventlet.spawn(self._accept_loop, self._sock, server)
+
+    def rebind(self) -> None:
+        """Go on over the device, which has been made anew, with the connections that are open."""
+        for connection in self._connections():
+            _keep_to(connection.connection, self._device)
 
     def _accept_loop(self, sock: Any, server: Any) -> None:
         try:
@@ -179,8 +212,7 @@ class GuestServer:
             metrics.CLOSED.labels("unknown_peer").inc()
             _close_now(conn_state[1])
             return
-        if self._device:
-            _bind_to_device(conn_state[1], self._device)
+        _keep_to(conn_state[1], self._device)
         waited = self.registry.take_wait(claim.endpoint, port)
         _GuestProtocol(conn_state, server, guest_server=self, claim=claim, waited=waited)
 
@@ -262,10 +294,6 @@ class _GuestProtocol(wsgi.HttpProtocol):  # type: ignore[misc]  # eventlet has n
         self._last()
         abort(self.connection)
 
-    def rebind(self, device: str) -> None:
-        """Go on over *device*."""
-        _bind_to_device(self.connection, device)
-
     def _last(self) -> None:
         self.close_connection = True
 
@@ -283,9 +311,14 @@ def abort(sock: Any) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _bind_to_device(sock: Any, device: str) -> None:
+def _keep_to(sock: Any, device: str) -> None:
+    """Bind a connection to *device*: not even with the rules gone does an answer leave elsewhere.
+
+    The inherited filter is needed no more then; it stays where the device is away for a moment.
+    """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+        sock.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
 def _close_now(sock: Any) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.support import asks_own, put
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest, Sample
+from tests.harness.guest import METADATA_IP, Guest, Sample
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
@@ -263,3 +264,25 @@ def test_a_second_daemon_says_so_and_disturbs_nobody(
     samples = busy.through(start_second)
     assert failures(samples) == Counter()
     assert "another dfmeta-agent already serves br-int" in second.log().splitlines()[-1]
+
+
+def test_a_connection_in_the_making_outlives_the_tap(
+    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
+) -> None:
+    """Answered and not yet established, when the device goes and another comes."""
+    guest = make_guest()
+    put(agent, guest)
+    asks_own(guest)
+    after_its_syn = f"tcp,in_port={guest.ofport},tcp_flags=-syn"
+    host.ofctl("add-flow", "br-int", f"priority=400,{after_its_syn},actions=drop")
+    with guest.namespace.open_socket() as connection:
+        connection.settimeout(10)
+        connection.connect((METADATA_IP, 80))
+        connection.sendall(f"GET {PATH} HTTP/1.0\r\nHost: it\r\n\r\n".encode())
+        host.vsctl("del-port", "br-int", "tap-metadata")
+        wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
+        wait_for(agent.ready, 5, "the daemon to be ready")
+        host.ofctl("--strict", "del-flows", "br-int", f"priority=400,{after_its_syn}")
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.partition(b"\r\n\r\n")[2].decode().startswith(guest.name)

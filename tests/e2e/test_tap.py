@@ -12,6 +12,7 @@ from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_i
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Ids
+from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
@@ -221,4 +222,32 @@ def test_answers_find_their_way_whatever_rp_filter_is(
 ) -> None:
     names = ("all", TAP)
     host.namespace.sysctl(**{f"net.ipv4.conf.{name}.rp_filter": rp_filter for name in names})
+    asks_own(guest)
+
+
+def test_another_card_of_the_host_does_not_lead_to_the_proxy(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    """A neighbour on the host's network knows the proxy's address, and calls itself a key."""
+    asks_own(guest)
+    key = f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
+    with Namespace("lan") as lan:
+        veth(host.namespace, "lan0", lan, "eth0")
+        host.namespace.ip("link set lan0 address 02:00:00:00:00:01", f"route add {key} dev lan0")
+        lan.ip(
+            f"addr add {key}/32 dev eth0",
+            f"route add {METADATA_IP} dev eth0 src {key}",
+            f"neigh replace {METADATA_IP} lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
+        )
+        with (
+            Capture(host.namespace, "lan0") as wire,
+            Capture(host.namespace, TAP) as tap,
+            lan.open_socket() as neighbour,
+        ):
+            neighbour.setblocking(False)
+            neighbour.connect_ex((METADATA_IP, 18080))
+            wait_for(lambda: len(wire.syns()) >= 2, 5, "the SYN to be sent again")
+            assert len(wire.segments()) == len(wire.syns())
+            assert tap.segments() == []
+        host.namespace.ip(f"route del {key} dev lan0")
     asks_own(guest)

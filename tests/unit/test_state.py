@@ -27,7 +27,14 @@ STATES = st.builds(
 IN_ONE_FOLDER = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-GOOD = {"version": VERSION, "port": 7, "holders": {}, "meters": {}, "arp_ignore": None}
+GOOD = {
+    "version": VERSION,
+    "port": 7,
+    "listener": 4711,
+    "holders": {},
+    "meters": {},
+    "arp_ignore": None,
+}
 
 
 def write(folder: Path, text: str) -> StateFile:

@@ -13,7 +13,7 @@ from dfmeta.inspect.facts import Bridge, Foreign, Interface, Listener, Snapshot
 from dfmeta.inspect.finding import Finding, Status, healthy, listed, ok, unknown, wrong
 from dfmeta.inspect.overlap import takes
 from dfmeta.model import PortState
-from tests.unit.inspect.values import HOST, INSTANCE, IP, PORT, SETTINGS
+from tests.unit.inspect.values import HOST, INODE, INSTANCE, IP, PORT, SETTINGS
 
 TAP = Interface(
     "tap-metadata",
@@ -97,11 +97,11 @@ def test_checksums_matter_on_a_userspace_datapath_only() -> None:
     assert status(checks_host.checksum(silent, "netdev", wanted=SETTINGS)) is Status.UNKNOWN
 
 
-def test_the_listener_is_bound_to_the_device() -> None:
-    unbound = replace(HOST, listeners=(Listener(IPv4Address(0), 18080, ""),))
-    finding = checks_host.listener(unbound, SETTINGS, running=True)
-    assert "another program listens on 0.0.0.0:18080, not bound" in finding.text
-    nobody = replace(HOST, listeners=(Listener(IPv4Address(IP), 80, "tap-metadata"),))
+def test_the_listener_is_the_one_that_the_daemon_remembers() -> None:
+    another = replace(HOST, listeners=(Listener(IPv4Address(0), 18080, INODE + 1),))
+    finding = checks_host.listener(another, SETTINGS, running=True)
+    assert "another program listens on 0.0.0.0:18080" in finding.text
+    nobody = replace(HOST, listeners=(Listener(IPv4Address(IP), 80, INODE),))
     assert "wait until" in checks_host.listener(nobody, SETTINGS, running=True).remedy
     assert "start" in checks_host.listener(nobody, SETTINGS, running=False).remedy
     assert "kept open" in checks_host.listener(HOST, SETTINGS, running=False).text

@@ -10,12 +10,14 @@ from dfmeta.inspect.facts import HostFacts, KnownPort, Listener, RuleFact, Setti
 from dfmeta.model import GuestAddress, PortState
 
 IP = "169.254.169.254"
+INODE = 4711
 SETTINGS = Settings(
     bridge="br-int",
     tap="tap-metadata",
     ip=IP,
     host_ip=IP,
     port=18080,
+    listener=INODE,
     route_table=2,
     layout=Layout(),
     ovsdb="unix:/run/db.sock",
@@ -42,5 +44,5 @@ HOST = HostFacts(
     route=True,
     arp_ignore=1,
     tx_checksum=False,
-    listeners=(Listener(IPv4Address(IP), 18080, "tap-metadata"),),
+    listeners=(Listener(IPv4Address(IP), 18080, INODE),),
 )
