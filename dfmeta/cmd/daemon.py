@@ -171,7 +171,7 @@ class Daemon:
         # Whose a port is decides which addresses may be kept; nobody waits long for who is slow.
         self._await_identities()
         self._rest_strangers()
-        sock = sock or self.tap.listen()
+        sock = self.tap.listen()
         self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
         self.switch.connect(
             self.conf.df_metadata.openflow_connection, self.conf.df_metadata.ovsdb_connection

@@ -61,16 +61,20 @@ class TapKeeper:
         try:
             kept = self._take_kept()
             self.host.ensure()
-            return kept or self.listen()
+            return kept or self._listen_anew()
         except (HostError, StartError, OSError) as error:
             LOG.debug("Not listening yet: %s", error)
             return None
 
     def listen(self) -> Any:
-        """Open the listener and have it kept; port 0 takes the remembered one, or a free one.
+        """Take the listener that was kept, or open one; the device is there.
 
         :raises StartError: when it cannot be had.
         """
+        return self.sock or self._take_kept() or self._listen_anew()
+
+    def _listen_anew(self) -> Any:
+        """Open the listener and have it kept; port 0 takes the remembered one, or a free one."""
         sock = self._open()
         self._use(sock)
         try:
