@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import eventlet
 from eventlet.hubs import trampoline
 from eventlet.patcher import original
+from ovs.db.data import Atom
 from ovs.db.idl import Idl
+from ovs.db.types import UuidType
 from ovs.poller import POLLIN, Poller
 from ovsdbapp.backend.ovs_idl import idlutils, transaction
 from ovsdbapp.schema.open_vswitch import impl_idl
@@ -82,6 +84,23 @@ class Update:
     tap: TapPort | None = None
     changed: tuple[Port, ...] = ()
     gone: tuple[str, ...] = ()
+
+
+class _Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
+    """An IDL that notes which rows have changed."""
+
+    def __init__(self, remote: str, helper: Any) -> None:
+        self.notices: list[Any] = []
+        super().__init__(remote, helper)
+
+    def notify(self, event: str, row: Any, updates: Any = None) -> None:
+        """Note *row*; called when all that came with it is in place."""
+        self.notices.append(row)
+
+    def take(self) -> list[Any]:
+        """Give back what was noted since the last time."""
+        taken, self.notices = self.notices, []
+        return taken
 
 
 class _Handle:
@@ -158,6 +177,14 @@ class OvsdbWatcher:
         self._stopping = False
         self._thread = _threading.Thread(target=self._run, name="ovsdb", daemon=True)
         self._known: dict[str, Port] = {}
+        self._interfaces: dict[Any, tuple[Any, ...]] = {}
+        """Row of a port of the bridge → rows of its interfaces."""
+        self._owners: dict[Any, Any] = {}
+        """Row of an interface → row of its port."""
+        self._tap: TapPort | None = None
+        self._tap_row: Any = None
+        self._session = -1
+        """The session that the bridge was last read whole in."""
         self._last: Update | None = None
         self._seqno = 0
 
@@ -233,9 +260,9 @@ class OvsdbWatcher:
         helper = idlutils.get_schema_helper(self.remote, "Open_vSwitch")
         for table, columns in COLUMNS.items():
             helper.register_columns(table, list(columns))
-        idl = Idl(self.remote, helper)
+        idl = _Noticing(self.remote, helper)
         api = _Api(_Handle(idl))
-        self._seqno = idl.change_seqno
+        self._seqno, self._session = idl.change_seqno, -1
         try:
             while not self._stopping:
                 self._turn(idl, api)
@@ -252,7 +279,7 @@ class OvsdbWatcher:
         # Against what was last read, not against before this run: a transaction runs the IDL too.
         if idl.change_seqno != self._seqno and idl.has_ever_connected():
             self._seqno = idl.change_seqno
-            self._tell(self._read(idl))
+            self._tell(self._read(idl, self._changes(idl)))
         elif idl._session.is_connected() is False and self._last and self._last.connected:
             self._tell(Update(connected=False))
         if self._jobs and idl.has_ever_connected():
@@ -284,29 +311,89 @@ class OvsdbWatcher:
         self._updates.append(update)
         _poke(self._to_hub[1])
 
-    def _read(self, idl: Any) -> Update:
+    def _changes(self, idl: Any) -> list[Any] | None:
+        """Rows that have changed; None when it may be any, after a reconnect: the IDL does not
+        tell of what went meanwhile."""
+        notices, session = idl.take(), idl._session.get_seqno()
+        if session != self._session:
+            self._session = session
+            return None
+        return list(notices)
+
+    def _read(self, idl: Any, changes: Iterable[Any] | None = None) -> Update:
+        """Read what the *changes* touch, or everything without them.
+
+        What a change costs does not depend on how many ports there are.
+        """
         rows = list(idl.tables["Bridge"].rows.values())
         bridge = next((row for row in rows if row.name == self.bridge), None)
-        ports: dict[str, Port] = {}
-        tap: TapPort | None = None
-        for port in bridge.ports if bridge is not None else ():
-            for interface in port.interfaces:
-                if interface.name == self.tap:
-                    tap = _read_tap(port, interface)
-                    continue
-                found = vif(_interface_row(port, interface))
-                if found is not None:
-                    ports[found.row] = found
-        changed = tuple(p for row, p in ports.items() if self._known.get(row) != p)
-        gone = tuple(self._known.keys() - ports.keys())
-        self._known = ports
+        members = self._members(bridge, changes)
+        touched: dict[Any, None] = {}  # a set that keeps its order
+        for row in changes or ():
+            if row._table.name == "Interface":
+                touched[self._owners.get(row.uuid)] = None
+            elif row._table.name == "Port":
+                touched[row.uuid] = None
+        if members is not None:
+            touched |= dict.fromkeys(self._interfaces.keys() ^ members)
+        if members is not None and changes is None:
+            touched = dict.fromkeys((*self._interfaces, *members))
+        changed: list[Port] = []
+        gone: list[str] = []
+        for uuid in touched:
+            there = _has_port(bridge, uuid) if members is None else uuid in members
+            if there or uuid in self._interfaces:
+                port = idl.tables["Port"].rows.get(uuid) if there else None
+                self._read_port(uuid, port, changed, gone)
         return Update(
             connected=True,
             bridge=_read_bridge(bridge) if bridge is not None else None,
-            tap=tap,
-            changed=changed,
-            gone=gone,
+            tap=self._tap,
+            changed=tuple(changed),
+            gone=tuple(gone),
         )
+
+    def _members(self, bridge: Any, changes: Iterable[Any] | None) -> Collection[Any] | None:
+        """The bridge's ports, if the *changes* do not tell which of them came and went."""
+        if changes is not None and bridge is not None:
+            ports = {row.uuid for row in changes if row._table.name == "Port"}
+            came = sum(_has_port(bridge, uuid) for uuid in ports - self._interfaces.keys())
+            went = sum(not _has_port(bridge, uuid) for uuid in ports & self._interfaces.keys())
+            if len(self._interfaces) + came - went == len(_listed(bridge)):
+                return None
+        return dict.fromkeys(port.uuid for port in bridge.ports).keys() if bridge else ()
+
+    def _read_port(self, uuid: Any, port: Any, changed: list[Port], gone: list[str]) -> None:
+        """Note how the guests behind a row of Port have *changed*, and which are *gone*.
+
+        :param port: the row; None when the bridge does not have it any more.
+        """
+        if uuid == self._tap_row:
+            self._tap = self._tap_row = None
+        there = port.interfaces if port is not None else ()
+        before = self._interfaces.pop(uuid, ())
+        if port is not None:
+            self._interfaces[uuid] = tuple(interface.uuid for interface in there)
+        served = set()
+        for interface in there:
+            self._owners[interface.uuid] = uuid
+            if interface.name == self.tap:
+                self._tap, self._tap_row = _read_tap(port, interface), uuid
+                continue
+            found = vif(_interface_row(port, interface))
+            if found is not None:
+                served.add(interface.uuid)
+                if self._known.get(found.row) != found:
+                    self._known[found.row] = found
+                    changed.append(found)
+        for interface in {*before, *self._interfaces.get(uuid, ())} - served:
+            # Unless another port has it now.
+            if self._owners.get(interface) != uuid:
+                continue
+            if interface not in self._interfaces.get(uuid, ()):
+                del self._owners[interface]
+            if self._known.pop(str(interface), None) is not None:
+                gone.append(str(interface))
 
     def _build_tap(self, api: Any, txn: Any) -> None:
         interface_ids = {"skip_cleanup": "true", OWNER_KEY: OWNER_VALUE}
@@ -322,6 +409,15 @@ class OvsdbWatcher:
                 ("external_ids", interface_ids),
             )
         )
+
+
+def _listed(bridge: Any) -> Any:
+    """The bridge's ports as the IDL keeps them: ``Row.ports`` would look up each of them."""
+    return bridge._data["ports"].values
+
+
+def _has_port(bridge: Any, uuid: Any) -> bool:
+    return Atom(UuidType, uuid) in _listed(bridge)
 
 
 def _read_bridge(row: Any) -> Bridge:

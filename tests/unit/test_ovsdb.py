@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ovs.db.data import Atom
+from ovs.db.types import UuidType
 
 from dfmeta.model import PortState
 from dfmeta.ports import ovsdb
@@ -24,12 +26,14 @@ def interface(name: str, **columns: Any) -> Any:
         "external_ids": {"iface-id": name, "attached-mac": GUEST_MAC, "vm-uuid": INSTANCE},
         "mac_in_use": [GUEST_MAC],
     }
-    return SimpleNamespace(**base | columns)
+    return SimpleNamespace(**base | columns, _table=SimpleNamespace(name="Interface"))
 
 
 def port_row(*interfaces: Any, **columns: Any) -> Any:
     base = {"tag": [], "vlan_mode": [], "cvlans": [], "interfaces": list(interfaces)}
-    return SimpleNamespace(**base | columns)
+    row = SimpleNamespace(**base | columns, _table=SimpleNamespace(name="Port"))
+    row.uuid = "port-of-" + ",".join(one.name for one in row.interfaces)
+    return row
 
 
 def tap_row(**columns: Any) -> Any:
@@ -47,14 +51,28 @@ def tap_port(**columns: Any) -> Any:
     return port_row(**base | columns)
 
 
+class BridgeRow(SimpleNamespace):
+    """A row of Bridge that knows its ports by their ids as well, as the IDL's does."""
+
+    _table = SimpleNamespace(name="Bridge")
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        ids = {Atom(UuidType, port.uuid): None for port in self.ports}
+        return {"ports": SimpleNamespace(values=ids)}
+
+
 def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
     base = {"name": name, "ports": list(ports), "datapath_id": ["0000aabbccddeeff"]}
-    return SimpleNamespace(**base | {"controller": []} | columns)
+    return BridgeRow(**base | {"controller": []} | columns)
 
 
 def idl(*bridges: Any) -> Any:
-    rows = dict(enumerate(bridges))
-    return SimpleNamespace(tables={"Bridge": SimpleNamespace(rows=rows)})
+    ports = {port.uuid: port for bridge in bridges for port in bridge.ports}
+    tables = {"Bridge": dict(enumerate(bridges)), "Port": ports}
+    return SimpleNamespace(
+        tables={name: SimpleNamespace(rows=rows) for name, rows in tables.items()}
+    )
 
 
 @pytest.fixture
@@ -128,6 +146,97 @@ def test_only_what_has_changed_is_told(watcher: OvsdbWatcher) -> None:
     update = watcher._read(idl(bridge_row(other)))
     assert [port.ofport for port in update.changed] == [7]
     assert update.gone == ("uuid-of-tap1",)
+
+
+class Counting:
+    """Rows of Port that count how often one is asked for."""
+
+    def __init__(self, rows: dict[str, Any]) -> None:
+        self.rows, self.asked = rows, 0
+
+    def get(self, uuid: str) -> Any:
+        self.asked += 1
+        return self.rows.get(uuid)
+
+
+@pytest.mark.parametrize("others", [3, 300])
+def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher, others: int) -> None:
+    ports = [port_row(interface(f"tap{n}", ofport=[n])) for n in range(1, others)]
+    bridge = bridge_row(*ports, tap_port(interfaces=[tap_row()]))
+    database = idl(bridge)
+    assert len(watcher._read(database).changed) == others - 1
+    counting = database.tables["Port"].rows = Counting(database.tables["Port"].rows)
+
+    changed = ports[1].interfaces[0]
+    changed.ofport = [999]
+    update = watcher._read(database, [changed])
+    assert [(port.name, port.ofport) for port in update.changed] == [("tap2", 999)]
+    ports[0].tag = [4095]
+    update = watcher._read(database, [ports[0]])
+    assert [(port.name, port.dead) for port in update.changed] == [("tap1", True)]
+    bridge.controller = ["one"]
+    update = watcher._read(database, [bridge])
+    assert (update.changed, update.gone, update.bridge) == ((), (), Bridge(0xAABBCCDDEEFF, 1))
+    assert update.tap is not None
+    bridge.ports = bridge.ports[1:]
+    update = watcher._read(database, [bridge, ports[0], ports[0].interfaces[0]])
+    assert (update.changed, update.gone) == ((), ("uuid-of-tap1",))
+    ports[1].interfaces[0].external_ids = {}
+    assert watcher._read(database, [changed]).gone == ("uuid-of-tap2",)
+    assert counting.asked == 3
+    stranger = port_row(interface("elsewhere"))
+    assert watcher._read(database, [stranger, stranger.interfaces[0]]).changed == ()
+    assert counting.asked == 3
+
+
+def test_the_tap_comes_goes_and_moves(watcher: OvsdbWatcher) -> None:
+    bridge = bridge_row(port_row(interface("tap1")))
+    assert watcher._read(idl(bridge)).tap is None
+    tap = tap_port(interfaces=[tap_row()])
+    bridge.ports.append(tap)
+    assert watcher._read(idl(bridge), [bridge, tap]).tap is not None
+    tap.interfaces[0].ofport = [12]
+    update = watcher._read(idl(bridge), tap.interfaces)
+    assert update.tap is not None
+    assert update.tap.ofport == 12
+    bridge.ports.remove(tap)
+    assert watcher._read(idl(bridge), [bridge, tap]).tap is None
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_an_interface_that_changes_its_port_stays_a_guest(
+    watcher: OvsdbWatcher, order: slice
+) -> None:
+    mine, bond = interface("tap1"), interface("other", external_ids={})
+    first, second = port_row(mine, bond), port_row(interface("third", external_ids={}))
+    bridge = bridge_row(first, second)
+    watcher._read(idl(bridge))
+    first.interfaces, second.interfaces = [bond], [*second.interfaces, mine]
+    update = watcher._read(idl(bridge), [first, second][order])
+    kept = watcher._known.keys()
+    assert kept == {"uuid-of-tap1"}
+    assert not update.gone or [port.name for port in update.changed] == ["tap1"]
+
+
+class Session:
+    """The IDL's session, and its notices."""
+
+    def __init__(self) -> None:
+        self.number, self.notices = 1, list[Any]()
+        self._session = SimpleNamespace(get_seqno=lambda: self.number)
+
+    def take(self) -> list[Any]:
+        return self.notices
+
+
+def test_after_a_reconnect_everything_is_read(watcher: OvsdbWatcher) -> None:
+    """What went while OVSDB was away is in no notice."""
+    session = Session()
+    assert watcher._changes(session) is None
+    assert watcher._changes(session) == []
+    session.number, session.notices = 2, ["a row"]
+    assert watcher._changes(session) is None
+    assert watcher._changes(session) == ["a row"]
 
 
 def test_without_the_bridge_all_its_ports_are_gone(watcher: OvsdbWatcher) -> None:
