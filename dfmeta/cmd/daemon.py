@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -128,6 +129,7 @@ class Daemon:
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
+        self._allow_descriptors()
         self._start_admin()
         LOG.info("dfmeta-agent %s starts", version("dfmeta"))
         try:
@@ -137,6 +139,12 @@ class Daemon:
         finally:
             self._stop()
         return 0
+
+    @staticmethod
+    def _allow_descriptors() -> None:
+        # A connection is a descriptor, and the usual soft limit is 1,024 (getrlimit(2)).
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     def _start_admin(self) -> None:
         self.health.watch("ovsdb", lambda: self._update.connected)

@@ -45,7 +45,9 @@ _SKF_AD_IFINDEX = 0xFFFFF000 + 8
 _WHOLE = 0xFFFFFFFF
 
 BACKLOG = 4096
-CONNECTIONS_MAX = 1024
+CONNECTIONS_MAX = 4096
+CONNECTIONS_PER_GUEST = 64
+"""One endpoint has no more at a time, so that it takes nobody else's; cloud-init uses one."""
 REQUEST_LINE_MAX = 2048
 KEEPALIVE = 15.0
 """Seconds that an idle connection is kept."""
@@ -212,6 +214,10 @@ class GuestServer:
             metrics.CLOSED.labels("unknown_peer").inc()
             _close_now(conn_state[1])
             return
+        if len(self._open.get(claim.endpoint, ())) >= CONNECTIONS_PER_GUEST:
+            metrics.CLOSED.labels("too_many").inc()
+            abort(conn_state[1])
+            return
         _keep_to(conn_state[1], self._device)
         waited = self.registry.take_wait(claim.endpoint, port)
         _GuestProtocol(conn_state, server, guest_server=self, claim=claim, waited=waited)
@@ -280,8 +286,10 @@ class _GuestProtocol(wsgi.HttpProtocol):  # type: ignore[misc]  # eventlet has n
         """Whether it is kept alive and nothing of a further request has come."""
         if self.busy or not self.asked:
             return False
-        ready, _writable, _exceptional = _select.select([self.connection.fileno()], [], [], 0)
-        return not ready
+        # Not select(2), which knows no descriptor above 1,023.
+        poll = _select.poll()
+        poll.register(self.connection.fileno(), _select.POLLIN)
+        return not poll.poll(0)
 
     def cut(self) -> None:
         """Close the connection; whoever reads from or writes to it wakes up."""
