@@ -41,7 +41,10 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         listener.listen()
 
         def answer() -> None:
-            with listener, listener.accept()[0] as connection:
+            # Closed before it answers: whoever asks again is refused.
+            with listener:
+                connection = listener.accept()[0]
+            with connection:
                 connection.recv(65536)
                 for piece in pieces:
                     connection.sendall(piece)
