@@ -145,7 +145,16 @@ class TapKeeper:
         if self.in_place and time.monotonic() < self._next_look:
             return True
         self._next_look = time.monotonic() + LOOK_INTERVAL
-        self.in_place = False
+        try:
+            self._put_in_place()
+        except HostError:
+            self.in_place = False
+            raise
+        # Not before, and not away for the time of a look: others wait for it to be so.
+        self.in_place = True
+        return True
+
+    def _put_in_place(self) -> None:
         # Before it has an address: nothing is to come in that finds nobody.
         index = self._follow()
         done = self.host.ensure()
@@ -157,8 +166,6 @@ class TapKeeper:
             self._prepared = index
         if done:
             LOG.info("Put in place on %s: %s", self._group.metadata_interface, ", ".join(done))
-        self.in_place = True
-        return True
 
     def _follow(self) -> int:
         """Have listener and connections hear the device that is there now; return its number.
