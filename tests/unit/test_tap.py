@@ -1,0 +1,78 @@
+"""tap-metadata's host side should be looked at without being taken away meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmeta.cmd.tap import TapKeeper
+from dfmeta.exceptions import HostError
+from dfmeta.host import device
+from dfmeta.ports.ovsdb import Bridge, TapPort, Update
+from dfmeta.state import State
+
+BRIDGE = Bridge(1, controllers=0)
+THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", ours=True, marked=True))
+NO_NUMBER = Update(True, BRIDGE, TapPort(None, "", ours=True, marked=True))
+GROUP = SimpleNamespace(metadata_interface="lo", host_ip="169.254.169.254", route_table=2, port=0)
+
+
+class Host:
+    """The kernel's side; each look at it is told, and may fail."""
+
+    def __init__(self, looked: Callable[[], None]) -> None:
+        self.looked = looked
+        self.refuses = False
+
+    def ensure(self) -> list[str]:
+        self.looked()
+        if self.refuses:
+            raise HostError(what="address", device="lo", cause="no")
+        return []
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
+    monkeypatch.setattr(device, "disable_tx_checksum", lambda _name: None)
+    monkeypatch.setattr(device, "raise_arp_ignore", lambda: 0)
+    made: Any = TapKeeper(GROUP, State(), SimpleNamespace())
+    made.seen = []
+    made.host = Host(lambda: made.seen.append(made.in_place))
+    return made  # type: ignore[no-any-return]
+
+
+def look(keeper: Any, update: Update = THERE) -> bool:
+    keeper.look_now()
+    return bool(keeper.look_after(SimpleNamespace(ensure_tap=lambda: None), update))
+
+
+def test_it_is_in_place_from_the_first_look_on_and_during_those_that_follow(keeper: Any) -> None:
+    assert [look(keeper) for _ in range(3)] == [True, True, True]
+    assert keeper.seen == [False, True, True]
+
+
+def test_a_look_that_fails_takes_it_away_until_one_succeeds(keeper: Any) -> None:
+    look(keeper)
+    keeper.host.refuses = True
+    with pytest.raises(HostError):
+        look(keeper)
+    assert not keeper.in_place
+    keeper.host.refuses = False
+    assert look(keeper)
+    assert keeper.in_place
+
+
+@pytest.mark.parametrize("update", [NO_NUMBER, Update(True, BRIDGE, None)])
+def test_it_is_not_in_place_without_a_port(keeper: Any, update: Update) -> None:
+    look(keeper)
+    assert not look(keeper, update)
+    assert not keeper.in_place
+    assert look(keeper)
+
+
+def test_what_was_in_place_stays_so_while_ovsdb_is_away(keeper: Any) -> None:
+    look(keeper)
+    assert look(keeper, Update(connected=False))
