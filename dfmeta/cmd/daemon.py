@@ -45,8 +45,11 @@ POLL = 0.05
 TICK = 0.1
 FIRST_ROUND = 0.5
 """Seconds that the start waits for the identity sources at most."""
-SAVE = 1.0
-"""Seconds between two savings of the state at least."""
+SAVE = 0.1
+"""Seconds between two savings of the state at least: a daemon that is killed adopts no address
+of a port that it had not yet saved."""
+SAVE_SHARE = 0.05
+"""How much of the time may go into saving, where there are many ports."""
 CLI = (
     cfg.BoolOpt(
         "cleanup",
@@ -113,7 +116,8 @@ class Daemon:
             group.metadata_interface,
             deliver=self._updated,
         )
-        self._saved = (-1, 0.0)
+        self._saved = -1
+        self._next_save = 0.0
         self._update = Update(connected=False)
         self._application: Application | None = None
         self.server: GuestServer | None = None
@@ -283,17 +287,19 @@ class Daemon:
         }
 
     def _save(self, *, now: bool = False) -> None:
-        version, since = self._saved
-        if self.server is None or (
-            not now and (version == self.registry.version or time.monotonic() - since < SAVE)
-        ):
+        if self.server is None:
             return
-        self._saved = (self.registry.version, time.monotonic())
+        begun = time.monotonic()
+        if not now and (self._saved == self.registry.version or begun < self._next_save):
+            return
+        self._saved = self.registry.version
         self._state.port = self.server.port
         self._state.listener = self.server.inode
         self._state.holders = self._holders()
         self._state.meters = self.switch.meters.ids
         self._state_file.save(self._state)
+        ended = time.monotonic()
+        self._next_save = ended + max(SAVE, (ended - begun) / SAVE_SHARE)
 
     # Waiting at start
 
