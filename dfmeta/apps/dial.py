@@ -34,13 +34,6 @@ class _BridgeSocket:
         return getattr(self._sock, name)
 
 
-def management_socket(ovsdb_connection: str, bridge: str) -> Path:
-    """Path of *bridge*'s management socket, beside OVSDB's own (ovs-vswitchd(8))."""
-    kind, _, path = ovsdb_connection.partition(":")
-    folder = Path(path).parent if kind == "unix" else Path("/var/run/openvswitch")
-    return folder / f"{bridge}.mgmt"
-
-
 def dial(path: Path) -> None:
     """Keep a connection to *path* for ever; run it in a thread of its own.
 

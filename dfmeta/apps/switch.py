@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import eventlet
 from os_ken.base.app_manager import AppManager
 
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
-from dfmeta.apps.dial import dial, listen, management_socket
+from dfmeta.apps.dial import dial, listen
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.metadata import Handshake, MetadataApp
 from dfmeta.apps.meters import Meters
 from dfmeta.apps.steward import Steward
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
+from dfmeta.inspect.vswitchd import management_socket
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
 
@@ -74,6 +74,5 @@ class Switch:
             host, _, port = where.rpartition(":")
             eventlet.spawn(listen, host.strip("[]"), int(port))
         else:
-            socket = management_socket(ovsdb_connection, self._bridge)
-            eventlet.spawn(dial, Path(where) if kind == "unix" else socket)
+            eventlet.spawn(dial, management_socket(connection, ovsdb_connection, self._bridge))
         eventlet.spawn(self.controller.watch)

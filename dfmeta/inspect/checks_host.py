@@ -149,7 +149,7 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
     there = [
         one
         for one in host.listeners
-        if one.port == wanted.port and str(one.address) in (wanted.host_ip, "0.0.0.0")  # noqa: S104
+        if one.port == wanted.port and str(one.address) in (wanted.host_ip, "0.0.0.0")  # noqa: S104  # compared, not bound
     ]
     if any(one.inode == wanted.listener for one in there):
         if running:

@@ -14,20 +14,8 @@ import pytest
 from os_ken.base import app_manager  # noqa: F401
 
 from dfmeta.apps import dial as dial_module
-from dfmeta.apps.dial import dial, listen, management_socket
+from dfmeta.apps.dial import dial, listen
 from tests.unit.support import let_hub_run, until
-
-
-@pytest.mark.parametrize(
-    ("ovsdb", "path"),
-    [
-        ("unix:/var/run/openvswitch/db.sock", "/var/run/openvswitch/br-int.mgmt"),
-        ("unix:/srv/ovs/other.sock", "/srv/ovs/br-int.mgmt"),
-        ("tcp:127.0.0.1:6640", "/var/run/openvswitch/br-int.mgmt"),
-    ],
-)
-def test_the_management_socket_is_beside_ovsdbs(ovsdb: str, path: str) -> None:
-    assert management_socket(ovsdb, "br-int") == Path(path)
 
 
 def test_a_bridge_that_is_away_is_dialled_until_it_is_there_and_again_after(

@@ -114,6 +114,18 @@ def test_targets_over_tcp_and_of_other_kinds() -> None:
         call("ssl:127.0.0.1:6640", "m", [])
 
 
+@pytest.mark.parametrize(
+    ("ovsdb", "path"),
+    [
+        ("unix:/var/run/openvswitch/db.sock", "/var/run/openvswitch/br-int.mgmt"),
+        ("unix:/srv/ovs/other.sock", "/srv/ovs/br-int.mgmt"),
+        ("tcp:127.0.0.1:6640", "/var/run/openvswitch/br-int.mgmt"),
+    ],
+)
+def test_the_management_socket_is_beside_ovsdbs(ovsdb: str, path: str) -> None:
+    assert management_socket("auto", ovsdb, "br-int") == Path(path)
+
+
 def test_where_open_vswitch_has_its_sockets(tmp_path: Path) -> None:
     assert run_folder("unix:/a/db.sock") == Path("/a")
     assert run_folder("tcp:127.0.0.1:6640") == Path("/var/run/openvswitch")
