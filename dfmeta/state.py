@@ -52,7 +52,9 @@ class State:
     holders: dict[int, Holder] = field(default_factory=dict)
     """Ofport → who was there when its flows were put in."""
     meters: dict[int, int] = field(default_factory=dict)
-    """Ofport → meter id."""
+    """Ofport → id of the meter of its first SYNs."""
+    syn_meters: dict[int, int] = field(default_factory=dict)
+    """Ofport → id of the meter of all its SYNs."""
     arp_ignore: int | None = None
     """What the host's arp_ignore was before dfmeta raised it."""
 
@@ -120,6 +122,8 @@ def read_state(folder: Path) -> State:
             for ofport, one in raw["holders"].items()
         },
         meters={int(k): int(v) for k, v in raw["meters"].items()},
+        # A state of before there were such meters has none.
+        syn_meters={int(k): int(v) for k, v in raw.get("syn_meters", {}).items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
     )
 

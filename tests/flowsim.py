@@ -28,7 +28,7 @@ _BUNDLE_FAILED = (ofp.OFPET_EXPERIMENTER, 2313, _ONF)
 _METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
 _METER_DELETED = 4
 """OpenFlow 1.4's reason for a flow that went with its meter; Open vSwitch gives it on 1.3 too."""
-_READ_ONLY = {"in_port", "eth_type", "ip_proto", "tcp_flags"}
+_READ_ONLY = {"in_port", "eth_type", "ip_proto", "ip_frag", "tcp_flags"}
 _ORDER = (parser.OFPInstructionMeter, parser.OFPInstructionActions, parser.OFPInstructionGotoTable)
 Match = dict[str, tuple[int, int]]
 
@@ -328,22 +328,24 @@ def _plain(value: int | str) -> int:
 
 
 def _name(name: str) -> str:
-    name = "in_port" if name == "in_port_nxm" else name
+    name = name.removesuffix("_nxm")
     _require(name in FIELDS, f"field {name}")
     return name
 
 
 def _match(match: Any) -> Match:
     read: Match = {}
-    for name, value in match.items():
-        full = (1 << FIELDS[_name(name)][0]) - 1
+    known: dict[str, int] = {}
+    for given, value in match.items():
+        name = _name(given)
+        full = (1 << FIELDS[name][0]) - 1
+        # As they come: what is needed has to come before what needs it.
+        _require(FIELDS[name][1].items() <= known.items(), f"{name} without {FIELDS[name][1]}")
         pair = value if isinstance(value, tuple) else (value, full)
         read[name] = _plain(pair[0]), _plain(pair[1])
         _require(not read[name][0] & ~read[name][1], f"{name}: a value outside of its mask")
         _require(read[name][1] == full or name not in TCP, f"{name} with a mask")
-    known = {name: value for name, (value, _mask) in read.items()}
-    for name in read:
-        _require(FIELDS[name][1].items() <= known.items(), f"{name} without {FIELDS[name][1]}")
+        known[name] = read[name][0]
     return read
 
 

@@ -1,5 +1,6 @@
-"""Meters that keep one guest's first SYNs from drowning the controller.
+"""Meters that keep one guest's SYNs from drowning the controller, and the proxy.
 
+Each port has two: one for its first SYNs, which go to the controller, and one for all of its SYNs.
 Meter ids are shared with everybody who uses the bridge (Neutron's QoS draws them at random), so
 those on the switch are read first, and an id that turns out to be taken is drawn anew.
 """
@@ -7,7 +8,7 @@ those on the switch are read first, and an id that turns out to be taken is draw
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import eventlet
@@ -15,39 +16,52 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, SwitchError
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint
 
 LOG = logging.getLogger(__name__)
 
-SYN_RATE = 50
-"""First SYNs a second that one port may send to the controller. An address needs one."""
-FIRST_ID = 0x10000
-"""Ours are drawn from here up: 65,536 and the ofport, when that one is free."""
+RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
+"""Packets a second, and at once, that the flow of one port and that purpose lets through. An
+address needs one first SYN; cloud-init opens some thirty connections. Connections are remembered
+by a host's conntrack for two minutes: at 1,000 a second one guest has less than half of the
+262,144 that Linux allows by default."""
+FIRST_IDS: Mapping[Purpose, int] = {Purpose.SYN: 0x10000, Purpose.GUEST_SYN: 0x20000}
+"""Ours are drawn from here up: that plus the ofport, when it is free."""
 LAST_ID = 0x3FFFF
 """Open vSwitch's userspace datapath has 262,144 of them."""
 
+Use = tuple[Endpoint, Purpose]
+"""What a meter is for: the flow of that purpose of that endpoint."""
+Memory = Mapping[Purpose, Mapping[int, int]]
+"""Purpose → ofport → meter id."""
+
 
 class Meters:
-    """Which meter stands for which endpoint.
+    """Which meter stands for which flow.
 
-    :param remembered: ofport → meter id of an earlier run, whose meters are still on the switch.
+    :param remembered: those of an earlier run, which are still on the switch.
     """
 
-    def __init__(self, remembered: dict[int, int] | None = None) -> None:
-        self._remembered = dict(remembered or {})
-        self._ids: dict[Endpoint, int] = {}
+    def __init__(self, remembered: Memory | None = None) -> None:
+        self._remembered: dict[Use, int] = {
+            (Endpoint(ofport), purpose): number
+            for purpose, numbers in (remembered or {}).items()
+            for ofport, number in numbers.items()
+        }
+        self._ids: dict[Use, int] = {}
         self._foreign: set[int] = set()
-        self._without: set[Endpoint] = set()
+        self._without: set[Use] = set()
         self._usable = True
         self.on_redraw: Callable[[Endpoint], object] = lambda _endpoint: None
         """Called when an endpoint needs its flows again because its meter has another id."""
 
-    @property
-    def ids(self) -> dict[int, int]:
+    def ids(self, purpose: Purpose) -> dict[int, int]:
         """Ofport → meter id, to be remembered for the next run."""
-        return self._remembered | {endpoint.ofport: n for endpoint, n in self._ids.items()}
+        known = self._remembered | self._ids
+        return {endpoint.ofport: n for (endpoint, use), n in known.items() if use is purpose}
 
-    def learn(self, channel: Channel, used: dict[Endpoint, int]) -> None:
+    def learn(self, channel: Channel, used: Mapping[Use, int]) -> None:
         """Read the switch's meters; ours that are gone are made again when asked for.
 
         :param used: those that flows of ours on the switch use, which a process without a memory
@@ -64,15 +78,15 @@ class Meters:
             return
         self._usable = True
         rates = {entry.meter_id: _rate(entry) for entry in entries}
-        remembered = {Endpoint(ofport): number for ofport, number in self._remembered.items()}
-        candidates = used | remembered | self._ids
+        candidates = {**used, **self._remembered, **self._ids}
         # A meter that was made while the dump was under way may be missing from it.
-        made = {e: n for e, n in self._ids.items() if before.get(e) != n}
-        self._ids = {e: n for e, n in candidates.items() if rates.get(n) == SYN_RATE} | made
+        made = {use: n for use, n in self._ids.items() if before.get(use) != n}
+        self._ids = {u: n for u, n in candidates.items() if rates.get(n) == RATES.get(u[1], 0)}
+        self._ids |= made
         self._remembered = {}
         self._foreign = set(rates) - set(self._ids.values())
 
-    def left_over(self, channel: Channel, used: dict[Endpoint, int]) -> list[int]:
+    def left_over(self, channel: Channel, used: Mapping[Use, int]) -> list[int]:
         """Ids of the meters on the switch that are ours: remembered, or *used* by our flows.
 
         :raises DfmetaError: when the switch does not answer.
@@ -83,59 +97,63 @@ class Meters:
 
     def forget(self) -> None:
         """The connection is gone; what is on the switch is read again on the next."""
-        self._remembered, self._ids = self.ids, {}
+        self._remembered, self._ids = self._remembered | self._ids, {}
         self._without.clear()
 
-    def of(self, channel: Channel, endpoint: Endpoint) -> int | None:
-        """Meter of *endpoint*, made if there is none; None on a switch without meters."""
-        if not self._usable or endpoint in self._without:
+    def of(self, channel: Channel, endpoint: Endpoint, purpose: Purpose) -> int | None:
+        """Meter of that flow, made if there is none; None on a switch without meters."""
+        use = endpoint, purpose
+        if not self._usable or use in self._without:
             return None
-        if endpoint not in self._ids:
-            number = self._draw(endpoint)
-            self._ids[endpoint] = number
+        if use not in self._ids:
+            number = self._draw(use)
+            self._ids[use] = number
             made = channel.commit(
-                [channel.wire.add_meter(number, SYN_RATE)], f"meter {number}", bundle=False
+                [channel.wire.add_meter(number, RATES[purpose])], f"meter {number}", bundle=False
             )
-            eventlet.spawn_n(self._check, endpoint, number, made)
-        return self._ids[endpoint]
+            eventlet.spawn_n(self._check, use, number, made)
+        return self._ids[use]
 
     def release(self, channel: Channel, endpoint: Endpoint) -> None:
-        """Take the meter of *endpoint* away, once its flows are to go."""
-        self._without.discard(endpoint)
-        number = self._ids.pop(endpoint, None)
-        if number is not None and channel.connected:
-            channel.commit([channel.wire.remove_meter(number)], f"meter {number}", bundle=False)
+        """Take the meters of *endpoint* away, once its flows are to go."""
+        for use in [(endpoint, purpose) for purpose in RATES]:
+            self._without.discard(use)
+            number = self._ids.pop(use, None)
+            if number is not None and channel.connected:
+                removal = channel.wire.remove_meter(number)
+                channel.commit([removal], f"meter {number}", bundle=False)
 
     def keep_only(self, channel: Channel, endpoints: Collection[Endpoint]) -> None:
         """Take away the meters of all other endpoints."""
-        for endpoint in [one for one in self._ids if one not in endpoints]:
+        for endpoint in {one for one, _purpose in self._ids if one not in endpoints}:
             self.release(channel, endpoint)
 
-    def _refused(self, endpoint: Endpoint, number: int, error: SwitchError) -> None:
-        if self._ids.get(endpoint) != number:
+    def _refused(self, use: Use, number: int, error: SwitchError) -> None:
+        if self._ids.get(use) != number:
             return
-        del self._ids[endpoint]
+        del self._ids[use]
         taken = (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS)
         if (error.fields.get("kind"), error.fields.get("code")) == taken:
             LOG.info("%s; another meter is drawn", error)
             self._foreign.add(number)
         else:
-            LOG.warning("%s: the first SYNs of ofport %d are not limited", error, endpoint.ofport)
-            self._without.add(endpoint)
-        self.on_redraw(endpoint)
+            LOG.warning("%s: SYNs of ofport %d are not limited", error, use[0].ofport)
+            self._without.add(use)
+        self.on_redraw(use[0])
 
-    def _draw(self, endpoint: Endpoint) -> int:
+    def _draw(self, use: Use) -> int:
+        endpoint, purpose = use
         taken = self._foreign | set(self._ids.values())
-        preferred = FIRST_ID + endpoint.ofport
+        preferred = FIRST_IDS[purpose] + endpoint.ofport
         if preferred not in taken:
             return preferred
-        return next(n for n in range(FIRST_ID, LAST_ID + 1) if n not in taken)
+        return next(n for n in range(min(FIRST_IDS.values()), LAST_ID + 1) if n not in taken)
 
-    def _check(self, endpoint: Endpoint, number: int, made: Any) -> None:
+    def _check(self, use: Use, number: int, made: Any) -> None:
         try:
             made.wait()
         except SwitchError as error:
-            self._refused(endpoint, number, error)
+            self._refused(use, number, error)
         except DfmetaError as error:
             LOG.debug("Meter %d: %s", number, error)
 
@@ -143,4 +161,4 @@ class Meters:
 def _rate(entry: Any) -> int:
     """Rate of a meter of our form, in packets a second; 0 for any other."""
     bands = [(band.rate, band.burst_size) for band in entry.bands]
-    return SYN_RATE if bands == [(SYN_RATE, SYN_RATE)] else 0
+    return next((rate for rate in RATES.values() if bands == [(rate, rate)]), 0)

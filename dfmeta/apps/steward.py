@@ -18,7 +18,7 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
-from dfmeta.apps.meters import Meters
+from dfmeta.apps.meters import Meters, Use
 from dfmeta.exceptions import (
     DfmetaError,
     KeyRangeError,
@@ -280,7 +280,12 @@ class Steward:
         if self.registry.port_at(endpoint) is None:
             return {}
         addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
-        guest = Guest(endpoint, self.meters.of(self.channel, endpoint), addresses)
+        guest = Guest(
+            endpoint,
+            self.meters.of(self.channel, endpoint, Purpose.SYN),
+            addresses,
+            self.meters.of(self.channel, endpoint, Purpose.GUEST_SYN),
+        )
         return _placed(guest_flows(guest, tap))
 
     def _keep(self, endpoint: Endpoint, wanted: Placed) -> None:
@@ -305,7 +310,9 @@ def _placed(flows: Iterable[Flow]) -> Placed:
 def _way_in_first(strays: list[Found]) -> list[Found]:
     """Order removals so that nothing leads to the proxy whose way back is gone."""
     rank: Mapping[Purpose, int] = {
+        Purpose.GUEST_SYN: 0,
         Purpose.GUEST_HTTP: 0,
+        Purpose.GUEST_FRAGMENT: 0,
         Purpose.GUEST_ARP: 0,
         Purpose.SYN: 1,
         Purpose.ADDRESS: 1,
@@ -313,13 +320,13 @@ def _way_in_first(strays: list[Found]) -> list[Found]:
     return sorted(strays, key=lambda one: rank.get(one.flow.purpose, 2) if one.flow else 0)
 
 
-def _meters_of(found: Iterable[Found]) -> dict[Endpoint, int]:
-    """Which endpoint's first SYNs go through which meter."""
+def _meters_of(found: Iterable[Found]) -> dict[Use, int]:
+    """Which flows of ours go through which meter."""
     flows = [one.flow for one in found if one.flow is not None and one.flow.meter is not None]
-    ports = ((flow.field("in_port"), flow.meter) for flow in flows)
+    ports = ((flow.field("in_port"), flow.purpose, flow.meter) for flow in flows)
     return {
-        Endpoint(ofport): meter
-        for ofport, meter in ports
+        (Endpoint(ofport), purpose): meter
+        for ofport, purpose, meter in ports
         if isinstance(ofport, int) and meter is not None
     }
 

@@ -14,7 +14,7 @@ from dfmeta.apps.learner import Learner
 from dfmeta.apps.metadata import Handshake, MetadataApp
 from dfmeta.apps.meters import Meters
 from dfmeta.apps.steward import Steward
-from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.vswitchd import management_socket
 from dfmeta.model import Endpoint
@@ -26,7 +26,8 @@ class Switch:
 
     :param datapath_id: see :class:`~dfmeta.apps.controller.Controller`.
     :param adopts: see :class:`~dfmeta.apps.steward.Steward`.
-    :param meters: ofport → meter id of an earlier run.
+    :param meters: ofport → id of the meter of first SYNs, of an earlier run.
+    :param syn_meters: the same of all SYNs.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class Switch:
         datapath_id: Callable[[], int | None],
         adopts: Callable[[Endpoint], bool],
         meters: dict[int, int],
+        syn_meters: dict[int, int],
     ) -> None:
         self.channel = Channel(bridge, layout)
-        self.meters = Meters(meters)
+        self.meters = Meters({Purpose.SYN: meters, Purpose.GUEST_SYN: syn_meters})
         self.steward = Steward(self.channel, registry, meters=self.meters, adopts=adopts)
         self.learner = Learner(registry, self.steward, hold_timeout=hold_timeout)
         self.controller = Controller(

@@ -75,6 +75,7 @@ class Cleanup:
             datapath_id=lambda: None,
             adopts=lambda _endpoint: False,
             meters=self._state.meters,
+            syn_meters=self._state.syn_meters,
         )
         switch.connect(self._group.openflow_connection, self._group.ovsdb_connection)
         self._await(lambda: switch.channel.connected, "the switch")

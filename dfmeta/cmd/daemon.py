@@ -26,7 +26,7 @@ from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
-from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.health import Health
 from dfmeta.model import Endpoint, PortState
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
@@ -109,6 +109,7 @@ class Daemon:
             datapath_id=lambda: self._update.bridge.datapath_id if self._update.bridge else None,
             adopts=self._adopts,
             meters=self._state.meters,
+            syn_meters=self._state.syn_meters,
         )
         self.watcher = OvsdbWatcher(
             group.ovsdb_connection,
@@ -296,7 +297,8 @@ class Daemon:
         self._state.port = self.server.port
         self._state.listener = self.server.inode
         self._state.holders = self._holders()
-        self._state.meters = self.switch.meters.ids
+        self._state.meters = self.switch.meters.ids(Purpose.SYN)
+        self._state.syn_meters = self.switch.meters.ids(Purpose.GUEST_SYN)
         self._state_file.save(self._state)
         ended = time.monotonic()
         self._next_save = ended + max(SAVE, (ended - begun) / SAVE_SHARE)

@@ -1,32 +1,50 @@
-"""Classification: what is a guest's metadata traffic, and what comes from tap-metadata."""
+"""Classification: what is a guest's metadata traffic, and what comes from tap-metadata.
+
+All of a guest's flows carry ``in_port``: ports that are no guests' have none.
+"""
 
 from __future__ import annotations
 
-from dfmeta.flows.flow import ETH_IP, PROTO_TCP, UNTAGGED, Flow, flow
+from dfmeta.flows.flow import ETH_IP, IP_FRAG_ANY, PROTO_TCP, TCP_SYN, UNTAGGED, Flow, Value, flow
 from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, Purpose, Stage
 
 
 def guest_http(ofport: int, ip: str = METADATA_IP) -> Flow:
     """Send untagged TCP to port 80 of *ip* that enters at *ofport* to the service table.
 
-    ``in_port`` makes it one flow for each guest: ports that are not guests' have none. Only port
-    80 of TCP is taken, since others may answer on other ports of the address (Neutron's DNS on
-    UDP/53).
+    Only port 80 of TCP is taken, since others may answer on other ports of the address (Neutron's
+    DNS on UDP/53). SYNs have a flow of their own, :func:`guest_syn`: the two match nothing in
+    common.
     """
-    return flow(
-        Purpose.GUEST_HTTP,
-        {
-            "in_port": ofport,
-            "vlan_vid": UNTAGGED,
-            "eth_type": ETH_IP,
-            "ip_proto": PROTO_TCP,
-            "ipv4_dst": ip,
-            "tcp_dst": METADATA_PORT,
-        },
-        goto=Stage.SERVICE,
-    )
+    match = _to_service(ofport, ip) | {"tcp_dst": METADATA_PORT, "tcp_flags": (0, TCP_SYN)}
+    return flow(Purpose.GUEST_HTTP, match, goto=Stage.SERVICE)
+
+
+def guest_syn(ofport: int, ip: str = METADATA_IP, *, meter: int | None) -> Flow:
+    """Send what opens a connection to port 80 of *ip* to the service table, through a meter."""
+    match = _to_service(ofport, ip) | {"tcp_dst": METADATA_PORT, "tcp_flags": (TCP_SYN, TCP_SYN)}
+    return flow(Purpose.GUEST_SYN, match, goto=Stage.SERVICE, meter=meter)
+
+
+def guest_fragment(ofport: int, ip: str = METADATA_IP) -> Flow:
+    """Drop fragments of TCP to *ip*: Open vSwitch shows no port of theirs to tell them by.
+
+    Left alone they would go to whoever else has the address.
+    """
+    match = _to_service(ofport, ip) | {"ip_frag": (IP_FRAG_ANY, IP_FRAG_ANY)}
+    return flow(Purpose.GUEST_FRAGMENT, match)
 
 
 def from_tap(tap_ofport: int) -> Flow:
     """Send all that tap-metadata emits to the reply table, and so nowhere else."""
     return flow(Purpose.FROM_TAP, {"in_port": tap_ofport}, goto=Stage.REPLY)
+
+
+def _to_service(ofport: int, ip: str) -> dict[str, Value]:
+    return {
+        "in_port": ofport,
+        "vlan_vid": UNTAGGED,
+        "eth_type": ETH_IP,
+        "ip_proto": PROTO_TCP,
+        "ipv4_dst": ip,
+    }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dfmeta.flows.arp import guest_arp, key_arp
-from dfmeta.flows.classify import from_tap, guest_http
+from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import key_of
 from dfmeta.flows.reply import reply, reply_drop
@@ -23,6 +23,8 @@ class Guest:
     """Meter of its first SYNs; None on a switch without meters."""
     addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
     """Slot → address."""
+    syn_meter: int | None = None
+    """Meter of all its SYNs; None on a switch without meters."""
 
 
 def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
@@ -46,7 +48,9 @@ def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
         *flows,
         first_syn(ofport, meter=guest.meter),
         guest_arp(ofport, tap.mac, ip=tap.guest_ip),
+        guest_fragment(ofport, tap.guest_ip),
         guest_http(ofport, tap.guest_ip),
+        guest_syn(ofport, tap.guest_ip, meter=guest.syn_meter),
     )
 
 

@@ -24,11 +24,14 @@ ARP_REPLY = 2
 UNTAGGED = 0
 """OFPVID_NONE: the frame has no 802.1Q tag. Left out, a tagged frame would match as well."""
 TCP_SYN = 0x02
+IP_FRAG_ANY = 0x01
+"""nw_frag of ovs-fields(7): set in the first fragment of a packet and in every later one."""
 TCP_SYN_ACK_MASK = 0x12
 """Only SYN and ACK count: an ECN guest's first SYN has ECE and CWR too (RFC 3168, 6.1.1)."""
 
 _PREREQUISITES: Mapping[str, Mapping[str, int]] = {
     "ip_proto": {"eth_type": ETH_IP},
+    "ip_frag": {"eth_type": ETH_IP},
     "ipv4_src": {"eth_type": ETH_IP},
     "ipv4_dst": {"eth_type": ETH_IP},
     "tcp_src": {"eth_type": ETH_IP, "ip_proto": PROTO_TCP},

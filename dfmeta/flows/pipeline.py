@@ -73,7 +73,7 @@ TABLES: Mapping[Stage, Table] = {
         name="classification",
         why="Tells a guest's metadata traffic from everything else on the bridge. It shares its "
         "number with whoever else uses the bridge and touches nothing but what it matches.",
-        matches=_TCP | {"arp_op", "arp_tpa"},
+        matches=_TCP | {"tcp_flags", "ip_frag", "arp_op", "arp_tpa"},
         sets=_ARP_SETS,
         successors=frozenset({Stage.SERVICE, Stage.REPLY}),
         outputs=True,
@@ -106,7 +106,7 @@ class Purpose(enum.IntEnum):
     """Every kind of flow that dfmeta puts on a switch. The values stand in cookies."""
 
     GUEST_HTTP = 1
-    """A guest's untagged TCP to 169.254.169.254:80 → service table."""
+    """A guest's untagged TCP to 169.254.169.254:80 that opens no connection → service table."""
     GUEST_ARP = 2
     """A guest asks who has 169.254.169.254: answered on the port it asked from."""
     FROM_TAP = 3
@@ -123,6 +123,10 @@ class Purpose(enum.IntEnum):
     """The host asks who has a key: answered with the guest's MAC."""
     REPLY_DROP = 9
     """Everything else that tap-metadata emits."""
+    GUEST_SYN = 10
+    """A guest's SYN to 169.254.169.254:80 → service table, through the port's meter."""
+    GUEST_FRAGMENT = 11
+    """A fragment of a guest's TCP to 169.254.169.254: dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,8 @@ class Declared:
 
 PURPOSES: Mapping[Purpose, Declared] = {
     Purpose.GUEST_HTTP: Declared(Stage.CLASSIFY, Priority.HOOK),
+    Purpose.GUEST_SYN: Declared(Stage.CLASSIFY, Priority.HOOK),
+    Purpose.GUEST_FRAGMENT: Declared(Stage.CLASSIFY, Priority.HOOK),
     Purpose.GUEST_ARP: Declared(Stage.CLASSIFY, Priority.HOOK),
     Purpose.FROM_TAP: Declared(Stage.CLASSIFY, Priority.HOOK),
     Purpose.SYN: Declared(Stage.SERVICE, Priority.SYN),

@@ -22,6 +22,7 @@ from dfmeta.flows.flow import (
     Output,
     SetField,
     ToController,
+    Value,
     canonical,
 )
 from dfmeta.flows.pipeline import (
@@ -78,19 +79,20 @@ class Wire:
             command=ofp.OFPFC_ADD,
             priority=self.layout.priority(flow.purpose),
             flags=flags,
-            match=_match(flow),
+            match=_match(dict(flow.match)),
             instructions=self._instructions(flow),
         )
 
     def remove(self, flow: Flow) -> Any:
         """Message that takes exactly *flow* away, if it is there and ours."""
         return self._delete_strict(
-            self.layout.number(flow.stage), self.layout.priority(flow.purpose), _match(flow)
+            self.layout.number(flow.stage), self.layout.priority(flow.purpose), _match(dict(flow.match))
         )
 
     def remove_found(self, found: Found) -> Any:
         """Message that takes exactly the flow that a dump showed away."""
-        return self._delete_strict(found.table, found.priority, found.match)
+        match = _match(dict(_fields(found.match)))
+        return self._delete_strict(found.table, found.priority, match)
 
     def remove_all(self) -> Any:
         """Message that takes every flow of ours away, in all tables."""
@@ -205,7 +207,7 @@ class Wire:
         if not is_ours(message.cookie):
             return None
         purpose = self._purpose(message)
-        match = canonical(dict(message.match.items()))
+        match = _fields(message.match)
         return Found(
             Flow(purpose, match) if purpose is not None else None,
             table=message.table_id,
@@ -237,7 +239,7 @@ class Wire:
                     meter = instruction.meter_id
                 case _:
                     actions.append(Opaque(str(instruction)))
-        return Flow(purpose, canonical(dict(stats.match.items())), tuple(actions), goto, meter)
+        return Flow(purpose, _fields(stats.match), tuple(actions), goto, meter)
 
     def _instructions(self, flow: Flow) -> list[Any]:
         instructions: list[Any] = []
@@ -279,8 +281,18 @@ OFPRR_METER_DELETE = 4
 """OpenFlow 1.4's reason for a flow that went with its meter; Open vSwitch gives it on 1.3 too."""
 
 
-def _match(flow: Flow) -> Any:
-    return ofp_parser.OFPMatch(**dict(flow.match))
+def _match(fields: dict[str, Any]) -> Any:
+    """os-ken's match. It puts fields in the order of their numbers, Nicira's before OpenFlow's,
+    but a prerequisite has to come before what needs it (OpenFlow 1.3.5, 7.2.3.3): so ip_frag
+    goes with Nicira's name for the type."""
+    if "ip_frag" in fields and "eth_type" in fields:
+        fields["eth_type_nxm"] = fields.pop("eth_type")
+    return ofp_parser.OFPMatch(**fields)
+
+
+def _fields(match: Any) -> tuple[tuple[str, Value], ...]:
+    """Read what :func:`_match` makes, in whichever of the two names."""
+    return canonical({name.removesuffix("_nxm"): value for name, value in match.items()})
 
 
 def _action(action: Action) -> Any:

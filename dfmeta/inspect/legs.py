@@ -69,7 +69,7 @@ def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> s
 def there(trace: Trace, port: KnownPort, *, tap: Tap, layout: Layout) -> Leg:
     """Judge the way of the SYN."""
     steps = tuple(_step(hop, layout) for hop in trace.hops)
-    stop = _not_classified(trace, Purpose.GUEST_HTTP, layout)
+    stop = _not_classified(trace, Purpose.GUEST_SYN, layout)
     if stop:
         return Leg(steps, stop)
     name = TABLES[Stage.SERVICE].name

@@ -250,12 +250,13 @@ def _cookies() -> Iterator[str]:
 
 
 def _meters() -> Iterator[str]:
-    yield f"lets {meters.SYN_RATE} packets a second"
-    sent = Wire(LAYOUT).add_meter(meters.FIRST_ID, meters.SYN_RATE)
-    if sent.flags & ofp.OFPMF_BURST:
-        yield f"a burst of {sent.bands[0].burst_size}"
-    yield f"from {meters.FIRST_ID} to {meters.LAST_ID}"
-    yield f"{meters.FIRST_ID} plus the port's OpenFlow number"
+    for purpose, rate in meters.RATES.items():
+        first = meters.FIRST_IDS[purpose]
+        yield f"* - {purpose.name} - {rate} - {first} plus the port's OpenFlow number"
+        sent = Wire(LAYOUT).add_meter(first, rate)
+        if sent.flags & ofp.OFPMF_BURST and sent.bands[0].burst_size == rate:
+            yield "with a burst of one second's packets"
+    yield f"from {min(meters.FIRST_IDS.values())} to {meters.LAST_ID}"
 
 
 def _keys() -> Iterator[str]:

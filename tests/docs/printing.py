@@ -25,6 +25,7 @@ from tests.harness.ovs import UNPACKED
 ENDPOINT = Endpoint(4711)
 ADDRESS = GuestAddress("fa:16:3e:0a:0b:0c", IPv4Address("192.0.2.77"))
 METER = 70247
+SYN_METER = 141414
 TAP = Tap(ofport=4811, mac="02:00:5e:0d:0e:0f", port=18989)
 HOST_IP = "198.51.100.88"
 SLOT = 0
@@ -34,6 +35,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "MAC": ADDRESS.mac,
     "IP": str(ADDRESS.ip),
     "METER": str(METER),
+    "SYN_METER": str(SYN_METER),
     "TAP": str(TAP.ofport),
     "TAP_MAC": TAP.mac,
     "PROXY": str(TAP.port),
@@ -59,7 +61,7 @@ class Case:
 
 def cases() -> dict[str, Case]:
     """Every form of every purpose's flows, by the name of its block."""
-    plain = Guest(ENDPOINT, METER, {SLOT: ADDRESS})
+    plain = Guest(ENDPOINT, METER, {SLOT: ADDRESS}, SYN_METER)
     unmetered = Guest(ENDPOINT, None, {SLOT: ADDRESS})
     elsewhere = Tap(TAP.ofport, TAP.mac, TAP.port, ip=HOST_IP)
     found: dict[str, Case] = {}

@@ -20,6 +20,7 @@ FIELDS: Mapping[str, tuple[int, Mapping[str, int]]] = {
     "eth_type": (16, {}),
     "vlan_vid": (13, {}),
     "ip_proto": (8, IP),
+    "ip_frag": (2, IP),
     "tcp_flags": (12, TCP),
     "arp_op": (16, ARP),
     **dict.fromkeys(("ipv4_src", "ipv4_dst"), (32, IP)),
@@ -116,6 +117,8 @@ class Frame:
         tcp = proto == 6 and 20 <= offset <= total - header and not fragment & 0x1FFF
         sums = [segment + 16] if tcp else []
         self._field("ip_proto", at + 9)
+        # 1: a first fragment, 3: a later one (nw_frag in ovs-fields(7)).
+        self._values["ip_frag"] = 3 if fragment & 0x1FFF else 1 if fragment & 0x2000 else 0
         self._field("ipv4_src", at + 12, [at + 10, *sums])
         self._field("ipv4_dst", at + 16, [at + 10, *sums])
         if tcp:

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import is_ours
-from tests.flows.world import App, Host, Link, World, settle
+from dfmeta.flows.pipeline import Purpose, is_ours
+from tests.flows.world import App, Host, Link, World, memory_of, settle
 from tests.flowsim import Switch
 
 PORTS = (1, 2, 3)
@@ -76,7 +76,9 @@ class Life(RuleBasedStateMachine):
         before.channel.detach(before.link)
         settle()
         after = World.__new__(World)
-        App.__init__(after, adopts=lambda _one: kept, meters=before.meters.ids if kept else {})
+        App.__init__(
+            after, adopts=lambda _one: kept, meters=memory_of(before.meters) if kept else {}
+        )
         for port in before.registry.ports():
             after.registry.set_port(port)
         self.world = after
@@ -106,7 +108,8 @@ class Life(RuleBasedStateMachine):
         sent = world.switch.flow_mods
         assert world.steward.reconcile() == 0
         assert world.switch.flow_mods == sent
-        assert set(world.switch.meters) == set(world.meters.ids.values())
+        ours = {one for numbers in memory_of(world.meters).values() for one in numbers.values()}
+        assert set(world.switch.meters) == ours
 
     def _connect(self, switch: Switch) -> None:
         self.world.switch = switch
@@ -131,8 +134,11 @@ class Life(RuleBasedStateMachine):
         wanted = set(fixed_flows(world.tap))
         for endpoint in world.registry.endpoints():
             addresses = {n: slot.address for n, slot in world.registry.slots(endpoint).items()}
-            meter = world.meters.ids[endpoint.ofport]
-            wanted |= set(guest_flows(Guest(endpoint, meter, addresses), world.tap))
+            first, every = (
+                world.meters.ids(purpose)[endpoint.ofport]
+                for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
+            )
+            wanted |= set(guest_flows(Guest(endpoint, first, addresses, every), world.tap))
         return wanted
 
 

@@ -9,7 +9,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.key import key_of
-from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, METADATA_PORT
+from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, METADATA_PORT, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
 from tests.flows.frames import (
@@ -33,6 +33,13 @@ HOST_IP = "169.254.1.1"
 def world() -> Iterator[World]:
     with World() as one:
         yield one
+
+
+def fragment(which: int, *, dst: str = METADATA_IP, proto: int = 6) -> bytes:
+    """A part of a packet; *which* holds the flag for more, and the offset."""
+    part = Host(1).segment(dst=dst)[34:] + b"\0" * 12
+    packet = ipv4(part, dst=dst, src="10.0.0.5", proto=proto, fragment=which)
+    return ethernet(packet, dst=GATEWAY_MAC, src=Host(1).mac)
 
 
 def untouched(world: World, ofport: int, frame: bytes) -> bool:
@@ -60,20 +67,31 @@ def test_a_syn_of_an_unknown_address_goes_to_the_controller_alone(world: World) 
     assert out.frame == guest.segment()
 
 
-def test_it_goes_there_through_its_ports_meter(world: World) -> None:
+def test_it_goes_there_through_its_ports_meters(world: World) -> None:
     world.plug(1)
     world.plug(2)
     meters = [world.switch.receive(n, Host(n).segment())[0].meters for n in (1, 2)]
-    assert meters == [(world.meters.ids[1],), (world.meters.ids[2],)]
-    assert world.meters.ids[1] != world.meters.ids[2]
+    every, first = world.meters.ids(Purpose.GUEST_SYN), world.meters.ids(Purpose.SYN)
+    assert meters == [(every[1], first[1]), (every[2], first[2])]
+    assert len({*every.values(), *first.values()}) == 4
 
 
 def test_a_flood_that_exhausts_one_ports_meter_leaves_the_others_theirs(world: World) -> None:
     world.plug(1)
     world.plug(2)
-    world.switch.exhausted = {world.meters.ids[1]}
+    world.switch.exhausted = {world.meters.ids(Purpose.SYN)[1]}
     assert world.receive(1, Host(1).segment()) == []
     assert world.introduce(Host(2)).port == TAP.ofport
+
+
+def test_a_flood_of_a_known_address_leaves_its_open_connections_theirs(world: World) -> None:
+    world.plug(1)
+    guest = Host(1)
+    world.introduce(guest)
+    world.switch.exhausted = {world.meters.ids(Purpose.GUEST_SYN)[1]}
+    assert world.receive(1, guest.segment()) == []
+    (out,) = world.receive(1, guest.segment(flags=ACK))
+    assert (out.port, out.meters) == (TAP.ofport, ())
 
 
 def test_a_first_syn_is_released_to_the_proxy_once_its_flows_stand(world: World) -> None:
@@ -82,7 +100,8 @@ def test_a_first_syn_is_released_to_the_proxy_once_its_flows_stand(world: World)
     released = world.introduce(guest)
     assert released.port == TAP.ofport
     assert_is_for_the_proxy(released, guest, key=str(key_of(endpoint, 0)))
-    assert world.switch.receive(1, guest.segment()) == [released]
+    (later,) = world.switch.receive(1, guest.segment())
+    assert (later.port, later.frame) == (released.port, released.frame)
 
 
 @pytest.mark.parametrize("flags", [SYN, SYN | ECE | CWR, SYN | ECE, SYN | FIN, SYN | 0x100])
@@ -269,7 +288,8 @@ def test_host_ip_is_put_in_on_the_way_in_and_taken_out_on_the_way_back() -> None
         guest = Host(1)
         released = world.introduce(guest)
         assert_is_for_the_proxy(released, guest, key=str(key_of(endpoint, 0)), tap=tap)
-        assert world.switch.receive(1, guest.segment()) == [released]
+        (later,) = world.switch.receive(1, guest.segment())
+        assert (later.port, later.frame) == (released.port, released.frame)
         (out,) = world.receive(TAP.ofport, world.answer(released.frame))
         assert_is_an_answer(out, guest)
         assert untouched(world, 1, guest.segment(dst=HOST_IP))
@@ -418,11 +438,8 @@ def test_all_other_arp_is_untouched(world: World, frame: bytes) -> None:
                      dst=GATEWAY_MAC, src=Host(1).mac),
             id="ping",
         ),
-        pytest.param(
-            ethernet(Host(1).segment()[14:20] + b"\x20" + Host(1).segment()[21:], dst=GATEWAY_MAC,
-                     src=Host(1).mac),
-            id="a first fragment",
-        ),
+        pytest.param(fragment(0x2000, dst="169.254.169.253"), id="a fragment to another address"),
+        pytest.param(fragment(0x0005, proto=17), id="a fragment of UDP"),
         pytest.param(
             ethernet(b"\x60" + b"\0" * 39, dst="33:33:00:00:00:02", src=Host(1).mac, kind=0x86DD),
             id="IPv6",
@@ -442,6 +459,18 @@ def test_what_is_not_ours_is_untouched(world: World, frame: bytes) -> None:
     assert untouched(world, 1, frame)
     world.introduce(Host(1))
     assert untouched(world, 1, frame)
+
+
+@pytest.mark.parametrize("which", [0x2000, 0x2001, 0x0001, 0x1FFF])
+@pytest.mark.parametrize("known", [True, False])
+def test_fragments_of_tcp_to_the_service_go_nowhere(
+    world: World, which: int, *, known: bool
+) -> None:
+    world.plug(1)
+    if known:
+        world.introduce(Host(1))
+    assert world.receive(1, fragment(which)) == []
+    assert untouched(world, 2, fragment(which))
 
 
 @pytest.mark.parametrize("ofport", [2, 3, 0xFFFFFFFE])

@@ -20,7 +20,7 @@ from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.metadata import MetadataApp
-from dfmeta.apps.meters import Meters
+from dfmeta.apps.meters import RATES, Memory, Meters
 from dfmeta.apps.steward import Steward
 from dfmeta.flows.pipeline import METADATA_IP, Layout
 from dfmeta.flows.service import Tap
@@ -99,6 +99,11 @@ class Link:
             handler(self.app, SimpleNamespace(msg=message))
 
 
+def memory_of(meters: Meters) -> Memory:
+    """What the state file would remember of them."""
+    return {purpose: meters.ids(purpose) for purpose in RATES}
+
+
 class App:
     """The switch side of the daemon without its sockets and its timer."""
 
@@ -108,7 +113,7 @@ class App:
         tap: Tap = TAP,
         layout: Layout | None = None,
         adopts: Callable[[Endpoint], bool] = lambda _endpoint: True,
-        meters: dict[int, int] | None = None,
+        meters: Memory | None = None,
     ) -> None:
         self.now = 100.0
         self.registry = Registry()

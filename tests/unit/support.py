@@ -22,8 +22,9 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.learner import Learner
-from dfmeta.apps.meters import Meters
+from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.steward import Steward
+from dfmeta.flows.desired import Guest, guest_flows
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
@@ -439,6 +440,10 @@ def _place(mod: Any) -> Any:
     return mod.table_id, mod.priority, tuple(sorted(mod.match.items()))
 
 
+PORT_FLOWS = len(guest_flows(Guest(Endpoint(1), None), TAP))
+"""Flows of a port without a known address."""
+
+
 def _meter_entry(number: int, rate: int) -> Any:
     band = ofp_parser.OFPMeterBandDrop(rate, rate)
     return ofp_parser.OFPMeterConfigStats(flags=ofp.OFPMF_PKTPS, meter_id=number, bands=[band])
@@ -450,7 +455,7 @@ class Rig:
 
     hold_timeout: float = 8.0
     adopts: Callable[[Endpoint], bool] = lambda _endpoint: True
-    remembered: dict[int, int] = field(default_factory=dict)
+    remembered: Memory = field(default_factory=dict)
     now: float = 1000.0
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint
 from tests.unit.support import (
     OTHER_INSTANCE,
+    PORT_FLOWS,
     TAP,
     Datapath,
     Rig,
@@ -120,7 +121,7 @@ def test_a_hook_that_we_removed_raises_none(rig: Rig) -> None:
     )
     rig.registry.remove_port("row-of-tap1")
     let_hub_run()
-    assert len(heard) == 2
+    assert len(heard) == PORT_FLOWS - 1, "all but the one in the service table"
     assert rig.controller.ready
 
 
@@ -178,7 +179,7 @@ def test_the_watch_reconciles_a_new_connection(watching: Rig) -> None:
     watching.controller.set_tap(TAP)
     watching.controller.connected(watching.switch)
     until(lambda: watching.controller.ready, "the first reconcile")
-    assert len(watching.switch.flows) == 6
+    assert len(watching.switch.flows) == 3 + PORT_FLOWS
 
 
 def test_the_watch_puts_back_what_is_lost_without_a_word(watching: Rig) -> None:
@@ -188,7 +189,7 @@ def test_the_watch_puts_back_what_is_lost_without_a_word(watching: Rig) -> None:
     until(lambda: watching.controller.ready, "the first reconcile")
     for place in [p for p in watching.switch.flows if p[0] == 201]:
         del watching.switch.flows[place]
-    until(lambda: len(watching.switch.flows) == 6, "the flows to be back")
+    until(lambda: len(watching.switch.flows) == 3 + PORT_FLOWS, "the flows to be back")
 
 
 def test_the_watch_puts_back_a_hook_that_is_removed(watching: Rig) -> None:
@@ -199,7 +200,7 @@ def test_the_watch_puts_back_a_hook_that_is_removed(watching: Rig) -> None:
     gone = hook(watching)
     watching.switch.flows = {p: m for p, m in watching.switch.flows.items() if m is not gone}
     watching.controller.flow_removed(removed_of(gone))
-    until(lambda: len(watching.switch.flows) == 6, "the hook to be back")
+    until(lambda: len(watching.switch.flows) == 3 + PORT_FLOWS, "the hook to be back")
 
 
 def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:

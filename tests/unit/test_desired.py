@@ -52,8 +52,13 @@ def test_an_addresss_way_back_is_added_before_its_way_in(guest: Guest) -> None:
     for position, purpose in enumerate(order):
         if purpose is Purpose.ADDRESS:
             assert order[position - 2 : position] == [Purpose.KEY_ARP, Purpose.REPLY]
-    last_of_addresses = len(order) - 3
-    assert order[last_of_addresses:] == [Purpose.SYN, Purpose.GUEST_ARP, Purpose.GUEST_HTTP]
+    assert order[-5:] == [
+        Purpose.SYN,
+        Purpose.GUEST_ARP,
+        Purpose.GUEST_FRAGMENT,
+        Purpose.GUEST_HTTP,
+        Purpose.GUEST_SYN,
+    ]
 
 
 @FEW
@@ -121,12 +126,37 @@ def test_a_first_syn_goes_to_our_controller_through_the_meter() -> None:
 def test_hooks_take_only_untagged_http_and_arp_of_the_service() -> None:
     flows = guest_flows(Guest(Endpoint(13), None), ELSEWHERE)
     hooks = [one for one in flows if PURPOSES[one.purpose].priority is Priority.HOOK]
-    assert len(hooks) == 2
+    assert len(hooks) == 4
     for hook in hooks:
         assert hook.field("vlan_vid") == 0
         assert "169.254.169.254" in (hook.field("ipv4_dst"), hook.field("arp_tpa"))
     (http,) = by_purpose(flows, Purpose.GUEST_HTTP)
     assert (http.field("ip_proto"), http.field("tcp_dst")) == (6, 80)
+
+
+def test_syns_pass_the_meter_of_the_port_and_nothing_else_does() -> None:
+    flows = guest_flows(Guest(Endpoint(13), 77, syn_meter=78), TAP)
+    (syn,) = by_purpose(flows, Purpose.GUEST_SYN)
+    (http,) = by_purpose(flows, Purpose.GUEST_HTTP)
+    assert (syn.meter, http.meter) == (78, None)
+    assert syn.field("tcp_flags") == (0x02, 0x02)
+    assert http.field("tcp_flags") == (0x00, 0x02)
+    rest = [[one for one in flow.match if one[0] != "tcp_flags"] for flow in (syn, http)]
+    assert rest[0] == rest[1]
+    assert syn.goto is http.goto is Stage.SERVICE
+
+
+def test_fragments_of_tcp_to_the_service_are_dropped() -> None:
+    (flow,) = by_purpose(guest_flows(Guest(Endpoint(13), None), TAP), Purpose.GUEST_FRAGMENT)
+    assert (flow.actions, flow.goto) == ((), None)
+    assert dict(flow.match) == {
+        "in_port": 13,
+        "vlan_vid": 0,
+        "eth_type": 0x0800,
+        "ip_proto": 6,
+        "ipv4_dst": TAP.guest_ip,
+        "ip_frag": (1, 1),
+    }
 
 
 def test_what_tap_metadata_emits_only_goes_to_the_reply_table() -> None:

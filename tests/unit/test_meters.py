@@ -6,13 +6,18 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.meters import FIRST_ID, LAST_ID, SYN_RATE, Meters
+from dfmeta.apps.meters import FIRST_IDS, LAST_ID, RATES, Memory, Meters
 from dfmeta.exceptions import SwitchError
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint
 from tests.unit.support import MeterMod, Rig, let_hub_run, port
 
 HERE = Endpoint(13)
+FIRST_ID, SYN_RATE = FIRST_IDS[Purpose.SYN], RATES[Purpose.SYN]
 OWN = FIRST_ID + 13
+ALL = FIRST_IDS[Purpose.GUEST_SYN] + 13
+SYNS = {ALL: RATES[Purpose.GUEST_SYN]}
+"""The port's other meter, which nothing below interferes with."""
 
 
 @pytest.fixture
@@ -29,6 +34,10 @@ def meter_of_syns(rig: Rig, ofport: int = 13) -> int | None:
     return int(found) if found is not None else None
 
 
+def memory_of(rig: Rig) -> Memory:
+    return {purpose: rig.meters.ids(purpose) for purpose in RATES}
+
+
 def add(rig: Rig, ofport: int = 13) -> None:
     rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
     let_hub_run()
@@ -36,8 +45,10 @@ def add(rig: Rig, ofport: int = 13) -> None:
 
 def test_a_port_gets_a_meter_before_its_flows(rig: Rig) -> None:
     add(rig)
-    assert rig.switch.meters == {OWN: SYN_RATE}
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
     assert meter_of_syns(rig) == OWN
+    (opening,) = (flow for flow in rig.flows() if flow.purpose is Purpose.GUEST_SYN)
+    assert opening.meter == ALL
     kinds = rig.switch.kinds()
     assert kinds.index(ofp.OFPT_METER_MOD) < len(kinds) - 1
 
@@ -51,17 +62,17 @@ def test_a_port_that_goes_takes_its_meter_along(rig: Rig) -> None:
 
 def test_an_id_of_somebody_elses_is_not_taken() -> None:
     rig = Rig()
-    rig.switch.meters = {OWN: 1000, FIRST_ID: 7}
+    rig.switch.meters = {OWN: 4321, FIRST_ID: 7}
     rig.connect()
     add(rig)
     assert meter_of_syns(rig) == FIRST_ID + 1
-    assert rig.switch.meters == {OWN: 1000, FIRST_ID: 7, FIRST_ID + 1: SYN_RATE}
+    assert rig.switch.meters == {OWN: 4321, FIRST_ID: 7, FIRST_ID + 1: SYN_RATE} | SYNS
 
 
 def test_an_id_that_is_taken_meanwhile_is_drawn_anew(rig: Rig) -> None:
-    rig.switch.meters[OWN] = 1000
+    rig.switch.meters[OWN] = 4321
     add(rig)
-    assert rig.switch.meters == {OWN: 1000, FIRST_ID: SYN_RATE}
+    assert rig.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
     assert meter_of_syns(rig) == FIRST_ID
 
 
@@ -100,7 +111,7 @@ def test_a_meter_that_somebody_removed_is_made_again(rig: Rig) -> None:
     rig.switch.meters.clear()
     rig.steward.reconcile()
     let_hub_run()
-    assert rig.switch.meters == {OWN: SYN_RATE}
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
 
 
 def test_a_meter_that_somebody_changed_is_nobodys_of_ours(rig: Rig) -> None:
@@ -109,13 +120,13 @@ def test_a_meter_that_somebody_changed_is_nobodys_of_ours(rig: Rig) -> None:
     rig.steward.reconcile()
     let_hub_run()
     assert meter_of_syns(rig) == FIRST_ID
-    assert rig.switch.meters == {OWN: 9, FIRST_ID: SYN_RATE}
+    assert rig.switch.meters == {OWN: 9, FIRST_ID: SYN_RATE} | SYNS
 
 
 def test_meters_are_found_again_after_a_restart(rig: Rig) -> None:
-    rig.switch.meters[OWN] = 1000
+    rig.switch.meters[OWN] = 4321
     add(rig)
-    again = Rig(remembered=rig.meters.ids)
+    again = Rig(remembered=memory_of(rig))
     again.registry.set_port(port(13, name="tap13"))
     again.switch.meters = dict(rig.switch.meters)
     again.connect()
@@ -124,20 +135,20 @@ def test_meters_are_found_again_after_a_restart(rig: Rig) -> None:
 
 
 def test_meters_that_our_flows_use_are_found_without_a_memory(rig: Rig) -> None:
-    rig.switch.meters[OWN] = 1000
+    rig.switch.meters[OWN] = 4321
     add(rig)
     again = Rig()
     again.registry.set_port(port(13, name="tap13"))
     again.switch.meters, again.switch.flows = dict(rig.switch.meters), dict(rig.switch.flows)
     again.connect()
     assert meter_of_syns(again) == FIRST_ID
-    assert again.switch.meters == {OWN: 1000, FIRST_ID: SYN_RATE}
+    assert again.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
     assert again.switch.flow_mods() == []
 
 
 def test_meters_of_ports_that_went_during_a_restart_are_removed(rig: Rig) -> None:
     add(rig)
-    again = Rig(remembered=rig.meters.ids)
+    again = Rig(remembered=memory_of(rig))
     again.switch.meters = dict(rig.switch.meters) | {7: 5}
     again.connect()
     assert again.switch.meters == {7: 5}
@@ -146,11 +157,11 @@ def test_meters_of_ports_that_went_during_a_restart_are_removed(rig: Rig) -> Non
 def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
     add(rig)
     rig.disconnect()
-    assert rig.meters.ids == {13: OWN}
+    assert rig.meters.ids(Purpose.SYN) == {13: OWN}
     rig.connect()
-    assert rig.switch.meters == {OWN: SYN_RATE}
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
     mods = [one for one in rig.switch.sent if one.kind == ofp.OFPT_METER_MOD]
-    assert len(mods) == 1
+    assert len(mods) == 2
 
 
 def test_a_meter_released_without_a_connection_is_forgotten(rig: Rig) -> None:
@@ -165,30 +176,30 @@ def test_a_meter_released_without_a_connection_is_forgotten(rig: Rig) -> None:
 def test_drawing_stays_in_our_range_whatever_is_taken() -> None:
     meters = Meters()
     meters._foreign = set(range(FIRST_ID, LAST_ID))
-    assert meters._draw(Endpoint(5)) == LAST_ID
+    assert meters._draw((Endpoint(5), Purpose.SYN)) == LAST_ID
 
 
 def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) -> None:
-    rig.switch.meters[OWN] = 1000
+    rig.switch.meters[OWN] = 4321
     add(rig)
     rig.switch.meters[FIRST_ID + 99] = SYN_RATE
     rig.switch.meters[7] = SYN_RATE
-    cleanup = Rig(remembered={99: FIRST_ID + 99, 5: 12345})
+    cleanup = Rig(remembered={Purpose.SYN: {99: FIRST_ID + 99, 5: 12345}})
     cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
     cleanup.connect(tap=None)
-    assert cleanup.steward.clear() == (6, 2)
+    assert cleanup.steward.clear() == (8, 3)
     assert cleanup.switch.flows == {}
-    assert cleanup.switch.meters == {OWN: 1000, 7: SYN_RATE}
+    assert cleanup.switch.meters == {OWN: 4321, 7: SYN_RATE}
 
 
 def test_a_dump_of_meters_that_is_refused_leaves_what_was_known(rig: Rig) -> None:
     add(rig)
     rig.switch.has_meters = False
     rig.meters.learn(rig.channel, {})
-    assert rig.meters.ids == {13: OWN}
+    assert rig.meters.ids(Purpose.SYN) == {13: OWN}
     rig.switch.has_meters = True
     rig.meters.learn(rig.channel, {})
-    assert rig.meters.of(rig.channel, HERE) == OWN
+    assert rig.meters.of(rig.channel, HERE, Purpose.SYN) == OWN
 
 
 def test_a_lost_connection_is_no_collision(rig: Rig) -> None:
@@ -196,7 +207,7 @@ def test_a_lost_connection_is_no_collision(rig: Rig) -> None:
     rig.registry.set_port(port())
     let_hub_run()
     rig.disconnect()
-    assert rig.meters.ids == {13: OWN}
+    assert rig.meters.ids(Purpose.SYN) == {13: OWN}
     assert issubclass(SwitchError, Exception)
 
 
@@ -213,4 +224,4 @@ def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> No
         rig.switch.speak()
     rig.steward.reconcile()
     let_hub_run()
-    assert rig.switch.meters == {OWN: SYN_RATE}
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS

@@ -8,6 +8,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps import steward as steward_module
+from dfmeta.apps.meters import RATES
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout, Purpose
@@ -15,6 +16,7 @@ from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint
 from tests.unit.support import (
     OTHER_INSTANCE,
+    PORT_FLOWS,
     TAP,
     Refusal,
     Rig,
@@ -40,8 +42,12 @@ def wanted(rig: Rig) -> set[object]:
     flows = set(fixed_flows(rig.steward.tap or TAP))
     for endpoint in rig.registry.endpoints():
         slots = {n: slot.address for n, slot in rig.registry.slots(endpoint).items()}
-        meter = rig.meters.ids.get(endpoint.ofport)
-        flows |= set(guest_flows(Guest(endpoint, meter, slots), rig.steward.tap or TAP))
+        meter, syn_meter = (
+            rig.meters.ids(purpose).get(endpoint.ofport)
+            for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
+        )
+        guest = Guest(endpoint, meter, slots, syn_meter)
+        flows |= set(guest_flows(guest, rig.steward.tap or TAP))
     return flows
 
 
@@ -64,7 +70,7 @@ def as_mod(rig: Rig, flow: object, **change: int) -> object:
 def test_a_start_puts_in_what_should_be(rig: Rig) -> None:
     assert rig.flows() == wanted(rig)
     assert rig.steward.confirmed
-    assert rig.steward.flow_count() == len(rig.switch.flows) == 6
+    assert rig.steward.flow_count() == len(rig.switch.flows) == 3 + PORT_FLOWS
 
 
 def test_a_second_reconcile_changes_nothing(rig: Rig) -> None:
@@ -178,7 +184,7 @@ def test_a_flow_with_other_actions_is_put_right(rig: Rig) -> None:
 def test_addresses_on_the_switch_are_adopted_at_start(rig: Rig) -> None:
     learn(rig)
     learn(rig, OTHER)
-    again = Rig(remembered=rig.meters.ids)
+    again = Rig(remembered={one: rig.meters.ids(one) for one in RATES})
     again.registry.set_port(port())
     again.switch.flows, again.switch.meters = dict(rig.switch.flows), dict(rig.switch.meters)
     again.connect()
@@ -257,7 +263,7 @@ def test_after_a_reconnect_only_the_difference_is_sent(rig: Rig) -> None:
     rig.registry.set_port(port(14, name="tap2"))
     rig.switch.sent.clear()
     rig.connect()
-    assert len(rig.switch.flow_mods()) == 3
+    assert len(rig.switch.flow_mods()) == PORT_FLOWS
     assert rig.flows() == wanted(rig)
 
 
@@ -312,7 +318,7 @@ def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcil
     assert rig.steward.flow_count() == len(rig.switch.flows), "the watch sees nothing missing"
     assert "66" in caplog.text
     rig.switch.refuse = lambda _mod: None
-    assert rig.steward.reconcile() == 3
+    assert rig.steward.reconcile() == PORT_FLOWS
     assert rig.flows() == wanted(rig)
 
 
@@ -327,7 +333,8 @@ def test_many_flows_go_in_several_bundles(monkeypatch: pytest.MonkeyPatch) -> No
         rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
     rig.connect()
     barriers = rig.switch.kinds().count(ofp.OFPT_BARRIER_REQUEST)
-    assert barriers == 7 + 5, "one for each meter, and one for each bundle"
+    bundles = (3 + 7 * PORT_FLOWS + 4) // 5
+    assert barriers == 7 * 2 + bundles, "one for each meter, and one for each bundle"
     assert rig.flows() == wanted(rig)
 
 
@@ -350,7 +357,7 @@ def test_clearing_takes_all_of_ours_and_nothing_else(rig: Rig) -> None:
     foreign = as_mod(rig, next(iter(rig.flows())), cookie=0x1234, priority=5)
     rig.switch.place(foreign)
     count = len(rig.flows())
-    assert rig.steward.clear() == (count, 1)
+    assert rig.steward.clear() == (count, 2)
     assert rig.steward.clear() == (0, 0)
     assert list(rig.switch.flows.values()) == [foreign]
     assert rig.switch.meters == {}

@@ -37,7 +37,9 @@ from tests.unit.support import (
 )
 
 ELSEWHERE = Tap(ofport=7, mac=TAP.mac, port=8080, ip="192.0.2.1", guest_ip="169.254.169.254")
-GUEST = Guest(Endpoint(13), 77, {0: address(), 5: address("10.0.0.6", "fa:16:3e:00:00:02")})
+GUEST = Guest(
+    Endpoint(13), 77, {0: address(), 5: address("10.0.0.6", "fa:16:3e:00:00:02")}, syn_meter=78
+)
 FLOWS = list(
     dict.fromkeys(
         [

@@ -18,6 +18,7 @@ from dfmeta.inspect.ledger import (
 )
 from dfmeta.model import PortState
 from tests.unit.inspect.values import ADDRESS, PORT, TAP
+from tests.unit.support import PORT_FLOWS
 
 LAYOUT = Layout(table_base=100, classification_table=3, hook_priority=500)
 
@@ -47,7 +48,9 @@ def test_ports_that_are_not_to_have_flows_want_none() -> None:
     assert len(fixed) == 3
     for state in (PortState.DEAD, PortState.BROKEN, PortState.NO_OFPORT):
         assert wanted_flows([replace(PORT, state=state)], TAP) == fixed
-    assert len(wanted_flows([replace(PORT, state=PortState.NO_INSTANCE)], TAP)) == 9
+    addresses = 3 * len(PORT.addresses)
+    wanted = wanted_flows([replace(PORT, state=PortState.NO_INSTANCE)], TAP)
+    assert len(wanted) == len(fixed) + PORT_FLOWS + addresses
     assert wanted_flows([replace(PORT, ofport=None)], TAP) == fixed
 
 

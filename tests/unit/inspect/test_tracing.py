@@ -23,7 +23,7 @@ nw_src=10.0.0.5,nw_dst=169.254.169.254,nw_ttl=64,tp_src=49152,tp_dst=80,tcp_flag
 bridge("br-int")
 ----------------
  0. tcp,in_port=1,vlan_tci=0x0000/0x1fff,nw_dst=169.254.169.254,tp_dst=80, priority 300, \
-cookie 0x64666d6501010001
+cookie 0x64666d650101000a
     goto_table:200
 200. tcp,in_port=1,dl_src=fa:16:3e:00:00:01,nw_src=10.0.0.5, priority 200, \
 cookie 0x64666d6501020005
@@ -109,7 +109,7 @@ def cut(text: str, service: str) -> str:
 def test_tables_flows_actions_and_the_packet_at_the_end_are_read() -> None:
     trace = parse(THERE)
     assert [hop.table for hop in trace.hops] == [0, 200]
-    assert [hop.purpose for hop in trace.hops] == [Purpose.GUEST_HTTP, Purpose.ADDRESS]
+    assert [hop.purpose for hop in trace.hops] == [Purpose.GUEST_SYN, Purpose.ADDRESS]
     assert [hop.priority for hop in trace.hops] == [300, 200]
     assert trace.hops[1].outputs_to(9)
     assert not trace.hops[1].outputs_to(4)
@@ -144,7 +144,7 @@ def test_both_legs_lead_to_their_ends() -> None:
     assert there(THERE).stop == ""
     assert not there(THERE).to_controller
     assert back(BACK).stop == ""
-    assert there(THERE).steps[0] == "classification: guest-http, priority 300: goto_table:200"
+    assert there(THERE).steps[0] == "classification: guest-syn, priority 300: goto_table:200"
 
 
 def test_a_first_syn_goes_to_the_controller() -> None:
@@ -171,10 +171,10 @@ def test_a_first_syn_goes_to_the_controller() -> None:
         ),
         (THERE.replace("output:9", "output:8"), "does not lead to tap-metadata's port (9)"),
         (THERE.replace("tp_dst=18080", "tp_dst=1"), "tp_dst is 1 and ought to be 18080"),
-        (THERE.replace("0x64666d6501010001", "0x64666d6501010003"), "guest-http flow is missing"),
+        (THERE.replace("0x64666d650101000a", "0x64666d6501010003"), "guest-syn flow is missing"),
         (FOREIGN, "takes it, before our hooks (priority 300)"),
-        (FOREIGN.replace("402", "0"), "guest-http flow is missing, so that a flow of somebody"),
-        (" 0. No match.\n    drop\n", "guest-http flow is missing"),
+        (FOREIGN.replace("402", "0"), "guest-syn flow is missing, so that a flow of somebody"),
+        (" 0. No match.\n    drop\n", "guest-syn flow is missing"),
         (" 7. priority 1\n    drop\n", "never comes to the classification table (0)"),
         (" 7. No match.\n    drop\n", "table 7, which has no flow for it, takes it first"),
         ("", "never comes to the classification table (0): nothing takes it first"),
