@@ -117,6 +117,11 @@ def _both_ways(
     if leg.stop:
         yield Stop(leg.stop)
         return
+    after = parse(vswitchd.trace(wanted.bridge, legs.syn(port, used, tap=tap, flags="ack")))
+    stop = legs.on(after, wanted.layout)
+    if stop:
+        yield Stop(stop)
+        return
     if leg.to_controller:
         yield from _controller(scene, port, address)
     if leg.to_controller and not scene.running:

@@ -86,7 +86,9 @@ class Wire:
     def remove(self, flow: Flow) -> Any:
         """Message that takes exactly *flow* away, if it is there and ours."""
         return self._delete_strict(
-            self.layout.number(flow.stage), self.layout.priority(flow.purpose), _match(dict(flow.match))
+            self.layout.number(flow.stage),
+            self.layout.priority(flow.purpose),
+            _match(dict(flow.match)),
         )
 
     def remove_found(self, found: Found) -> Any:

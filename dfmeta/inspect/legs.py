@@ -36,8 +36,8 @@ class Leg:
     """It ends at the controller, which has to put the address' flows in first."""
 
 
-def syn(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
-    """The guest's SYN, for ``ofproto/trace``."""
+def syn(port: KnownPort, address: GuestAddress, *, tap: Tap, flags: str = "syn") -> str:
+    """The guest's SYN, or with other *flags* what follows it, for ``ofproto/trace``."""
     return packet(
         in_port=port.ofport,
         dl_src=address.mac,
@@ -47,7 +47,7 @@ def syn(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
         nw_ttl=TTL,
         tcp_src=SOURCE_PORT,
         tcp_dst=METADATA_PORT,
-        tcp_flags="syn",
+        tcp_flags=flags,
     )
 
 
@@ -85,6 +85,12 @@ def there(trace: Trace, port: KnownPort, *, tap: Tap, layout: Layout) -> Leg:
     if hop.purpose is Purpose.SERVICE_DROP:
         return Leg(steps, f"stops in the {name} table: the port's first-SYN flow is missing")
     return Leg(steps, f"stops in the {name} table: {_stranger(hop)} takes it")
+
+
+def on(trace: Trace, layout: Layout) -> str:
+    """Why what follows the SYN, by another flow, does not come to the service table as it did."""
+    stop = _not_classified(trace, Purpose.GUEST_HTTP, layout)
+    return f"after the SYN: {stop}" if stop else ""
 
 
 def back(

@@ -89,7 +89,7 @@ def test_fifty_ports_a_second_cost_busy_guests_nothing(
         5,
         "the flows of the others to be gone",
     )
-    assert host.ofctl("dump-meters", "br-int").count("type=drop") == len(guests)
+    assert host.ofctl("dump-meters", "br-int").count("type=drop") == 2 * len(guests)
 
 
 def test_a_daemon_killed_at_random_moments_always_comes_back_right(
@@ -122,5 +122,5 @@ def assert_flows_of(host: OpenvSwitch, agent: Agent, guests: list[Guest]) -> Non
     """Exactly the flows of those guests, with an address each, are there."""
     assert agent.ready()
     flows = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
-    assert flows == 3 + 6 * len(guests)
-    assert host.ofctl("dump-meters", "br-int").count("type=drop") == len(guests)
+    assert flows == 3 + 8 * len(guests)
+    assert host.ofctl("dump-meters", "br-int").count("type=drop") == 2 * len(guests)

@@ -21,7 +21,7 @@ REQUESTS = 1000
 UNDER_WAY = 50
 """Requests that have been answered when the fault is made."""
 FIXED_FLOWS = 3
-GUEST_FLOWS = 6
+GUEST_FLOWS = 8
 NORMAL = "priority=0,actions=NORMAL"
 
 Fault = Callable[[OpenvSwitch, Agent], None]
@@ -109,7 +109,7 @@ def delete_meters(host: OpenvSwitch, agent: Agent) -> None:
     """Deleting a meter deletes the flows that use it."""
     host.ofctl("del-meters", "br-int")
     await_repair(host, agent)
-    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 2, 2, "the meters")
+    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 4, 2, "the meters")
 
 
 def delete_tap(host: OpenvSwitch, agent: Agent) -> None:

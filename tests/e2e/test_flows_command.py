@@ -16,7 +16,7 @@ from tests.harness.guest import Ids, uuid_of
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
 
-GUESTS = ("guest-http", "guest-arp", "syn")
+GUESTS = ("guest-http", "guest-syn", "guest-fragment", "guest-arp", "syn")
 ADDRESS = ("address", "reply", "key-arp")
 
 Row = dict[str, Any]
@@ -99,10 +99,10 @@ def test_a_table_for_people(make_agent: MakeAgent, make_guest: MakeGuest) -> Non
         "BYTES",
         "STATE",
     ]
-    assert len(lines) == 6
+    assert len(lines) == 3 + len(GUESTS)
     assert all(line.endswith(" ok") for line in lines)
     assert any(
-        line.startswith(f"classification          guest-http    {guest.port}") for line in lines
+        line.startswith(f"classification          guest-http      {guest.port}") for line in lines
     )
     assert done.stderr == ""
 

@@ -156,7 +156,7 @@ def test_a_flow_that_hands_the_packet_on_is_no_stop(
     host.ofctl("add-flow", BRIDGE, f"cookie=0xd5c,priority=65535,ip,reg2=0,actions={actions}")
     text = trace(agent, guest.port, 0)
     assert "foreign flow, cookie 0xd5c" in text
-    assert "classification: guest-http" in text
+    assert "classification: guest-syn" in text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +208,7 @@ def _as_added(flow: str) -> str:
 
 def test_a_missing_flow_is_named(unmended: Unmended) -> None:
     for flow, end in (
+        ("table=0,cookie=0x64666d650101000a/-1", "the guest-syn flow is missing, so that a flow"),
         ("table=0,cookie=0x64666d6501010001/-1", "the guest-http flow is missing, so that a flow"),
         ("table=0,cookie=0x64666d6501010003/-1", "the from-tap flow is missing"),
         ("table=200,cookie=0x64666d6501020005/-1", "at the controller: it knows 10.0.0.5"),

@@ -199,6 +199,13 @@ def test_the_way_back_stops_in_words(text: str, stop: str) -> None:
     assert stop in back(text).stop
 
 
+def test_what_follows_the_syn_goes_by_another_flow() -> None:
+    after = THERE.replace("0x64666d650101000a", "0x64666d6501010001")
+    assert legs.on(parse(after), LAYOUT) == ""
+    assert "after the SYN: stops in" in legs.on(parse(THERE), LAYOUT)
+    assert "guest-http flow is missing" in legs.on(parse(THERE), LAYOUT)
+
+
 def test_the_way_back_of_an_address_not_known_yet_ends_in_the_reply_table() -> None:
     text = BACK.replace("0x64666d6501030007", "0x64666d6501030009")
     assert back(text, known=False).stop == ""
