@@ -41,6 +41,13 @@ FLOW_MODS = Counter(
     ["command"],
     registry=REGISTRY,
 )
+DROPPED = Counter(
+    "dfmeta_dropped_packets",
+    "Packets that the switch dropped, as of its last dump: of a fragment, of no connection that is "
+    "known, from tap-metadata and no answer to a guest, above the rate of first SYNs, and of SYNs",
+    ["reason"],
+    registry=REGISTRY,
+)
 RECONCILES = Counter(
     "dfmeta_reconciles",
     "Comparisons of the switch's flows with what they should be",

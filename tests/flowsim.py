@@ -101,6 +101,8 @@ class Switch:
         """Id → flags and bands."""
         self.exhausted: set[int] = set()
         """Meters that drop everything, as those do whose rate is exceeded."""
+        self.metered: dict[int, tuple[int, int]] = {}
+        """Meter → how many packets it has let through, and how many not."""
         self.released: list[Out] = []
         """What packet-outs have sent."""
         self.flow_mods = 0
@@ -120,7 +122,10 @@ class Switch:
                 match step:
                     case parser.OFPInstructionMeter():
                         frame.meters += (step.meter_id,)
-                        if step.meter_id in self.exhausted:
+                        over = step.meter_id in self.exhausted
+                        counted = self.metered.get(step.meter_id, (0, 0))
+                        self.metered[step.meter_id] = counted[0] + (not over), counted[1] + over
+                        if over:
                             return outs
                     case parser.OFPInstructionActions():
                         outs += self._execute(frame, step.actions, entry)
@@ -301,6 +306,12 @@ class Switch:
                 (8 + len(bands), flags, n, bands) for n, (flags, bands) in self.meters.items()
             ]
             bodies = [struct.pack("!HHI", *head) + bands for *head, bands in meters]
+        elif kind == ofp.OFPMP_METER:
+            counted = {number: self.metered.get(number, (0, 0)) for number in self.meters}
+            bodies = [
+                struct.pack("!IH6xIQQIIQQ", n, 56, 0, passed + over, 0, 0, 0, over, 0)
+                for n, (passed, over) in counted.items()
+            ]
         else:
             _require(kind in (ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE), f"multipart request {kind}")
             table, *outs, cookie, mask = struct.unpack_from("!B3xII4xQQ", message, 16)

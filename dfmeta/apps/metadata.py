@@ -70,6 +70,7 @@ class MetadataApp(OSKenApp):
         [
             ofp_event.EventOFPFlowStatsReply,
             ofp_event.EventOFPMeterConfigStatsReply,
+            ofp_event.EventOFPMeterStatsReply,
         ],
         MAIN_DISPATCHER,
     )

@@ -86,6 +86,19 @@ class Meters:
         self._remembered = {}
         self._foreign = set(rates) - set(self._ids.values())
 
+    def dropped(self, channel: Channel) -> dict[Use, int]:
+        """How many packets each meter of ours has dropped since it was made.
+
+        :raises DfmetaError: when the switch does not answer.
+        """
+        if not self._ids:
+            return {}
+        entries = channel.request(channel.wire.meter_stats(), "the counters of meters").wait()
+        counted = {
+            one.meter_id: sum(b.packet_band_count for b in one.band_stats) for one in entries
+        }
+        return {use: counted[number] for use, number in self._ids.items() if number in counted}
+
     def left_over(self, channel: Channel, used: Mapping[Use, int]) -> list[int]:
         """Ids of the meters on the switch that are ours: remembered, or *used* by our flows.
 

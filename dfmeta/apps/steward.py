@@ -18,6 +18,7 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
+from dfmeta.apps.drops import Drops
 from dfmeta.apps.meters import Meters, Use
 from dfmeta.exceptions import (
     DfmetaError,
@@ -77,6 +78,7 @@ class Steward:
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
         self._refused = 0
+        self._drops = Drops()
         self.on_doubt: Callable[[], None] = lambda: None
         """Called when a part was not confirmed."""
         meters.on_redraw = self.apply
@@ -156,6 +158,8 @@ class Steward:
                 return 0
             found = self._dump()
             self.meters.learn(self.channel, _meters_of(found))
+            self._drops.flows(found)
+            self._drops.meters(self.meters.dropped(self.channel))
             if not self.adopted:
                 self._adopt(found)
             count = self._settle(found, self.tap)

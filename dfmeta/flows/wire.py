@@ -137,6 +137,10 @@ class Wire:
         """Message that asks for all meters, anybody's."""
         return ofp_parser.OFPMeterConfigStatsRequest(self.datapath, 0, ofp.OFPM_ALL)
 
+    def meter_stats(self) -> Any:
+        """Message that asks what all meters have counted, anybody's."""
+        return ofp_parser.OFPMeterStatsRequest(self.datapath, 0, ofp.OFPM_ALL)
+
     def add_meter(self, meter: int, rate: int) -> Any:
         """Message that makes *meter* drop what exceeds *rate* packets a second."""
         return self._meter(ofp.OFPMC_ADD, meter, rate)

@@ -92,6 +92,7 @@ class Link:
             "OFPErrorMsg": MetadataApp.error,
             "OFPFlowStatsReply": MetadataApp.multipart_reply,
             "OFPMeterConfigStatsReply": MetadataApp.multipart_reply,
+            "OFPMeterStatsReply": MetadataApp.multipart_reply,
             "OFPAggregateStatsReply": MetadataApp.aggregate_reply,
         }
         handler = handlers.get(type(message).__name__)

@@ -317,6 +317,8 @@ class TinySwitch(Datapath):
         self.flows: dict[Any, Any] = {}
         self.meters: dict[int, int] = {}
         self.has_meters = True
+        self.over: dict[int, int] = {}
+        """Meter → packets that it has dropped."""
         self.refuse: Callable[[Any], Refusal | None] = lambda _mod: None
         self.removed: Callable[[Any], None] = lambda _message: None
         self.silent = False
@@ -383,6 +385,8 @@ class TinySwitch(Datapath):
             entries = [stats_of(mod) for mod in self._asked(message.raw)]
         elif kind == ofp.OFPMP_AGGREGATE:
             entries = [ofp_parser.OFPAggregateStats(0, 0, len(self._asked(message.raw)))]
+        elif kind == ofp.OFPMP_METER and self.has_meters:
+            entries = [_meter_counters(n, self.over.get(n, 0)) for n in self.meters]
         elif self.has_meters:
             assert kind == ofp.OFPMP_METER_CONFIG
             entries = [_meter_entry(number, rate) for number, rate in self.meters.items()]
@@ -447,6 +451,11 @@ PORT_FLOWS = len(guest_flows(Guest(Endpoint(1), None), TAP))
 def _meter_entry(number: int, rate: int) -> Any:
     band = ofp_parser.OFPMeterBandDrop(rate, rate)
     return ofp_parser.OFPMeterConfigStats(flags=ofp.OFPMF_PKTPS, meter_id=number, bands=[band])
+
+
+def _meter_counters(number: int, over: int) -> Any:
+    bands = [ofp_parser.OFPMeterBandStats(over, 0)]
+    return ofp_parser.OFPMeterStats(number, 0, over, 0, 0, 0, bands)
 
 
 @dataclass
