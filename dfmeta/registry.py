@@ -26,6 +26,10 @@ from dfmeta.model import Endpoint, GuestAddress, Identity, Port, PortState
 REST = 120.0
 """Seconds that a slot rests after a change of its endpoint's guest: longer than Linux keeps
 repeating what a closed connection still had to say."""
+DISPLACED_AT_ONCE = 16
+DISPLACED_PER_SECOND = 4.0
+"""How many addresses of one endpoint may give way to others: a guest that makes up a source for
+each packet costs the switch no more flows than that."""
 WAITS_KEPT = 1024
 """How many waiting times of released SYNs are remembered for the proxy."""
 
@@ -46,6 +50,19 @@ class _Guest:
     endpoint: Endpoint
     identity: Identity | None
     slots: dict[int, Slot] = field(default_factory=dict)
+    room: float = DISPLACED_AT_ONCE
+    """How many addresses may give way now."""
+    room_at: float = 0.0
+    """When that was so."""
+
+    def may_displace(self, now: float) -> bool:
+        """Whether one more may, and take it if so (a token bucket)."""
+        grown = self.room + max(0.0, now - self.room_at) * DISPLACED_PER_SECOND
+        self.room, self.room_at = min(grown, DISPLACED_AT_ONCE), now
+        if self.room < 1:
+            return False
+        self.room -= 1
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +186,8 @@ class Registry:
 
         The address is the guest's claim; it takes room only among the endpoint's own slots.
 
-        :return: None when the endpoint is not served, or each slot has an open connection.
+        :return: None when the endpoint is not served, or when each slot has an open connection,
+            or addresses have given way too often lately.
         """
         guest = self._guests.get(endpoint)
         if guest is None or guest.identity is None:
@@ -182,7 +200,7 @@ class Registry:
         number = self._free_slot(guest)
         if number is None:
             number = _longest_idle(guest.slots)
-            if number is None:
+            if number is None or not guest.may_displace(now):
                 return None
             displaced = guest.slots[number].address
         self.version += 1

@@ -131,6 +131,7 @@ def _host(wanted: Settings, snapshot: Snapshot | None, *, running: bool) -> Iter
     yield checks_host.address(host, wanted)
     yield from checks_host.rules(host, wanted)
     yield checks_host.route(host, wanted)
+    yield checks_host.neighbour(host, wanted)
     yield checks_host.rp_filter(host, wanted)
     yield checks_host.arp_ignore(host, wanted)
     yield _checksum(host, wanted, snapshot)

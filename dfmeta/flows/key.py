@@ -22,6 +22,10 @@ SLOTS = (0, 1, 2, 3, 4, 5, 7)
 martian; the others were seen to get their replies."""
 
 _SLOT_MASK = 0x7
+NEXT_HOP = "128.0.0.0"
+"""Stands on the host for everything behind tap-metadata: as a key, that of OpenFlow port 0, which
+no port has (OpenFlow 1.3.5, A.2.1)."""
+NEXT_HOP_MAC = "02:64:66:6d:65:01"
 
 
 def key_of(endpoint: Endpoint, slot: int) -> IPv4Address:

@@ -15,7 +15,8 @@ from pyroute2 import DiagSocket, IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
-from dfmeta.host.netlink import RULE_FROM, RULE_OIF
+from dfmeta.flows.key import NEXT_HOP
+from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop
 from dfmeta.inspect.facts import HostFacts, Listener, RuleFact
 
 SIOCETHTOOL = 0x8946
@@ -45,7 +46,8 @@ def read_host(device: str, address: str, *, table: int) -> HostFacts:
                 carrier=bool(flags & _IFF_LOWER_UP),
                 addresses=_addresses(ipr, names),
                 rules=_rules(ipr, device, address, table),
-                route=bool(found) and _has_route(ipr, found[0], table),
+                route=bool(found) and NEXT_HOP in default_routes(ipr, found[0], table),
+                neighbour=bool(found) and has_next_hop(ipr, found[0]),
                 rp_filter=(_knob("all", "rp_filter"), _knob(device, "rp_filter")),
                 arp_ignore=_knob("all", "arp_ignore"),
                 tx_checksum=_tx_checksum(device) if found else None,
@@ -74,21 +76,6 @@ def _rules(ipr: Any, device: str, address: str, table: int) -> tuple[RuleFact, R
     return (
         RuleFact(f"from {address}", RULE_FROM, (address, None, table) in found),
         RuleFact(f"oif {device}", RULE_OIF, (None, device, table) in found),
-    )
-
-
-def _has_route(ipr: Any, index: int, table: int) -> bool:
-    try:
-        routes = list(ipr.get_routes(family=_INET, table=table))
-    except NetlinkError as error:
-        if error.code == errno.ENOENT:
-            return False  # the table comes into being with its first route
-        raise
-    return any(
-        route["dst_len"] == 0
-        and route.get_attr("RTA_OIF") == index
-        and route.get_attr("RTA_TABLE") == table
-        for route in routes
     )
 
 

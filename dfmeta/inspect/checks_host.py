@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.inspect.facts import HostFacts, Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, wrong
 
@@ -81,9 +82,22 @@ def route(host: HostFacts, wanted: Settings) -> Finding:
         return ok("route", f"table {wanted.route_table} leads to {wanted.tap}")
     return wrong(
         "route",
-        f"table {wanted.route_table} has no default route through {wanted.tap}",
-        f"`ip route replace default dev {wanted.tap} scope link table {wanted.route_table}`; "
-        f"{BY_ITSELF}; systemd-networkd removes it unless it has ManageForeignRoutes=no",
+        f"table {wanted.route_table} has no default route via {NEXT_HOP} through {wanted.tap}",
+        f"`ip route replace default via {NEXT_HOP} dev {wanted.tap} onlink table "
+        f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
+        "ManageForeignRoutes=no",
+    )
+
+
+def neighbour(host: HostFacts, wanted: Settings) -> Finding:
+    """Whether the next hop of that route is known without asking."""
+    if host.neighbour:
+        return ok("neighbour", f"{NEXT_HOP} has its MAC on {wanted.tap}")
+    return wrong(
+        "neighbour",
+        f"{NEXT_HOP}, behind which all guests are, has no permanent MAC on {wanted.tap}",
+        f"`ip neigh replace {NEXT_HOP} lladdr {NEXT_HOP_MAC} nud permanent dev {wanted.tap}`; "
+        f"{BY_ITSELF}",
     )
 
 

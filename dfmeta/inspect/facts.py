@@ -160,7 +160,9 @@ class HostFacts:
     """Device and address, for every device."""
     rules: tuple[RuleFact, ...] = ()
     route: bool = False
-    """A default route through tap-metadata stands in the route table."""
+    """A default route through tap-metadata, by the next hop, stands in the route table."""
+    neighbour: bool = False
+    """The next hop's MAC stands in the neighbour table, for good."""
     rp_filter: tuple[int, int] = (0, 0)
     """``all`` and tap-metadata's own; the larger one counts (Linux, ip-sysctl)."""
     arp_ignore: int = 0

@@ -263,6 +263,8 @@ def _keys() -> Iterator[str]:
     yield f"{key.BASE:#x} | slot << {key.SLOT_SHIFT} | VID << {key.VID_SHIFT} | ofport"
     yield f"in the order {', '.join(map(str, key.SLOTS))};"
     yield f"rest for {registry.REST:g} seconds"
+    often, at_once = registry.DISPLACED_PER_SECOND, registry.DISPLACED_AT_ONCE
+    yield f"most {often:g} addresses of a port give way in a second, and {at_once} at once"
 
 
 def _registers() -> Iterator[str]:

@@ -43,6 +43,7 @@ CHECKS = {
     "rule-from",
     "rule-oif",
     "route",
+    "neighbour",
     "rp_filter",
     "arp_ignore",
     "checksum",
@@ -175,7 +176,17 @@ BREAKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("no rule from 169.254.169.254 table 2",),
     ),
     "no oif rule": ("ip rule del priority 32765", "rule-oif", ("no rule oif tap-metadata",)),
-    "no route": ("ip route flush table 2", "route", ("no default route through tap-metadata",)),
+    "no route": ("ip route flush table 2", "route", ("no default route via 128.0.0.0",)),
+    "a route of its link": (
+        "ip route replace default dev tap-metadata scope link table 2",
+        "route",
+        ("no default route via 128.0.0.0 through tap-metadata",),
+    ),
+    "no neighbour": (
+        "ip neigh del 128.0.0.0 dev tap-metadata",
+        "neighbour",
+        ("no permanent MAC on tap-metadata",),
+    ),
     "arp_ignore": (
         "sysctl -q -w net.ipv4.conf.all.arp_ignore=0",
         "arp_ignore",
@@ -214,8 +225,9 @@ def test_the_remedy_of_a_failing_line_mends_it(
         host.namespace.run([program, *arguments])
     apply(host, wrong(agent, check, *words))
     assert is_ok(agent, check)
-    if name == "down":  # which takes the route along, a line of its own
+    if name in ("down", "no address"):  # which take these along, lines of their own
         apply(host, wrong(agent, "route"))
+        apply(host, wrong(agent, "neighbour"))
 
 
 def test_rp_filter_harms_only_without_the_from_rule(

@@ -210,7 +210,11 @@ def test_it_is_as_neutron_and_the_kernel_need_it(host: OpenvSwitch, agent: Agent
     assert row["external_ids"]["dfmeta"]
     assert row["mac"] == tap_mac(host)
     assert f"{METADATA_IP}/32" in host.namespace.ip(f"addr show dev {TAP}")
-    assert "default dev tap-metadata" in host.namespace.ip("route show table 2")
+    route = host.namespace.ip("route show table 2")
+    assert route.startswith("default via 128.0.0.0 dev tap-metadata")
+    assert "onlink" in route
+    neighbour = host.namespace.ip("neigh show dev tap-metadata nud permanent")
+    assert neighbour.startswith("128.0.0.0 lladdr 02:64:66:6d:65:01")
     rules = host.namespace.ip("rule")
     assert f"from {METADATA_IP} lookup 2" in rules
     assert f"from all oif {TAP} lookup 2" in rules
@@ -251,3 +255,19 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
             assert tap.segments() == []
         host.namespace.ip(f"route del {key} dev lan0")
     asks_own(guest)
+
+
+def test_no_guest_takes_a_place_in_the_hosts_neighbour_table(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    hop = "128.0.0.0 lladdr 02:64:66:6d:65:01 PERMANENT"
+
+    def neighbours() -> list[str]:
+        lines = host.namespace.ip(f"neigh show dev {TAP} nud all").splitlines()
+        return [line.strip() for line in lines if not line.startswith("ff02:")]
+
+    asks_own(guest)
+    assert neighbours() == [hop]
+    host.namespace.ip(f"neigh del 128.0.0.0 dev {TAP}")
+    asks_own(guest)
+    wait_for(lambda: neighbours() == [hop], 2, "the next hop to be back")

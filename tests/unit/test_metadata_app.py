@@ -154,6 +154,16 @@ def test_meters_are_read(app: MetadataApp, rig: Rig) -> None:
     assert (entry.meter_id, entry.bands[0].rate) == (65549, 50)
 
 
+def test_what_meters_have_counted_is_read(app: MetadataApp, rig: Rig) -> None:
+    rig.switch.silent = True
+    pending = rig.channel.request(rig.channel.wire.meter_stats(), "the meters")
+    let_hub_run()
+    body = struct.pack("!IH6xIQQIIQQ", 65549, 56, 1, 9, 900, 1, 0, 7, 700)
+    app.multipart_reply(multipart(ofp.OFPMP_METER, body, xid=rig.switch.sent[-1].xid))
+    (entry,) = pending.wait(SOON)
+    assert (entry.meter_id, entry.band_stats[0].packet_band_count) == (65549, 7)
+
+
 def test_a_count_is_read(app: MetadataApp, rig: Rig) -> None:
     rig.switch.silent = True
     pending = rig.channel.request(rig.channel.wire.count(), "the count")

@@ -13,7 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dfmeta.flows.key import SLOTS, key_of
 from dfmeta.model import Endpoint, GuestAddress, Port, PortState
-from dfmeta.registry import REST, WAITS_KEPT, Claim, Learned, Registry
+from dfmeta.registry import (
+    DISPLACED_AT_ONCE,
+    DISPLACED_PER_SECOND,
+    REST,
+    WAITS_KEPT,
+    Claim,
+    Learned,
+    Registry,
+)
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 
 HERE = Endpoint(13)
@@ -317,6 +325,23 @@ def test_the_longest_idle_address_gives_way_and_its_claims_end(registry: Registr
     assert (new.slot, new.new, new.displaced) == (1, True, ADDRESSES[1])
     assert not registry.holds(victim)
     assert claimed(registry, 1).address == ADDRESSES[7]
+
+
+def test_addresses_give_way_only_so_often(registry: Registry) -> None:
+    def made_up(number: int, now: float) -> Learned | None:
+        return registry.learn(HERE, address(mac=f"fa:16:3e:00:{number:02x}:01"), now)
+
+    at_once = len(SLOTS) + DISPLACED_AT_ONCE
+    assert all(made_up(number, 100.0) for number in range(at_once))
+    assert made_up(200, 100.0) is None
+    known = made_up(at_once - 1, 100.0)
+    assert known is not None, "one that has a slot is no question of room"
+    pause = 1 / DISPLACED_PER_SECOND
+    assert made_up(200, 100.0 + 0.9 * pause) is None
+    assert made_up(200, 100.0 + pause) is not None
+    assert made_up(201, 100.0 + pause) is None
+    later = [made_up(number, 1000.0) for number in range(60)]
+    assert sum(one is not None for one in later) == DISPLACED_AT_ONCE
 
 
 def test_an_address_that_gave_way_or_went_has_its_slot_no_more(registry: Registry) -> None:

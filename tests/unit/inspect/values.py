@@ -38,6 +38,7 @@ PORT = KnownPort(
     addresses={0: ADDRESS},
 )
 HOST = HostFacts(
+    neighbour=True,
     up=True,
     addresses=(("tap-metadata", IPv4Interface(f"{IP}/32")),),
     rules=(RuleFact(f"from {IP}", 32764, True), RuleFact("oif tap-metadata", 32765, True)),
