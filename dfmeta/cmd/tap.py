@@ -17,7 +17,7 @@ from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
-from dfmeta.proxy.server import confine, listen
+from dfmeta.proxy.server import confine, keep_room, listen
 from dfmeta.state import State
 
 LOG = logging.getLogger(__name__)
@@ -114,6 +114,7 @@ class TapKeeper:
             return None
         LOG.info("Took over the listener of an earlier run, port %d", port)
         confine(sock, self._index())
+        keep_room(sock)
         self._use(sock)
         return sock
 

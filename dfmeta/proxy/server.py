@@ -48,6 +48,9 @@ BACKLOG = 4096
 CONNECTIONS_MAX = 4096
 CONNECTIONS_PER_GUEST = 64
 """One endpoint has no more at a time, so that it takes nobody else's; cloud-init uses one."""
+SYN_ACK_RETRIES = 1
+"""What is half open is given up after 3 seconds and not 63 (tcp(7), TCP_SYNCNT): at the rate that a
+port's meter lets through, one guest that never answers leaves room in the queue for the others."""
 REQUEST_LINE_MAX = 2048
 KEEPALIVE = 15.0
 """Seconds that an idle connection is kept."""
@@ -71,6 +74,7 @@ def listen(device: str, address: str, port: int) -> Any:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         confine(sock, socket.if_nametoindex(device))
+        keep_room(sock)
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
@@ -79,6 +83,11 @@ def listen(device: str, address: str, port: int) -> Any:
             remedy="Stop what uses it, or give another [df_metadata] port",
         ) from error
     return sock
+
+
+def keep_room(sock: Any) -> None:
+    """Have the listener *sock* give up soon what is half open; see :data:`SYN_ACK_RETRIES`."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, SYN_ACK_RETRIES)
 
 
 def confine(sock: Any, index: int) -> None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
+from typing import Literal
 
+import pytest
+
+from dfmeta.flows.key import SLOTS
 from dfmeta.proxy.server import CONNECTIONS_PER_GUEST
-from tests.e2e.support import asks_own, open_connection, put
+from tests.e2e.support import asks_own, open_connection, put, uuid_in
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest
+from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
 BEYOND = 20
+RATE = 20_000
+"""SYNs a second of a flood."""
 
 
 def test_connections_without_end_are_cut_for_the_guest_that_opens_them(
@@ -38,3 +48,68 @@ def test_connections_without_end_are_cut_for_the_guest_that_opens_them(
         return greedy.curl("/latest/meta-data/instance-id").status == 200
 
     wait_for(served, 5, "the guest to be served again")
+
+
+def ours(host: OpenvSwitch) -> int:
+    """How many flows of dfmeta there are."""
+    return sum("cookie=0x64666d65" in flow for flow in host.flows())
+
+
+def resident(agent: Agent) -> int:
+    """Memory of the daemon, in KiB (proc(5), status)."""
+    status = Path(f"/proc/{agent.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def counted(host: OpenvSwitch, agent: Agent, *, reason: str) -> float:
+    """What has been dropped for that reason, with the counters of this moment."""
+    before = agent.metric("dfmeta_reconciles_total", result="changed")
+    host.ofctl("del-flows", BRIDGE, "cookie=0x64666d6501020006/-1")
+    wait_for(
+        lambda: agent.metric("dfmeta_reconciles_total", result="changed") > before,
+        10,
+        "the flows to be compared",
+    )
+    return agent.metric("dfmeta_dropped_packets_total", reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reasons"),
+    [("own", ["syn_rate"]), ("forged", ["syn_rate", "first_syn_rate"])],
+    ids=["one address", "forged addresses"],
+)
+def test_a_flood_of_syns_is_nobody_elses(
+    host: OpenvSwitch,
+    make_agent: MakeAgent,
+    make_guest: MakeGuest,
+    kind: Literal["own", "forged"],
+    reasons: list[str],
+) -> None:
+    agent = make_agent()
+    flooding, other, late = (
+        make_guest(name, address=f"10.0.0.{number}/24")
+        for number, name in enumerate(("flooding", "other", "late"), 5)
+    )
+    for guest in (flooding, other, late):
+        put(agent, guest)
+    for guest in (flooding, other):
+        asks_own(guest)
+    before, memory = ours(host), resident(agent)
+    with flooding.flood(kind, rate=RATE, seconds=3) as flood:
+        samples = other.http_many(200, 2)
+        # One whose address is not known yet needs the controller meanwhile.
+        samples += late.http_many(20)
+        assert flood.sent() >= RATE
+    assert [sample.error for sample in samples if sample.status != 200] == []
+    assert {uuid_in(one.body) for one in samples[:200]} == {other.instance_id}
+    assert {uuid_in(one.body) for one in samples[200:]} == {late.instance_id}
+    assert ours(host) <= before + 3 * len(SLOTS) + 3, "an address each, and all slots of the flood"
+    assert resident(agent) < memory + 16 * 1024
+    wait_for(lambda: served(flooding), 5, "the flooding guest to be served again")
+    assert all(counted(host, agent, reason=reason) > 0 for reason in reasons)
+
+
+def served(guest: Guest) -> bool:
+    """Whether the guest gets an answer within a second and a half."""
+    reply = guest.curl("/latest/meta-data/instance-id", timeout=1.5)
+    return reply.status == 200

@@ -329,6 +329,21 @@ class Guest:
         process = self.namespace.spawn(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return Batch(process, limit)
 
+    def flood(self, kind: Literal["own", "forged"], *, rate: int, seconds: float) -> Flood:
+        """Send SYNs to the metadata service, without a thought for the answers.
+
+        :param kind: ``own`` from one address that nobody has, another port in each; ``forged``
+            from another MAC and address in each.
+        :param rate: SYNs a second.
+        """
+        source = self.ip if kind == "forged" else str(self.interface.network[-2])
+        script = str(Path(__file__).with_name("flood.py"))
+        command = [sys.executable, "-IS", script, self.device, self.mac, source]
+        process = self.namespace.spawn(
+            [*command, str(rate), str(seconds), kind], stdout=subprocess.PIPE
+        )
+        return Flood(process)
+
     def _route_commands(self) -> list[str]:
         device, network = self.device, self.interface.network
         gateway, other = network[1], network[2]
@@ -388,6 +403,29 @@ class Batch:
             Sample(**{**result, "body": base64.b64decode(result["body"])})
             for result in json.loads(stdout)
         ]
+
+
+class Flood:
+    """A flood under way; a context manager that ends it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def __enter__(self) -> Self:
+        """Wait for its first frame."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"begun\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def sent(self) -> int:
+        """Wait for its end; how many SYNs there were."""
+        return int(self._process.communicate()[0])
 
 
 def uuid_of(text: str) -> str:

@@ -1,0 +1,77 @@
+"""``flood.py DEVICE MAC IP RATE SECONDS KIND``: SYNs to the metadata service without end.
+
+KIND is ``forged``, another source MAC and address in each, or ``own``: those given, from another
+port in each. Prints how many it has sent. A raw socket and the standard library.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+
+DIFFERENT = 0x8000
+"""Frames that are made beforehand, and then sent again and again."""
+BURSTS = 500
+"""A second."""
+ROUTER = bytes.fromhex("020000000001")
+
+
+def total(data: bytes) -> int:
+    """RFC 1071, not yet complemented."""
+    words: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    words = (words >> 16) + (words & 0xFFFF)
+    return words + (words >> 16) & 0xFFFF
+
+
+def syn(mac: bytes, source: bytes, target: bytes, port: int) -> bytes:
+    """A SYN with right checksums (RFC 791, 9293)."""
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 1, 0, 64, 6, 0, source, target)
+    head = head[:10] + struct.pack("!H", ~total(head) & 0xFFFF) + head[12:]
+    segment = struct.pack("!HHIIHHHH", port, 80, 1, 0, 5 << 12 | 0x02, 64240, 0, 0)
+    pseudo = source + target + struct.pack("!HH", 6, len(segment))
+    segment = segment[:16] + struct.pack("!H", ~total(pseudo + segment) & 0xFFFF) + segment[18:]
+    return ROUTER + mac + struct.pack("!H", 0x0800) + head + segment
+
+
+def frames(kind: str, mac: bytes, source: bytes, target: bytes) -> list[bytes]:
+    """Those that are sent in turn."""
+    if kind == "own":
+        return [syn(mac, source, target, 1024 + n) for n in range(DIFFERENT)]
+    return [
+        syn(
+            bytes((0xFA, 0x17)) + n.to_bytes(4, "big"),
+            bytes((10, 77)) + n.to_bytes(2, "big"),
+            target,
+            4242,
+        )
+        for n in range(DIFFERENT)
+    ]
+
+
+def main() -> None:
+    """Send."""
+    device, mac, ip, rate, seconds, kind = sys.argv[1:]
+    target = socket.inet_aton("169.254.169.254")
+    ready = frames(kind, bytes.fromhex(mac.replace(":", "")), socket.inet_aton(ip), target)
+    per_burst, sent = max(1, int(rate) // BURSTS), 0
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
+        link.bind((device, 0))
+        sys.stdout.write("begun\n")
+        sys.stdout.flush()
+        began = due = time.monotonic()
+        while due - began < float(seconds):
+            for _ in range(per_burst):
+                try:
+                    link.send(ready[sent % len(ready)])
+                    sent += 1
+                except OSError:  # the device's queue is full
+                    break
+            due += 1 / BURSTS
+            time.sleep(max(0.0, due - time.monotonic()))
+    sys.stdout.write(f"{sent}\n")
+
+
+if __name__ == "__main__":
+    main()
