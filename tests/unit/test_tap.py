@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
 from dfmeta.host import device
 from dfmeta.ports.ovsdb import Bridge, TapPort, Update
+from dfmeta.proxy.server import SYN_ACK_RETRIES
 from dfmeta.state import State
 
 BRIDGE = Bridge(1, controllers=0)
@@ -76,3 +78,16 @@ def test_it_is_not_in_place_without_a_port(keeper: Any, update: Update) -> None:
 def test_what_was_in_place_stays_so_while_ovsdb_is_away(keeper: Any) -> None:
     look(keeper)
     assert look(keeper, Update(connected=False))
+
+
+def test_a_listener_keeps_room_for_others_whoever_has_opened_it() -> None:
+    """Else what is half open stays for the kernel's default, a minute."""
+    group = SimpleNamespace(**{**vars(GROUP), "host_ip": "127.0.0.1"})
+    with socket.create_server(("127.0.0.1", 0)) as kept:
+        state = State(port=kept.getsockname()[1])
+        old: Any = SimpleNamespace(take=kept.detach, keep=lambda _fd: None)
+        new: Any = SimpleNamespace(take=lambda: None, keep=lambda _fd: None)
+        for keeper in (old, new):
+            sock = TapKeeper(group, state, keeper).listen()
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
+            sock.close()

@@ -1,0 +1,86 @@
+"""What a flood of one guest costs the others: their requests with and without it, side by side.
+
+Run as root, with what ``tools/setup.sh`` installs::
+
+    .venv/bin/python -m bench.flood [--rate 20000] [--json FILE]
+
+*own*: SYNs from one address of the flooding guest, another port in each; *forged*: from another
+MAC and address in each. *later* are connections of an address that is known, *first* those of
+addresses not seen before. Ratios are to the quiet time of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+from bench.packet_path import PATH, machine, summary
+from tests.harness.agent import Agent
+from tests.harness.guest import Guest, Sample
+from tests.harness.ovs import OpenvSwitch
+
+LATER = 1000
+ADDRESSES = 7
+GUESTS = 6
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rate", type=int, default=20_000, help="SYNs a second")
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch())
+        stack.enter_context(Agent(host)).start()
+        flooding = stack.enter_context(Guest(host, "flooding"))
+        guests = [stack.enter_context(Guest(host, f"g{n}")) for n in range(GUESTS)]
+        flooding.http_many(1, path=PATH)
+        # The first requests of a daemon are slower than all others.
+        guests[0].http_many(LATER, path=PATH)
+        rows: dict[str, dict[str, float]] = {}
+        kinds: tuple[Literal["own", "forged"], ...] = ("own", "forged")
+        rows |= asked("quiet", guests[:2])
+        for number, kind in enumerate(kinds, 1):
+            with flooding.flood(kind, rate=options.rate, seconds=60):
+                rows |= asked(kind, guests[2 * number : 2 * number + 2])
+            rows[kind] = served_again(flooding)
+        for kind in kinds:
+            for part in ("later", "first"):
+                quiet, loud = rows[f"quiet {part}"], rows[f"{kind} {part}"]
+                loud["p99 ratio"] = round(loud["answer p99"] / quiet["answer p99"], 2)
+    report = {"machine": machine(), "rate": options.rate, "milliseconds": rows}
+    for name, row in rows.items():
+        print(f"{name:14} " + ", ".join(f"{what} {value:g}" for what, value in row.items()))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def asked(kind: str, guests: list[Guest]) -> dict[str, dict[str, float]]:
+    """Requests of one guest that is known, and of another's new addresses."""
+    known, new = guests
+    known.http_many(1, path=PATH)
+    later = known.http_many(LATER, path=PATH)
+    first: list[Sample] = []
+    for number in range(ADDRESSES):
+        address = f"10.0.0.{30 + number}"
+        new.add_address(f"{address}/24")
+        new.forget_neighbours()
+        first += new.http_many(1, path=PATH, source=address)
+    return {f"{kind} later": summary(later), f"{kind} first": summary(first)}
+
+
+def served_again(guest: Guest) -> dict[str, float]:
+    """Seconds until the flooding guest gets an answer."""
+    began = time.monotonic()
+    while not guest.http_many(1, path=PATH, timeout=5)[0].status:
+        pass
+    return {"served again after": round(time.monotonic() - began, 2)}
+
+
+if __name__ == "__main__":
+    main()
