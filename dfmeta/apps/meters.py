@@ -16,16 +16,11 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, SwitchError
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint
 
 LOG = logging.getLogger(__name__)
 
-RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
-"""Packets a second, and at once, that the flow of one port and that purpose lets through. An
-address needs one first SYN; cloud-init opens some thirty connections. Connections are remembered
-by a host's conntrack for two minutes: at 1,000 a second one guest has less than half of the
-262,144 that Linux allows by default."""
 FIRST_IDS: Mapping[Purpose, int] = {Purpose.SYN: 0x10000, Purpose.GUEST_SYN: 0x20000}
 """Ours are drawn from here up: that plus the ofport, when it is free."""
 LAST_ID = 0x3FFFF

@@ -17,13 +17,15 @@ from dfmeta.cmd import gather
 from dfmeta.cmd.common import config_options, format_option, load_config, print_rows
 from dfmeta.cmd.flows_command import compare
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
+from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.host.look import read_host
-from dfmeta.inspect import checks_daemon, checks_host, checks_switch, firewall
+from dfmeta.inspect import checks_daemon, checks_host, checks_limits, checks_switch, firewall
 from dfmeta.inspect.facts import HostFacts, KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, healthy, unknown, wrong
 from dfmeta.inspect.programs import read_filters
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.ports.look import read_snapshot
+from dfmeta.proxy.limits import BACKLOG
 
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
 
@@ -136,6 +138,8 @@ def _host(wanted: Settings, snapshot: Snapshot | None, *, running: bool) -> Iter
     yield checks_host.arp_ignore(host, wanted)
     yield _checksum(host, wanted, snapshot)
     yield checks_host.listener(host, wanted, running=running)
+    yield from checks_limits.queue(host.limits, backlog=BACKLOG)
+    yield checks_limits.conntrack(host.limits, rate=RATES[Purpose.GUEST_SYN])
     yield _firewall(wanted)
 
 

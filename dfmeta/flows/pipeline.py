@@ -151,6 +151,12 @@ PURPOSES: Mapping[Purpose, Declared] = {
     Purpose.REPLY_DROP: Declared(Stage.REPLY, Priority.DROP),
 }
 
+RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
+"""Packets a second, and at once, that the flow of one port and that purpose lets through. An
+address needs one first SYN; cloud-init opens some thirty connections. Connections are remembered
+by a host's conntrack for two minutes: at 1,000 a second one guest has less than half of the
+262,144 that Linux allows by default."""
+
 _OFFSET = {Stage.SERVICE: 0, Stage.REPLY: 1}
 TABLES_TAKEN = len(_OFFSET)
 """How many table numbers from ``table_base`` up are ours."""

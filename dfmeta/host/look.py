@@ -17,7 +17,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from dfmeta.exceptions import HostError
 from dfmeta.flows.key import NEXT_HOP
 from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop
-from dfmeta.inspect.facts import HostFacts, Listener, RuleFact
+from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 
 SIOCETHTOOL = 0x8946
 ETHTOOL_GTXCSUM = 0x00000016
@@ -28,7 +28,8 @@ _IFF_UP = 0x1
 _IFF_LOWER_UP = 0x10000
 _IFREQ = struct.Struct("16sP")
 _VALUE = struct.Struct("II")
-_CONF = Path("/proc/sys/net/ipv4/conf")
+_NET = Path("/proc/sys/net")
+_CONF = _NET / "ipv4/conf"
 
 
 def read_host(device: str, address: str, *, table: int) -> HostFacts:
@@ -52,6 +53,7 @@ def read_host(device: str, address: str, *, table: int) -> HostFacts:
                 arp_ignore=_knob("all", "arp_ignore"),
                 tx_checksum=_tx_checksum(device) if found else None,
                 listeners=_listeners(),
+                limits=_limits(),
             )
     except (OSError, NetlinkError) as error:
         raise HostError(what="reading the host's network", device=device, cause=error) from error
@@ -91,6 +93,23 @@ def _listeners() -> tuple[Listener, ...]:
             )
             for message in diag.get_sock_stats(family=_INET, states=1 << TCP_LISTEN)
         )
+
+
+def _limits() -> LimitFacts:
+    return LimitFacts(
+        somaxconn=_number("core/somaxconn") or 0,
+        syncookies=_number("ipv4/tcp_syncookies") or 0,
+        conntrack_count=_number("netfilter/nf_conntrack_count") or 0,
+        conntrack_max=_number("netfilter/nf_conntrack_max"),
+    )
+
+
+def _number(path: str) -> int | None:
+    """Read a value of /proc/sys/net; None where the kernel has none."""
+    try:
+        return int((_NET / path).read_text())
+    except FileNotFoundError:
+        return None
 
 
 def _knob(device: str, name: str) -> int:

@@ -149,6 +149,19 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitFacts:
+    """Limits of the host that all guests share."""
+
+    somaxconn: int = 4096
+    """Connections that a listener's queue may hold at most."""
+    syncookies: int = 1
+    """0: never; 1: when the queue is full; 2: always (Linux, ip-sysctl)."""
+    conntrack_count: int = 0
+    conntrack_max: int | None = None
+    """None where the kernel has no connection tracking."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """The kernel's side of the packet path."""
 
@@ -170,3 +183,4 @@ class HostFacts:
     tx_checksum: bool | None = None
     """Whether the kernel leaves checksums to the device; None when it does not say."""
     listeners: tuple[Listener, ...] = ()
+    limits: LimitFacts = field(default_factory=LimitFacts)

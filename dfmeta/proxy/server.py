@@ -24,6 +24,12 @@ from eventlet.patcher import original
 from dfmeta import metrics
 from dfmeta.exceptions import StartError
 from dfmeta.model import Endpoint
+from dfmeta.proxy.limits import (
+    BACKLOG,
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_GUEST,
+    SYN_ACK_RETRIES,
+)
 from dfmeta.proxy.wsgi import CLAIM, DEADLINE, LAST, Abandoned, Application
 from dfmeta.registry import Claim, Registry
 
@@ -44,13 +50,6 @@ _SKF_AD_IFINDEX = 0xFFFFF000 + 8
 """Linux, networking/filter: the number of the device that a packet came in on."""
 _WHOLE = 0xFFFFFFFF
 
-BACKLOG = 4096
-CONNECTIONS_MAX = 4096
-CONNECTIONS_PER_GUEST = 64
-"""One endpoint has no more at a time, so that it takes nobody else's; cloud-init uses one."""
-SYN_ACK_RETRIES = 1
-"""What is half open is given up after 3 seconds and not 63 (tcp(7), TCP_SYNCNT): at the rate that a
-port's meter lets through, one guest that never answers leaves room in the queue for the others."""
 REQUEST_LINE_MAX = 2048
 KEEPALIVE = 15.0
 """Seconds that an idle connection is kept."""
@@ -75,7 +74,6 @@ def listen(device: str, address: str, port: int) -> Any:
         sock.bind((address, port))
         confine(sock, socket.if_nametoindex(device))
         keep_room(sock)
-        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise StartError(
@@ -86,8 +84,10 @@ def listen(device: str, address: str, port: int) -> Any:
 
 
 def keep_room(sock: Any) -> None:
-    """Have the listener *sock* give up soon what is half open; see :data:`SYN_ACK_RETRIES`."""
+    """Have *sock* listen, with as much room as the host allows now, and give up soon what is half
+    open; see :data:`SYN_ACK_RETRIES`. One that listens already is given the room anew."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, SYN_ACK_RETRIES)
+    sock.listen(BACKLOG)
 
 
 def confine(sock: Any, index: int) -> None:

@@ -24,6 +24,7 @@ from dfmeta.flows.pipeline import (
     COOKIE_VERSION,
     PORT_IN_PORT,
     PURPOSES,
+    RATES,
     TABLES,
     Layout,
     Priority,
@@ -250,7 +251,7 @@ def _cookies() -> Iterator[str]:
 
 
 def _meters() -> Iterator[str]:
-    for purpose, rate in meters.RATES.items():
+    for purpose, rate in RATES.items():
         first = meters.FIRST_IDS[purpose]
         yield f"* - {purpose.name} - {rate} - {first} plus the port's OpenFlow number"
         sent = Wire(LAYOUT).add_meter(first, rate)

@@ -48,6 +48,9 @@ CHECKS = {
     "arp_ignore",
     "checksum",
     "listener",
+    "somaxconn",
+    "syncookies",
+    "conntrack",
     "firewall",
     "ports",
 }
@@ -191,6 +194,16 @@ BREAKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "sysctl -q -w net.ipv4.conf.all.arp_ignore=0",
         "arp_ignore",
         ("answers ARP for 169.254.169.254",),
+    ),
+    "a short queue": (
+        "sysctl -q -w net.core.somaxconn=128",
+        "somaxconn",
+        ("net.core.somaxconn is 128",),
+    ),
+    "no SYN cookies": (
+        "sysctl -q -w net.ipv4.tcp_syncookies=0",
+        "syncookies",
+        ("tcp_syncookies is 0",),
     ),
     "OpenFlow 1.0": (
         "vsctl set Bridge br-int protocols=OpenFlow10",

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from dfmeta.flows.key import SLOTS
-from dfmeta.proxy.server import CONNECTIONS_PER_GUEST
+from dfmeta.proxy.limits import CONNECTIONS_PER_GUEST
 from tests.e2e.support import asks_own, open_connection, put, uuid_in
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest

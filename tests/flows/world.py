@@ -20,9 +20,9 @@ from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.metadata import MetadataApp
-from dfmeta.apps.meters import RATES, Memory, Meters
+from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.steward import Steward
-from dfmeta.flows.pipeline import METADATA_IP, Layout
+from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, Port
 from dfmeta.registry import Registry

@@ -6,9 +6,9 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.meters import FIRST_IDS, LAST_ID, RATES, Memory, Meters
+from dfmeta.apps.meters import FIRST_IDS, LAST_ID, Memory, Meters
 from dfmeta.exceptions import SwitchError
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint
 from tests.unit.support import MeterMod, Rig, let_hub_run, port
 

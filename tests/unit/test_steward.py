@@ -8,10 +8,9 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps import steward as steward_module
-from dfmeta.apps.meters import RATES
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.pipeline import Layout, Purpose
+from dfmeta.flows.pipeline import RATES, Layout, Purpose
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint
 from tests.unit.support import (

@@ -13,7 +13,7 @@ from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
 from dfmeta.host import device
 from dfmeta.ports.ovsdb import Bridge, TapPort, Update
-from dfmeta.proxy.server import SYN_ACK_RETRIES
+from dfmeta.proxy.limits import SYN_ACK_RETRIES
 from dfmeta.state import State
 
 BRIDGE = Bridge(1, controllers=0)

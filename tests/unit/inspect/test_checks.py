@@ -7,9 +7,16 @@ from ipaddress import IPv4Address, IPv4Interface
 
 import pytest
 
-from dfmeta.inspect import checks_daemon, checks_host, checks_switch, which
+from dfmeta.inspect import checks_daemon, checks_host, checks_limits, checks_switch, which
 from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts
-from dfmeta.inspect.facts import Bridge, Foreign, Interface, Listener, Snapshot
+from dfmeta.inspect.facts import (
+    Bridge,
+    Foreign,
+    Interface,
+    LimitFacts,
+    Listener,
+    Snapshot,
+)
 from dfmeta.inspect.finding import Finding, Status, healthy, listed, ok, unknown, wrong
 from dfmeta.inspect.overlap import takes
 from dfmeta.model import PortState
@@ -50,6 +57,9 @@ def test_a_host_as_it_ought_to_be() -> None:
         checks_host.address(HOST, SETTINGS),
         *checks_host.rules(HOST, SETTINGS),
         checks_host.route(HOST, SETTINGS),
+        checks_host.neighbour(HOST, SETTINGS),
+        *checks_limits.queue(HOST.limits, backlog=4096),
+        checks_limits.conntrack(HOST.limits, rate=1000),
         checks_host.rp_filter(HOST, SETTINGS),
         checks_host.arp_ignore(HOST, SETTINGS),
         checks_host.checksum(HOST, "netdev", wanted=SETTINGS),
@@ -57,6 +67,40 @@ def test_a_host_as_it_ought_to_be() -> None:
         *checks_switch.tap_port(TAP, Snapshot(), wanted=SETTINGS),
     ]
     assert [status(finding) for finding in findings] == [Status.OK] * len(findings)
+
+
+def test_the_next_hop() -> None:
+    finding = checks_host.neighbour(replace(HOST, neighbour=False), SETTINGS)
+    assert status(finding) is Status.WRONG
+    assert "128.0.0.0" in finding.remedy
+
+
+def test_the_queue_of_the_listener() -> None:
+    short, cookies = checks_limits.queue(LimitFacts(somaxconn=128, syncookies=0), backlog=4096)
+    assert (status(short), status(cookies)) == (Status.WRONG, Status.WRONG)
+    assert "somaxconn=4096" in short.remedy
+    assert "tcp_syncookies=1" in cookies.remedy
+
+
+@pytest.mark.parametrize(
+    ("count", "room", "words"),
+    [
+        (0, None, "does not track"),
+        (0, 1000, "does not track"),
+        (1, 262_144, "1 of 262144"),
+        (1, 240_000, "1 of 240000"),
+        (1, 65_536, "of which one guest can take 120000"),
+        (255_000, 262_144, "255000 of 262144 entries of conntrack are taken: when it is full"),
+    ],
+)
+def test_connection_tracking_has_room(count: int, room: int | None, words: str) -> None:
+    limits = LimitFacts(conntrack_count=count, conntrack_max=room)
+    finding = checks_limits.conntrack(limits, rate=1000)
+    assert words in finding.text
+    right = room is None or not count or (room >= 240_000 and count < 0.9 * room)
+    assert status(finding) is (Status.OK if right else Status.WRONG)
+    if not right:
+        assert f"nf_conntrack_max={max(240_000, 2 * (room or 0))}" in finding.remedy
 
 
 def test_the_device() -> None:

@@ -1,0 +1,67 @@
+"""Judgements on limits of the host that all guests share: one must not reach them alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dfmeta.inspect.facts import LimitFacts
+from dfmeta.inspect.finding import Finding, ok, wrong
+
+REMEMBERED = 120
+"""Seconds that conntrack keeps a connection that has ended (Linux, nf_conntrack-sysctl:
+nf_conntrack_tcp_timeout_time_wait)."""
+ONE_GUESTS_SHARE = 0.5
+NEARLY_FULL = 0.9
+
+
+def queue(limits: LimitFacts, *, backlog: int) -> Iterator[Finding]:
+    """Whether the listener's queue has room for guests that come together.
+
+    :param backlog: connections that the listener asks room for.
+    """
+    if limits.somaxconn < backlog:
+        yield wrong(
+            "somaxconn",
+            f"net.core.somaxconn is {limits.somaxconn}: of guests that boot together those above "
+            "it wait for a second or more",
+            f"`sysctl -w net.core.somaxconn={backlog}`, in /etc/sysctl.d too, and restart "
+            "dfmeta-agent",
+        )
+    else:
+        yield ok("somaxconn", f"the listener's queue has room for {backlog} connections")
+    if not limits.syncookies:
+        yield wrong(
+            "syncookies",
+            "net.ipv4.tcp_syncookies is 0: with the queue full of what is half open, guests are "
+            "not answered",
+            "`sysctl -w net.ipv4.tcp_syncookies=1`, in /etc/sysctl.d too",
+        )
+    else:
+        yield ok("syncookies", f"net.ipv4.tcp_syncookies is {limits.syncookies}")
+
+
+def conntrack(limits: LimitFacts, *, rate: int) -> Finding:
+    """Whether the host's connection tracking has room for what one guest can open.
+
+    :param rate: connections a second that a port's meter lets through.
+    """
+    if limits.conntrack_max is None or not limits.conntrack_count:
+        return ok("conntrack", "the host does not track connections")
+    there, room = limits.conntrack_count, limits.conntrack_max
+    needed = int(rate * REMEMBERED / ONE_GUESTS_SHARE)
+    remedy = f"`sysctl -w net.netfilter.nf_conntrack_max={max(needed, 2 * room)}`"
+    if there >= NEARLY_FULL * room:
+        return wrong(
+            "conntrack",
+            f"{there} of {room} entries of conntrack are taken: when it is full, new connections "
+            "are dropped, guests' as well",
+            f"see with `conntrack -L` whose they are; {remedy}",
+        )
+    if room < needed:
+        return wrong(
+            "conntrack",
+            f"conntrack has room for {room} connections, of which one guest can take "
+            f"{rate * REMEMBERED}",
+            f"{remedy}, in /etc/sysctl.d too; or have the packet filter not track tap-metadata",
+        )
+    return ok("conntrack", f"{there} of {room} entries of conntrack are taken")
