@@ -34,6 +34,9 @@ PROMPT = 0.9
 _ETH_P_ALL = 0x0003
 _SO_TIMESTAMPNS = 35
 _SO_RCVBUFFORCE = 33
+_SOL_PACKET = 263
+_PACKET_AUXDATA = 8
+_TP_STATUS_VLAN_VALID = 1 << 4
 _SYN, _RST, _ACK = 0x02, 0x04, 0x10
 
 
@@ -128,6 +131,7 @@ class Capture:
         self._socket = namespace.open_socket(socket.AF_PACKET, socket.SOCK_RAW)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 23)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         self._socket.bind((device, _ETH_P_ALL))
         self._socket.setblocking(False)
         self._frames: list[tuple[float, bytes]] = []
@@ -147,9 +151,11 @@ class Capture:
         """All so far, with the kernel's time (of the clock)."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                data, extra, _, _ = self._socket.recvmsg(65536, 256)
-                seconds, nanoseconds = struct.unpack("ll", extra[0][2][:16])
-                self._frames.append((seconds + nanoseconds / 1e9, data))
+                data, extras, _, _ = self._socket.recvmsg(65536, 256)
+                extra = {kind: value for _level, kind, value in extras}
+                seconds, nanoseconds = struct.unpack("ll", extra[_SO_TIMESTAMPNS][:16])
+                when = seconds + nanoseconds / 1e9
+                self._frames.append((when, _with_tag(data, extra[_PACKET_AUXDATA])))
         return list(self._frames)
 
     def segments(self) -> list[Segment]:
@@ -159,6 +165,14 @@ class Capture:
     def syns(self) -> list[Segment]:
         """SYNs towards the service."""
         return [one for one in self.segments() if one.is_syn and one.destination == METADATA_IP]
+
+
+def _with_tag(data: bytes, auxiliary: bytes) -> bytes:
+    """Put the outermost tag back, which the kernel hands over beside the frame (packet(7))."""
+    status, _length, _kept, _mac, _net, tci, tpid = struct.unpack_from("IIIHHHH", auxiliary)
+    if not status & _TP_STATUS_VLAN_VALID:
+        return data
+    return data[:12] + struct.pack("!HH", tpid or 0x8100, tci) + data[12:]
 
 
 def _segment(when: float, data: bytes) -> Segment | None:

@@ -148,6 +148,11 @@ def ethernet(
     return head + struct.pack("!H", kind) + payload
 
 
+def tagged(frame: bytes, tci: int, *, tpid: int = 0x8100) -> bytes:
+    """Put a tag of 802.1Q, or of 802.1ad, outside of those that a frame has."""
+    return frame[:12] + struct.pack("!HH", tpid, tci) + frame[12:]
+
+
 def ipv4(payload: bytes, *, dst: str, src: str, proto: int = 6, fragment: int = 0) -> bytes:
     """Make an IPv4 packet; *fragment* holds the flags and the offset, in units of 8 bytes."""
     addresses = IPv4Address(src).packed + IPv4Address(dst).packed
@@ -156,9 +161,20 @@ def ipv4(payload: bytes, *, dst: str, src: str, proto: int = 6, fragment: int = 
     return head[:10] + checksum(head).to_bytes(2, "big") + head[12:] + payload
 
 
-def tcp(*, dst: str, src: str, dport: int = 80, sport: int = 40000, flags: int = 2) -> bytes:
-    """Make a TCP segment without options or data, its checksum that of those addresses."""
-    segment = struct.pack("!HHIIHHHH", sport, dport, 1, 0, 5 << 12 | flags, 64240, 0, 0)
+def tcp(
+    *,
+    dst: str,
+    src: str,
+    dport: int = 80,
+    sport: int = 40000,
+    flags: int = 2,
+    seq: int = 1,
+    ack: int = 0,
+    data: bytes = b"",
+) -> bytes:
+    """Make a TCP segment without options, its checksum that of those addresses."""
+    words = sport, dport, seq, ack, 5 << 12 | flags, 64240, 0, 0
+    segment = struct.pack("!HHIIHHHH", *words) + data
     total = tcp_checksum(segment, dst=dst, src=src)
     return segment[:16] + total.to_bytes(2, "big") + segment[18:]
 
@@ -167,6 +183,11 @@ def tcp_checksum(segment: bytes, *, dst: str, src: str) -> int:
     """Sum a TCP segment and its pseudo header (RFC 9293, 3.1); 0 when it holds a right sum."""
     addresses = IPv4Address(src).packed + IPv4Address(dst).packed
     return checksum(addresses + struct.pack("!HH", 6, len(segment)) + segment)
+
+
+def udp(data: bytes, *, dport: int, sport: int = 40000) -> bytes:
+    """Make a UDP datagram without a checksum (RFC 768)."""
+    return struct.pack("!HHHH", sport, dport, 8 + len(data), 0) + data
 
 
 def checksum(data: bytes) -> int:

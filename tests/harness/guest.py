@@ -6,6 +6,7 @@ import base64
 import hashlib
 import ipaddress
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -242,6 +243,13 @@ class Guest:
         self.namespace.run(["ip", "neigh", "flush", "dev", self.device], check=False)
 
     # Traffic
+
+    def send_frames(self, *frames: bytes) -> None:
+        """Send frames as they are, whatever stands in them."""
+        with self.namespace.open_socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
+            link.bind((self.device, 0))
+            for frame in frames:
+                link.send(frame)
 
     def ping(self, address: str, *, count: int = 1, timeout: float = 2) -> bool:
         """Whether somebody answers ``count`` ICMP echo requests."""

@@ -38,6 +38,15 @@ def test_a_port_carries_the_ids_that_it_was_given(host: OpenvSwitch, make_guest:
     assert "project-id" not in ids
 
 
+def test_a_guest_may_send_whatever_it_likes(host: OpenvSwitch, make_guest: MakeGuest) -> None:
+    guest = make_guest()
+    count = "priority=9,dl_src=02:00:00:00:00:99,vlan_tci=0x1007/0x1fff,dl_type=0x1234"
+    host.ofctl("add-flow", "br-int", f"{count},actions=drop")
+    frame = bytes.fromhex("ffffffffffff 020000000099 8100 0007 1234") + b"anything"
+    guest.send_frames(frame, frame)
+    wait_for(lambda: "n_packets=2" in "".join(host.flows()), 3, "both frames to be counted")
+
+
 def test_guests_may_have_the_same_addresses(make_guest: MakeGuest) -> None:
     twins = [make_guest(address="10.0.0.5/24", mac="fa:16:3e:00:aa:aa") for _ in range(2)]
     assert twins[0].ofport != twins[1].ofport
