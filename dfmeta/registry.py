@@ -8,6 +8,10 @@ All methods run on the hub and none of them waits, so each is atomic.
 A slot whose guest has gone rests before another guest of that port gets it: connections may still
 wait in the listener's queue, and the kernel may still repeat segments of the old guest's answers,
 all under the old key. So a key is one guest's for as long as anything of it can be under way.
+
+Which port has which number, OVSDB says and the switch says. Both have to say the same: OVSDB's word
+comes later, by as much as its session or our reading of it is behind, and meanwhile the number may
+be another guest's (a port renumbered by ``ofport_request``, or a restart of ovs-vswitchd).
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
@@ -30,6 +34,8 @@ DISPLACED_AT_ONCE = 16
 DISPLACED_PER_SECOND = 4.0
 """How many addresses of one endpoint may give way to others: a guest that makes up a source for
 each packet costs the switch no more flows than that."""
+WIRE_NAME_MAX = 15
+"""Bytes of a port's name that OpenFlow has room for (OFP_MAX_PORT_NAME_LEN, 1.3.5, 7.2.1)."""
 WAITS_KEPT = 1024
 """How many waiting times of released SYNs are remembered for the proxy."""
 
@@ -110,7 +116,9 @@ class Registry:
         self._ports: dict[str, Port] = {}
         self._guests: dict[Endpoint, _Guest] = {}
         self._claims: dict[Endpoint, dict[str, Port]] = {}
-        """Endpoint → rows that have its number, the one that is served last."""
+        """Endpoint → rows that have its number, the latest last."""
+        self._names: dict[int, bytes] = {}
+        """Number → name of the port that has it, as the switch says."""
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
         self._waits: OrderedDict[tuple[Endpoint, int], float] = OrderedDict()
@@ -159,6 +167,31 @@ class Registry:
     def ports(self) -> list[Port]:
         """Every guest port, served or not."""
         return list(self._ports.values())
+
+    # Numbers, as the switch tells of them
+
+    def set_names(self, names: Mapping[int, bytes]) -> None:
+        """Take in which port has which number on the switch, all of them."""
+        changed = [
+            n for n in names.keys() | self._names.keys() if names.get(n) != self._names.get(n)
+        ]
+        self._names = dict(names)
+        for ofport in changed:
+            self._review(Endpoint(ofport))
+
+    def set_name(self, ofport: int, name: bytes | None) -> None:
+        """Take in that the number is that port's now; None: nobody's."""
+        if name is None:
+            self._names.pop(ofport, None)
+        else:
+            self._names[ofport] = name
+        self._review(Endpoint(ofport))
+
+    def misnamed(self) -> list[tuple[Port, bytes]]:
+        """Ports that are not served, since the switch says that their number is another's."""
+        claims = itertools.chain.from_iterable(one.values() for one in self._claims.values())
+        pairs = ((port, self._names.get(port.ofport or 0, b"")) for port in claims)
+        return [(port, name) for port, name in pairs if not self._agrees(port)]
 
     # Endpoints, for the controller
 
@@ -326,17 +359,40 @@ class Registry:
         if guest is None or guest.port.row != port.row:
             return set()
         self._leave(guest)
-        if claims:
-            # Another row had claimed the number before, and gave way.
-            self._enter(next(reversed(claims.values())), endpoint)
+        # Another row may have claimed the number before, and given way.
+        rightful = self._rightful(endpoint)
+        if rightful is not None:
+            self._enter(rightful, endpoint)
         return {endpoint}
 
     def _enter(self, port: Port, endpoint: Endpoint) -> set[Endpoint]:
+        if not self._agrees(port):
+            return set()
         before = self._guests.get(endpoint)
         if before is not None:
             self._leave(before)
         self._guests[endpoint] = _Guest(port, endpoint, self._identify(port))
         return {endpoint}
+
+    def _agrees(self, port: Port) -> bool:
+        """Whether the switch does not say that the port's number is another's."""
+        said = self._names.get(port.ofport) if port.ofport is not None else None
+        return said is None or said == port.name.encode()[:WIRE_NAME_MAX]
+
+    def _rightful(self, endpoint: Endpoint) -> Port | None:
+        claims = self._claims.get(endpoint, {})
+        return next(filter(self._agrees, reversed(claims.values())), None)
+
+    def _review(self, endpoint: Endpoint) -> None:
+        guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
+        if (guest.port.row if guest else None) == (rightful.row if rightful else None):
+            return
+        self.version += 1
+        if guest is not None:
+            self._leave(guest)
+        if rightful is not None:
+            self._enter(rightful, endpoint)
+        self._tell({endpoint})
 
     def _leave(self, guest: _Guest) -> None:
         del self._guests[guest.endpoint]

@@ -98,6 +98,10 @@ class Channel:
         """Whether there is a connection."""
         return self._datapath is not None
 
+    def uses(self, datapath: Any) -> bool:
+        """Whether *datapath* is the connection that is up."""
+        return self._datapath is not None and datapath is self._datapath
+
     @property
     def wire(self) -> Wire:
         """Builder of messages for the connection that is up.

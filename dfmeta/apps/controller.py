@@ -13,6 +13,7 @@ from eventlet.queue import Empty, LightQueue
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.learner import Learner
+from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.steward import Steward
 from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID
@@ -45,6 +46,7 @@ class Controller:
         self.channel = channel
         self.steward = steward
         self.learner = learner
+        self.numbers = Numbers(channel, steward.registry)
         self._datapath_id = datapath_id
         self._doubts = LightQueue(1)
         steward.registry.subscribe(self.changed)
@@ -120,6 +122,8 @@ class Controller:
             if not self.channel.connected or self.steward.tap is None:
                 continue
             if time.monotonic() >= due or not self._looks_right():
+                if not self.numbers.ask():
+                    continue
                 self.steward.reconcile_quietly()
                 due = time.monotonic() + FULL_CHECK_INTERVAL
 

@@ -7,22 +7,49 @@ from typing import Any
 
 from os_ken.base.app_manager import OSKenApp
 from os_ken.controller import ofp_event
-from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
+from os_ken.controller.handler import (
+    DEAD_DISPATCHER,
+    MAIN_DISPATCHER,
+    set_ev_cls,
+    set_ev_handler,
+)
 from os_ken.controller.ofp_handler import OFPHandler
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.controller import Controller
+from dfmeta.apps.numbers import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of
 
 LOG = logging.getLogger(__name__)
 
 
 class Handshake(OFPHandler):
-    """os-ken's own handshake and echo handling, without its listeners on 6653 and 6633."""
+    """os-ken's own handshake and echo handling, without its listeners on 6653 and 6633.
+
+    What it handles is done as it is read, where other applications' events wait for their turn:
+    no request is answered between a port's new number and what follows from it.
+    """
+
+    def __init__(self, *args: Any, numbers: Numbers, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._numbers = numbers
 
     def start(self) -> None:
         """Start the event loop alone."""
         OSKenApp.start(self)
+
+    @set_ev_handler(ofp_event.EventOFPPortDescStatsReply, MAIN_DISPATCHER)
+    def ports_listed(self, event: Any) -> None:
+        """A part of the list of ports."""
+        message = event.msg
+        more = bool(message.flags & ofp.OFPMPF_REPLY_MORE)
+        self._numbers.listed(message.datapath, message.xid, message.body, more=more)
+
+    @set_ev_handler(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
+    def port_status_handler(self, event: Any) -> None:
+        """A port has come, changed or gone. In place of os-ken's, which keeps a list of its own."""
+        message = event.msg
+        self._numbers.changed(message.datapath, message.reason, message.desc)
 
 
 class MetadataApp(OSKenApp):

@@ -67,7 +67,7 @@ class Switch:
         """
         manager = AppManager.get_instance()
         for app in (
-            manager.instantiate(Handshake),
+            manager.instantiate(Handshake, numbers=self.controller.numbers),
             manager.instantiate(MetadataApp, controller=self.controller),
         ):
             app.start()

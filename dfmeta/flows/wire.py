@@ -133,6 +133,10 @@ class Wire:
             ofp_parser.OFPMatch(),
         )
 
+    def list_ports(self) -> Any:
+        """Message that asks which ports there are."""
+        return ofp_parser.OFPPortDescStatsRequest(self.datapath)
+
     def dump_meters(self) -> Any:
         """Message that asks for all meters, anybody's."""
         return ofp_parser.OFPMeterConfigStatsRequest(self.datapath, 0, ofp.OFPM_ALL)
@@ -162,14 +166,15 @@ class Wire:
         )
 
     def set_async(self) -> Any:
-        """Message that asks for packet-ins of actions and for removed flows, and nothing else.
+        """Message that asks for packet-ins of actions, removed flows and ports, and nothing else.
 
         A connection to a bridge's management socket gets no packet-in without it.
         """
         packet_in = 1 << ofp.OFPR_ACTION
+        ports = 1 << ofp.OFPPR_ADD | 1 << ofp.OFPPR_DELETE | 1 << ofp.OFPPR_MODIFY
         removed = 1 << ofp.OFPRR_DELETE | 1 << ofp.OFPRR_GROUP_DELETE
         removed |= 1 << OFPRR_METER_DELETE
-        return ofp_parser.OFPSetAsync(self.datapath, [packet_in, 0], [0, 0], [removed, 0])
+        return ofp_parser.OFPSetAsync(self.datapath, [packet_in, 0], [ports, 0], [removed, 0])
 
     def packet_out(self, ofport: int, actions: Iterable[Action], frame: bytes) -> Any:
         """Message that sends *frame* on as if it had come in at *ofport*."""

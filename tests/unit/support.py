@@ -248,6 +248,16 @@ def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
     return ofp_parser.OFPFlowStats.parser(bytes(head + body), 0)
 
 
+def port_desc(number: int, name: bytes) -> Any:
+    """What the switch says of a port, read from bytes."""
+    return ofp_parser.OFPPort.parser(port_bytes(number, name), 0)
+
+
+def port_bytes(number: int, name: bytes) -> bytes:
+    """The same, as it stands in messages."""
+    return struct.pack(ofp.OFP_PORT_PACK_STR, number, bytes(6), name, *[0] * 8)
+
+
 def removed_of(mod: Any, reason: int = ofp.OFPRR_DELETE) -> Any:
     """The flow-removed message of the flow of *mod*, read from bytes."""
     match = bytearray()
@@ -321,6 +331,8 @@ class TinySwitch(Datapath):
         """Meter → packets that it has dropped."""
         self.refuse: Callable[[Any], Refusal | None] = lambda _mod: None
         self.removed: Callable[[Any], None] = lambda _message: None
+        self.names: dict[int, bytes] = {}
+        self.listed: Callable[..., None] = lambda *_, **__: None
         self.silent = False
         self._late: list[Callable[[], object]] = []
         self._bundles: dict[int, list[Sent]] = {}
@@ -383,6 +395,9 @@ class TinySwitch(Datapath):
         xid = message.xid
         if kind == ofp.OFPMP_FLOW:
             entries = [stats_of(mod) for mod in self._asked(message.raw)]
+        elif kind == ofp.OFPMP_PORT_DESC:
+            self._list_ports(xid)
+            return
         elif kind == ofp.OFPMP_AGGREGATE:
             entries = [ofp_parser.OFPAggregateStats(0, 0, len(self._asked(message.raw)))]
         elif kind == ofp.OFPMP_METER and self.has_meters:
@@ -398,6 +413,12 @@ class TinySwitch(Datapath):
         first, second = entries[:middle], entries[middle:]
         self._answer(lambda: self.channel.multipart_reply(xid, first, more=True))
         self._answer(lambda: self.channel.multipart_reply(xid, second, more=False))
+
+    def _list_ports(self, xid: int) -> None:
+        ports = [port_desc(number, name) for number, name in self.names.items()]
+        middle = len(ports) // 2
+        self._answer(lambda: self.listed(self, xid, ports[:middle], more=True))
+        self._answer(lambda: self.listed(self, xid, ports[middle:], more=False))
 
     def _meter(self, xid: int, mod: MeterMod) -> None:
         refusal = self.refuse(mod)
@@ -486,6 +507,7 @@ class Rig:
         """A switch with nothing on it."""
         switch = TinySwitch(self.channel)
         switch.removed = self.controller.flow_removed
+        switch.listed = self.controller.numbers.listed
         return switch
 
     def connect(self, *, tap: Tap | None = TAP) -> Rig:

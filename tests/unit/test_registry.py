@@ -73,6 +73,7 @@ class Ports(RuleBasedStateMachine):
         self.registry.subscribe(self.told.append)
         self.resting: dict[tuple[Endpoint, int], float] = {}
         self.rows: dict[str, Port] = {}
+        self.names: dict[int, str] = {}
         self.addresses: dict[tuple[Endpoint, int], GuestAddress] = {}
         self.claims: list[tuple[Claim, Port]] = []
         self.broken: list[Claim] = []
@@ -129,6 +130,23 @@ class Ports(RuleBasedStateMachine):
         self.registry.set_port(same)
         assert not self.told
         assert all(map(self.registry.holds, holding))
+
+    # What the switch says of its ports
+
+    @rule(ofport=st.sampled_from([1, 2, 3]), name=st.sampled_from(["a", "b", "c", "x", None]))
+    def name(self, ofport: int, name: str | None) -> None:
+        if name is None:
+            self.names.pop(ofport, None)
+        else:
+            self.names[ofport] = name
+        said = name.encode() if name is not None else None
+        self._changing(lambda: self.registry.set_name(ofport, said))
+
+    @rule(names=st.dictionaries(st.sampled_from([1, 2, 3]), st.sampled_from(["a", "b", "c"])))
+    def name_all(self, names: dict[int, str]) -> None:
+        self.names = names
+        said = {number: name.encode() for number, name in names.items()}
+        self._changing(lambda: self.registry.set_names(said))
 
     def _changing(self, change: Callable[[], None], *, kept: Endpoint | None = None) -> None:
         before = {e: self.registry.identity(e) for e in self.registry.endpoints()}
@@ -266,6 +284,18 @@ class Ports(RuleBasedStateMachine):
             for number, slot in self.registry.slots(endpoint).items():
                 mine = [c for c in self.open if (c.endpoint, c.epoch) == (endpoint, slot.epoch)]
                 assert slot.connections == len(mine), number
+
+    @invariant()
+    def nobody_is_served_under_a_number_that_is_anothers(self) -> None:
+        withheld = {port.row for port, _name in self.registry.misnamed()}
+        for endpoint in self.registry.endpoints():
+            behind = self.registry.port_at(endpoint)
+            assert behind is not None
+            assert self.names.get(endpoint.ofport, behind.name) == behind.name
+            assert behind.row not in withheld
+        for row in self.rows.values():
+            if row.endpoint is not None and not row.dead and row.row not in withheld:
+                assert self.registry.port_at(row.endpoint) is not None
 
     @invariant()
     def only_ports_that_can_be_served_have_endpoints(self) -> None:

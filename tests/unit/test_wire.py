@@ -262,10 +262,10 @@ def test_a_meter_is_removed_by_its_number() -> None:
     assert (body.command, body.meter, body.rates) == (ofp.OFPMC_DELETE, 65549, ())
 
 
-def test_only_packet_ins_of_actions_and_removed_flows_are_asked_for() -> None:
+def test_only_packet_ins_of_actions_removed_flows_and_ports_are_asked_for() -> None:
     masks = sent(Wire(Layout()).set_async()).body
     assert masks[:2] == (1 << ofp.OFPR_ACTION, 0)
-    assert masks[2:4] == (0, 0)
+    assert masks[2:4] == (0b111, 0)
     assert masks[4] & 1 << ofp.OFPRR_DELETE
     assert not masks[4] & 1 << ofp.OFPRR_IDLE_TIMEOUT
 
