@@ -35,6 +35,7 @@ _ETH_P_ALL = 0x0003
 _SO_TIMESTAMPNS = 35
 _SO_RCVBUFFORCE = 33
 _SOL_PACKET = 263
+_PACKET_OUTGOING = 4
 _PACKET_AUXDATA = 8
 _TP_STATUS_VLAN_VALID = 1 << 4
 _SYN, _RST, _ACK = 0x02, 0x04, 0x10
@@ -125,9 +126,13 @@ class Segment:
 
 
 class Capture:
-    """Every frame on a device from now on, both directions; a context manager."""
+    """Every frame on a device from now on; a context manager.
 
-    def __init__(self, namespace: Namespace, device: str) -> None:
+    :param arriving: leave out what this end itself sends.
+    """
+
+    def __init__(self, namespace: Namespace, device: str, *, arriving: bool = False) -> None:
+        self._arriving = arriving
         self._socket = namespace.open_socket(socket.AF_PACKET, socket.SOCK_RAW)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 23)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -151,7 +156,9 @@ class Capture:
         """All so far, with the kernel's time (of the clock)."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                data, extras, _, _ = self._socket.recvmsg(65536, 256)
+                data, extras, _, sender = self._socket.recvmsg(65536, 256)
+                if self._arriving and sender[2] == _PACKET_OUTGOING:
+                    continue
                 extra = {kind: value for _level, kind, value in extras}
                 seconds, nanoseconds = struct.unpack("ll", extra[_SO_TIMESTAMPNS][:16])
                 when = seconds + nanoseconds / 1e9
