@@ -8,7 +8,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -28,6 +28,8 @@ NOVA_OPTIONS = {
     "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
     "df_metadata": {"backend": "nova"},
 }
+PROXY_PORT = 18080
+"""The option ``port``, as it is unless it is set."""
 PROMPT = 0.9
 """Seconds: below the first retransmission of a SYN or a SYN-ACK (1 s)."""
 
@@ -172,6 +174,19 @@ class Capture:
     def syns(self) -> list[Segment]:
         """SYNs towards the service."""
         return [one for one in self.segments() if one.is_syn and one.destination == METADATA_IP]
+
+
+def is_service(frame: bytes, ofports: Container[int]) -> bool:
+    """Whether a frame that has arrived on tap-metadata may: a segment to the proxy under the key of
+    one of those ports, or the answer to the host's own question for a key's MAC."""
+    if frame[12:14] == b"\x08\x06":
+        return frame[20:22] == b"\0\2"
+    number, port = struct.unpack("!I", frame[26:30])[0], int.from_bytes(frame[36:38], "big")
+    of_guest = number >> 31 == 1 and number & 0x0FFF0000 == 0 and number & 0xFFFF in ofports
+    to_proxy = frame[30:34] == socket.inet_aton(METADATA_IP) and port == PROXY_PORT
+    return (
+        frame[12:15] == b"\x08\0\x45" and frame[23] == socket.IPPROTO_TCP and of_guest and to_proxy
+    )
 
 
 def _with_tag(data: bytes, auxiliary: bytes) -> bytes:

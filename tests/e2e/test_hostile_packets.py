@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from tests.e2e.support import (
     META_DATA,
+    PROXY_PORT,
     Capture,
     asks_own,
+    is_service,
     open_connection,
     put,
     read_all,
@@ -27,14 +29,13 @@ from tests.harness.poll import wait_for
 
 TAP = "tap-metadata"
 NAME = "/latest/meta-data/hostname"
-PROXY_PORT = 18080
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 NOBODY = "00:00:00:00:00:00"
 ELSEWHERE = "fa:16:3e:99:99:99"
 """A MAC that nobody has."""
 SYN, RST, ACK, PSH, FIN = 0x02, 0x04, 0x10, 0x08, 0x01
 ARP, TCP, UDP, ICMP = 0x0806, 6, 17, 1
-PATIENCE = 0.3
+PATIENCE = 5
 """Seconds until a question by hand is given up."""
 _source_ports = itertools.count(20000)
 
@@ -135,17 +136,7 @@ class Watched:
         """What has arrived that is none of the two guests' to the service, nor a neighbour's MAC
         that the host has asked for."""
         allowed = {self.net.good.ofport, self.net.bad.ofport}
-        return [frame.hex(" ") for frame in self.frames() if not _is_service(frame, allowed)]
-
-
-def _is_service(frame: bytes, ofports: Iterable[int]) -> bool:
-    if frame[12:14] == b"\x08\x06":
-        return frame[20:22] == b"\0\2"
-    tcp_over_ip = frame[12:15] == b"\x08\0\x45" and frame[23] == 6
-    key, address, port = frame[26:30], frame[30:34], int.from_bytes(frame[36:38], "big")
-    of_guest = key[0] >> 7 == 1 and int.from_bytes(key[2:4], "big") in ofports and not key[1]
-    service = address == bytes(map(int, METADATA_IP.split("."))) and port == PROXY_PORT
-    return tcp_over_ip and of_guest and service
+        return [frame.hex(" ") for frame in self.frames() if not is_service(frame, allowed)]
 
 
 def neighbours(net: Net) -> dict[str, str]:
@@ -259,11 +250,14 @@ def sources(net: Net) -> dict[str, tuple[str, str]]:
 
 def test_forged_addresses(net: Net) -> None:
     got = {}
-    with Watched(net):
+    with Watched(net), Capture(net.good.namespace, net.good.device, arriving=True) as heard:
         for name, (mac, ip) in sources(net).items():
             body = ask_as(net, mac=mac, ip=ip)
             got[name] = uuid_in(body) if body else "nothing"
             asks_own(net.good)
+        answers = b"".join(data for _, data in heard.frames())
+        assert net.good.instance_id.encode() in answers
+        assert net.bad.instance_id.encode() not in answers
     assert got == dict.fromkeys(got, net.bad.instance_id)
 
 
