@@ -1,0 +1,339 @@
+"""What is not for the metadata service passes as if dfmeta were not there."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.e2e.support import PROXY_PORT, Capture, asks_own, is_service, put
+from tests.flows.frames import arp, ethernet, ipv4, tagged, tcp, udp
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import METADATA_IP, Guest, Ids
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+
+TAP = "tap-metadata"
+TAP_MAC = "02:64:66:6d:65:fe"
+BROADCAST, MULTICAST, NOBODY = "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:fb", "fa:16:3e:99:99:99"
+IP, ARP, RARP, MPLS, IPV6, EXPERIMENTAL = 0x0800, 0x0806, 0x8035, 0x8847, 0x86DD, 0x88B5
+ICMP, UDP, SCTP = 1, 17, 132
+TENANT, SEGMENT, DEAD = 7, 101, 4095
+MTU = 9000
+TOKEN = 8
+"""Bytes behind a frame's end that it is known by."""
+PORTS = {
+    "guest": [],
+    "neighbour": [],
+    "access": [f"tag={TENANT}"],
+    "tenant": [f"tag={TENANT}"],
+    "trunk": [f"trunks={TENANT},8"],
+    "dead": [f"tag={DEAD}"],
+    "isolated": [f"tag={DEAD}", "vlan_mode=trunk", f"trunks={DEAD}"],
+    "uplink": [],
+}
+"""Name → columns of its row in table Port."""
+UNSERVED = {"dead", "uplink"}
+"""Whose questions to the service are nothing to dfmeta: not guests', or switched off."""
+
+Arrivals = dict[tuple[str, str, str], list[bytes]]
+"""(Who sent it, what it was, where it arrived) → as what."""
+
+
+class Net:
+    """A bridge with ports of every kind; the kernels behind them have nothing to say."""
+
+    def __init__(self, *, secure: bool) -> None:
+        self._stack = ExitStack()
+        mode = "secure" if secure else ""
+        self.host = self._stack.enter_context(OpenvSwitch(fail_mode=mode))
+        self.agent = self._stack.enter_context(Agent(self.host))
+        self.ports = {}
+        for number, (name, columns) in enumerate(PORTS.items(), 5):
+            ids = Ids(attached_mac=False) if name == "uplink" else None
+            self.ports[name] = port = self._stack.enter_context(
+                Guest(self.host, name, address=f"10.0.0.{number}/24", ids=ids)
+            )
+            port.namespace.sysctl(**{"net.ipv6.conf.all.disable_ipv6": 1})
+            port.namespace.ip(f"link set {port.device} mtu {MTU}")
+            self.host.namespace.ip(f"link set {port.port} mtu {MTU}")
+            if columns:
+                self.host.vsctl("set", "Port", port.port, *columns)
+        self.host.namespace.ip(f"link set {BRIDGE} addrgenmode none", f"link set {BRIDGE} up")
+        self.segment = SEGMENT if secure else TENANT
+        self.host.ofctl("del-flows", BRIDGE)
+        for flow in self._foreign() if secure else ["priority=0,actions=NORMAL"]:
+            self.host.ofctl("add-flow", BRIDGE, flow)
+
+    def __enter__(self) -> Net:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _foreign(self) -> list[str]:
+        """As Neutron's agent has them without a firewall."""
+        guest, uplink = self.ports["guest"], self.ports["uplink"].ofport
+        spoofing = f"in_port={guest.ofport}"
+        return [
+            f"priority=3,in_port={uplink},dl_vlan={SEGMENT},actions=mod_vlan_vid:{TENANT},resubmit(,60)",
+            f"priority=2,in_port={uplink},actions=drop",
+            f"priority=10,arp,{spoofing},actions=resubmit(,24)",
+            f"priority=9,{spoofing},actions=resubmit(,25)",
+            "priority=0,actions=resubmit(,60)",
+            f"table=24,priority=2,arp,{spoofing},arp_spa={guest.ip},actions=resubmit(,25)",
+            f"table=25,priority=2,{spoofing},dl_src={guest.mac},actions=resubmit(,60)",
+            "table=60,priority=1,actions=NORMAL",
+        ]
+
+    def key(self, name: str) -> str:
+        """What a guest is called on tap-metadata."""
+        ofport = self.ports[name].ofport
+        return f"128.0.{ofport >> 8}.{ofport & 255}"
+
+    def run(self, sent: dict[str, dict[str, bytes]]) -> Arrivals:
+        """Send in what each port has to send, and see what arrives where."""
+        # The switch learns from what no flow of the datapath is there for yet.
+        self.host.appctl("fdb/flush", BRIDGE)
+        self.host.appctl("revalidator/purge")
+        with ExitStack() as stack:
+            places = {port.namespace: (port.device, name) for name, port in self.ports.items()}
+            captures = {
+                name: stack.enter_context(Capture(namespace, device, arriving=True))
+                for namespace, (device, name) in places.items()
+            }
+            for device in {BRIDGE, TAP} & {BRIDGE, *self.host.ports()}:
+                capture = Capture(self.host.namespace, device, arriving=True)
+                captures[device] = stack.enter_context(capture)
+            tokens = (b"<%06d>" % number for number in itertools.count())
+            names: dict[bytes, tuple[str, str]] = {}
+            # First of all where each port is, for the switch to learn.
+            for hello in (True, False):
+                for sender, kinds in sent.items():
+                    frames = {} if hello else kinds
+                    listener, last = self._last(sender)
+                    frames = {**frames, "last": last}
+                    marked = {k: f + t for (k, f), t in zip(frames.items(), tokens, strict=False)}
+                    names |= {frame[-TOKEN:]: (sender, kind) for kind, frame in marked.items()}
+                    self.ports[sender].send_frames(*marked.values())
+                    _await(captures[listener], marked["last"][-TOKEN:], sender)
+            arrivals: Arrivals = {}
+            for place, capture in captures.items():
+                for _, data in capture.frames():
+                    if data[-TOKEN:] in names:
+                        what = (*names[data[-TOKEN:]], place)
+                        arrivals.setdefault(what, []).append(data)
+                    elif place == TAP:
+                        assert is_service(data, range(1, 100)), data.hex()
+            return arrivals
+
+    def _last(self, sender: str) -> tuple[str, bytes]:
+        """Who hears the last frame of a port, and that frame."""
+        listener, tag = {
+            "guest": ("neighbour", None),
+            "neighbour": ("guest", None),
+            "access": ("tenant", None),
+            "tenant": ("access", None),
+            "trunk": ("access", TENANT),
+            "uplink": ("access", self.segment),
+            "dead": ("isolated", None),
+            "isolated": ("dead", DEAD),
+        }[sender]
+        port = self.ports[sender]
+        question = arp(op=1, sha=port.mac, spa=port.ip, tpa="10.0.0.250")
+        frame = ethernet(question, dst=BROADCAST, src=port.mac, kind=ARP)
+        return listener, frame if tag is None else tagged(frame, tag)
+
+    def traffic(self, sender: str) -> dict[str, bytes]:
+        """All kinds of frames from one port."""
+        port, other = self.ports[sender], self.ports["neighbour"]
+        found: dict[str, bytes] = {}
+        for name, (proto, payload, address) in self._packets(port).items():
+            for where, mac in (("other", other.mac), ("nobody", NOBODY), ("tap", TAP_MAC)):
+                packet = ipv4(payload, dst=address, src=port.ip, proto=proto)
+                found[f"{name}, to {where}"] = ethernet(packet, dst=mac, src=port.mac)
+        for name, (kind, payload, mac) in self._others(port).items():
+            found[name] = ethernet(payload, dst=mac, src=port.mac, kind=kind)
+        for name, frame in self._service(port).items():
+            if sender in UNSERVED:
+                found[name] = frame
+            for tci in (0xE000, 1, TENANT, 8, self.segment, DEAD):
+                found[f"{name}, VID {tci & 4095}"] = tagged(frame, tci)
+            found[f"{name}, QinQ"] = tagged(tagged(frame, 1), DEAD, tpid=0x88A8)
+            found[f"{name}, two tags"] = tagged(tagged(frame, 1), DEAD)
+        return found
+
+    def _packets(self, port: Guest) -> dict[str, tuple[int, bytes, str]]:
+        """IPv4: what it is → protocol, payload, destination."""
+        addresses = ["10.0.0.250", "192.0.2.80", "128.0.0.5", self.key("guest"), "255.255.255.255"]
+        found: dict[str, tuple[int, bytes, str]] = {
+            f"TCP {number} of the service's address": (
+                6,
+                tcp(dst=METADATA_IP, src=port.ip, dport=number),
+                METADATA_IP,
+            )
+            for number in (53, 79, 81, 443, 8775, 18080)
+        }
+        for address in (*addresses, METADATA_IP):
+            for number in (53, 67, 80):
+                found[f"UDP {number} of {address}"] = (UDP, udp(b"", dport=number), address)
+            found[f"ICMP to {address}"] = (ICMP, b"\x08\0\xf7\xfe\0\1\0\0", address)
+            found[f"SCTP 80 of {address}"] = (SCTP, b"\x9c\x40\0\x50" + bytes(8), address)
+        for address in addresses:
+            for flags in (0x02, 0x12, 0x10):
+                segment = tcp(dst=address, src=port.ip, flags=flags)
+                found[f"TCP 80 of {address}, flags {flags}"] = (6, segment, address)
+        found["TCP 80, cut off"] = (6, b"\x9c\x40\0\x50", METADATA_IP)
+        return found
+
+    def _others(self, port: Guest) -> dict[str, tuple[int, bytes, str]]:
+        """Not IPv4, or not to one: what it is → type, payload, destination."""
+        group = ipv4(udp(b"", dport=5353), dst="224.0.0.251", src=port.ip, proto=UDP)
+        large = ipv4(udp(bytes(MTU - 100), dport=9), dst="10.0.0.250", src=port.ip, proto=UDP)
+        service = ipv4(tcp(dst=METADATA_IP, src=port.ip), dst=METADATA_IP, src=port.ip)
+        six = bytes.fromhex("60000000 0014 06 40") + socket.inet_pton(socket.AF_INET6, "fe80::66")
+        six += socket.inet_pton(socket.AF_INET6, "fe80::a9fe:a9fe") + tcp(
+            dst="0.0.0.0", src="0.0.0.0"
+        )
+        asked = ["10.0.0.250", "128.0.0.5", self.key("guest"), "169.254.169.253"]
+        found = {
+            "multicast": (IP, group, MULTICAST),
+            "a jumbo frame": (IP, large, NOBODY),
+            "IPv6": (IPV6, six, NOBODY),
+            "IPv6 multicast": (IPV6, six, "33:33:00:00:00:01"),
+            "IPv6 to tap-metadata": (IPV6, six, TAP_MAC),
+            "MPLS": (MPLS, b"\0\1\1\x40" + service, NOBODY),
+            "802.3": (3, b"\x42\x42\3", "01:80:c2:00:00:10"),
+            "an unknown type": (EXPERIMENTAL, b"", NOBODY),
+            "an unknown type to tap-metadata": (EXPERIMENTAL, b"", TAP_MAC),
+            "an unknown type to all": (EXPERIMENTAL, b"", BROADCAST),
+            "RARP": (RARP, arp(op=3, sha=port.mac, spa="0.0.0.0", tpa="0.0.0.0"), BROADCAST),
+            "ARP answer": (ARP, arp(op=2, sha=port.mac, spa=port.ip, tpa=METADATA_IP), TAP_MAC),
+        }
+        for address in asked:
+            question = arp(op=1, sha=port.mac, spa=port.ip, tpa=address)
+            found[f"ARP for {address}"] = (ARP, question, BROADCAST)
+            found[f"ARP for {address} to tap-metadata"] = (ARP, question, TAP_MAC)
+        return found
+
+    def _service(self, port: Guest) -> dict[str, bytes]:
+        """What dfmeta takes when it comes untagged from a guest."""
+        packet = ipv4(tcp(dst=METADATA_IP, src=port.ip), dst=METADATA_IP, src=port.ip)
+        question = arp(op=1, sha=port.mac, spa=port.ip, tpa=METADATA_IP)
+        return {
+            "service": ethernet(packet, dst=NOBODY, src=port.mac),
+            "service by tap-metadata": ethernet(packet, dst=TAP_MAC, src=port.mac),
+            "service by broadcast": ethernet(packet, dst=BROADCAST, src=port.mac),
+            "ARP for the service": ethernet(question, dst=BROADCAST, src=port.mac, kind=ARP),
+        }
+
+
+def _await(capture: Capture, token: bytes, sender: str) -> None:
+    def heard() -> bool:
+        return any(data[-TOKEN:] == token for _, data in capture.frames())
+
+    wait_for(heard, 5, f"the last frame of {sender}")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["NORMAL", "secure"])
+def net(request: pytest.FixtureRequest) -> Iterator[Net]:
+    with Net(secure=request.param) as one:
+        yield one
+
+
+def test_it_arrives_where_it_would_without_dfmeta(net: Net) -> None:
+    """As the same bytes, on every port of the bridge; and nothing of it on tap-metadata."""
+    sent = {name: net.traffic(name) for name in net.ports}
+    before = net.run(sent)
+    assert {place for _, _, place in before} == {*net.ports, BRIDGE}
+    net.agent.start()
+    put(net.agent, net.ports["guest"])
+    asks_own(net.ports["guest"])
+    during = net.run(sent)
+    net.agent.stop()
+    stopped = net.run(sent)
+    assert net.agent.run("--cleanup").returncode == 0
+    after = net.run(sent)
+    assert differences(before, during) == []
+    assert differences(before, stopped) == []
+    assert differences(before, after) == []
+
+
+def differences(before: Arrivals, now: Arrivals) -> list[tuple[str, str, str]]:
+    """What arrives otherwise, or not, or where it did not."""
+    return sorted(what for what in before.keys() | now.keys() if before.get(what) != now.get(what))
+
+
+def test_who_has_those_addresses_answers_as_before(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    """The service's address at other ports (Neutron's DNS), and keys, which are the internet's."""
+    agent = make_agent()
+    guest, other = make_guest("guest"), make_guest("other", address="10.0.0.6/24")
+    key = f"128.0.{other.ofport >> 8}.{other.ofport & 255}"
+    nobodys = Ids(attached_mac=False)
+    dns = make_guest("dns", address=f"{METADATA_IP}/30", route="none", ids=nobodys)
+    far = make_guest("far", address="128.0.0.5/24", route="none", ids=nobodys)
+    router = make_guest("router", address="10.0.0.7/24", ids=nobodys)
+    far.add_address(f"{key}/32")
+    for one in (dns, far):
+        one.add_route(f"10.0.0.0/24 dev {one.device}")
+    for one in (guest, other):
+        put(agent, one)
+        asks_own(one)
+        # dfmeta answers ARP for the service's address.
+        one.add_route(f"128.0.0.0/8 dev {one.device}")
+        known = f"{METADATA_IP} lladdr {dns.mac} dev {one.device} nud permanent"
+        one.namespace.ip(f"neigh replace {known}")
+    wanted = [
+        *((dns, METADATA_IP, port) for port in (53, 79, 81, 443, PROXY_PORT)),
+        *((far, "128.0.0.5", port) for port in (53, 80, PROXY_PORT)),
+        *((far, key, port) for port in (53, 80, PROXY_PORT)),
+        *((other, other.ip, port) for port in (53, 80)),
+    ]
+    unanswered = [
+        (address, port)
+        for server, address, port in wanted
+        if not (
+            reaches_by_tcp(guest, server, address, port)
+            and reaches_by_udp(guest, server, address, port)
+        )
+    ]
+    assert unanswered == []
+    assert all(guest.ping(address) for address in (METADATA_IP, "128.0.0.5", key, other.ip))
+    assert reaches_by_udp(guest, dns, METADATA_IP, 80)
+    # Who is no guest gets to whoever has the address, and by ARP.
+    assert reaches_by_tcp(router, dns, METADATA_IP, 80)
+    asks_own(guest)
+    asks_own(other)
+
+
+def reaches_by_tcp(client: Guest, server: Guest, address: str, port: int) -> bool:
+    """Whether a connection to the *server* is made, and what is said on it heard."""
+    with server.namespace.open_socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.settimeout(5)
+        listener.bind((address, port))
+        listener.listen()
+        with client.namespace.connect(address, port) as there, listener.accept()[0] as here:
+            here.sendall(b"heard")
+            return there.recv(5) == b"heard"
+
+
+def reaches_by_udp(client: Guest, server: Guest, address: str, port: int) -> bool:
+    """Whether a datagram to the *server* arrives, and its answer."""
+    with (
+        server.namespace.open_socket(kind=socket.SOCK_DGRAM) as here,
+        client.namespace.open_socket(kind=socket.SOCK_DGRAM) as there,
+    ):
+        here.settimeout(5)
+        there.settimeout(5)
+        here.bind((address, port))
+        there.sendto(b"question", (address, port))
+        question, source = here.recvfrom(100)
+        here.sendto(question[::-1], source)
+        return there.recvfrom(100) == (question[::-1], (address, port))
