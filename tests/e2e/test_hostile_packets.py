@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+import socket
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ ELSEWHERE = "fa:16:3e:99:99:99"
 """A MAC that nobody has."""
 SYN, RST, ACK, PSH, FIN = 0x02, 0x04, 0x10, 0x08, 0x01
 ARP, TCP, UDP, ICMP = 0x0806, 6, 17, 1
+RETRANSMISSION = 1.0
 PATIENCE = 5
 """Seconds until a question by hand is given up."""
 _source_ports = itertools.count(20000)
@@ -117,8 +120,7 @@ class Watched:
             if kind is None:
                 self.settle()
                 assert self.strays() == []
-                changed = neighbours(self.net)
-                assert {key: changed.get(key) for key in self.neighbours} == self.neighbours
+                assert neighbours(self.net) == self.neighbours
 
     def settle(self) -> None:
         """Wait until all that the hostile guest has sent is through the switch."""
@@ -140,14 +142,13 @@ class Watched:
 
 
 def neighbours(net: Net) -> dict[str, str]:
-    """Key → MAC, as the host's kernel knows them."""
+    """Key of the good guest → MAC, as the host's kernel knows it."""
     text = net.host.namespace.ip(f"neigh show dev {TAP}")
-    return dict(re.findall(r"^(\S+) lladdr (\S+)", text, re.MULTILINE))
+    known = dict(re.findall(r"^(\S+) lladdr (\S+)", text, re.MULTILINE))
+    return {key: mac for key, mac in known.items() if key == net.key(net.good)}
 
 
-def ask_as(
-    net: Net, *, mac: str, ip: str, wrap: Callable[[bytes], bytes] = bytes, dst_mac: str = ELSEWHERE
-) -> bytes:
+def ask_as(net: Net, *, mac: str, ip: str) -> bytes:
     """Have the hostile guest ask for its metadata by hand, calling itself what it likes.
 
     :return: the answer's body, or nothing.
@@ -157,28 +158,42 @@ def ask_as(
     def send(flags: int, seq: int, ack: int = 0, data: bytes = b"") -> None:
         words = {"sport": sport, "flags": flags, "seq": seq, "ack": ack, "data": data}
         packet = ipv4(tcp(dst=METADATA_IP, src=ip, **words), dst=METADATA_IP, src=ip)  # type: ignore[arg-type]
-        net.bad.send_frames(wrap(ethernet(packet, dst=dst_mac, src=mac)))
+        net.bad.send_frames(ethernet(packet, dst=ELSEWHERE, src=mac))
 
     with Capture(net.bad.namespace, net.bad.device, arriving=True) as heard:
 
         def segments() -> list[tuple[int, int, bytes]]:
-            mine = (f for _, f in heard.frames() if f[36:38] == sport.to_bytes(2, "big"))
-            return [_read(frame) for frame in mine]
+            # A datapath that has not yet seen that an address gave way answers to that one.
+            here = bytes.fromhex(mac.replace(":", "")), socket.inet_aton(ip)
+            frames = (frame for _, frame in heard.frames() if (frame[:6], frame[30:34]) == here)
+            return [_read(f) for f in frames if f[36:38] == sport.to_bytes(2, "big")]
 
-        send(SYN, 1000)
+        def syn_acks() -> list[int]:
+            return [seq for flags, seq, _ in segments() if flags == SYN | ACK]
+
+        def connected() -> bool:
+            send(SYN, 1000)
+            with contextlib.suppress(TimeoutError):
+                return bool(wait_for(syn_acks, RETRANSMISSION, "a SYN-ACK"))
+            return False
+
+        request = f"GET {META_DATA} HTTP/1.0\r\nHost: {METADATA_IP}\r\n\r\n".encode()
+
+        def ended() -> bool:
+            # After a repeated SYN-ACK the kernel sends one segment at a time (RFC 6298, 5.7).
+            ends = [seq + len(data) for _, seq, data in segments() if data]
+            if ends:
+                send(ACK, 1001 + len(request), max(ends))
+            return any(flags & FIN for flags, _, _ in segments())
+
         try:
-            wait_for(segments, PATIENCE, "a SYN-ACK")
-            (flags, theirs, _), *_ = segments()
-            assert flags == SYN | ACK
-            request = f"GET {META_DATA} HTTP/1.0\r\nHost: {METADATA_IP}\r\n\r\n".encode()
-            send(ACK | PSH, 1001, theirs + 1, request)
-            wait_for(lambda: any(f & FIN for f, _, _ in segments()), 5, "the end of the answer")
+            wait_for(connected, PATIENCE, "the service")
+            send(ACK | PSH, 1001, syn_acks()[0] + 1, request)
+            wait_for(ended, PATIENCE, "the end of the answer")
         except TimeoutError:
             return b""
-        finally:
-            send(RST, 1001 + len(META_DATA))
         pieces = {seq: data for _, seq, data in segments() if data}
-    return b"".join(pieces[seq] for seq in sorted(pieces)).partition(b"\r\n\r\n")[2]
+        return b"".join(pieces[seq] for seq in sorted(pieces)).partition(b"\r\n\r\n")[2]
 
 
 def _read(frame: bytes) -> tuple[int, int, bytes]:
