@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Install what the demo and the tests need, on Debian or Ubuntu with Python 3.11 or later, as root.
 #
+#   tools/setup.sh             what all of them need
+#   tools/setup.sh --neutron   and Neutron's Open vSwitch agent, which some tests run
+#
 # Packages: a few tools, the libraries that Open vSwitch links to and the Python modules that
 # cloud-init imports. Open vSwitch and cloud-init themselves are unpacked under .cache/root and
 # never installed: their packages would start services and enable cloud-init for the next boot.
-# Python: a virtual environment in .venv with this checkout in it. Quick when all is there.
+# Python: a virtual environment in .venv with this checkout in it, and one in .cache/neutron for
+# Neutron, whose dependencies are not to decide on the versions of ours. Quick when all is there.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -12,6 +16,7 @@ cache=$root/.cache
 venv=$root/.venv
 # Raise it when the content of .cache/root changes.
 layout=1
+neutron=neutron==29.0.0
 
 say() { printf '%s\n' "$*"; }
 die() {
@@ -127,6 +132,20 @@ virtualenv() {
     printf '%s\n' "$stamp" >"$venv/stamp"
 }
 
+# Not compiled: the agent imports only a part of what comes with it.
+neutron() {
+    local home=$cache/neutron
+    if [ "$(cat "$home/stamp" 2>/dev/null)" = "$neutron" ] && "$home/bin/python" -c '' 2>/dev/null; then
+        return 0
+    fi
+    say "Installing $neutron in .cache/neutron"
+    quietly "$venv/bin/python" -m venv --clear --without-pip "$home" ||
+        die "cannot make a virtual environment, see above"
+    quietly "$venv/bin/python" -m pip --python "$home/bin/python" install --quiet --no-compile \
+        --disable-pip-version-check "$neutron" || die "pip install $neutron failed, see above"
+    printf '%s\n' "$neutron" >"$home/stamp"
+}
+
 [ "$(id -u)" -eq 0 ] || die "must be run as root (it needs network namespaces): sudo $0"
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 mkdir -p "$cache"
@@ -137,3 +156,6 @@ flock 9
 mapfile -t packages <"$cache/packages"
 install ca-certificates curl ethtool iproute2 procps tcpdump util-linux python3 "${packages[@]}"
 virtualenv
+if [ "${1-}" = --neutron ]; then
+    neutron
+fi
