@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.harness.agent import Agent
-from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
+from tests.harness.guest import METADATA_IP, Guest, Ids, Sample, uuid_of
 from tests.harness.netns import Namespace
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
@@ -81,6 +82,21 @@ def asks_own(guest: Guest, *, source: str = "") -> None:
     reply = guest.curl(META_DATA, source=source)
     assert reply.status == 200, reply
     assert uuid_in(reply.body) == guest.instance_id
+
+
+def failures(samples: dict[Guest, list[Sample]]) -> Counter[str]:
+    """What went wrong for guests that asked for their names, by kind.
+
+    An answer that is another's counts as the worst.
+    """
+    kinds: Counter[str] = Counter()
+    for guest, mine in samples.items():
+        for sample in mine:
+            if sample.status == 200 and sample.body.decode() != guest.name:
+                kinds["ANOTHER'S"] += 1
+            elif sample.status != 200:
+                kinds[sample.error or str(sample.status)] += 1
+    return kinds
 
 
 def flows_of(guest_ofport: int, flows: list[str]) -> list[str]:

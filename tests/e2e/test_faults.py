@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import asks_own, put
+from tests.e2e.support import asks_own, failures, put
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Sample
@@ -62,18 +62,6 @@ def agent(make_agent: MakeAgent) -> Agent:
 def busy(agent: Agent, make_guest: MakeGuest) -> Busy:
     """Two busy guests."""
     return Busy(agent, make_guest)
-
-
-def failures(samples: dict[Guest, list[Sample]]) -> Counter[str]:
-    """What went wrong, by kind; an answer that is another's counts as the worst."""
-    kinds: Counter[str] = Counter()
-    for guest, mine in samples.items():
-        for sample in mine:
-            if sample.status == 200 and sample.body.decode() != guest.name:
-                kinds["ANOTHER'S"] += 1
-            elif sample.status != 200:
-                kinds[sample.error or str(sample.status)] += 1
-    return kinds
 
 
 def delete_all_flows(host: OpenvSwitch, agent: Agent) -> None:

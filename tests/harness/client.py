@@ -1,7 +1,7 @@
 """Many HTTP requests from inside a guest, a new connection for each; results as JSON on stdout.
 
 Run as a program with nothing but the standard library; :meth:`tests.harness.guest.Guest.http_many`
-starts it.
+starts it. After SIGTERM it starts no more.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import base64
 import http.client
 import json
+import signal
 import sys
 import threading
 import time
@@ -57,6 +58,8 @@ def main() -> None:
 
     results: list[dict[str, Any]] = []
     pending = iter(range(options.count))
+    enough = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: enough.set())
     lock = threading.Lock()
     workers = min(options.concurrency, options.count)
     together = threading.Barrier(workers)
@@ -65,7 +68,7 @@ def main() -> None:
         together.wait()
         while True:
             with lock:
-                if next(pending, None) is None:
+                if enough.is_set() or next(pending, None) is None:
                     return
             result = fetch(options)
             with lock:

@@ -395,6 +395,11 @@ class Batch:
         self._process.kill()
         self._process.communicate()
 
+    def finish(self) -> list[Sample]:
+        """Have it start no more; the results, with those of requests under way."""
+        self._process.terminate()
+        return self.samples()
+
     def samples(self) -> list[Sample]:
         """Wait for the end; the results in the order in which they came."""
         try:

@@ -97,6 +97,16 @@ class OpenvSwitch:
         """A bridge's OpenFlow management socket."""
         return self.rundir / f"{bridge}.mgmt"
 
+    def environment(self) -> dict[str, str]:
+        """What Open vSwitch's programs need to find this host's daemons."""
+        return {
+            "OVS_RUNDIR": str(self.rundir),
+            "OVS_LOGDIR": str(self.rundir),
+            "OVS_DBDIR": str(self.rundir),
+            "OVS_SYSCONFDIR": str(self.rundir),
+            "OVS_PKGDATADIR": str(UNPACKED / "usr/share/openvswitch"),
+        }
+
     # Daemons
 
     def start(self, daemon: str) -> None:
@@ -117,7 +127,7 @@ class OpenvSwitch:
             # Left over after a SIGKILL; a new one shows that its bridge is configured.
             for stale in self.rundir.glob("*.mgmt"):
                 stale.unlink()
-        self._running[daemon] = self.namespace.spawn(arguments, env=self._environment())
+        self._running[daemon] = self.namespace.spawn(arguments, env=self.environment())
         wait_for(lambda: self._answers(daemon), 15, f"{daemon} to answer", interval=0.01)
 
     def stop(self, daemon: str) -> None:
@@ -260,15 +270,6 @@ class OpenvSwitch:
 
     # Inside
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            "OVS_RUNDIR": str(self.rundir),
-            "OVS_LOGDIR": str(self.rundir),
-            "OVS_DBDIR": str(self.rundir),
-            "OVS_SYSCONFDIR": str(self.rundir),
-            "OVS_PKGDATADIR": str(UNPACKED / "usr/share/openvswitch"),
-        }
-
     def edit_database(self, table: str, name: str, **columns: Any) -> None:
         """Change the row of that name while ovsdb-server is down, as a back-up put back does."""
         where = [["name", "==", name]]
@@ -298,7 +299,7 @@ class OpenvSwitch:
 
     def _tool(self, command: list[str], *, stdin: str | None = None, tries: int = 1) -> str:
         program = str(UNPACKED / "usr/bin" / command[0])
-        env = self._environment()
+        env = self.environment()
         outcome = ""
 
         def attempt() -> bool:

@@ -1,0 +1,305 @@
+"""Neutron's own Open vSwitch agent with a neutron-server of this file's: a program.
+
+Run by the Python of the environment that tools/setup.sh makes for it, with the agent's own
+options::
+
+    neutron_launcher.py SERVER REPORT --config-file FILE
+
+SERVER is a JSON file that says what the server knows; :mod:`tests.harness.neutron_agent` writes it.
+What changes in it reaches the agent as the server's notification. REPORT gets a line for each port
+that the agent reports as up or down. All else is the agent's: nothing of it is replaced but the
+client and the consumer of messages, and the helper that would run as root.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# First: it chooses threads over eventlet, which the others would choose for it.
+from neutron.cmd.agents import ovs_neutron_agent
+
+# isort: split
+import netaddr
+import neutron_lib.rpc
+from neutron import objects, privileged
+from neutron.api.rpc.callbacks import events
+from neutron.api.rpc.callbacks.consumer import registry
+from neutron.objects import network, ports, securitygroup, subnet
+from neutron.objects.port.extensions import port_security
+from neutron.objects.qos import policy, rule
+from neutron_lib import context
+from oslo_privsep.priv_context import PrivContext
+
+HOST = "compute-1"
+PHYSICAL = "physnet"
+_POLL = 0.1
+"""Seconds between two looks at SERVER."""
+
+
+def _id(*parts: object) -> str:
+    """A UUID that depends on these alone."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, " ".join(map(str, parts))))
+
+
+def _port(row: dict[str, Any], revision: int) -> ports.Port:
+    """A bound port of an instance."""
+    port, name = row["id"], row["network"]
+    segment = network.NetworkSegment(
+        id=_id("segment", name),
+        network_id=_id("network", name),
+        network_type="vlan",
+        physical_network=PHYSICAL,
+        segmentation_id=row["vlan"],
+    )
+    address = ports.IPAllocation(
+        port_id=port,
+        subnet_id=_id("subnet", name),
+        network_id=_id("network", name),
+        ip_address=netaddr.IPAddress(row["ip"]),
+    )
+    binding = ports.PortBinding(
+        port_id=port, host=HOST, profile={}, vif_type="ovs", vnic_type="normal", status="ACTIVE"
+    )
+    level = ports.PortBindingLevel(
+        port_id=port,
+        host=HOST,
+        level=0,
+        driver="openvswitch",
+        segment=segment,
+        segment_id=segment.id,
+    )
+    return ports.Port(
+        id=port,
+        project_id="project",
+        name=row["name"],
+        network_id=_id("network", name),
+        mac_address=netaddr.EUI(row["mac"]),
+        admin_state_up=row["up"],
+        device_id=row["instance"],
+        device_owner="compute:nova",
+        status="ACTIVE",
+        allowed_address_pairs=[],
+        fixed_ips=[address],
+        bindings=[binding],
+        binding_levels=[level],
+        distributed_bindings=[],
+        hints=None,
+        security=port_security.PortSecurity(id=port, port_security_enabled=True),
+        security_group_ids={_id("group", group) for group in row["groups"]},
+        qos_policy_id=_id("policy", row["packet_rate"]) if row["packet_rate"] else None,
+        revision_number=revision,
+    )
+
+
+def _group(name: str, protocols: list[str], revision: int) -> securitygroup.SecurityGroup:
+    """A security group that lets these protocols in and out; with none, nothing at all."""
+    rules = [
+        securitygroup.SecurityGroupRule(
+            id=_id("rule", name, protocol, direction),
+            security_group_id=_id("group", name),
+            direction=direction,
+            ethertype="IPv4",
+            protocol=protocol,
+            revision_number=revision,
+        )
+        for protocol in protocols
+        for direction in ("ingress", "egress")
+    ]
+    return securitygroup.SecurityGroup(
+        id=_id("group", name),
+        name=name,
+        project_id="project",
+        stateful=True,
+        rules=rules,
+        revision_number=revision,
+    )
+
+
+def _policy(packets: int) -> policy.QosPolicy:
+    """A limit of packets in a second for what a guest sends."""
+    one = rule.QosPacketRateLimitRule(
+        id=_id("limit", packets),
+        qos_policy_id=_id("policy", packets),
+        max_kpps=packets,
+        max_burst_kpps=0,
+        direction="egress",
+    )
+    return policy.QosPolicy(
+        id=_id("policy", packets), project_id="project", name="policy", shared=False, rules=[one]
+    )
+
+
+def _network(name: str, revision: int) -> tuple[network.Network, subnet.Subnet]:
+    """A network and its subnet; the addresses of all are the same."""
+    whole = network.Network(id=_id("network", name), name=name, mtu=1500, revision_number=revision)
+    part = subnet.Subnet(
+        id=_id("subnet", name),
+        network_id=whole.id,
+        enable_dhcp=True,
+        ip_version=4,
+        cidr=netaddr.IPNetwork("10.0.0.0/24"),
+        gateway_ip=None,
+        dns_nameservers=[],
+        host_routes=[],
+        revision_number=revision,
+    )
+    return whole, part
+
+
+def _everything(document: dict[str, Any], revision: int) -> Iterator[Any]:
+    """All objects of SERVER."""
+    for row in document["ports"]:
+        yield _port(row, revision)
+        yield from _network(row["network"], revision)
+        if row["packet_rate"]:
+            yield _policy(row["packet_rate"])
+    for name, protocols in document["groups"].items():
+        group = _group(name, protocols, revision)
+        yield group
+        yield from group.rules
+
+
+class Server:
+    """What neutron-server knows and answers."""
+
+    def __init__(self, source: Path, report: Path) -> None:
+        self._source = source
+        self._report = report
+        self._revision = 1
+        self._text = ""
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._objects: dict[str, dict[str, Any]] = {}
+        self._read()
+
+    def _read(self) -> list[str]:
+        """Ids of the ports that are new or changed since the last look."""
+        text = self._source.read_text()
+        if text == self._text:
+            return []
+        self._text = text
+        self._revision += 1
+        document = json.loads(text)
+        before, self._rows = self._rows, {row["id"]: row for row in document["ports"]}
+        kinds: dict[str, dict[str, Any]] = {}
+        for one in _everything(document, self._revision):
+            kinds.setdefault(one.obj_name(), {})[one.id] = one
+        self._objects = kinds
+        return [key for key, row in self._rows.items() if before.get(key) != row]
+
+    def notify(self) -> None:
+        """Tell the agent of ports that change, as long as it runs."""
+        while True:
+            time.sleep(_POLL)
+            if changed := self._read():
+                known = [self._objects["Port"][key] for key in changed]
+                registry.push(context.get_admin_context(), "Port", known, events.UPDATED)
+
+    # Calls of the agent's
+
+    def has_alive_neutron_server(self, **_: Any) -> bool:
+        """It is."""
+        return True
+
+    def report_state(self, **_: Any) -> str:
+        """Neither new nor revived."""
+        return "alive"
+
+    def get_network_details(self, network: str, **_: Any) -> dict[str, Any]:
+        """Of one whose segments never change."""
+        return {"id": network}
+
+    def update_device_list(
+        self, devices_up: list[str], devices_down: list[str], **_: Any
+    ) -> dict[str, list[Any]]:
+        """The agent has wired ports, or found them down."""
+        with self._report.open("a") as report:
+            report.writelines(f"up {device}\n" for device in devices_up)
+            report.writelines(f"down {device}\n" for device in devices_down)
+        return {
+            "devices_up": devices_up,
+            "failed_devices_up": [],
+            "devices_down": [{"device": device, "exists": True} for device in devices_down],
+            "failed_devices_down": [],
+        }
+
+    def update_device_down(self, device: str, **_: Any) -> dict[str, Any]:
+        """One of them."""
+        self.update_device_list([], [device])
+        return {"device": device, "exists": True}
+
+    def bulk_pull(self, resource_type: str, filter_kwargs: dict[str, Any], **_: Any) -> list[Any]:
+        """Objects of a type of which each named attribute has one of the given values."""
+
+        def matches(one: Any) -> bool:
+            for name, wanted in filter_kwargs.items():
+                value = getattr(one, name)
+                if not set(value if isinstance(value, set) else {value}) & set(wanted):
+                    return False
+            return True
+
+        known = self._objects.get(resource_type, {}).values()
+        return [one.obj_to_primitive() for one in known if matches(one)]
+
+    def pull(self, resource_type: str, resource_id: str, **_: Any) -> Any:
+        """One object."""
+        one = self._objects.get(resource_type, {}).get(resource_id)
+        return None if one is None else one.obj_to_primitive()
+
+
+class Client:
+    """Stands for a client of messages: calls go to the server of this process."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def prepare(self, **_: Any) -> Client:
+        """The same."""
+        return self
+
+    def set_max_timeout(self, _: float) -> None:
+        """Nothing takes time."""
+
+    def call(self, _: Any, method: str, **values: Any) -> Any:
+        """The server's answer."""
+        return getattr(self._server, method)(**values)
+
+    cast = call
+
+
+class Consumer:
+    """Stands for a connection that brings messages: the server speaks to the agent directly."""
+
+    def create_consumer(self, *_: Any, **__: Any) -> None:
+        """Nothing will come."""
+
+    def consume_in_threads(self) -> list[Any]:
+        """Nothing to start."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def main() -> None:
+    """Run the agent."""
+    objects.register_objects()
+    server = Server(Path(sys.argv[1]), Path(sys.argv[2]))
+    del sys.argv[1:3]
+    neutron_lib.rpc.get_client = lambda *_, **__: Client(server)
+    neutron_lib.rpc.Connection = Consumer
+    for value in vars(privileged).values():
+        if isinstance(value, PrivContext):
+            value.set_client_mode(False)
+    threading.Thread(target=server.notify, daemon=True).start()
+    ovs_neutron_agent.main()
+
+
+if __name__ == "__main__":
+    main()
