@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import socket
+import struct
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +17,7 @@ import pytest
 
 from tests.e2e.support import TWIN_MAC, asks_own, failures, put
 from tests.harness.agent import Agent
-from tests.harness.guest import Guest, Sample
+from tests.harness.guest import METADATA_IP, Guest, Sample
 from tests.harness.neutron_agent import DEAD_VLAN, OPEN, OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
@@ -34,7 +38,7 @@ class Neutrons:
     """All on the host that is Neutron's and not ours."""
 
     flows: Counter[str]
-    meters: list[str]
+    meters: dict[int, int]
     bridges: list[dict[str, Any]]
     ports: list[dict[str, Any]]
     controllers: list[dict[str, Any]]
@@ -46,7 +50,7 @@ class World:
 
     :ivar twins: guests with the same IP and MAC in two networks, who may send and receive nothing.
     :ivar friends: guests of a third network, who may ping each other.
-    :ivar before: what was there before dfmeta came.
+    :ivar before: what was there before dfmeta came. Neutron's later starts change it.
     """
 
     host: OpenvSwitch
@@ -82,6 +86,7 @@ def world(host: OpenvSwitch) -> Iterator[World]:
         tell_of_twins(neutron, twins)
         for guest in friends:
             neutron.put(guest, network="common", vlan=201, groups=(OPEN,))
+        stack.enter_context(name_server(neutron))
         neutron.start()
         neutron.clean_up()
         before = neutrons(host)
@@ -109,6 +114,30 @@ def agent(world: World) -> Agent:
 pytestmark = pytest.mark.usefixtures("neutron", "agent")
 
 
+@contextlib.contextmanager
+def name_server(neutron: NeutronAgent) -> Iterator[None]:
+    """Answers all that Neutron forwards, each query with its bytes in reverse.
+
+    Neutron forwards DHCP requests as well, and waits long for an answer to each.
+    """
+
+    def serve() -> None:
+        query = b"the first"
+        while query:
+            query, client = server.recvfrom(1500)
+            server.sendto(query[::-1], client)
+
+    with neutron.host.namespace.open_socket(kind=socket.SOCK_DGRAM) as server:
+        server.bind(neutron.upstream)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.sendto(b"", neutron.upstream)
+            thread.join()
+
+
 def make_twins(host: OpenvSwitch, stack: ExitStack) -> tuple[Guest, Guest]:
     """Two guests with the same addresses."""
     return (
@@ -126,15 +155,26 @@ def tell_of_twins(neutron: NeutronAgent, twins: tuple[Guest, Guest]) -> None:
 def neutrons(host: OpenvSwitch) -> Neutrons:
     """What is there, without what changes by itself."""
     lines = host.ofctl("--no-stats", "dump-flows", BRIDGE).splitlines()
-    meters = host.ofctl("dump-meters", BRIDGE).partition("\n")[2].split("meter=")
+    ours = {number for line in lines if OURS in line for number in used_meters(line)}
     ports = [row for row in host.records("Port") if row["name"] != "tap-metadata"]
     return Neutrons(
         flows=Counter(line.strip() for line in lines if "actions=" in line and OURS not in line),
-        meters=[meter for meter in meters if "rate=50" not in meter],
+        meters={number: rate for number, rate in meters(host).items() if number not in ours},
         bridges=without(host.records("Bridge"), "ports", "status", "rstp_status"),
         ports=without(ports, "statistics", "status", "rstp_status", "rstp_statistics"),
         controllers=without(host.records("Controller"), "status"),
     )
+
+
+def meters(host: OpenvSwitch) -> dict[int, int]:
+    """Rate of each meter of the bridge."""
+    found = re.findall(r"meter=(\d+) .*?rate=(\d+)", host.ofctl("dump-meters", BRIDGE), re.DOTALL)
+    return {int(number): int(rate) for number, rate in found}
+
+
+def used_meters(flow: str) -> set[int]:
+    """Those that it names."""
+    return {int(number) for number in re.findall(r"meter:(\d+)", flow)}
 
 
 def without(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
@@ -173,7 +213,7 @@ def asking(agent: Agent, guests: tuple[Guest, ...]) -> Iterator[None]:
     """The guests ask for their names all the time, and get them, before and after what is done."""
 
     def answered() -> float:
-        return agent.metric("dfmeta_requests_total", code="2xx") - start
+        return agent.metric("dfmeta_requests_total") - start
 
     def more() -> bool:
         return answered() >= sum(target)
@@ -223,3 +263,198 @@ def test_spoofing_protection_does_not_keep_a_guest_from_its_own(world: World) ->
     guest.add_address("169.254.8.15/16")
     guest.forget_neighbours()
     asks_own(guest, source="169.254.8.15")
+
+
+def actions(host: OpenvSwitch, frames: list[str]) -> list[str]:
+    """What the switch would do with each of them; a number that each trace draws anew is cut."""
+    return [
+        re.sub(r"recirc(_id=|\()\w+", "recirc", line)
+        for frame in frames
+        for line in host.trace(frame).splitlines()
+        if line.startswith("Datapath actions")
+    ]
+
+
+def strangers(world: World) -> list[str]:
+    """Frames of guests that are none of ours, but for the ports or addresses beside them."""
+    guest, other = world.friends
+    frame = f"in_port={guest.ofport},dl_src={guest.mac},dl_dst={other.mac}"
+    return [
+        f"udp,{frame},nw_src={guest.ip},nw_dst={METADATA_IP},udp_src=4000,udp_dst=53",
+        f"udp,{frame},nw_src={guest.ip},nw_dst={METADATA_IP},udp_src=4000,udp_dst=80",
+        f"tcp,{frame},nw_src={guest.ip},nw_dst={METADATA_IP},tcp_src=4000,tcp_dst=443",
+        f"icmp,{frame},nw_src={guest.ip},nw_dst={METADATA_IP},icmp_type=8,icmp_code=0",
+        f"icmp,{frame},nw_src={guest.ip},nw_dst={other.ip},icmp_type=8,icmp_code=0",
+        f"tcp,{frame},nw_src={guest.ip},nw_dst={other.ip},tcp_src=4000,tcp_dst=80",
+        f"tcp,{frame},nw_src={guest.ip},nw_dst=128.0.0.{guest.ofport},tcp_src=4000,tcp_dst=80",
+        f"arp,{frame},arp_op=1,arp_spa={guest.ip},arp_sha={guest.mac},arp_tpa={other.ip}",
+    ]
+
+
+def test_what_is_neutrons_stays_as_it_was(world: World) -> None:
+    frames = strangers(world)
+    beside = actions(world.host, frames)
+    assert len(beside) >= len(frames)
+    assert neutrons(world.host) == world.before
+    assert world.neutron.errors() == []
+    world.agent.stop()
+    try:
+        cleaned = world.agent.run("--cleanup")
+        assert cleaned.returncode == 0, cleaned.stderr
+        assert own_flows(world.host) == 0
+        assert neutrons(world.host) == world.before
+        assert actions(world.host, frames) == beside
+    finally:
+        world.agent.start()
+    for guest in world.guests:
+        asks_own(guest)
+    assert neutrons(world.host) == world.before
+
+
+def dhcp_discover(guest: Guest, transaction: int) -> bytes:
+    """RFC 2131: a message that looks for a server, with the fields that matter."""
+    head = struct.pack("!4B2I", 1, 1, 6, 0, transaction, 0)
+    hardware = bytes.fromhex(guest.mac.replace(":", ""))
+    return head + bytes(16) + hardware.ljust(16, b"\0") + bytes(192) + DHCP_DISCOVER
+
+
+DHCP_DISCOVER = bytes.fromhex("63825363 350101 ff")
+"""The magic cookie, DHCPDISCOVER, the end."""
+
+
+def answer_to(client: socket.socket, question: bytes, server: tuple[str, int]) -> bytes:
+    """Asked again each second, as who uses UDP does."""
+    client.settimeout(1)
+    for _ in range(10):
+        client.sendto(question, server)
+        with contextlib.suppress(TimeoutError):
+            return client.recv(1500)
+    raise TimeoutError(f"no answer of {server}")
+
+
+def test_neutrons_dhcp_answers(world: World) -> None:
+    """Its packet-ins reach it, and us they do not."""
+    before = world.agent.metric("dfmeta_packet_ins_total")
+    for number, guest in enumerate(world.guests, 0x4000):
+        with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, guest.device.encode())
+            client.bind(("", 68))
+            offer = answer_to(client, dhcp_discover(guest, number), ("255.255.255.255", 67))
+        assert struct.unpack("!I", offer[4:8]) == (number,)
+        assert socket.inet_ntoa(offer[16:20]) == guest.ip
+    assert world.agent.metric("dfmeta_packet_ins_total") == before
+
+
+def test_neutrons_dns_on_our_address_answers(world: World) -> None:
+    for guest in world.guests:
+        # Neutron takes the padding of a short frame for a part of the query.
+        query = f"the question of the {guest.name} guest".encode()
+        with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as client:
+            assert answer_to(client, query, (METADATA_IP, 53)) == query[::-1]
+
+
+def test_a_port_that_its_owner_switches_off_is_not_served_until_it_is_on_again(
+    world: World,
+) -> None:
+    guest = world.friends[0]
+    world.neutron.change(guest, up=False)
+    wait_for(lambda: tag(guest) == DEAD_VLAN, 10, "Neutron to put the port on the dead VLAN")
+    wait_for(lambda: state(world.agent, guest) == "dead", 5, "the daemon to notice")
+    assert guest.curl(PATH, timeout=1).status == 0
+    world.neutron.change(guest, up=True)
+    wait_for(lambda: tag(guest) != DEAD_VLAN, 10, "Neutron to wire the port again")
+    guest.forget_neighbours()
+    asks_own(guest)
+
+
+def state(agent: Agent, guest: Guest) -> str:
+    """What the daemon says of a port."""
+    return next(row["state"] for row in agent.admin("/ports").json() if row["port"] == guest.port)
+
+
+def without_cookies(flows: Counter[str]) -> Counter[str]:
+    """Neutron draws them anew at each start."""
+    return Counter(re.sub("cookie=0x[0-9a-f]+", "", flow) for flow in flows.elements())
+
+
+def test_neutron_starts_anew_and_deletes_what_has_another_cookie(world: World) -> None:
+    for guest in world.guests:
+        asks_own(guest)
+    hooks, everything = own_hooks(world.host), own_flows(world.host)
+    neutrons_own = without_cookies(neutrons(world.host).flows)
+    with asking(world.agent, world.twins):
+        world.neutron.restart()
+        before = added(world.agent)
+        world.neutron.clean_up()
+        wait_for(lambda: own_flows(world.host) == everything, 5, "our flows to be back")
+        wait_for(lambda: added(world.agent) - before >= hooks, 5, "the daemon to put them in")
+    assert without_cookies(neutrons(world.host).flows) == neutrons_own
+    for guest in world.guests:
+        asks_own(guest)
+
+
+def test_neutron_takes_our_meter_for_its_own_and_deletes_it(world: World) -> None:
+    """It draws its numbers blindly, changes a meter that it finds there, and deletes it."""
+    guest = world.friends[1]
+    asks_own(guest)
+    everything = own_flows(world.host)
+    flows = [flow for flow in world.host.flows(match=f"in_port={guest.ofport}") if OURS in flow]
+    number = min(number for flow in flows for number in used_meters(flow))
+    # Where Neutron keeps the number of a port's meter.
+    key = f"other_config:pps_{guest.ids.iface_id}_egress"
+    world.host.vsctl("set", "Port", guest.port, f"{key}={number}")
+    world.neutron.change(guest, packet_rate=3)
+    wait_for(lambda: meters(world.host)[number] == 3000, 10, "Neutron to take the meter")
+    asks_own(guest)
+    world.neutron.change(guest, packet_rate=0)
+    wait_for(lambda: 3000 not in meters(world.host).values(), 10, "Neutron to delete it")
+    wait_for(lambda: own_flows(world.host) == everything, 10, "our flows to be back")
+    guest.add_address("10.0.0.77/24")
+    guest.forget_neighbours()
+    for source in ("", "10.0.0.77"):
+        asks_own(guest, source=source)
+
+
+def test_without_its_firewall_too(world: World) -> None:
+    """ARP and MAC spoofing protection stand in tables of their own then."""
+    world.neutron.configure({"SECURITYGROUP": {"firewall_driver": "noop"}})
+    world.neutron.restart()
+    world.neutron.clean_up()
+    assert tables(world.host) >= SPOOFING
+    for guest in world.guests:
+        asks_own(guest)
+    world.twins[1].add_address("169.254.8.16/16")
+    asks_own(world.twins[1], source="169.254.8.16")
+
+
+def test_all_flows_go_at_its_first_start_and_when_vswitchd_is_restarted() -> None:
+    """drop_flows_on_start, and before that the bridge gets its first controller."""
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, OUTSIDE)))
+        twins = make_twins(host, stack)
+        agent = stack.enter_context(Agent(host)).start()
+        for guest in twins:
+            put(agent, guest, hostname=guest.name)
+            asks_own(guest)
+        everything = own_flows(host)
+        neutron = stack.enter_context(NeutronAgent(host, {"AGENT": {"drop_flows_on_start": True}}))
+        tell_of_twins(neutron, twins)
+        before = added(agent)
+        with asking(agent, twins):
+            neutron.start()
+            neutron.clean_up()
+            wait_for(lambda: own_flows(host) == everything, 10, "our flows to be back")
+        assert added(agent) - before >= everything
+        before = added(agent)
+        with asking(agent, twins):
+            with neutron.rewiring():
+                host.kill("ovs-vswitchd")
+                host.start("ovs-vswitchd")
+            wait_for(lambda: own_flows(host) == everything, 10, "our flows to be back")
+        assert added(agent) - before >= everything
+        # Not as it was: Neutron forgets to translate VLANs then, without us as well.
+        assert tables(host) >= TABLES
+        for guest in twins:
+            asks_own(guest)
+        agent.stop()

@@ -333,7 +333,8 @@ class Guest:
             command += ["--source", source]
         for key, value in headers:
             command += ["--header", key, value]
-        limit = timeout * (count // concurrency + 1) + 10
+        # Of the operating system's poll() it is some weeks.
+        limit = min(timeout * (count // concurrency + 1) + 10, 1_000_000)
         process = self.namespace.spawn(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return Batch(process, limit)
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -83,6 +84,7 @@ class NeutronAgent:
         (programs / "conntrack").symlink_to("/bin/true")
         path = f"{programs}:{UNPACKED / 'usr/bin'}:{os.environ['PATH']}"
         self._environment = {**host.environment(), "PATH": path}
+        host_name, port = self.upstream
         self._options: dict[str, dict[str, object]] = {
             "DEFAULT": {
                 "host": "compute-1",
@@ -99,7 +101,7 @@ class NeutronAgent:
                 "polling_interval": 1,
                 "root_helper": "",
             },
-            "DNS_FORWARDER": {"upstream_dns_server_ports": "{}:{}".format(*self.upstream)},
+            "DNS_FORWARDER": {"upstream_dns_server_ports": f"{host_name}:{port}"},
             "SECURITYGROUP": {"firewall_driver": "openvswitch"},
             "oslo_concurrency": {"lock_path": self.folder},
         }
@@ -226,14 +228,12 @@ class NeutronAgent:
         except TimeoutError as error:
             raise RuntimeError(f"{error}\n{self.tail()}") from None
 
-    def await_log(self, text: str, *, timeout: float = 30, times: int = 1) -> None:
-        """Wait until it has written that since its start."""
-        wait_for(
-            lambda: self.log()[self._skip :].count(text) >= times,
-            timeout,
-            f"Neutron's agent to say {text!r}",
-            interval=0.1,
-        )
+    @contextlib.contextmanager
+    def rewiring(self) -> Iterator[None]:
+        """What is done within makes it wire all ports anew; wait until it has."""
+        self._report.write_text("")
+        yield
+        self.wait_wired()
 
     def clean_up(self) -> None:
         """Give it the work that it needs to delete, once after its start, stale flows."""
@@ -242,7 +242,7 @@ class NeutronAgent:
             name: replace(port, name=str(self._news)) for name, port in self._ports.items()
         }
         self._write()
-        self.await_log(_CLEANED)
+        wait_for(lambda: _CLEANED in self.log()[self._skip :], 30, "the clean-up", interval=0.1)
 
     def kill(self) -> None:
         """SIGKILL, if it runs: after SIGTERM it would keep its OpenFlow connections until then."""
