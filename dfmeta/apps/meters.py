@@ -103,6 +103,20 @@ class Meters:
         there = set(self._ids.values()) | self._foreign
         return sorted((set(self._ids.values()) | set(used.values())) & there)
 
+    def unused(self, channel: Channel, numbers: Collection[int]) -> list[int]:
+        """Those of *numbers* that no flow on the switch uses.
+
+        Neutron's QoS changes a meter that has the id it has drawn, and uses it; OpenFlow deletes
+        the flows that use a meter together with it.
+
+        :raises DfmetaError: when the switch does not answer.
+        """
+        if not numbers:
+            return []
+        entries = channel.request(channel.wire.meter_stats(), "the counters of meters").wait()
+        unused = {one.meter_id for one in entries if not one.flow_count}
+        return sorted(unused & set(numbers))
+
     def forget(self) -> None:
         """The connection is gone; what is on the switch is read again on the next."""
         self._remembered, self._ids = self._remembered | self._ids, {}

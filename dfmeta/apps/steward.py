@@ -179,6 +179,7 @@ class Steward:
         wire, found = self.channel.wire, self._dump()
         meters = self.meters.left_over(self.channel, _meters_of(found))
         self.channel.commit([wire.remove_all()], "the removal of flows").wait()
+        meters = self.meters.unused(self.channel, meters)
         removals = [wire.remove_meter(number) for number in meters]
         self.channel.commit(removals, "the removal of meters", bundle=False).wait()
         return len(found), len(meters)

@@ -29,6 +29,8 @@ TABLES = {0, 23, 24, 60, 71, 72, 73, 81, 82, 91, 92, 93, 94}
 """Those of the openvswitch firewall driver that have flows, among others."""
 SPOOFING = {24, 25}
 """Tables of the spoofing protection without it; in 25 nothing stands with it."""
+PACKETS = 3
+"""Thousands a second, of a guest that Neutron limits."""
 UNDER_WAY = 20
 """Answers that each guest has got before a fault is made, and after it before it is over."""
 
@@ -402,26 +404,52 @@ def test_neutron_starts_anew_and_deletes_what_has_another_cookie(world: World) -
         asks_own(guest)
 
 
-def test_neutron_takes_our_meter_for_its_own_and_deletes_it(world: World) -> None:
-    """It draws its numbers blindly, changes a meter that it finds there, and deletes it."""
-    guest = world.friends[1]
-    asks_own(guest)
-    everything = own_flows(world.host)
+def neutron_takes_our_meter(world: World, guest: Guest) -> None:
+    """It draws its numbers blindly, changes a meter that it finds there, and uses it."""
     flows = [flow for flow in world.host.flows(match=f"in_port={guest.ofport}") if OURS in flow]
     number = min(number for flow in flows for number in used_meters(flow))
     # Where Neutron keeps the number of a port's meter.
     key = f"other_config:pps_{guest.ids.iface_id}_egress"
     world.host.vsctl("set", "Port", guest.port, f"{key}={number}")
-    world.neutron.change(guest, packet_rate=3)
-    wait_for(lambda: meters(world.host)[number] == 3000, 10, "Neutron to take the meter")
+    world.neutron.change(guest, packet_rate=PACKETS)
+    wait_for(lambda: limited(world.host), 10, "Neutron to take the meter")
+    assert meters(world.host)[number] == PACKETS * 1000
+
+
+def limited(host: OpenvSwitch) -> list[str]:
+    """Flows by which Neutron limits what guests send."""
+    return [flow for flow in host.flows(match="table=58") if used_meters(flow)]
+
+
+def test_neutron_takes_our_meter_for_its_own_and_deletes_it(world: World) -> None:
+    guest = world.friends[1]
+    asks_own(guest)
+    everything = own_flows(world.host)
+    neutron_takes_our_meter(world, guest)
     asks_own(guest)
     world.neutron.change(guest, packet_rate=0)
-    wait_for(lambda: 3000 not in meters(world.host).values(), 10, "Neutron to delete it")
+    wait_for(lambda: not limited(world.host), 10, "Neutron to delete it")
     wait_for(lambda: own_flows(world.host) == everything, 10, "our flows to be back")
     guest.add_address("10.0.0.77/24")
     guest.forget_neighbours()
     for source in ("", "10.0.0.77"):
         asks_own(guest, source=source)
+
+
+def test_neutron_keeps_a_meter_that_it_has_taken_through_our_clean_up(world: World) -> None:
+    guest = world.friends[0]
+    neutron_takes_our_meter(world, guest)
+    world.agent.stop()
+    try:
+        assert world.agent.run("--cleanup").returncode == 0
+        assert own_flows(world.host) == 0
+        (limit,) = limited(world.host)
+        assert [meters(world.host)[number] for number in used_meters(limit)] == [PACKETS * 1000]
+    finally:
+        world.agent.start()
+    asks_own(guest)
+    world.neutron.change(guest, packet_rate=0)
+    wait_for(lambda: not limited(world.host), 10, "Neutron to delete it")
 
 
 def test_without_its_firewall_too(world: World) -> None:

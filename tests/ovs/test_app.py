@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import struct
@@ -207,6 +208,19 @@ def test_cleaning_up_leaves_others_flows_and_meters_alone(
         assert app.meters.ids(Purpose.SYN)[1] != 65537
         app.steward.clear()
     assert theirs() == before
+
+
+def test_cleaning_up_leaves_a_meter_that_another_has_taken(bridge: OpenvSwitch) -> None:
+    """As Neutron's QoS does when it draws the number of one of ours."""
+    with Wired(bridge) as app:
+        populate(app)
+        taken = app.meters.ids(Purpose.SYN)[1]
+        bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps band=type=drop rate=3000")
+        limit = f"actions=meter:{taken},goto_table:59"
+        bridge.ofctl("add-flow", BRIDGE, f"table=58,priority=100,in_port=77,{limit}")
+        app.steward.clear()
+    assert any(limit in line for line in bridge.flows())
+    assert re.findall(r"meter=(\d+)", bridge.ofctl("dump-meters", BRIDGE)) == [str(taken)]
 
 
 def test_removing_a_port_takes_away_what_adding_it_put_in(bridge: OpenvSwitch) -> None:
