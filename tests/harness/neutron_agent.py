@@ -32,7 +32,6 @@ OPEN = "open"
 """One that allows ICMP and UDP, in and out."""
 DEAD_VLAN = 4095
 _CLEANED = "cleanup stale flows"
-_DNS_PORT = 5353
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ class NeutronAgent:
     DNS queries to 169.254.169.254 are forwarded to :attr:`upstream`, and DHCP requests answered.
     """
 
-    upstream = ("127.0.0.1", _DNS_PORT)
+    upstream = ("127.0.0.1", 5353)
 
     def __init__(self, host: OpenvSwitch, options: Options | None = None) -> None:
         """Write the configuration; :meth:`start` starts.
@@ -84,7 +83,6 @@ class NeutronAgent:
         (programs / "conntrack").symlink_to("/bin/true")
         path = f"{programs}:{UNPACKED / 'usr/bin'}:{os.environ['PATH']}"
         self._environment = {**host.environment(), "PATH": path}
-        host_name, port = self.upstream
         self._options: dict[str, dict[str, object]] = {
             "DEFAULT": {
                 "host": "compute-1",
@@ -101,7 +99,7 @@ class NeutronAgent:
                 "polling_interval": 1,
                 "root_helper": "",
             },
-            "DNS_FORWARDER": {"upstream_dns_server_ports": f"{host_name}:{port}"},
+            "DNS_FORWARDER": {"upstream_dns_server_ports": "{}:{}".format(*self.upstream)},
             "SECURITYGROUP": {"firewall_driver": "openvswitch"},
             "oslo_concurrency": {"lock_path": self.folder},
         }
@@ -168,11 +166,6 @@ class NeutronAgent:
             up=port.up if up is None else up,
             packet_rate=port.packet_rate if packet_rate is None else packet_rate,
         )
-        self._write()
-
-    def forget(self, guest: Guest) -> None:
-        """The port is none of Neutron's any more."""
-        self._ports.pop(guest.name, None)
         self._write()
 
     def _write(self) -> None:
