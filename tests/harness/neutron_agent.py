@@ -205,7 +205,7 @@ class NeutronAgent:
             self.wait_wired()
         return self
 
-    def wait_wired(self, *, timeout: float = 60) -> None:
+    def wait_wired(self, *, timeout: float = 120) -> None:
         """Wait until it has reported all ports, up or down, since its start."""
 
         def reported() -> bool:
