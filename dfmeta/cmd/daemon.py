@@ -19,7 +19,7 @@ import eventlet
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta import metrics
+from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
 from dfmeta.cmd import backends, identity
 from dfmeta.cmd.keeping import keeper, notify
@@ -135,6 +135,7 @@ class Daemon:
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
         self._allow_descriptors()
+        eventlet.spawn_n(hub.watch)
         self._start_admin()
         LOG.info("dfmeta-agent %s starts", version("dfmeta"))
         try:

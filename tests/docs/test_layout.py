@@ -29,13 +29,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": BASE | {"devices", "metrics"},
     "metrics": {"exceptions"},
     "health": {"exceptions"},
+    "hub": {"metrics"},
     "state": {"exceptions"},
     "conf": BASE | {"flows"},
     "inspect": PURE,
-    "proxy": PURE | {"store", "metrics", "health", "inspect"},
-    "apps": PURE | {"metrics", "health", "inspect"},
-    "ports": PURE | {"metrics", "health", "inspect"},
-    "host": PURE | {"metrics", "health", "inspect"},
+    "proxy": PURE | {"store", "metrics", "health", "hub", "inspect"},
+    "apps": PURE | {"metrics", "health", "hub", "inspect"},
+    "ports": PURE | {"metrics", "health", "hub", "inspect"},
+    "host": PURE | {"metrics", "health", "hub", "inspect"},
     "guest": set(),
 }
 # Libraries that only some parts may know.

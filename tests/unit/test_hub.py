@@ -1,0 +1,63 @@
+"""The hub's stalls should be seen, and loops over many ports should give way."""
+
+from __future__ import annotations
+
+import pytest
+
+from dfmeta import hub, metrics
+
+
+class Clock:
+    """A clock that goes on by what is slept, and by what a test adds."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.slept: list[float] = []
+        self.late: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, and wake as late as a test wants."""
+        self.slept.append(seconds)
+        if seconds and not self.late:
+            raise StopIteration
+        self.now += seconds + (self.late.pop(0) if seconds else 0.0)
+
+
+def sample(name: str, **labels: str) -> float:
+    return metrics.REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def test_a_loop_gives_way_once_its_time_is_over() -> None:
+    clock = Clock()
+    turns = hub.Turns(0.005, clock=clock, sleep=clock.sleep)
+    gave = []
+    for _ in range(10):
+        clock.now += 0.002
+        gave.append(turns.give_way())
+    assert gave == [False, False, True] * 3 + [False]
+    assert clock.slept == [0, 0, 0]
+
+
+def test_who_comes_late_is_noted_with_the_longest() -> None:
+    clock = Clock()
+    clock.late = [0.0, 0.04, 0.3, 0.04]
+    name = "dfmeta_hub_stall_seconds_bucket"
+    edges = ("0.01", "0.05", "0.25", "0.5")
+    before = {edge: sample(name, le=edge) for edge in edges}
+    with pytest.raises(StopIteration):
+        hub.watch(clock=clock, sleep=clock.sleep)
+    seen = {edge: sample(name, le=edge) - before[edge] for edge in edges}
+    assert seen == {"0.01": 1, "0.05": 3, "0.25": 3, "0.5": 4}
+    assert sample("dfmeta_hub_longest_stall_seconds") == pytest.approx(0.3)
+
+
+def test_a_clock_that_is_early_is_no_stall() -> None:
+    clock = Clock()
+    clock.late = [-0.001]
+    before = sample("dfmeta_hub_stall_seconds_sum")
+    with pytest.raises(StopIteration):
+        hub.watch(clock=clock, sleep=clock.sleep)
+    assert sample("dfmeta_hub_stall_seconds_sum") == before
