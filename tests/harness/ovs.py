@@ -41,11 +41,20 @@ class OpenvSwitch:
     ``namespace`` is the compute node's own: what runs on the host (the daemon, Nova) runs there.
     """
 
-    def __init__(self, *, bridges: tuple[str, ...] = (BRIDGE,), fail_mode: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        bridges: tuple[str, ...] = (BRIDGE,),
+        fail_mode: str = "",
+        dummies: bool = False,
+    ) -> None:
         """Start both daemons and add the bridges (userspace datapath).
 
         :param fail_mode: of all bridges; empty leaves it unset.
+        :param dummies: ports of type system need no device: thousands of them are up in seconds,
+            and no guest can be behind one. Internal ports are as ever.
         """
+        self._dummies = dummies
         if not (UNPACKED / _DAEMONS["ovs-vswitchd"]).exists():
             raise FileNotFoundError(f"no Open vSwitch under {UNPACKED}: run tools/setup.sh")
         self._stack = contextlib.ExitStack()
@@ -123,6 +132,7 @@ class OpenvSwitch:
         if daemon == "ovsdb-server":
             arguments += [f"--remote=punix:{self.db_socket}", str(self.rundir / "conf.db")]
         else:
+            arguments += ["--enable-dummy=system"] if self._dummies else []
             arguments += [self.ovsdb_connection]
             # Left over after a SIGKILL; a new one shows that its bridge is configured.
             for stale in self.rundir.glob("*.mgmt"):

@@ -1,0 +1,314 @@
+"""Scale: what many ports cost, from the start to one port's change.
+
+Run as root, with what ``tools/setup.sh`` installs::
+
+    .venv/bin/python -m bench.scale [--json FILE] [--ports 10,500,5000]
+
+A real Open vSwitch with that many guests' ports (dummies: the daemon cannot tell them from
+others), and dfmeta-agent as it is installed. All figures are taken from outside, save the stalls
+and the flow-mods, which its own metrics tell.
+
+*cold*: from the daemon's start to readiness, none of its flows on the switch.
+*warm*: the same with all flows there, one known address for each port.
+*check*: 65 seconds in which nothing happens but two comparisons of all flows.
+*plug*, *unplug*, *change* (of vm-uuid, of a port with a known address): CPU time of the daemon for
+one, what it takes when idle subtracted, and the time from OVSDB's commit to the last flow, the
+median of some; for *plug* from the port's number in OVSDB on, which ovs-vswitchd writes.
+
+A stall is the longest that the hub kept all others waiting: an upper bound, that of a bucket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.packet_path import machine
+from tests.harness.agent import Agent
+from tests.harness.crowd import Crowd
+from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
+from tests.harness.poll import wait_for
+
+COUNTS = (10, 500, 5000)
+CHANGES = 30
+CHECK_SECONDS = 65.0
+IDLE_SECONDS = 8.0
+FOLLOWS = 0.4
+READY_TIMEOUT = 240.0
+ASKED_AT_ONCE = 100
+SPARE = 100_000
+"""Numbers of ports from here up come and go."""
+_PREFIX = "0x64666d65"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--ports", default=",".join(map(str, COUNTS)), help="how many, each")
+    parser.add_argument("--short", action="store_true", help="leave the check out")
+    options = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine(), "ports": {}}
+    for count in map(int, options.ports.split(",")):
+        report["ports"][count] = figures = measure(count, check=not options.short)
+        print_figures(count, figures)
+    print_table(report["ports"])
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def measure(count: int, *, check: bool = True) -> dict[str, float]:
+    """All figures for that many ports."""
+    figures: dict[str, float] = {}
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch(dummies=True))
+        crowd = Crowd(host)
+        with timed(figures, "plugged s"):
+            crowd.plug(range(count))
+            crowd.wait_plugged(count - 1)
+        agent = stack.enter_context(Agent(host, {"df_metadata": {"startup_timeout": 240}}))
+        started(agent, figures, "cold")
+        introduced(agent, crowd, count, figures)
+        agent.stop(timeout=20)
+        started(agent, figures, "warm")
+        if check:
+            checked(agent, figures)
+        watch = stack.enter_context(FlowEvents(host))
+        changed(agent, crowd, watch, min(count, CHANGES), figures)
+    return figures
+
+
+def started(agent: Agent, figures: dict[str, float], name: str) -> None:
+    """Start the daemon; time to readiness and what it took."""
+    began = time.monotonic()
+    agent.start(wait=False)
+    wait_for(agent.ready, READY_TIMEOUT, "readiness")
+    figures[f"{name} ready s"] = round(time.monotonic() - began, 2)
+    figures[f"{name} CPU s"] = round(cpu_seconds(agent), 2)
+    figures[f"{name} RSS MB"] = resident(agent)
+    figures[f"{name} flow-mods"] = flow_mods(agent)
+    longest = agent.metric("dfmeta_hub_longest_stall_seconds")
+    figures[f"{name} stall ms"] = round(1000 * longest, 1)
+
+
+def introduced(agent: Agent, crowd: Crowd, count: int, figures: dict[str, float]) -> None:
+    """Have an address of each port become known."""
+    before = stalls(agent)
+    with timed(figures, "addresses s"):
+        for start in range(0, count, ASKED_AT_ONCE):
+            end = min(count, start + ASKED_AT_ONCE)
+            for number in range(start, end):
+                crowd.ask(number)
+            wait_for(lambda end=end: learned(agent) >= end, 60, "the addresses")
+    figures["addresses stall ms"] = longest_since(before, agent)
+    figures["addresses RSS MB"] = resident(agent)
+
+
+def checked(agent: Agent, figures: dict[str, float]) -> None:
+    """Nothing but two full checks."""
+    before, reconciles = stalls(agent), agent.metric("dfmeta_reconciles_total")
+    cpu, began = cpu_seconds(agent), time.monotonic()
+    wait_for(lambda: time.monotonic() >= began + CHECK_SECONDS, CHECK_SECONDS + 9, "the checks")
+    took = time.monotonic() - began
+    figures["check CPU %"] = round(100 * (cpu_seconds(agent) - cpu) / took, 2)
+    figures["check stall ms"] = longest_since(before, agent)
+    figures["checks"] = agent.metric("dfmeta_reconciles_total") - reconciles
+    figures["check RSS MB"] = resident(agent)
+
+
+def changed(
+    agent: Agent, crowd: Crowd, watch: FlowEvents, known: int, figures: dict[str, float]
+) -> None:
+    """One port's change, some times of each kind."""
+    numbers = range(SPARE, SPARE + CHANGES)
+
+    def plug(turn: int) -> float:
+        crowd.plug([numbers[turn]])
+        ofport = crowd.wait_plugged(numbers[turn])
+        began = time.monotonic()
+        return watch.last(ofport, "ADDED", 3) - began
+
+    def unplug(turn: int) -> float:
+        ofport = crowd.ofport(numbers[turn])
+        watch.clear()
+        began = time.monotonic()
+        crowd.unplug([numbers[turn]])
+        return watch.last(ofport, "DELETED", 3) - began
+
+    def change(turn: int) -> float:
+        ofport = crowd.ofport(turn)
+        watch.clear()
+        began = time.monotonic()
+        crowd.change(turn)
+        return watch.last(ofport, "DELETED", 1) - began
+
+    wait_for(lambda r=checks(agent): checks(agent) > r, 60, "a full check", interval=0.5)
+    idle = cpu_share(agent)
+    before = stalls(agent)
+    repeated(agent, plug, figures, turns=CHANGES, idle=idle)
+    repeated(agent, unplug, figures, turns=CHANGES, idle=idle)
+    # One that has changed has no known address any more.
+    repeated(agent, change, figures, turns=known, idle=idle)
+    figures["changes stall ms"] = longest_since(before, agent)
+
+
+def repeated(
+    agent: Agent,
+    action: Callable[[int], float],
+    figures: dict[str, float],
+    *,
+    turns: int,
+    idle: float,
+) -> None:
+    """Do *action* some times; a time in which all flows are compared does not count."""
+    latencies: list[float] = []
+    used, mods = 0.0, 0.0
+    for turn in range(turns):
+        reconciles, sent = checks(agent), flow_mods(agent)
+        cpu, began = cpu_seconds(agent), time.monotonic()
+        latency = action(turn)
+        # What follows a change, such as saving the state, is its cost as well.
+        end = time.monotonic() + FOLLOWS
+        wait_for(lambda end=end: time.monotonic() >= end, 5, "what follows", interval=0.05)
+        cost = cpu_seconds(agent) - cpu - idle * (time.monotonic() - began)
+        if checks(agent) == reconciles:
+            latencies.append(latency)
+            used, mods = used + cost, mods + flow_mods(agent) - sent
+    name = action.__name__
+    figures[f"{name} CPU ms"] = round(1000 * used / len(latencies), 2)
+    figures[f"{name} latency ms"] = round(1000 * statistics.median(latencies), 2)
+    figures[f"{name} flow-mods"] = round(mods / len(latencies), 2)
+
+
+class FlowEvents:
+    """The switch's own word for when a flow came and went (``ovs-ofctl monitor``)."""
+
+    def __init__(self, host: OpenvSwitch) -> None:
+        self._host = host
+        self._lines: list[tuple[float, str]] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> FlowEvents:
+        program = str(UNPACKED / "usr/bin/ovs-ofctl")
+        target = str(self._host.mgmt_socket(BRIDGE))
+        self._process = subprocess.Popen(
+            [
+                program,
+                f"--unixctl={self._host.rundir}/monitor.ctl",
+                *("monitor", f"unix:{target}", "watch:!initial"),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def clear(self) -> None:
+        """Forget what has been."""
+        self._lines = []
+
+    def of(self, ofport: int, kind: str) -> list[float]:
+        """When flows that enter at *ofport* came or went."""
+        pattern = re.compile(rf"\bin_port={ofport}\b")
+        lines = list(self._lines)
+        return [at for at, line in lines if f"event={kind}" in line and pattern.search(line)]
+
+    def last(self, ofport: int, kind: str, count: int) -> float:
+        """When the last of so many came or went."""
+        wait_for(lambda: len(self.of(ofport, kind)) >= count, 20, "the flows", interval=0.001)
+        return self.of(ofport, kind)[count - 1]
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if "event=" in line:
+                self._lines.append((time.monotonic(), line))
+
+
+@contextmanager
+def timed(figures: dict[str, float], name: str) -> Iterator[None]:
+    """Note how many seconds the block takes."""
+    began = time.monotonic()
+    yield
+    figures[name] = round(time.monotonic() - began, 2)
+
+
+def cpu_seconds(agent: Agent) -> float:
+    """What all threads of the daemon have used so far, to the nanosecond (schedstat)."""
+    tasks = Path(f"/proc/{agent.pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def cpu_share(agent: Agent) -> float:
+    """What the daemon uses when nothing happens, as a share of one core."""
+    cpu, began = cpu_seconds(agent), time.monotonic()
+    wait_for(lambda: time.monotonic() >= began + IDLE_SECONDS, IDLE_SECONDS + 5, "idling")
+    return (cpu_seconds(agent) - cpu) / (time.monotonic() - began)
+
+
+def resident(agent: Agent) -> float:
+    """Resident memory in MB."""
+    status = Path(f"/proc/{agent.pid}/status").read_text()
+    return round(int(status.split("VmRSS:")[1].split()[0]) / 1024, 1)
+
+
+def flow_mods(agent: Agent) -> float:
+    """All that were sent."""
+    return agent.metric("dfmeta_flow_mods_total")
+
+
+def checks(agent: Agent) -> float:
+    """How often all flows were compared."""
+    return agent.metric("dfmeta_reconciles_total")
+
+
+def learned(agent: Agent) -> float:
+    """Addresses that became known."""
+    return agent.metric("dfmeta_packet_ins_total", outcome="learned")
+
+
+def stalls(agent: Agent) -> dict[float, float]:
+    """Bucket → how many turns of the hub were at most that late."""
+    prefix = "dfmeta_hub_stall_seconds_bucket"
+    samples = agent.metrics().items()
+    return {float(k.split('"')[1]): v for k, v in samples if k.startswith(prefix)}
+
+
+def longest_since(before: Mapping[float, float], agent: Agent) -> float:
+    """Upper bound of the bucket that the longest stall since then is in, in milliseconds."""
+    now = stalls(agent)
+    seen = {bound: value - before[bound] for bound, value in now.items()}
+    return 1000 * min(bound for bound, value in seen.items() if value == seen[float("inf")])
+
+
+def print_figures(count: int, figures: Mapping[str, float]) -> None:
+    """Print those of one count, as soon as they are known."""
+    print(f"{count} ports: {json.dumps(figures)}", flush=True)
+
+
+def print_table(ports: Mapping[int, Mapping[str, float]]) -> None:
+    """Print all figures, one column for each count."""
+    print(f"{'':22}" + "".join(f"{count:>10}" for count in ports))
+    names = list(dict.fromkeys(name for figures in ports.values() for name in figures))
+    for name in names:
+        values = [figures.get(name, float("nan")) for figures in ports.values()]
+        print(f"{name:22}" + "".join(f"{value:>10g}" for value in values))
+
+
+if __name__ == "__main__":
+    main()

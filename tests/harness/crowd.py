@@ -1,0 +1,143 @@
+"""Many guests' ports with nobody behind them, for what depends on how many ports there are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dfmeta.inspect.jsonrpc import call
+from tests.flows.frames import ethernet, ipv4, tcp
+from tests.harness.guest import GATEWAY_MAC, METADATA_IP, uuid_of
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+
+CHUNK = 500
+"""Ports in one transaction."""
+PLUG_TIMEOUT = 120.0
+_TIMEOUT = 30.0
+
+
+class Crowd:
+    """Ports of a host that was made with ``dummies=True``: each with ids, as os-vif gives them.
+
+    They are known by their number. Everything goes over OVSDB's and ovs-vswitchd's sockets without
+    a program in between, so that the moment of a change is known.
+    """
+
+    def __init__(self, host: OpenvSwitch) -> None:
+        self.host = host
+        self._incarnations = itertools.count(1)
+
+    def name(self, number: int) -> str:
+        """Of the port and its interface."""
+        return f"crowd{number}"
+
+    def mac(self, number: int) -> str:
+        """Of the guest that is not there."""
+        return f"fa:16:3e:01:{number >> 8:02x}:{number & 255:02x}"
+
+    def plug(self, numbers: Iterable[int]) -> None:
+        """Add ports to the bridge, without waiting for ovs-vswitchd."""
+        wanted = list(numbers)
+        for chunk in _chunks(wanted):
+            operations: list[dict[str, Any]] = []
+            for number in chunk:
+                row = {"name": self.name(number), "external_ids": self._ids(number)}
+                operations.append(
+                    {"op": "insert", "table": "Interface", "row": row, "uuid-name": f"i{number}"}
+                )
+                row = {"name": self.name(number), "interfaces": ["named-uuid", f"i{number}"]}
+                operations.append(
+                    {"op": "insert", "table": "Port", "row": row, "uuid-name": f"p{number}"}
+                )
+            ports = [["named-uuid", f"p{number}"] for number in chunk]
+            self._transact(*operations, self._mutate("insert", ports))
+
+    def unplug(self, numbers: Iterable[int]) -> None:
+        """Take ports off the bridge, without waiting for ovs-vswitchd."""
+        for chunk in _chunks(list(numbers)):
+            rows = self._transact(
+                *(
+                    {
+                        "op": "select",
+                        "table": "Port",
+                        "where": [["name", "==", self.name(number)]],
+                        "columns": ["_uuid"],
+                    }
+                    for number in chunk
+                )
+            )
+            ports = [row["_uuid"] for result in rows for row in result["rows"]]
+            self._transact(self._mutate("delete", ports))
+
+    def change(self, number: int) -> str:
+        """Give the port to another instance; its UUID."""
+        ids = self._ids(number)
+        where = [["name", "==", self.name(number)]]
+        row = {"external_ids": ids}
+        self._transact({"op": "update", "table": "Interface", "where": where, "row": row})
+        return dict(ids[1])["vm-uuid"]
+
+    def ofport(self, number: int) -> int:
+        """The port's OpenFlow number; 0 as long as it has none."""
+        where = [["name", "==", self.name(number)]]
+        (result,) = self._transact(
+            {"op": "select", "table": "Interface", "where": where, "columns": ["ofport"]}
+        )
+        found = [row["ofport"] for row in result["rows"]]
+        return found[0] if found and isinstance(found[0], int) else 0
+
+    def wait_plugged(self, number: int, timeout: float = PLUG_TIMEOUT) -> int:
+        """Wait for the port's number; the last one plugged has its last."""
+        return wait_for(
+            lambda: self.ofport(number), timeout, f"{self.name(number)}'s ofport", interval=0.002
+        )
+
+    def ask(self, number: int, *, source: str = "10.0.0.5", port: int = 40000) -> None:
+        """Have a SYN to the metadata service come in at the port."""
+        segment = tcp(dst=METADATA_IP, src=source, dport=80, sport=port, flags=2)
+        packet = ipv4(segment, dst=METADATA_IP, src=source)
+        frame = ethernet(packet, dst=GATEWAY_MAC, src=self.mac(number))
+        self._control("netdev-dummy/receive", self.name(number), frame.hex())
+
+    def _ids(self, number: int) -> list[Any]:
+        name = self.name(number)
+        ids = {
+            "iface-id": uuid_of(f"port {name}"),
+            "attached-mac": self.mac(number),
+            "vm-uuid": uuid_of(f"instance {name} {next(self._incarnations)}"),
+        }
+        return ["map", [list(pair) for pair in ids.items()]]
+
+    def _mutate(self, how: str, ports: Sequence[Any]) -> dict[str, Any]:
+        return {
+            "op": "mutate",
+            "table": "Bridge",
+            "where": [["name", "==", BRIDGE]],
+            "mutations": [["ports", how, ["set", list(ports)]]],
+        }
+
+    def _transact(self, *operations: dict[str, Any]) -> list[Any]:
+        bump = {
+            "op": "mutate",
+            "table": "Open_vSwitch",
+            "where": [],
+            "mutations": [["next_cfg", "+=", 1]],
+        }
+        params = ["Open_vSwitch", *operations]
+        if any(one["op"] != "select" for one in operations):
+            params.append(bump)
+        results = call(self.host.ovsdb_connection, "transact", params, timeout=_TIMEOUT)
+        errors = [one for one in results if one and "error" in one]
+        if errors:
+            raise RuntimeError(f"OVSDB refuses: {errors[0]}")
+        return list(results)
+
+    def _control(self, *words: str) -> str:
+        target = f"unix:{self.host.rundir}/ovs-vswitchd.ctl"
+        return str(call(target, words[0], words[1:], timeout=_TIMEOUT))
+
+
+def _chunks(numbers: list[int]) -> list[list[int]]:
+    return [numbers[start : start + CHUNK] for start in range(0, len(numbers), CHUNK)]
