@@ -43,6 +43,8 @@ CHANGES = 30
 CHECK_SECONDS = 65.0
 IDLE_SECONDS = 8.0
 FOLLOWS = 0.4
+PORT_FLOWS = 5
+"""Flows that enter at a port with no known address."""
 READY_TIMEOUT = 240.0
 ASKED_AT_ONCE = 100
 SPARE = 100_000
@@ -76,6 +78,7 @@ def measure(count: int, *, check: bool = True) -> dict[str, float]:
             crowd.plug(range(count))
             crowd.wait_plugged(count - 1)
         agent = stack.enter_context(Agent(host, {"df_metadata": {"startup_timeout": 240}}))
+        agent.admin_timeout = READY_TIMEOUT
         started(agent, figures, "cold")
         introduced(agent, crowd, count, figures)
         agent.stop(timeout=20)
@@ -135,14 +138,14 @@ def changed(
         crowd.plug([numbers[turn]])
         ofport = crowd.wait_plugged(numbers[turn])
         began = time.monotonic()
-        return watch.last(ofport, "ADDED", 3) - began
+        return watch.last(ofport, "ADDED", PORT_FLOWS) - began
 
     def unplug(turn: int) -> float:
         ofport = crowd.ofport(numbers[turn])
         watch.clear()
         began = time.monotonic()
         crowd.unplug([numbers[turn]])
-        return watch.last(ofport, "DELETED", 3) - began
+        return watch.last(ofport, "DELETED", PORT_FLOWS) - began
 
     def change(turn: int) -> float:
         ofport = crowd.ofport(turn)

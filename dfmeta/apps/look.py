@@ -125,7 +125,10 @@ def _read(path: Path, layout: Layout) -> Reading:
     with _connected(path) as sock:
         _greet(sock, wire)
         ours = _ask(sock, wire, wire.dump())
-        theirs = _ask(sock, wire, _dump_table(wire, layout.number(Stage.CLASSIFY)))
+        rest = _ask(sock, wire, _dump_table(wire, layout.number(Stage.CLASSIFY)))
+        theirs = None if rest is None else [entry.stats() for entry in rest]
+        if theirs is not None and None in theirs:
+            theirs = None
     if ours is None:
         raise SwitchError(what="the dump of flows", cause="os-ken cannot read it")
     found = [one for one in map(wire.found, ours) if one is not None]

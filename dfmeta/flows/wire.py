@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
+from dfmeta.flows.entry import Entry, Lean, read
 from dfmeta.flows.flow import (
     Action,
     Flow,
@@ -52,7 +54,7 @@ class Found:
     priority: int
     cookie: int
     match: Any
-    """os-ken's match, to delete exactly this flow."""
+    """os-ken's match, or the entry that has it, to delete exactly this flow."""
     packets: int = 0
     bytes: int = 0
 
@@ -93,7 +95,8 @@ class Wire:
 
     def remove_found(self, found: Found) -> Any:
         """Message that takes exactly the flow that a dump showed away."""
-        match = _match(dict(_fields(found.match)))
+        match = found.match.stats().match if isinstance(found.match, Entry) else found.match
+        match = _match(dict(_fields(match)))
         return self._delete_strict(found.table, found.priority, match)
 
     def remove_all(self) -> Any:
@@ -200,7 +203,14 @@ class Wire:
         ]
 
     def found(self, stats: Any) -> Found | None:
-        """Read one entry of a flow dump; None when it is not a flow of ours."""
+        """Read one entry of a flow dump; None when it is not a flow of ours, or not readable."""
+        if isinstance(stats, Entry):
+            lean = read(stats, _odd_action)
+            if lean is not None:
+                return self._found(stats, lean)
+            stats = stats.stats()
+            if stats is None:
+                return None
         if not is_ours(stats.cookie):
             return None
         return Found(
@@ -227,11 +237,29 @@ class Wire:
             match=message.match,
         )
 
-    def _purpose(self, message: Any) -> Purpose | None:
-        purpose = purpose_of(message.cookie)
-        if purpose is None or self.layout.priority(purpose) != message.priority:
+    def _found(self, entry: Entry, lean: Lean) -> Found | None:
+        if not is_ours(lean.cookie):
             return None
-        in_place = self.layout.number(PURPOSES[purpose].stage) == message.table_id
+        purpose = self._purpose_at(lean.cookie, lean.table, lean.priority)
+        goto = self.layout.stage(lean.goto) if lean.goto is not None else None
+        return Found(
+            Flow(purpose, lean.match, lean.actions, goto, lean.meter) if purpose else None,
+            table=lean.table,
+            priority=lean.priority,
+            cookie=lean.cookie,
+            match=entry,
+            packets=lean.packets,
+            bytes=lean.bytes,
+        )
+
+    def _purpose(self, message: Any) -> Purpose | None:
+        return self._purpose_at(message.cookie, message.table_id, message.priority)
+
+    def _purpose_at(self, cookie: int, table: int, priority: int) -> Purpose | None:
+        purpose = purpose_of(cookie)
+        if purpose is None or self.layout.priority(purpose) != priority:
+            return None
+        in_place = self.layout.number(PURPOSES[purpose].stage) == table
         return purpose if in_place else None
 
     def _flow(self, stats: Any) -> Flow | None:
@@ -320,6 +348,12 @@ def _action(action: Action) -> Any:
             )
         case Opaque():
             raise TypeError(f"{action} was read from a switch and cannot be sent")
+
+
+@lru_cache(256)
+def _odd_action(data: bytes) -> Action:
+    """Read an action from its bytes. The same few are in every port's flows."""
+    return _read_action(ofp_parser.OFPAction.parser(data, 0))
 
 
 def _read_action(action: Any) -> Action:

@@ -63,6 +63,7 @@ class Agent:
         self.state_path = self.folder / "state"
         self.state_path.mkdir(mode=0o700)
         self.stderr = self.folder / "stderr"
+        self.admin_timeout = 5.0
         self._process: subprocess.Popen[bytes] | None = None
         self._options: dict[str, dict[str, object]] = {
             "df_metadata": {
@@ -205,9 +206,10 @@ class Agent:
 
     def admin(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Answer:
         """A request to the admin listener."""
-        connection = http.client.HTTPConnection("127.0.0.1", ADMIN_PORT, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", ADMIN_PORT)
         with contextlib.closing(connection):
             connection.sock = self.host.namespace.connect("127.0.0.1", ADMIN_PORT)
+            connection.sock.settimeout(self.admin_timeout)
             connection.request(method, path, body, {"Connection": "close"})
             answer = connection.getresponse()
             return Answer(
