@@ -41,9 +41,14 @@ class Turns:
         self._longest, self._clock, self._sleep = longest, clock, sleep
         self._since = clock()
 
+    @property
+    def over(self) -> bool:
+        """Whether it is time to give way."""
+        return self._clock() - self._since >= self._longest
+
     def give_way(self) -> bool:
         """Let the others run if it is time for that; say whether they could."""
-        if self._clock() - self._since < self._longest:
+        if not self.over:
             return False
         self._sleep(0)
         self._since = self._clock()

@@ -59,7 +59,7 @@ class Controller:
 
     def doubt(self) -> None:
         """Have every flow compared with the switch, soon and once for many calls."""
-        self.steward.confirmed = False
+        self.steward.doubt()
         if not self._doubts.full():
             self._doubts.put_nowait(None)
 

@@ -58,5 +58,7 @@ def _count(
         for what, (reason, packets) in seen.items():
             known = before.get(what, 0)
             # One that is put in anew begins at zero.
-            metrics.DROPPED.labels(reason).inc(packets - known if packets >= known else packets)
+            new = packets - known if packets >= known else packets
+            if new:
+                metrics.DROPPED.labels(reason).inc(new)
     return {what: packets for what, (_reason, packets) in seen.items()}

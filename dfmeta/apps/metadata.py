@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import eventlet
 from os_ken.base.app_manager import OSKenApp
 from os_ken.controller import ofp_event
 from os_ken.controller.handler import (
@@ -50,6 +51,18 @@ class Handshake(OFPHandler):
         """A port has come, changed or gone. In place of os-ken's, which keeps a list of its own."""
         message = event.msg
         self._numbers.changed(message.datapath, message.reason, message.desc)
+
+    @set_ev_handler(
+        [
+            ofp_event.EventOFPFlowStatsReply,
+            ofp_event.EventOFPMeterConfigStatsReply,
+            ofp_event.EventOFPMeterStatsReply,
+        ],
+        MAIN_DISPATCHER,
+    )
+    def give_way(self, _event: Any) -> None:
+        """Let others run between two parts of a dump: os-ken reads on for as long as it can."""
+        eventlet.sleep(0)
 
 
 class MetadataApp(OSKenApp):

@@ -3,13 +3,20 @@
 Desired flows are a function of the registry (:mod:`dfmeta.flows.desired`). A change of one
 endpoint is compared with what was sent for it; a full reconcile compares with a dump. Both end
 in the same place, so an event may be lost and the flows still come right.
+
+A reconcile gives way to others all the time: thousands of ports take seconds. So it goes by
+endpoint. What one wants is computed from the registry as it is at that moment, compared, and its
+messages are in the outbox before anybody else runs: whatever an event sends for it later comes
+behind them, and whatever one had sent before is undone by none of them.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -27,25 +34,43 @@ from dfmeta.exceptions import (
     SwitchError,
     SwitchTimeoutError,
 )
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows, owner_of
 from dfmeta.flows.flow import Flow, SetField
 from dfmeta.flows.key import parse_key
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.service import Tap
-from dfmeta.flows.wire import Found
+from dfmeta.flows.wire import Found, Wire
+from dfmeta.hub import Turns
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
 
 BATCH = 100
-"""Flow-mods in one bundle of a reconcile."""
+"""Flow-mods in one bundle of a reconcile, and no more than come together in one turn."""
+UNCONFIRMED = 4
+"""Bundles of a reconcile that may be under way: os-ken's messages are large, and the switch has
+others to serve."""
 FIXED = frozenset({Purpose.FROM_TAP, Purpose.SERVICE_DROP, Purpose.REPLY_DROP})
 """Without these nobody is served: what tap-metadata emits must not go anywhere else."""
 RECONCILE_POLL = 0.002
 """Seconds between two looks at whether a reconcile is through."""
 
 Placed = dict[Any, Flow]
+Grouped = dict[Endpoint | None, list[Found]]
+"""Endpoint → what a dump shows of its flows; None: what is nobody's."""
+
+
+@dataclass(slots=True)
+class _Mod:
+    """A flow-mod of a reconcile, and what it is for."""
+
+    endpoint: Endpoint | None
+    place: Any
+    """None where the flow that is to go has none that is ours."""
+    flow: Flow | None
+    """What is to be at that place; None: nothing."""
+    message: Any
 
 
 class Steward:
@@ -75,10 +100,13 @@ class Steward:
         self.on_adopted: Callable[[], None] = lambda: None
         self._fixed: Placed = {}
         self._sent: dict[Endpoint, Placed] = {}
+        self._count = 0
+        """How many flows there are in that."""
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
         self._refused = 0
         self._drops = Drops()
+        self._doubted = False
         self.on_doubt: Callable[[], None] = lambda: None
         """Called when a part was not confirmed."""
         meters.on_redraw = self.apply
@@ -156,14 +184,16 @@ class Steward:
         with self._one_reconcile:
             if self.tap is None or not self.channel.connected:
                 return 0
-            found = self._dump()
-            self.meters.learn(self.channel, _meters_of(found))
-            self._drops.flows(found)
+            wire, tap, turns = self.channel.wire, self.tap, Turns()
+            self._doubted = False
+            found = self._dump(turns)
+            self.meters.learn(self.channel, _meters_of(found, turns))
+            self._drops.flows(_each(found, turns))
             self._drops.meters(self.meters.dropped(self.channel))
             if not self.adopted:
-                self._adopt(found)
-            count = self._settle(found, self.tap)
-            self.confirmed = True
+                self._adopt(found, wire, turns)
+            count = self._settle(found, tap, wire=wire, turns=turns)
+            self.confirmed = not self._doubted
             self.on_adopted()
             metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
             if count:
@@ -176,13 +206,19 @@ class Steward:
         :return: how many flows and how many meters.
         :raises SwitchError: when the switch refuses.
         """
-        wire, found = self.channel.wire, self._dump()
-        meters = self.meters.left_over(self.channel, _meters_of(found))
+        wire, turns = self.channel.wire, Turns()
+        found = self._dump(turns)
+        meters = self.meters.left_over(self.channel, _meters_of(found, turns))
         self.channel.commit([wire.remove_all()], "the removal of flows").wait()
         meters = self.meters.unused(self.channel, meters)
         removals = [wire.remove_meter(number) for number in meters]
         self.channel.commit(removals, "the removal of meters", bundle=False).wait()
-        return len(found), len(meters)
+        return sum(map(len, found.values())), len(meters)
+
+    def doubt(self) -> None:
+        """Something may be missing, whatever a reconcile that is under way has seen."""
+        self.confirmed = False
+        self._doubted = True
 
     def disconnected(self) -> None:
         """The connection is gone: what was sent may or may not be there."""
@@ -201,62 +237,114 @@ class Steward:
 
     def flow_count(self) -> int:
         """How many flows of ours ought to be on the switch."""
-        return len(self._fixed) + sum(map(len, self._sent.values())) - self._refused
+        return len(self._fixed) + self._count - self._refused
 
-    def _dump(self) -> list[Found]:
+    def _dump(self, turns: Turns) -> Grouped:
         dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
-        return [one for one in map(self.channel.wire.found, dump.wait()) if one is not None]
+        entries, wire = dump.wait(), self.channel.wire
+        entries.reverse()  # so that each is let go once it is read
+        found: Grouped = {}
+        while entries:
+            one = wire.found(entries.pop())
+            if one is not None:
+                found.setdefault(owner_of(one.flow) if one.flow else None, []).append(one)
+            turns.give_way()
+        return found
 
-    def _settle(self, found: list[Found], tap: Tap) -> int:
+    def _settle(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
+        """Send the difference, endpoint by endpoint; what is nobody's goes first."""
         self._fixed = _placed(fixed_flows(tap))
-        self._sent = {}
-        for endpoint in self.registry.endpoints():
-            self._keep(endpoint, self._wanted(endpoint, tap))
-        wanted: dict[Endpoint | None, Placed] = {None: self._fixed}
-        wanted.update(self._sent.items())
-        places = {place for placed in wanted.values() for place in placed}
+        others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
+        others.pop(None, None)
+        count = refused = 0
+        batch: list[_Mod] = []
+        under_way: deque[tuple[list[_Mod], Pending]] = deque()
+        odd: set[Endpoint] = set()
+        for endpoint in (None, *others):
+            batch += self._compare(endpoint, found.pop(endpoint, ()), tap)
+            # Nobody else may run while something is compared and not sent.
+            if len(batch) >= BATCH or turns.over:
+                count += len(batch)
+                self._send(batch, under_way)
+                batch = []
+                turns.give_way()
+                while len(under_way) > UNCONFIRMED:
+                    refused += self._confirm(*under_way.popleft(), odd)
+                self._insist_on(wire)
+        count += len(batch)
+        self._send(batch, under_way)
+        while under_way:
+            refused += self._confirm(*under_way.popleft(), odd)
+        self._insist_on(wire)
+        self._refused = refused
+        self.meters.keep_only(self.channel, self._sent.keys())
+        return count
+
+    def _compare(self, endpoint: Endpoint | None, found: Iterable[Found], tap: Tap) -> list[_Mod]:
+        """What *endpoint* lacks and has too much; from now on it counts as sent."""
+        wanted = self._fixed
+        if endpoint is not None:
+            wanted = self._wanted(endpoint, tap)
+            self._keep(endpoint, wanted)
         there = {one.flow.place: one.flow for one in found if one.flow is not None}
-        strays = [one for one in found if one.flow is None or one.flow.place not in places]
+        strays = [one for one in found if one.flow is None or one.flow.place not in wanted]
         wire = self.channel.wire
-        removals = [(None, wire.remove_found(one)) for one in _way_in_first(strays)]
+        removals = [
+            _Mod(endpoint, one.flow and one.flow.place, None, wire.remove_found(one))
+            for one in _way_in_first(strays)
+        ]
         additions = [
-            (endpoint, wire.add(flow))
-            for endpoint, placed in wanted.items()
-            for place, flow in placed.items()
+            _Mod(endpoint, place, flow, wire.add(flow))
+            for place, flow in wanted.items()
             if there.get(place) != flow
         ]
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
         metrics.FLOW_MODS.labels("add").inc(len(additions))
-        self._commit_all(removals)
-        self._refused = self._commit_all(additions)
-        self.meters.keep_only(self.channel, self._sent.keys())
-        return len(removals) + len(additions)
+        return removals + additions
 
-    def _commit_all(self, mods: Sequence[tuple[Endpoint | None, Any]]) -> int:
-        """Send *mods* in bundles; give back how many of them are not on the switch.
+    def _send(self, mods: list[_Mod], under_way: deque[tuple[list[_Mod], Pending]]) -> None:
+        for start in range(0, len(mods), BATCH):
+            part = mods[start : start + BATCH]
+            messages = [mod.message for mod in part]
+            under_way.append((part, self.channel.commit(messages, "the reconciled flows")))
+
+    def _confirm(self, part: Sequence[_Mod], batch: Pending, odd: set[Endpoint]) -> int:
+        """Wait for a bundle; give back how many of its flows are not on the switch.
 
         One odd port stops nobody: the mods of a bundle that was refused are sent one by one. What
         follows a refused one of the same endpoint is left out, so that there is no way in without
-        a way back.
+        a way back. What an event has overtaken meanwhile is left out as well.
 
+        :param odd: endpoints that had one refused.
         :raises SwitchError: when it refused what every guest's path needs.
         """
-        parts = [mods[start : start + BATCH] for start in range(0, len(mods), BATCH)]
-        what = "the reconciled flows"
-        sent = [(part, self.channel.commit([mod for _, mod in part], what)) for part in parts]
-        odd: set[Endpoint] = set()
+        try:
+            batch.wait()
+        except SwitchError as error:
+            LOG.info("%s; sending them one by one", error)
+        else:
+            return 0
         refused = 0
-        for part, batch in sent:
-            try:
-                batch.wait()
-                continue
-            except SwitchError as error:
-                LOG.info("%s; sending them one by one", error)
-            for endpoint, mod in part:
-                if endpoint in odd or not self._commit_one(mod):
-                    refused += 1
-                    odd |= {endpoint} if endpoint is not None else set()
+        for mod in filter(self._stands, part):
+            if mod.flow is None:
+                self._commit_one(mod.message)
+            elif mod.endpoint in odd or not self._commit_one(mod.message):
+                refused += 1
+                odd |= {mod.endpoint} if mod.endpoint is not None else set()
         return refused
+
+    def _stands(self, mod: _Mod) -> bool:
+        """Whether what *mod* is for is still to be so."""
+        placed = self._fixed if mod.endpoint is None else self._sent.get(mod.endpoint, {})
+        return mod.place is None or placed.get(mod.place) == mod.flow
+
+    def _insist_on(self, wire: Wire) -> None:
+        """What was dumped on one connection says nothing of the next.
+
+        :raises NotConnectedError: when there is another now, or none.
+        """
+        if self.channel.wire is not wire:
+            raise NotConnectedError(bridge=self.channel.bridge)
 
     def _commit_one(self, mod: Any) -> bool:
         what = f"a flow of table {mod.table_id}, {mod.match}"
@@ -270,13 +358,19 @@ class Steward:
             return False
         return True
 
-    def _adopt(self, found: Iterable[Found]) -> None:
+    def _adopt(self, found: Grouped, wire: Wire, turns: Turns) -> None:
         kept = 0
-        for endpoint, number, address in filter(None, map(_address_of, found)):
+        for one in (one for mine in list(found.values()) for one in mine):
+            known = _address_of(one)
+            if known is None:
+                continue
+            endpoint, number, address = known
             if self._adopts(endpoint):
                 kept += self.registry.adopt(endpoint, number, address, time.monotonic())
             else:
                 self.registry.rest(endpoint, [number])
+            if turns.give_way():
+                self._insist_on(wire)
         self.adopted = True
         if kept:
             LOG.info("Kept %d addresses of guests that were served before", kept)
@@ -294,6 +388,7 @@ class Steward:
         return _placed(guest_flows(guest, tap))
 
     def _keep(self, endpoint: Endpoint, wanted: Placed) -> None:
+        self._count += len(wanted) - len(self._sent.get(endpoint, ()))
         if wanted:
             self._sent[endpoint] = wanted
         else:
@@ -325,15 +420,23 @@ def _way_in_first(strays: list[Found]) -> list[Found]:
     return sorted(strays, key=lambda one: rank.get(one.flow.purpose, 2) if one.flow else 0)
 
 
-def _meters_of(found: Iterable[Found]) -> dict[Use, int]:
+def _meters_of(found: Grouped, turns: Turns) -> dict[Use, int]:
     """Which flows of ours go through which meter."""
-    flows = [one.flow for one in found if one.flow is not None and one.flow.meter is not None]
-    ports = ((flow.field("in_port"), flow.purpose, flow.meter) for flow in flows)
-    return {
-        (Endpoint(ofport), purpose): meter
-        for ofport, purpose, meter in ports
-        if isinstance(ofport, int) and meter is not None
-    }
+    uses: dict[Use, int] = {}
+    for flow in (one.flow for one in _each(found, turns)):
+        if flow is not None and flow.meter is not None:
+            ofport = flow.field("in_port")
+            if isinstance(ofport, int):
+                uses[Endpoint(ofport), flow.purpose] = flow.meter
+    return uses
+
+
+def _each(found: Grouped, turns: Turns) -> Iterator[Found]:
+    """Go through all of *found*, others in between."""
+    for mine in found.values():
+        for one in mine:
+            yield one
+            turns.give_way()
 
 
 def _address_of(found: Found) -> tuple[Endpoint, int, GuestAddress] | None:
