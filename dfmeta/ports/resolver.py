@@ -53,6 +53,9 @@ PORT_PROJECT_AFTER: Final = 3.0
 """Seconds until a port's own project is taken for its instance's, where another source could
 still give that: longer than libvirt's file takes to appear, shorter than a guest waits."""
 PAUSE_LEAST: Final = 0.01
+CROWD: Final = 500
+"""Ports from which on one that has been asked about for long waits longer than its source says:
+asking again about thousands that nobody knows would keep a core busy for ever."""
 
 
 @dataclass(slots=True)
@@ -110,6 +113,9 @@ class Resolver:
         self._deliver = deliver
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
+        self._unsettled: set[_Entry | None] = set()
+        """Those that lack something and have not been asked about once."""
+        self._gate = Semaphore()
         self._sources = {
             source.name: _Asking(source, Semaphore(source.at_once), Seldom(LOG, clock=clock))
             for source in sources
@@ -133,11 +139,11 @@ class Resolver:
 
     def forget(self, row: str) -> None:
         """Drop the port of that Interface row, and every answer that is still to come for it."""
-        self._entries.pop(row, None)
+        self._unsettled.discard(self._entries.pop(row, None))
 
     def settled(self) -> bool:
         """Whether each port that lacks something has been asked about once."""
-        return all(entry.rounds or not entry.working for entry in self._entries.values())
+        return not self._unsettled
 
     # One port
 
@@ -154,6 +160,7 @@ class Resolver:
 
     def _anew(self, row: Port) -> _Entry:
         entry = _Entry(row, bare(row), self._clock())
+        self._unsettled.discard(self._entries.get(row.row))
         self._entries[row.row] = entry
         for name in self._order:
             if name != OVSDB:
@@ -169,6 +176,8 @@ class Resolver:
     def _work_on(self, entry: _Entry) -> None:
         if not entry.working and not entry.row.fault and self._pause(entry) is not None:
             entry.working = True
+            if not entry.rounds:
+                self._unsettled.add(entry)
             eventlet.spawn_n(self._work, entry)
 
     def _work(self, entry: _Entry) -> None:
@@ -176,16 +185,25 @@ class Resolver:
             pause: float | None = 0.0
             while pause is not None:
                 eventlet.sleep(pause)
+                self._take_turn()
                 for name in self._order:
                     if self._current(entry) and self._due(entry, name):
                         self._ask(entry, name)
                 if not self._current(entry):
                     return
                 entry.rounds += 1
+                self._unsettled.discard(entry)
                 self._consider_port_project(entry)
                 pause = self._pause(entry)
         finally:
             entry.working = False
+            self._unsettled.discard(entry)
+
+    def _take_turn(self) -> None:
+        """Wait for this greenthread's turn: of those that wake at once, by the thousand after a
+        start, one goes on in each turn of the hub."""
+        with self._gate:
+            eventlet.sleep(0)
 
     def _current(self, entry: _Entry) -> bool:
         return self._entries.get(entry.row.row) is entry
@@ -247,7 +265,8 @@ class Resolver:
         first, most = asking.source.retry
         asked.pause = min(most, asked.pause * 2) if asked.times else first
         asked.times += 1
-        asked.next = self._clock() + asked.pause
+        crowded = max(1.0, len(self._entries) / CROWD) if asked.pause == most else 1.0
+        asked.next = self._clock() + asked.pause * crowded
         if contradicts(entry.port, found):
             _count(name, "conflict")
             asking.seldom.warn(
@@ -279,6 +298,7 @@ class Resolver:
     def _look_up(self, asking: _Asking, port: Port) -> Found | None:
         """Ask once; None when there was no answer."""
         source = asking.source
+        found: Found | None = None
         with asking.room:
             if asking.rests_until > self._clock():
                 return None  # it failed while this port waited for its turn
@@ -298,10 +318,12 @@ class Resolver:
                 self._failed(asking, "failed", error)
             else:
                 asking.failures = 0
-                return found
             finally:
                 timer.cancel()
-        return None
+        if found is not None:
+            # All that waited for the same answer have woken at once.
+            self._take_turn()
+        return found
 
     def _failed(self, asking: _Asking, outcome: str, error: Exception) -> None:
         _count(asking.source.name, outcome)
