@@ -80,9 +80,11 @@ def measure(count: int, *, check: bool = True) -> dict[str, float]:
         agent = stack.enter_context(Agent(host, {"df_metadata": {"startup_timeout": 240}}))
         agent.admin_timeout = READY_TIMEOUT
         started(agent, figures, "cold")
+        print_figures(count, figures)
         introduced(agent, crowd, count, figures)
         agent.stop(timeout=20)
         started(agent, figures, "warm")
+        print_figures(count, figures)
         if check:
             checked(agent, figures)
         watch = stack.enter_context(FlowEvents(host))
@@ -154,7 +156,8 @@ def changed(
         crowd.change(turn)
         return watch.last(ofport, "DELETED", 1) - began
 
-    wait_for(lambda r=checks(agent): checks(agent) > r, 60, "a full check", interval=0.5)
+    reconciles = checks(agent)
+    wait_for(lambda: checks(agent) > reconciles, 60, "a full check", interval=0.5)
     idle = cpu_share(agent)
     before = stalls(agent)
     repeated(agent, plug, figures, turns=CHANGES, idle=idle)
@@ -232,7 +235,7 @@ class FlowEvents:
 
     def last(self, ofport: int, kind: str, count: int) -> float:
         """When the last of so many came or went."""
-        wait_for(lambda: len(self.of(ofport, kind)) >= count, 20, "the flows", interval=0.001)
+        wait_for(lambda: len(self.of(ofport, kind)) >= count, 120, "the flows", interval=0.001)
         return self.of(ofport, kind)[count - 1]
 
     def _read(self) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
@@ -112,6 +112,8 @@ class Registry:
         self._clock = clock
         self.version = 0
         """Grows with every change of a port or a slot."""
+        self._changed: set[int] = set()
+        self._states: Counter[PortState] = Counter()
         self._resting: dict[Endpoint, dict[int, float]] = {}
         self._ports: dict[str, Port] = {}
         self._guests: dict[Endpoint, _Guest] = {}
@@ -141,7 +143,10 @@ class Registry:
         self._ports[port.row] = port
         if old == port:
             return
-        self.version += 1
+        self._states[port.state] += 1
+        if old is not None:
+            self._states[old.state] -= 1
+        self._note(old, port)
         if old is not None and _only_adds(old, port) and self._add(port):
             return
         touched = self._withdraw(old) if old is not None else set()
@@ -154,7 +159,8 @@ class Registry:
         """Forget the port of that Interface row, if there is one."""
         port = self._ports.pop(row, None)
         if port is not None:
-            self.version += 1
+            self._states[port.state] -= 1
+            self._note(port)
             self._tell(self._withdraw(port))
 
     def replace_ports(self, ports: Collection[Port]) -> None:
@@ -167,6 +173,27 @@ class Registry:
     def ports(self) -> list[Port]:
         """Every guest port, served or not."""
         return list(self._ports.values())
+
+    def count(self, state: PortState) -> int:
+        """How many ports are in that state."""
+        return self._states[state]
+
+    def holder(self, ofport: int) -> tuple[Port, dict[int, Slot]] | None:
+        """The port that is served under that number and its slots, if its instance is known."""
+        guest = self._guests.get(Endpoint(ofport))
+        if guest is None or not guest.port.instance_id:
+            return None
+        return guest.port, dict(guest.slots)
+
+    def take_changed(self) -> set[int]:
+        """Numbers whose port or whose slots have changed since the last time."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def touch(self, endpoint: Endpoint) -> None:
+        """Have *endpoint* count as changed."""
+        self.version += 1
+        self._changed.add(endpoint.ofport)
 
     # Numbers, as the switch tells of them
 
@@ -236,7 +263,7 @@ class Registry:
             if number is None or not guest.may_displace(now):
                 return None
             displaced = guest.slots[number].address
-        self.version += 1
+        self.touch(endpoint)
         epoch = next(self._epochs)
         guest.slots[number] = Slot(address, epoch, now)
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
@@ -261,7 +288,7 @@ class Registry:
             return False
         if key_of(endpoint, number) in self._host_addresses():
             return False
-        self.version += 1
+        self.touch(endpoint)
         guest.slots[number] = Slot(address, next(self._epochs), now)
         return True
 
@@ -320,6 +347,11 @@ class Registry:
     def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
         """Give back what was noted for that connection, once; 0.0 when nothing was."""
         return self._waits.pop((endpoint, source_port), 0.0)
+
+    def _note(self, *ports: Port | None) -> None:
+        self.version += 1
+        known = (port.ofport for port in ports if port is not None)
+        self._changed.update(ofport for ofport in known if ofport is not None)
 
     def _identify(self, port: Port) -> Identity | None:
         if port.state is not PortState.SERVED:
@@ -387,7 +419,7 @@ class Registry:
         guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
         if (guest.port.row if guest else None) == (rightful.row if rightful else None):
             return
-        self.version += 1
+        self.touch(endpoint)
         if guest is not None:
             self._leave(guest)
         if rightful is not None:

@@ -10,8 +10,10 @@ import contextlib
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from dfmeta.exceptions import StartError
 
@@ -59,6 +61,10 @@ class State:
     """What the host's arp_ignore was before dfmeta raised it."""
 
 
+_BY_PORT = ("holders", "meters", "syn_meters")
+"""Fields that have an entry for each ofport."""
+
+
 class StateFile:
     """Reads and replaces the file.
 
@@ -75,6 +81,7 @@ class StateFile:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise _unusable(folder, PermissionError(13, "Permission denied"))
         self._written = ""
+        self._entries: dict[str, dict[int, str]] = {name: {} for name in _BY_PORT}
 
     def load(self) -> State:
         """Read the state; an empty one when there is none that can be read."""
@@ -86,9 +93,25 @@ class StateFile:
             LOG.warning("%s cannot be read (%s): starting without a memory", self._path, error)
             return State()
 
-    def save(self, state: State) -> None:
-        """Replace the file if anything has changed; a failure is logged, not raised."""
-        text = json.dumps({"version": VERSION, **asdict(state)}, sort_keys=True)
+    def save(
+        self,
+        state: State,
+        changed: Collection[int] | None = None,
+        *,
+        give_way: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Replace the file if anything has changed; a failure is logged, not raised.
+
+        :param changed: ofports whose entries alone can differ from those of the last time: what
+            is written is put together from the texts of all others. None: any may.
+        :param give_way: lets others run, who do not change *state*.
+        """
+        rest = {name: value for name, value in _values(state).items() if name not in _BY_PORT}
+        parts = [json.dumps({"version": VERSION, **rest}, sort_keys=True)[1:-1]]
+        for name in _BY_PORT:
+            self._renew(name, getattr(state, name), changed, give_way)
+            parts.append(f'"{name}": {{{", ".join(self._entries[name].values())}}}')
+        text = f"{{{', '.join(parts)}}}"
         if text == self._written:
             return
         # One writer holds the bridge's lock, so that one name for the new file will do.
@@ -102,6 +125,30 @@ class StateFile:
             LOG.warning("%s cannot be written: %s", self._path, error)
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
+
+    def _renew(
+        self,
+        name: str,
+        entries: dict[int, Any],
+        changed: Collection[int] | None,
+        give_way: Callable[[], object],
+    ) -> None:
+        if changed is None:
+            self._entries[name] = {}
+            changed = list(entries)
+        texts = self._entries[name]
+        for ofport in changed:
+            entry = entries.get(ofport)
+            if entry is None:
+                texts.pop(ofport, None)
+            else:
+                plain = asdict(entry) if isinstance(entry, Holder) else entry
+                texts[ofport] = f'"{ofport}": {json.dumps(plain)}'
+            give_way()
+
+
+def _values(state: State) -> dict[str, Any]:
+    return {one.name: getattr(state, one.name) for one in fields(state)}
 
 
 def read_state(folder: Path) -> State:

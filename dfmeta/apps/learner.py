@@ -18,6 +18,7 @@ from dfmeta import metrics
 from dfmeta.apps.steward import Steward
 from dfmeta.exceptions import DfmetaError, PacketError
 from dfmeta.flows.service import towards_proxy
+from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 from dfmeta.packets import Syn, parse_syn
 from dfmeta.registry import Learned, Registry
@@ -26,6 +27,10 @@ LOG = logging.getLogger(__name__)
 
 HELD_PER_PORT = 4
 HELD_IN_ALL = 1024
+
+
+_Connection = tuple[Endpoint, str, str, int]
+"""A guest's end of it: endpoint, MAC, IP and source port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,9 @@ class Holds:
     """The SYNs that wait: the newest of each connection, a few for each port, bounded in all."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[tuple[Endpoint, str, str, int], Held] = OrderedDict()
+        self._held: OrderedDict[_Connection, Held] = OrderedDict()
+        self._of: dict[Endpoint, dict[_Connection, None]] = {}
+        """Endpoint → its own, in their order."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -51,31 +58,39 @@ class Holds:
         """Keep *held*; a repeated SYN takes the place, and the waiting time, of the one before."""
         address = held.syn.address
         key = (held.endpoint, address.mac, str(address.ip), held.syn.source_port)
-        before = self._held.pop(key, None)
+        before = self._held.get(key)
         if before is not None:
+            self._drop(key)
             held = Held(held.endpoint, held.syn, held.frame, before.since)
-        mine = [one for one in self._held if one[0] == held.endpoint]
+        mine = self._of.get(held.endpoint, {})
         if len(mine) >= HELD_PER_PORT:
-            del self._held[mine[0]]
+            self._drop(next(iter(mine)))
         elif len(self._held) >= HELD_IN_ALL:
-            self._held.popitem(last=False)
+            self._drop(next(iter(self._held)))
         self._held[key] = held
+        self._of.setdefault(held.endpoint, {})[key] = None
 
     def take(self, endpoint: Endpoint) -> list[Held]:
         """Give back all that *endpoint* has, and forget them."""
-        keys = [key for key in self._held if key[0] == endpoint]
-        return [self._held.pop(key) for key in keys]
+        return [self._held.pop(key) for key in self._of.pop(endpoint, {})]
 
     def endpoints(self) -> set[Endpoint]:
         """Endpoints that have some."""
-        return {key[0] for key in self._held}
+        return set(self._of)
 
     def expire(self, before: float) -> int:
         """Drop those that wait since earlier than *before*; say how many."""
         stale = [key for key, held in self._held.items() if held.since < before]
         for key in stale:
-            del self._held[key]
+            self._drop(key)
         return len(stale)
+
+    def _drop(self, key: _Connection) -> None:
+        del self._held[key]
+        mine = self._of[key[0]]
+        del mine[key]
+        if not mine:
+            del self._of[key[0]]
 
 
 class Learner:
@@ -137,8 +152,10 @@ class Learner:
 
     def release_all(self) -> None:
         """Let the SYNs go on that came before the first reconcile had adopted what was there."""
+        turns = Turns()
         for endpoint in self.holds.endpoints():
             self.release(endpoint)
+            turns.give_way()
 
     def expire(self) -> None:
         """Forget SYNs that have waited for too long; called every now and then."""

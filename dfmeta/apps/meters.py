@@ -45,11 +45,18 @@ class Meters:
             for ofport, number in numbers.items()
         }
         self._ids: dict[Use, int] = {}
+        self._numbers: set[int] = set()
+        """Those of all of them: looked up for each that is drawn."""
         self._foreign: set[int] = set()
         self._without: set[Use] = set()
         self._usable = True
         self.on_redraw: Callable[[Endpoint], object] = lambda _endpoint: None
         """Called when an endpoint needs its flows again because its meter has another id."""
+
+    def of_port(self, ofport: int, purpose: Purpose) -> int | None:
+        """Meter id that is to be remembered for that port, if it has one."""
+        use = Endpoint(ofport), purpose
+        return self._ids.get(use, self._remembered.get(use))
 
     def ids(self, purpose: Purpose) -> dict[int, int]:
         """Ofport → meter id, to be remembered for the next run."""
@@ -78,8 +85,9 @@ class Meters:
         made = {use: n for use, n in self._ids.items() if before.get(use) != n}
         self._ids = {u: n for u, n in candidates.items() if rates.get(n) == RATES.get(u[1], 0)}
         self._ids |= made
+        self._numbers = set(self._ids.values())
         self._remembered = {}
-        self._foreign = set(rates) - set(self._ids.values())
+        self._foreign = set(rates) - self._numbers
 
     def dropped(self, channel: Channel) -> dict[Use, int]:
         """How many packets each meter of ours has dropped since it was made.
@@ -120,6 +128,7 @@ class Meters:
     def forget(self) -> None:
         """The connection is gone; what is on the switch is read again on the next."""
         self._remembered, self._ids = self._remembered | self._ids, {}
+        self._numbers = set()
         self._without.clear()
 
     def of(self, channel: Channel, endpoint: Endpoint, purpose: Purpose) -> int | None:
@@ -130,6 +139,7 @@ class Meters:
         if use not in self._ids:
             number = self._draw(use)
             self._ids[use] = number
+            self._numbers.add(number)
             made = channel.commit(
                 [channel.wire.add_meter(number, RATES[purpose])], f"meter {number}", bundle=False
             )
@@ -141,7 +151,10 @@ class Meters:
         for use in [(endpoint, purpose) for purpose in RATES]:
             self._without.discard(use)
             number = self._ids.pop(use, None)
-            if number is not None and channel.connected:
+            if number is None:
+                continue
+            self._numbers.discard(number)
+            if channel.connected:
                 removal = channel.wire.remove_meter(number)
                 channel.commit([removal], f"meter {number}", bundle=False)
 
@@ -154,6 +167,7 @@ class Meters:
         if self._ids.get(use) != number:
             return
         del self._ids[use]
+        self._numbers.discard(number)
         taken = (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS)
         if (error.fields.get("kind"), error.fields.get("code")) == taken:
             LOG.info("%s; another meter is drawn", error)
@@ -165,11 +179,14 @@ class Meters:
 
     def _draw(self, use: Use) -> int:
         endpoint, purpose = use
-        taken = self._foreign | set(self._ids.values())
         preferred = FIRST_IDS[purpose] + endpoint.ofport
-        if preferred not in taken:
+        if not self._is_taken(preferred):
             return preferred
-        return next(n for n in range(min(FIRST_IDS.values()), LAST_ID + 1) if n not in taken)
+        free = range(min(FIRST_IDS.values()), LAST_ID + 1)
+        return next(number for number in free if not self._is_taken(number))
+
+    def _is_taken(self, number: int) -> bool:
+        return number in self._foreign or number in self._numbers
 
     def _check(self, use: Use, number: int, made: Any) -> None:
         try:

@@ -109,7 +109,7 @@ class Steward:
         self._doubted = False
         self.on_doubt: Callable[[], None] = lambda: None
         """Called when a part was not confirmed."""
-        meters.on_redraw = self.apply
+        meters.on_redraw = self._redrawn
 
     # One endpoint
 
@@ -132,6 +132,10 @@ class Steward:
             eventlet.spawn_n(self._watch, endpoint, pending)
         if not wanted:
             self.meters.release(self.channel, endpoint)
+
+    def _redrawn(self, endpoint: Endpoint) -> None:
+        self.registry.touch(endpoint)
+        self.apply(endpoint)
 
     def wait_for(self, endpoint: Endpoint, timeout: float = CONFIRM_TIMEOUT) -> None:
         """Wait until the switch has confirmed the flows of *endpoint*.

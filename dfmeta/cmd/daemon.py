@@ -120,6 +120,8 @@ class Daemon:
         self._saved = -1
         self._next_save = 0.0
         self._update = Update(connected=False)
+        self._knows_ports = False
+        """Whether OVSDB's ports have been taken in, once."""
         self._application: Application | None = None
         self.server: GuestServer | None = None
         self._ending = False
@@ -161,7 +163,7 @@ class Daemon:
             self.health, metrics.REGISTRY, {"/ports": self._port_rows}
         )
         for state in PortState:
-            metrics.PORTS.labels(str(state)).set_function(partial(self._count_ports, state))
+            metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
         admin.serve(self.conf.df_metadata.admin_listen, application)
 
     def _listening(self) -> bool:
@@ -176,7 +178,7 @@ class Daemon:
         self.watcher.start()
         self.identities.start()
         for there, error in (
-            (lambda: self._update.connected, self._no_ovsdb),
+            (lambda: self._update.connected and self._knows_ports, self._no_ovsdb),
             (lambda: self._update.bridge is not None, self._no_bridge),
             (self._tap_is_there, self._no_tap),
         ):
@@ -256,13 +258,17 @@ class Daemon:
         ):
             # A bridge that gains its first controller or loses its last loses all flows.
             self.switch.controller.doubt()
+        turns = hub.Turns()
         for row in update.gone:
             self.registry.remove_port(row)
             self.identities.forget(row)
+            turns.give_way()
         for port in update.changed:
             self.identities.update(port)
             if port.fault:
                 LOG.warning("Port %s is not served: %s", port.name, port.fault)
+            turns.give_way()
+        self._knows_ports = True
         if self.server is not None and self.tap.sock is not None:
             self.switch.set_tap(self.tap.as_flows_need_it(update, self.tap.sock))
 
@@ -281,14 +287,8 @@ class Daemon:
             if not self._adopts(Endpoint(ofport)):
                 self.registry.rest(Endpoint(ofport), holder.slots)
 
-    def _holders(self) -> dict[int, Holder]:
-        return {
-            port.ofport: Holder(port.iface_id, port.instance_id, tuple(sorted(slots)))
-            for port, slots in self.registry
-            if port.ofport is not None and port.instance_id
-        }
-
     def _save(self, *, now: bool = False) -> None:
+        """Save what has changed since the last time; *now*: everything, whatever has been."""
         if self.server is None:
             return
         begun = time.monotonic()
@@ -297,12 +297,35 @@ class Daemon:
         self._saved = self.registry.version
         self._state.port = self.server.port
         self._state.listener = self.server.inode
-        self._state.holders = self._holders()
-        self._state.meters = self.switch.meters.ids(Purpose.SYN)
-        self._state.syn_meters = self.switch.meters.ids(Purpose.GUEST_SYN)
-        self._state_file.save(self._state)
+        turns, changed = hub.Turns(), self.registry.take_changed()
+        if now:
+            self._state.holders, self._state.meters, self._state.syn_meters = {}, {}, {}
+            changed = {port.ofport for port in self.registry.ports() if port.ofport is not None}
+        for ofport in changed:
+            self._remember(ofport)
+            turns.give_way()
+        self._state_file.save(self._state, None if now else changed, give_way=turns.give_way)
         ended = time.monotonic()
         self._next_save = ended + max(SAVE, (ended - begun) / SAVE_SHARE)
+
+    def _remember(self, ofport: int) -> None:
+        held = self.registry.holder(ofport)
+        if held is None:
+            self._state.holders.pop(ofport, None)
+        else:
+            port, slots = held
+            self._state.holders[ofport] = Holder(
+                port.iface_id, port.instance_id, tuple(sorted(slots))
+            )
+        for purpose, memory in (
+            (Purpose.SYN, self._state.meters),
+            (Purpose.GUEST_SYN, self._state.syn_meters),
+        ):
+            number = self.switch.meters.of_port(ofport, purpose)
+            if number is None:
+                memory.pop(ofport, None)
+            else:
+                memory[ofport] = number
 
     # Waiting at start
 
@@ -374,9 +397,6 @@ class Daemon:
             self.server.hold_timeout = conf.df_metadata.hold_timeout
         self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
         LOG.info("Reloaded backend, Nova's options, hold_timeout, timeout_answer and debug")
-
-    def _count_ports(self, state: PortState) -> int:
-        return sum(port.state is state for port in self.registry.ports())
 
     def _port_rows(self) -> list[dict[str, Any]]:
         from dfmeta.cmd.rows import port_rows

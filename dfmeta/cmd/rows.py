@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from dfmeta.flows.key import key_of
+from dfmeta.hub import Turns
 from dfmeta.registry import Registry
 
 
 def port_rows(registry: Registry) -> list[dict[str, Any]]:
     """Every guest port, in the order of ofports."""
     rows = []
-    for port, slots in registry:
+    turns = Turns()
+    for port, slots in list(registry):
+        turns.give_way()
         endpoint = port.endpoint
         keys = [
             {

@@ -153,7 +153,7 @@ def _mac(data: bytes) -> str:
 
 
 def _ipv4(data: bytes) -> str:
-    return "%d.%d.%d.%d" % tuple(data)
+    return "{}.{}.{}.{}".format(*data)
 
 
 def _reader(kind: Any) -> Callable[[bytes], int | str] | None:

@@ -77,7 +77,7 @@ class Crowd:
         where = [["name", "==", self.name(number)]]
         row = {"external_ids": ids}
         self._transact({"op": "update", "table": "Interface", "where": where, "row": row})
-        return dict(ids[1])["vm-uuid"]
+        return str(dict(ids[1])["vm-uuid"])
 
     def ofport(self, number: int) -> int:
         """The port's OpenFlow number; 0 as long as it has none."""

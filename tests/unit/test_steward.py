@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from dfmeta import hub
 from dfmeta.apps import steward as steward_module
-from dfmeta.exceptions import SwitchError
+from dfmeta.apps.channel import Pending
+from dfmeta.exceptions import NotConnectedError, SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import RATES, Layout, Purpose
+from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, GuestAddress
 from tests.unit.support import (
     OTHER_INSTANCE,
     PORT_FLOWS,
     TAP,
+    Bundle,
     Refusal,
     Rig,
     address,
@@ -372,3 +379,213 @@ def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
     learn(rig)
     rig.steward.reconcile_quietly()
     assert not [one for one in rig.flows() if one.purpose is Purpose.ADDRESS]
+
+
+# Many ports
+
+
+def crowd(count: int) -> Rig:
+    rig = Rig()
+    for ofport in range(100, 100 + count):
+        rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    return rig
+
+
+class Hasty(hub.Turns):
+    """Gives way at every occasion, and lets a test look in."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        super().__init__(0.0, clock=lambda: 0.0)
+        self._look = look
+        self.gave = 0
+
+    def give_way(self) -> bool:
+        """Give way, and look."""
+        self.gave += 1
+        self._look()
+        return super().give_way()
+
+
+def looking_in(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> list[Hasty]:
+    """Have each reconcile give way wherever it can; *look* is called at each such place."""
+    made: list[Hasty] = []
+
+    def make() -> Hasty:
+        made.append(Hasty(look))
+        return made[-1]
+
+    monkeypatch.setattr(steward_module, "Turns", make)
+    return made
+
+
+def test_a_reconcile_of_many_ports_gives_way_at_least_once_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = looking_in(monkeypatch, lambda: None)
+    rig = crowd(30).connect()
+    assert made[-1].gave >= 30
+    assert rig.flows() == wanted(rig)
+    assert rig.steward.reconcile() == 0
+    # Reading the dump gives way as well.
+    assert made[-1].gave >= 30 * (1 + PORT_FLOWS)
+
+
+def test_no_more_bundles_are_under_way_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = crowd(40)
+
+    def fall_silent() -> None:
+        rig.switch.silent = True
+
+    looking_in(monkeypatch, fall_silent)
+    sent: list[Pending] = []
+    commit = rig.channel.commit
+
+    def watched(mods: Iterable[object], what: str, *, bundle: bool = True) -> Pending:
+        pending = commit(mods, what, bundle=bundle)
+        if what == "the reconciled flows":
+            sent.append(pending)
+        return pending
+
+    monkeypatch.setattr(rig.channel, "commit", watched)
+    rig.controller.set_tap(TAP)
+    rig.controller.connected(rig.switch)
+    running = eventlet.spawn(rig.steward.reconcile)
+    let_hub_run()
+    assert len(sent) == steward_module.UNCONFIRMED + 1
+    while not running.dead:
+        rig.switch.speak()
+        assert sum(not one.finished for one in sent) <= steward_module.UNCONFIRMED + 1
+    assert len(sent) > 40
+    assert rig.flows() == wanted(rig)
+
+
+def changes(rig: Rig) -> Iterator[Callable[[], object]]:
+    """What may happen to ports in the middle of a reconcile: one that has been, one that comes."""
+    for ofport in (100, 104, 109):
+        yield lambda o=ofport: rig.registry.remove_port(f"row-of-tap{o}")
+        yield lambda o=ofport: rig.registry.set_port(port(o, name=f"tap{o}"))
+        yield lambda o=ofport: learn_now(rig, Endpoint(o))
+        yield lambda o=ofport: rig.registry.set_port(
+            port(o, name=f"tap{o}", instance=OTHER_INSTANCE)
+        )
+        yield lambda o=ofport: learn_now(rig, Endpoint(o), OTHER)
+    yield lambda: rig.registry.set_port(port(200, name="tap200"))
+    yield lambda: learn_now(rig, Endpoint(200))
+
+
+def learn_now(rig: Rig, endpoint: Endpoint, who: GuestAddress | None = None) -> None:
+    rig.registry.learn(endpoint, who or address(), rig.now)
+    rig.steward.apply(endpoint)
+
+
+@pytest.mark.parametrize("every", [1, 3, 5])
+@pytest.mark.parametrize("lost", [False, True], ids=["all-there", "half-lost"])
+def test_what_changes_in_the_middle_of_a_reconcile_wins(
+    monkeypatch: pytest.MonkeyPatch, every: int, lost: bool
+) -> None:
+    rig = crowd(10).connect()
+    for ofport in range(100, 110):
+        learn_now(rig, Endpoint(ofport))
+    let_hub_run()
+    if lost:
+        for place in list(rig.switch.flows)[::2]:
+            del rig.switch.flows[place]
+    left, places = list(changes(rig)), itertools.count()
+
+    def look() -> None:
+        if left and next(places) % every == 0:
+            left.pop(0)()
+
+    looking_in(monkeypatch, look)
+    rig.steward.reconcile()
+    let_hub_run()
+    assert not left
+    # Without another one.
+    assert rig.flows() == wanted(rig)
+    assert rig.steward.flow_count() == len(rig.switch.flows)
+    monkeypatch.undo()
+    assert rig.steward.reconcile() == 0
+
+
+def test_a_reconcile_whose_connection_is_made_anew_meanwhile_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = crowd(10).connect()
+    again = rig.make_switch()
+    places = itertools.count()
+
+    def look() -> None:
+        if next(places) == 10 * PORT_FLOWS + 12:
+            rig.controller.disconnected(rig.switch)
+            rig.switch = again
+            rig.controller.connected(again)
+
+    looking_in(monkeypatch, look)
+    with pytest.raises(NotConnectedError):
+        rig.steward.reconcile()
+    assert not rig.controller.ready
+    monkeypatch.undo()
+    rig.steward.reconcile()
+    assert rig.controller.ready
+    assert rig.flows() == wanted(rig)
+
+
+def test_a_doubt_in_the_middle_of_a_reconcile_outlives_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = crowd(3).connect()
+    looking_in(monkeypatch, rig.controller.doubt)
+    rig.steward.reconcile()
+    assert not rig.controller.ready
+    monkeypatch.undo()
+    rig.steward.reconcile()
+    assert rig.controller.ready
+
+
+def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = crowd(3)
+    rig.switch.refuse = lambda mod: NO_ROOM if _in_port(mod) == 101 else None
+    # The bundle of all three is refused; before they are sent one by one the last is unplugged.
+    commit = rig.channel.commit
+
+    def watched(mods: Iterable[object], what: str, *, bundle: bool = True) -> Pending:
+        if what.startswith("a flow of table"):
+            rig.registry.remove_port("row-of-tap102")
+        return commit(mods, what, bundle=bundle)
+
+    monkeypatch.setattr(rig.channel, "commit", watched)
+    rig.connect()
+    assert rig.flows() == wanted(rig) - {
+        flow
+        for flow in wanted(rig)
+        if flow.field("in_port") == 101  # type: ignore[attr-defined]
+    }
+    assert rig.steward.flow_count() == len(rig.switch.flows)
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_one_ports_change_touches_that_port_alone(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    rig = crowd(count).connect()
+    asked: list[Endpoint] = []
+    original = rig.steward._wanted
+
+    def counted(endpoint: Endpoint, tap: Tap) -> object:
+        asked.append(endpoint)
+        return original(endpoint, tap)
+
+    monkeypatch.setattr(rig.steward, "_wanted", counted)
+    monkeypatch.setattr(rig.registry, "ports", lambda: pytest.fail("all ports are looked at"))
+    monkeypatch.setattr(rig.registry, "endpoints", lambda: pytest.fail("all are looked at"))
+    rig.switch.sent.clear()
+    rig.registry.set_port(port(13))
+    let_hub_run()
+    rig.registry.remove_port("row-of-tap1")
+    let_hub_run()
+    assert asked == [HERE, HERE]
+    assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
+    assert len(rig.switch.sent) == 24, "with their meters and barriers"
+    assert rig.registry.take_changed() >= {13}
