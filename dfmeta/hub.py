@@ -6,6 +6,8 @@ changed after that, so nothing that was looked up is carried over such a place.
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from collections.abc import Callable
 
@@ -18,6 +20,13 @@ TICK = 0.02
 every 10 ms it would be 1.4 %. A stall that begins between two is seen shorter by as much."""
 SLICE = 0.005
 """Seconds that a loop over many ports may keep the hub for."""
+
+SWITCH_INTERVAL = 0.001
+"""Seconds after which an OS thread that computes lets the hub go on: each socket call of the hub
+gives the interpreter to OVSDB's thread, and 5,000 ports keep that busy for seconds at a start."""
+YOUNG = 10_000
+"""New objects that Python's collector waits for: a look at more than ten times as many, old ones,
+takes as long as a guest's first SYN may take in all."""
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], object]
@@ -66,3 +75,20 @@ def watch(*, clock: Clock = time.monotonic, sleep: Sleep = eventlet.sleep) -> No
         if late > longest:
             longest = late
             metrics.HUB_LONGEST_STALL_SECONDS.set(late)
+
+
+def prepare() -> None:
+    """Have nothing but the hub's own work delay the start; :func:`settle` follows it.
+
+    The collector goes through everything that is read at the start again and again, and holds all
+    threads meanwhile: a tenth of a second and more with thousands of ports.
+    """
+    gc.disable()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+
+
+def settle() -> None:
+    """Let the collector run again, past what the start has made and what stays."""
+    gc.freeze()
+    gc.set_threshold(YOUNG, 10, 10)
+    gc.enable()

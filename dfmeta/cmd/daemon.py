@@ -137,6 +137,7 @@ class Daemon:
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
         self._allow_descriptors()
+        hub.prepare()
         eventlet.spawn_n(hub.watch)
         self._start_admin()
         LOG.info("dfmeta-agent %s starts", version("dfmeta"))
@@ -204,6 +205,7 @@ class Daemon:
         self.tap.made_anew = self.server.rebind
         self.server.start()
         self._save(now=True)
+        hub.settle()
         notify(os.environ, "READY=1")
         LOG.info(
             "Serving the guests of %s on %s port %d, backend %s",

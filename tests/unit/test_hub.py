@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 from dfmeta import hub, metrics
@@ -61,3 +65,23 @@ def test_a_clock_that_is_early_is_no_stall() -> None:
     with pytest.raises(StopIteration):
         hub.watch(clock=clock, sleep=clock.sleep)
     assert sample("dfmeta_hub_stall_seconds_sum") == before
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Python's collector and its threads' interval as they were, afterwards."""
+    before, interval = gc.get_threshold(), sys.getswitchinterval()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+    gc.enable()
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("collector")
+def test_the_collector_rests_during_the_start_and_passes_over_what_it_has_made() -> None:
+    hub.prepare()
+    assert not gc.isenabled()
+    hub.settle()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
