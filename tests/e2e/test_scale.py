@@ -1,4 +1,4 @@
-"""Some hundred ports on a real switch: all of them are served, and one of them costs only itself."""
+"""Some hundred ports on a real switch: all are served, and one of them costs only itself."""
 
 from __future__ import annotations
 

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+from functools import partial
+from ipaddress import IPv4Address
 from typing import Any
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from dfmeta import hub
+from dfmeta.apps import steward
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose, is_ours
+from dfmeta.model import Endpoint, GuestAddress, Port
 from tests.flows.world import App, Host, Link, World, memory_of, settle
 from tests.flowsim import Switch
 
 PORTS = (1, 2, 3)
 INSTANCES = ("", "instance-1", "instance-2")
 ports = st.sampled_from(PORTS)
+happenings = st.lists(
+    st.tuples(st.sampled_from(("plug", "unplug", "learn", "lose")), ports, st.integers(1, 4)),
+    min_size=1,
+    max_size=8,
+)
+
+
+class Eventful(hub.Turns):
+    """Gives way at every occasion of a reconcile, and something happens meanwhile."""
+
+    def __init__(self, life: Life, happenings: list[tuple[str, int, int]], gap: int) -> None:
+        super().__init__(0.0, clock=lambda: 0.0)
+        self._life, self._left, self._gap = life, list(happenings), gap
+        self._places = 0
+
+    def give_way(self) -> bool:
+        """Give way, and have the next thing happen every few times."""
+        self._places += 1
+        if self._left and self._places % self._gap == 0:
+            self._life.happens(*self._left.pop(0))
+        return super().give_way()
 
 
 class Life(RuleBasedStateMachine):
@@ -51,6 +78,34 @@ class Life(RuleBasedStateMachine):
         """A guest opens a connection, from one of many addresses."""
         host = Host(ofport, ip=f"10.0.0.{last}", mac=f"fa:16:3e:00:00:{mac:02x}")
         self.world.receive(ofport, host.segment())
+
+    @rule(happenings=happenings, gap=st.integers(1, 9))
+    def things_happen_during_a_reconcile(
+        self, happenings: list[tuple[str, int, int]], gap: int
+    ) -> None:
+        """It gives way to what changes the ports that it is about."""
+        eventful = partial(Eventful, self, happenings, gap)
+        with mock.patch.object(steward, "Turns", eventful):
+            self.world.steward.reconcile()
+        settle()
+        if not any(kind == "lose" for kind, _port, _number in happenings):
+            assert self._there() == self._wanted(), "without another one"
+
+    def happens(self, kind: str, ofport: int, number: int) -> None:
+        """Something, in the middle of a reconcile: nothing of it waits."""
+        registry, endpoint = self.world.registry, Endpoint(ofport)
+        if kind == "plug":
+            instance = INSTANCES[number % len(INSTANCES)]
+            port = {"name": f"tap{ofport}", "row": f"row-{ofport}", "iface_id": f"port-{ofport}"}
+            registry.set_port(Port(ofport=ofport, instance_id=instance, **port))
+        elif kind == "unplug":
+            registry.remove_port(f"row-{ofport}")
+        elif kind == "learn":
+            address = GuestAddress("fa:16:3e:00:00:01", IPv4Address(f"10.0.0.{number}"))
+            registry.learn(endpoint, address, self.world.now)
+            self.world.steward.apply(endpoint)
+        else:
+            self.somebody_deletes_a_flow(number)
 
     @rule()
     def reconnect(self) -> None:

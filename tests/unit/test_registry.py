@@ -601,3 +601,52 @@ def test_a_wait_of_a_guest_that_is_gone_costs_the_next_one_nothing(registry: Reg
     registry.note_wait(HERE, 40000, 7.9)
     registry.set_port(port(instance=OTHER_INSTANCE))
     assert registry.take_wait(HERE, 40000) == 0.0
+
+
+def test_ports_are_counted_by_their_state_as_they_come_change_and_go(registry: Registry) -> None:
+    def counted() -> dict[str, int]:
+        return {str(state): registry.count(state) for state in PortState if registry.count(state)}
+
+    registry.set_port(port(13))
+    registry.set_port(port(14, name="tap2", instance=""))
+    assert counted() == {"served": 1, "no instance": 1}
+    registry.set_port(port(14, name="tap2"))
+    registry.set_port(port(14, name="tap2"))
+    assert counted() == {"served": 2}
+    registry.set_port(port(13, dead=True))
+    assert counted() == {"served": 1, "dead": 1}
+    registry.remove_port("row-of-tap1")
+    registry.remove_port("row-of-tap1")
+    registry.remove_port("row-of-tap2")
+    assert counted() == {}
+
+
+def test_numbers_whose_port_or_slots_have_changed_are_told_once(registry: Registry) -> None:
+    registry.set_port(port(13))
+    registry.set_port(port(14, name="tap2"))
+    assert registry.take_changed() == {13, 14}
+    assert registry.take_changed() == set()
+    registry.set_port(port(13))
+    assert registry.take_changed() == set()
+    learned(registry, 0)
+    assert registry.take_changed() == {13}
+    learned(registry, 0)
+    assert registry.take_changed() == set()
+    registry.adopt(Endpoint(14), 3, ADDRESSES[1], 0.0)
+    assert registry.take_changed() == {14}
+    registry.set_port(port(15))
+    assert registry.take_changed() == {13, 15}
+    registry.remove_port("row-of-tap2")
+    registry.touch(Endpoint(20))
+    assert registry.take_changed() == {14, 20}
+
+
+def test_who_holds_a_number_is_who_is_served_under_it(registry: Registry) -> None:
+    registry.set_port(port(13))
+    learned(registry, 0)
+    held = registry.holder(13)
+    assert held is not None
+    assert (held[0], list(held[1])) == (port(13), [0])
+    registry.set_port(port(14, name="tap2", instance=""))
+    registry.set_port(port(15, name="tap3", dead=True))
+    assert [registry.holder(number) for number in (12, 14, 15)] == [None] * 3

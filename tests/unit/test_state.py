@@ -152,3 +152,36 @@ def test_a_folder_that_cannot_be_written_stops_the_start(
     monkeypatch.setattr("dfmeta.state.os.access", lambda _path, _mode: False)
     with pytest.raises(StartError, match="Permission denied"):
         StateFile(tmp_path)
+
+
+@IN_ONE_FOLDER
+@given(STATES, st.lists(st.tuples(OFPORTS, STATES), max_size=5))
+def test_saving_only_what_has_changed_saves_all(
+    tmp_path: Path, state: State, changes: list[tuple[int, State]]
+) -> None:
+    file = StateFile(tmp_path)
+    file.save(state)
+    for ofport, other in changes:
+        state.port = other.port
+        changed = {ofport, *other.holders, *other.meters}
+        for number in changed:
+            state.meters.pop(number, None)
+            state.holders.pop(number, None)
+        state.holders.update(other.holders)
+        state.meters.update(other.meters)
+        file.save(state, changed)
+        assert StateFile(tmp_path).load() == state
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_only_what_has_changed_is_put_into_words(tmp_path: Path, count: int) -> None:
+    state = State(holders={n: Holder("p", "i", (0,)) for n in range(1, count + 1)})
+    file = StateFile(tmp_path)
+    turns: list[None] = []
+    file.save(state, give_way=lambda: turns.append(None))
+    assert len(turns) == count, "and others run in between"
+    turns.clear()
+    state.holders[3] = Holder("p", "other")
+    file.save(state, {3, 5}, give_way=lambda: turns.append(None))
+    assert len(turns) == 2 * 3, "for each of holders and two kinds of meters"
+    assert StateFile(tmp_path).load() == state

@@ -23,7 +23,6 @@ from tests.unit.support import (
     OTHER_INSTANCE,
     PORT_FLOWS,
     TAP,
-    Bundle,
     Refusal,
     Rig,
     address,

@@ -346,3 +346,44 @@ def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, F
     instance = next((found.instance_id for found in said if found.instance_id), "")
     assert world.port.instance_id == instance
     world.resolver.forget("r")
+
+
+def test_of_many_that_wake_at_once_one_goes_on_in_each_turn_of_the_hub() -> None:
+    asked: list[int] = []
+    world = World(["ovsdb", "a"], a := Fake("a", gives=frozenset({INSTANCE, PROJECT})))
+    a.at_once = 1000
+    turn = 0
+
+    def answer(_question: Question) -> Found:
+        asked.append(turn)
+        return Found()
+
+    a.answer = answer
+    for number in range(100):
+        world.resolver.update(replace(ROW, row=f"r{number}", name=f"tap{number}"))
+    while not world.resolver.settled():
+        eventlet.sleep(0)
+        turn += 1
+    assert max(asked.count(one) for one in set(asked)) <= 3
+    assert len(asked) >= 100
+    for number in range(100):
+        world.resolver.forget(f"r{number}")
+
+
+def test_thousands_that_nobody_knows_are_asked_about_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CROWD", 1)
+    now = 100.0
+    a = Fake("a", gives=frozenset({INSTANCE, PROJECT}))
+    resolver = Resolver(["ovsdb", "a"], [a], lambda _port: None, clock=lambda: now)
+    for number in range(50):
+        resolver.update(replace(ROW, row=f"r{number}", name=f"tap{number}"))
+    until(resolver.settled)
+    entry = resolver._entries["r7"]
+    assert entry.asked["a"].next == now + a.retry[0], "the first time as ever"
+    now += a.retry[0]
+    until(lambda: entry.asked["a"].times == 2)
+    assert entry.asked["a"].next == pytest.approx(now + 50 * a.retry[1])
+    for number in range(50):
+        resolver.forget(f"r{number}")
