@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import eventlet
+from eventlet import tpool
 from oslo_config import cfg
 
 import dfmeta.conf
@@ -306,7 +307,12 @@ class Daemon:
         for ofport in changed:
             self._remember(ofport)
             turns.give_way()
-        self._state_file.save(self._state, None if now else changed, give_way=turns.give_way)
+        self._state_file.save(
+            self._state,
+            None if now else changed,
+            give_way=turns.give_way,
+            apart=tpool.execute,
+        )
         ended = time.monotonic()
         self._next_save = ended + max(SAVE, (ended - begun) / SAVE_SHARE)
 
