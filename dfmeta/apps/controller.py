@@ -131,8 +131,10 @@ class Controller:
         if not self.steward.confirmed:
             return False
         try:
+            # As many as were sent before the question: what follows it is not in the answer.
+            expected = self.steward.flow_count()
             reply = self.channel.request(self.channel.wire.count(), "the count of flows").wait()
         except DfmetaError as error:
             LOG.warning("%s", error)
             return False
-        return bool(reply[0].flow_count == self.steward.flow_count())
+        return bool(reply[0].flow_count == expected)

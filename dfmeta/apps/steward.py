@@ -104,6 +104,8 @@ class Steward:
         """How many flows there are in that."""
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
+        self._overtaken: dict[Endpoint, set[Any]] = {}
+        """Places that events have sent something for since the last dump was asked for."""
         self._refused = 0
         self._drops = Drops()
         self._doubted = False
@@ -126,6 +128,8 @@ class Steward:
         self._keep(endpoint, wanted)
         mods = self._difference(before, wanted)
         if mods:
+            changed = {place for place, _flow in before.items() ^ wanted.items()}
+            self._overtaken.setdefault(endpoint, set()).update(changed)
             port = self.registry.port_at(endpoint)
             what = f"the flows of {port.name if port else f'ofport {endpoint.ofport}'}"
             self._last[endpoint] = pending = self.channel.commit(mods, what)
@@ -190,6 +194,7 @@ class Steward:
                 return 0
             wire, tap, turns = self.channel.wire, self.tap, Turns()
             self._doubted = False
+            self._overtaken = {}
             found = self._dump(turns)
             self.meters.learn(self.channel, _meters_of(found, turns))
             self._drops.flows(_each(found, turns))
@@ -287,20 +292,23 @@ class Steward:
     def _compare(self, endpoint: Endpoint | None, found: Iterable[Found], tap: Tap) -> list[_Mod]:
         """What *endpoint* lacks and has too much; from now on it counts as sent."""
         wanted = self._fixed
+        newer: set[Any] = set()  # places of which the dump tells nothing any more
         if endpoint is not None:
-            wanted = self._wanted(endpoint, tap)
+            wanted = self._wanted(endpoint, self.tap or tap)
             self._keep(endpoint, wanted)
+            newer = self._overtaken.get(endpoint, newer)
         there = {one.flow.place: one.flow for one in found if one.flow is not None}
         strays = [one for one in found if one.flow is None or one.flow.place not in wanted]
         wire = self.channel.wire
         removals = [
             _Mod(endpoint, one.flow and one.flow.place, None, wire.remove_found(one))
             for one in _way_in_first(strays)
+            if one.flow is None or one.flow.place not in newer
         ]
         additions = [
             _Mod(endpoint, place, flow, wire.add(flow))
             for place, flow in wanted.items()
-            if there.get(place) != flow
+            if there.get(place) != flow and place not in newer
         ]
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
         metrics.FLOW_MODS.labels("add").inc(len(additions))

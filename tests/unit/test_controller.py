@@ -240,3 +240,14 @@ def test_the_watch_gives_up_syns_that_waited_too_long(watching: Rig) -> None:
     watching.learner.packet_in(13, syn())
     watching.now += 100
     until(lambda: not len(watching.learner.holds), "the SYN to be given up")
+
+
+def test_what_is_sent_while_the_flows_are_counted_is_not_missed(rig: Rig) -> None:
+    rig.switch.silent = True
+    looks = eventlet.spawn(rig.controller._looks_right)
+    let_hub_run()
+    rig.registry.set_port(port(14, name="tap2"))
+    rig.registry.remove_port("row-of-tap1")
+    let_hub_run()
+    rig.switch.speak()
+    assert looks.wait()

@@ -496,9 +496,11 @@ def test_what_changes_in_the_middle_of_a_reconcile_wins(
             left.pop(0)()
 
     looking_in(monkeypatch, look)
-    rig.steward.reconcile()
+    count = rig.steward.reconcile()
     let_hub_run()
     assert not left
+    # What events have sent is not sent once more.
+    assert lost == bool(count)
     # Without another one.
     assert rig.flows() == wanted(rig)
     assert rig.steward.flow_count() == len(rig.switch.flows)
