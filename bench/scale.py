@@ -57,18 +57,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     parser.add_argument("--ports", default=",".join(map(str, COUNTS)), help="how many, each")
+    parser.add_argument("--changes", type=int, default=CHANGES, help="of each kind, at most")
     parser.add_argument("--short", action="store_true", help="leave the check out")
     options = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "ports": {}}
     for count in map(int, options.ports.split(",")):
-        report["ports"][count] = figures = measure(count, check=not options.short)
+        report["ports"][count] = figures = measure(
+            count, check=not options.short, changes=options.changes
+        )
         print_figures(count, figures)
     print_table(report["ports"])
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def measure(count: int, *, check: bool = True) -> dict[str, float]:
+def measure(count: int, *, check: bool = True, changes: int = CHANGES) -> dict[str, float]:
     """All figures for that many ports."""
     figures: dict[str, float] = {}
     with ExitStack() as stack:
@@ -88,7 +91,7 @@ def measure(count: int, *, check: bool = True) -> dict[str, float]:
         if check:
             checked(agent, figures)
         watch = stack.enter_context(FlowEvents(host))
-        changed(agent, crowd, watch, min(count, CHANGES), figures)
+        changed(agent, crowd, watch, figures, known=count, changes=changes)
     return figures
 
 
@@ -131,10 +134,16 @@ def checked(agent: Agent, figures: dict[str, float]) -> None:
 
 
 def changed(
-    agent: Agent, crowd: Crowd, watch: FlowEvents, known: int, figures: dict[str, float]
+    agent: Agent,
+    crowd: Crowd,
+    watch: FlowEvents,
+    figures: dict[str, float],
+    *,
+    known: int,
+    changes: int,
 ) -> None:
     """One port's change, some times of each kind."""
-    numbers = range(SPARE, SPARE + CHANGES)
+    numbers = range(SPARE, SPARE + changes)
 
     def plug(turn: int) -> float:
         crowd.plug([numbers[turn]])
@@ -160,10 +169,10 @@ def changed(
     wait_for(lambda: checks(agent) > reconciles, 60, "a full check", interval=0.5)
     idle = cpu_share(agent)
     before = stalls(agent)
-    repeated(agent, plug, figures, turns=CHANGES, idle=idle)
-    repeated(agent, unplug, figures, turns=CHANGES, idle=idle)
+    repeated(agent, plug, figures, turns=changes, idle=idle)
+    repeated(agent, unplug, figures, turns=changes, idle=idle)
     # One that has changed has no known address any more.
-    repeated(agent, change, figures, turns=known, idle=idle)
+    repeated(agent, change, figures, turns=min(known, changes), idle=idle)
     figures["changes stall ms"] = longest_since(before, agent)
 
 

@@ -121,6 +121,7 @@ class Daemon:
         self._saved = -1
         self._next_save = 0.0
         self._update = Update(connected=False)
+        self._tap_is_told = False
         self._knows_ports = False
         """Whether OVSDB's ports have been taken in, once."""
         self._application: Application | None = None
@@ -191,6 +192,7 @@ class Daemon:
         self._rest_strangers()
         sock = self.tap.listen()
         self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
+        self._tap_is_told = True
         self.switch.connect(
             self.conf.df_metadata.openflow_connection, self.conf.df_metadata.ovsdb_connection
         )
@@ -272,7 +274,8 @@ class Daemon:
                 LOG.warning("Port %s is not served: %s", port.name, port.fault)
             turns.give_way()
         self._knows_ports = True
-        if self.server is not None and self.tap.sock is not None:
+        # Also while the switch is waited for: Open vSwitch may tell the device's MAC late.
+        if self._tap_is_told and self.tap.sock is not None:
             self.switch.set_tap(self.tap.as_flows_need_it(update, self.tap.sock))
 
     def _adopts(self, endpoint: Endpoint) -> bool:
