@@ -121,6 +121,7 @@ class Daemon:
         self._saved = -1
         self._next_save = 0.0
         self._update = Update(connected=False)
+        self._serving = False
         self._tap_is_told = False
         self._knows_ports = False
         """Whether OVSDB's ports have been taken in, once."""
@@ -170,7 +171,7 @@ class Daemon:
         admin.serve(self.conf.df_metadata.admin_listen, application)
 
     def _listening(self) -> bool:
-        return self.server is not None and self.tap.in_place
+        return self._serving and self.tap.in_place
 
     def _start(self) -> None:
         backend = backends.build(self.conf)
@@ -217,6 +218,8 @@ class Daemon:
             self.server.port,
             backend.name,
         )
+        # Last, since others ran while the state was saved: who is ready is to survive a kill.
+        self._serving = True
 
     def _await_identities(self) -> None:
         with eventlet.Timeout(FIRST_ROUND, False):
