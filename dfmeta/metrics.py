@@ -85,7 +85,7 @@ CLOSED = Counter(
 )
 HUB_STALL_SECONDS = Histogram(
     "dfmeta_hub_stall_seconds",
-    "How late the daemon's one thread was for what was due, looked at 50 times a second",
+    "How late the daemon's one thread was for what was due, looked at 20 times a second",
     buckets=(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5),
     registry=REGISTRY,
 )
