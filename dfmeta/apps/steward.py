@@ -113,6 +113,11 @@ class Steward:
         """Called when a part was not confirmed."""
         meters.on_redraw = self._redrawn
 
+    @property
+    def busy(self) -> bool:
+        """Whether a reconcile is under way."""
+        return bool(self._one_reconcile.locked())
+
     # One endpoint
 
     def apply(self, endpoint: Endpoint) -> None:

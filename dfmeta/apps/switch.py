@@ -56,6 +56,11 @@ class Switch:
         """Whether the switch has confirmed every flow."""
         return self.controller.ready
 
+    @property
+    def busy(self) -> bool:
+        """Whether flows are being compared and sent at this moment."""
+        return self.steward.busy
+
     def set_tap(self, tap: Tap | None) -> None:
         """Say where the proxy is."""
         self.controller.set_tap(tap)

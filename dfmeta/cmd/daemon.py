@@ -197,7 +197,10 @@ class Daemon:
         self.switch.connect(
             self.conf.df_metadata.openflow_connection, self.conf.df_metadata.ovsdb_connection
         )
-        if not self._await(lambda: self.switch.ready, deadline, self._no_switch):
+        # Thousands of ports may take longer: a switch that takes flows is not absent.
+        if not self._await(
+            lambda: self.switch.ready, deadline, self._no_switch, busy=lambda: self.switch.busy
+        ):
             return
         self.server = GuestServer(
             sock,
@@ -344,12 +347,17 @@ class Daemon:
     # Waiting at start
 
     def _await(
-        self, there: Callable[[], bool], deadline: float, error: Callable[[], StartError]
+        self,
+        there: Callable[[], bool],
+        deadline: float,
+        error: Callable[[], StartError],
+        *,
+        busy: Callable[[], bool] = lambda: False,
     ) -> bool:
         while not there():
             if self._ending:
                 return False
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline and not busy():
                 raise error()
             eventlet.sleep(POLL)
         return True

@@ -78,6 +78,17 @@ def test_a_start_puts_in_what_should_be(rig: Rig) -> None:
     assert rig.steward.flow_count() == len(rig.switch.flows) == 3 + PORT_FLOWS
 
 
+def test_it_is_busy_while_a_reconcile_is_under_way(rig: Rig) -> None:
+    assert not rig.steward.busy
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.steward.reconcile)
+    let_hub_run()
+    assert rig.steward.busy
+    while not running.dead:
+        rig.switch.speak()
+    assert not rig.steward.busy
+
+
 def test_a_second_reconcile_changes_nothing(rig: Rig) -> None:
     learn(rig)
     rig.switch.sent.clear()
