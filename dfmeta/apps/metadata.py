@@ -20,6 +20,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.numbers import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of
+from dfmeta.hub import Turns
 
 LOG = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class MetadataApp(OSKenApp):
     def __init__(self, *args: Any, controller: Controller, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.controller = controller
+        self._turns = Turns()
 
     @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
     def state_change(self, event: Any) -> None:
@@ -88,6 +90,8 @@ class MetadataApp(OSKenApp):
         message = event.msg
         if purpose_of(message.cookie) is Purpose.SYN:
             self.controller.learner.packet_in(message.match["in_port"], bytes(message.data))
+            # Of those that have piled up os-ken takes one after the other.
+            self._turns.give_way()
 
     @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
     def flow_removed(self, event: Any) -> None:

@@ -120,7 +120,8 @@ class LibvirtSource:
     timeout = 2.0
     retry = (0.25, 5.0)
     recheck = 2.0
-    at_once = 10_000
+    at_once = 256
+    """All that wait for one scan wake at once."""
 
     def __init__(self, folders: Folders, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._folders = folders
