@@ -16,6 +16,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, SwitchError
+from dfmeta.flows.metering import MeterConfig, MeterCount
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint
 
@@ -72,14 +73,16 @@ class Meters:
         """
         before = dict(self._ids)
         try:
-            entries = channel.request(channel.wire.dump_meters(), "the dump of meters").wait()
+            entries: list[MeterConfig] = channel.request(
+                channel.wire.dump_meters(), "the dump of meters"
+            ).wait()
         except SwitchError as error:
             if self._usable:
                 LOG.warning("%s has no meters (%s): floods are not limited", channel.bridge, error)
             self._usable = False
             return
         self._usable = True
-        rates = {entry.meter_id: _rate(entry) for entry in entries}
+        rates = {entry.meter_id: entry.rate for entry in entries}
         candidates = {**used, **self._remembered, **self._ids}
         # A meter that was made while the dump was under way may be missing from it.
         made = {use: n for use, n in self._ids.items() if before.get(use) != n}
@@ -96,10 +99,7 @@ class Meters:
         """
         if not self._ids:
             return {}
-        entries = channel.request(channel.wire.meter_stats(), "the counters of meters").wait()
-        counted = {
-            one.meter_id: sum(b.packet_band_count for b in one.band_stats) for one in entries
-        }
+        counted = {one.meter_id: one.dropped for one in self._counts(channel)}
         return {use: counted[number] for use, number in self._ids.items() if number in counted}
 
     def left_over(self, channel: Channel, used: Mapping[Use, int]) -> list[int]:
@@ -121,9 +121,12 @@ class Meters:
         """
         if not numbers:
             return []
-        entries = channel.request(channel.wire.meter_stats(), "the counters of meters").wait()
-        unused = {one.meter_id for one in entries if not one.flow_count}
+        unused = {one.meter_id for one in self._counts(channel) if not one.flows}
         return sorted(unused & set(numbers))
+
+    @staticmethod
+    def _counts(channel: Channel) -> list[MeterCount]:
+        return channel.request(channel.wire.meter_stats(), "the counters of meters").wait()
 
     def forget(self) -> None:
         """The connection is gone; what is on the switch is read again on the next."""
@@ -195,9 +198,3 @@ class Meters:
             self._refused(use, number, error)
         except DfmetaError as error:
             LOG.debug("Meter %d: %s", number, error)
-
-
-def _rate(entry: Any) -> int:
-    """Rate of a meter of our form, in packets a second; 0 for any other."""
-    bands = [(band.rate, band.burst_size) for band in entry.bands]
-    return next((rate for rate in RATES.values() if bands == [(rate, rate)]), 0)

@@ -141,11 +141,13 @@ class Wire:
         return ofp_parser.OFPPortDescStatsRequest(self.datapath)
 
     def dump_meters(self) -> Any:
-        """Message that asks for all meters, anybody's."""
+        """Message that asks for all meters, anybody's; :class:`.metering.MeterConfig`
+        for each."""
         return ofp_parser.OFPMeterConfigStatsRequest(self.datapath, 0, ofp.OFPM_ALL)
 
     def meter_stats(self) -> Any:
-        """Message that asks what all meters have counted, anybody's."""
+        """Message that asks what all meters have counted, anybody's;
+        :class:`.metering.MeterCount` for each."""
         return ofp_parser.OFPMeterStatsRequest(self.datapath, 0, ofp.OFPM_ALL)
 
     def add_meter(self, meter: int, rate: int) -> Any:

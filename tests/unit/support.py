@@ -25,6 +25,7 @@ from dfmeta.apps.learner import Learner
 from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.steward import Steward
 from dfmeta.flows.desired import Guest, guest_flows
+from dfmeta.flows.metering import MeterConfig, MeterCount
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
@@ -470,13 +471,11 @@ PORT_FLOWS = len(guest_flows(Guest(Endpoint(1), None), TAP))
 
 
 def _meter_entry(number: int, rate: int) -> Any:
-    band = ofp_parser.OFPMeterBandDrop(rate, rate)
-    return ofp_parser.OFPMeterConfigStats(flags=ofp.OFPMF_PKTPS, meter_id=number, bands=[band])
+    return MeterConfig(24, number, rate)
 
 
 def _meter_counters(number: int, over: int) -> Any:
-    bands = [ofp_parser.OFPMeterBandStats(over, 0)]
-    return ofp_parser.OFPMeterStats(number, 0, over, 0, 0, 0, bands)
+    return MeterCount(56, number, flows=0, dropped=over)
 
 
 @dataclass

@@ -148,10 +148,10 @@ def test_meters_are_read(app: MetadataApp, rig: Rig) -> None:
     rig.switch.silent = True
     pending = rig.channel.request(rig.channel.wire.dump_meters(), "the meters")
     let_hub_run()
-    body = struct.pack("!HHIHHII4x", 24, ofp.OFPMF_PKTPS, 65549, ofp.OFPMBT_DROP, 16, 50, 1)
+    body = struct.pack("!HHIHHII4x", 24, ofp.OFPMF_PKTPS, 65549, ofp.OFPMBT_DROP, 16, 50, 50)
     app.multipart_reply(multipart(ofp.OFPMP_METER_CONFIG, body, xid=rig.switch.sent[-1].xid))
     (entry,) = pending.wait(SOON)
-    assert (entry.meter_id, entry.bands[0].rate) == (65549, 50)
+    assert (entry.meter_id, entry.rate) == (65549, 50)
 
 
 def test_what_meters_have_counted_is_read(app: MetadataApp, rig: Rig) -> None:
@@ -161,7 +161,7 @@ def test_what_meters_have_counted_is_read(app: MetadataApp, rig: Rig) -> None:
     body = struct.pack("!IH6xIQQIIQQ", 65549, 56, 1, 9, 900, 1, 0, 7, 700)
     app.multipart_reply(multipart(ofp.OFPMP_METER, body, xid=rig.switch.sent[-1].xid))
     (entry,) = pending.wait(SOON)
-    assert (entry.meter_id, entry.band_stats[0].packet_band_count) == (65549, 7)
+    assert (entry.meter_id, entry.dropped) == (65549, 7)
 
 
 def test_a_count_is_read(app: MetadataApp, rig: Rig) -> None:
