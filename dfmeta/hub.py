@@ -24,9 +24,9 @@ SLICE = 0.005
 SWITCH_INTERVAL = 0.001
 """Seconds after which an OS thread that computes lets the hub go on: each socket call of the hub
 gives the interpreter to OVSDB's thread, and 5,000 ports keep that busy for seconds at a start."""
-YOUNG = 10_000
-"""New objects that Python's collector waits for: a look at more than ten times as many, old ones,
-takes as long as a guest's first SYN may take in all."""
+YOUNG, MIDDLE, OLD = 10_000, 5, 50
+"""When Python's collector looks at new objects, at those that have stayed and at all: what one look
+takes is kept from everybody, 1 ms for some thousand objects."""
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], object]
@@ -90,5 +90,5 @@ def prepare() -> None:
 def settle() -> None:
     """Let the collector run again, past what the start has made and what stays."""
     gc.freeze()
-    gc.set_threshold(YOUNG, 10, 10)
+    gc.set_threshold(YOUNG, MIDDLE, OLD)
     gc.enable()

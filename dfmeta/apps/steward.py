@@ -299,7 +299,10 @@ class Steward:
         wanted = self._fixed
         newer: set[Any] = set()  # places of which the dump tells nothing any more
         if endpoint is not None:
-            wanted = self._wanted(endpoint, self.tap or tap)
+            wanted, known = self._wanted(endpoint, self.tap or tap), self._sent.get(endpoint)
+            if known is not None and known == wanted:
+                # As many new objects as there are flows, all at once, delay Python's collector.
+                wanted = known
             self._keep(endpoint, wanted)
             newer = self._overtaken.get(endpoint, newer)
         there = {one.flow.place: one.flow for one in found if one.flow is not None}

@@ -94,6 +94,15 @@ class Crowd:
             lambda: self.ofport(number), timeout, f"{self.name(number)}'s ofport", interval=0.002
         )
 
+    def is_configured(self) -> bool:
+        """Whether ovs-vswitchd has done all that was asked of it."""
+        columns = ["cur_cfg", "next_cfg"]
+        (result,) = self._transact(
+            {"op": "select", "table": "Open_vSwitch", "where": [], "columns": columns}
+        )
+        (row,) = result["rows"]
+        return bool(row["cur_cfg"] == row["next_cfg"])
+
     def ask(self, number: int, *, source: str = "10.0.0.5", port: int = 40000) -> None:
         """Have a SYN to the metadata service come in at the port."""
         segment = tcp(dst=METADATA_IP, src=source, dport=80, sport=port, flags=2)

@@ -601,3 +601,12 @@ def test_one_ports_change_touches_that_port_alone(
     assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
     assert len(rig.switch.sent) == 24, "with their meters and barriers"
     assert rig.registry.take_changed() >= {13}
+
+
+def test_a_comparison_that_finds_nothing_keeps_what_it_had(rig: Rig) -> None:
+    learn(rig)
+    before = rig.steward._sent[HERE]
+    flows = list(before.values())
+    rig.steward.reconcile()
+    assert rig.steward._sent[HERE] is before
+    assert all(one is other for one, other in zip(before.values(), flows, strict=True))
