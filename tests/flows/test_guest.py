@@ -11,7 +11,6 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta.flows.key import key_of
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, METADATA_PORT, Purpose
 from dfmeta.flows.service import Tap
-from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 from tests.flows.frames import (
     Frame,
@@ -144,10 +143,7 @@ def test_a_syn_that_was_held_for_too_long_is_not_released(world: World) -> None:
     assert world.switch.released == []
 
 
-def test_two_syns_of_one_address_before_it_is_known_are_both_released(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Turns, "give_way", lambda _turns: False)  # all come before any is handled
+def test_two_syns_of_one_address_before_it_is_known_are_both_released(world: World) -> None:
     world.plug(1)
     for sport in (40001, 40002):
         world.switch.receive(1, Host(1).segment(sport=sport))

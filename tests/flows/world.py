@@ -24,6 +24,7 @@ from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.steward import Steward
 from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout
 from dfmeta.flows.service import Tap
+from dfmeta.hub import Turns
 from dfmeta.model import Endpoint, Port
 from dfmeta.registry import Registry
 from tests.flows.frames import arp, ethernet, ipv4, tcp
@@ -136,6 +137,8 @@ class App:
     def connect(self, link: Link) -> None:
         """As after os-ken's handshake on *link*, and the reconcile that follows it."""
         link.app = MetadataApp(controller=self.controller)
+        # A frame's packet-in is handled where the test hands it in, not in os-ken's own thread.
+        link.app._turns = Turns(float("inf"))
         self.controller.connected(link)
         self.steward.reconcile()
         settle()
