@@ -82,7 +82,9 @@ class NeutronAgent:
         # The userspace datapath has no connections in the kernel that could be deleted.
         (programs / "conntrack").symlink_to("/bin/true")
         path = f"{programs}:{UNPACKED / 'usr/bin'}:{os.environ['PATH']}"
-        self._environment = {**host.environment(), "PATH": path}
+        # os-ken's own default, which dfmeta and tests of it in this process change.
+        hub = {"OSKEN_HUB_TYPE": "native"}
+        self._environment = {**host.environment(), **hub, "PATH": path}
         self._options: dict[str, dict[str, object]] = {
             "DEFAULT": {
                 "host": "compute-1",
