@@ -13,6 +13,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from dfmeta.flows.pipeline import Purpose, cookie_of
 from tests.e2e.support import PROMPT, Attempt, Capture, asks_own, log_time, put
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
@@ -42,9 +43,10 @@ def make_guests(make_guest: MakeGuest, count: int = GUESTS) -> list[Guest]:
     return [make_guest(f"g{number}", route="gateway") for number in range(count)]
 
 
-def has_hook(host: OpenvSwitch, guest: Guest) -> Callable[[], bool]:
-    number = guest.ofport
-    return lambda: bool(host.flows(match=f"table=0,tcp,in_port={number}"))
+def have_hooks(host: OpenvSwitch, guests: list[Guest]) -> Callable[[], bool]:
+    """Whether what takes a SYN is there for each: the flows come in several bundles."""
+    syns = f"table=0,cookie={cookie_of(Purpose.GUEST_SYN):#x}/-1"
+    return lambda: len(host.flows(match=syns)) == len(guests)
 
 
 def check_prompt(guest: Guest, attempt: Attempt, capture: Capture) -> None:
@@ -67,7 +69,7 @@ def test_a_first_syn_soon_after_the_flows_are_in_is_not_lost(
     guests = make_guests(make_guest)
     captures = [stack.enter_context(Capture(host.namespace, g.port)) for g in guests]
     make_agent(start=False).start(wait=False)
-    wait_for(has_hook(host, guests[-1]), 10, "the classification flows", interval=0.001)
+    wait_for(have_hooks(host, guests), 10, "the classification flows", interval=0.001)
     until(time.monotonic() + milliseconds / 1000)
     attempts = [stack.enter_context(Attempt(guest)) for guest in guests]
     for guest, attempt, capture in zip(guests, attempts, captures, strict=True):
@@ -147,7 +149,7 @@ def check_stream(
     come_up()
     wait_for(lambda: agent.log().count("Connected to") > marks, 10, "a connection", interval=0.001)
     if fresh:
-        wait_for(has_hook(host, guests[-1]), 10, "the classification flows", interval=0.001)
+        wait_for(have_hooks(host, guests), 10, "the classification flows", interval=0.001)
     seen = time.time()
     attempts = []
     start = time.monotonic()
