@@ -142,10 +142,11 @@ class Watched:
 
 
 def neighbours(net: Net) -> dict[str, str]:
-    """Key of the good guest → MAC, as the host's kernel knows it."""
+    """Who is behind tap-metadata, and the MAC, as the host's kernel knows it: the next hop."""
     text = net.host.namespace.ip(f"neigh show dev {TAP}")
-    known = dict(re.findall(r"^(\S+) lladdr (\S+)", text, re.MULTILINE))
-    return {key: mac for key, mac in known.items() if key == net.key(net.good)}
+    found = re.findall(r"^([0-9.]+) lladdr (\S+)", text, re.MULTILINE)
+    assert found
+    return dict(found)
 
 
 def ask_as(net: Net, *, mac: str, ip: str) -> bytes:
@@ -156,8 +157,10 @@ def ask_as(net: Net, *, mac: str, ip: str) -> bytes:
     sport = next(_source_ports)
 
     def send(flags: int, seq: int, ack: int = 0, data: bytes = b"") -> None:
-        words = {"sport": sport, "flags": flags, "seq": seq, "ack": ack, "data": data}
-        packet = ipv4(tcp(dst=METADATA_IP, src=ip, **words), dst=METADATA_IP, src=ip)  # type: ignore[arg-type]
+        segment = tcp(
+            dst=METADATA_IP, src=ip, sport=sport, flags=flags, seq=seq, ack=ack, data=data
+        )
+        packet = ipv4(segment, dst=METADATA_IP, src=ip)
         net.bad.send_frames(ethernet(packet, dst=ELSEWHERE, src=mac))
 
     with Capture(net.bad.namespace, net.bad.device, arriving=True) as heard:
