@@ -194,9 +194,7 @@ class Capture:
 
 def is_service(frame: bytes, ofports: Container[int]) -> bool:
     """Whether a frame that has arrived on tap-metadata may: a segment to the proxy under the key of
-    one of those ports, or the answer to the host's own question for a key's MAC."""
-    if frame[12:14] == b"\x08\x06":
-        return frame[20:22] == b"\0\2"
+    one of those ports. No ARP: the host asks for nobody."""
     number, port = struct.unpack("!I", frame[26:30])[0], int.from_bytes(frame[36:38], "big")
     of_guest = number >> 31 == 1 and number & 0x0FFF0000 == 0 and number & 0xFFFF in ofports
     to_proxy = frame[30:34] == socket.inet_aton(METADATA_IP) and port == PROXY_PORT

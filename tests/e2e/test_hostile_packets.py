@@ -135,8 +135,7 @@ class Watched:
         return [data for _, data in self.tap.frames()]
 
     def strays(self) -> list[str]:
-        """What has arrived that is none of the two guests' to the service, nor a neighbour's MAC
-        that the host has asked for."""
+        """What has arrived that is none of the two guests' to the service."""
         allowed = {self.net.good.ofport, self.net.bad.ofport}
         return [frame.hex(" ") for frame in self.frames() if not is_service(frame, allowed)]
 
