@@ -203,6 +203,6 @@ def test_every_option_says_what_it_does(group: str, option: object) -> None:
 
 
 def test_every_group_says_what_it_is_for() -> None:
-    for group in (conf.agent.GROUP, conf.neutron.GROUP, conf.store.GROUP):
+    for group in (conf.agent.GROUP, conf.neutron.GROUP, conf.rate.GROUP, conf.store.GROUP):
         assert group.title
         assert group.help.endswith(".")

@@ -51,6 +51,16 @@ DEFAULTS = {
         "admin_listen": "127.0.0.1:9697",
         "state_path": "/var/lib/dfmeta",
     },
+    "metadata_rate_limiting": {
+        "rate_limit_enabled": False,
+        "ip_versions": [4],
+        "base_window_duration": 10,
+        "base_query_rate_limit": 10,
+        "burst_window_duration": 10,
+        "burst_query_rate_limit": 10,
+        "delay_max": 2,
+        "tolerated_queries": 32,
+    },
     "store": {"connection": "sqlite:////var/lib/dfmeta/store.db"},
 }
 
@@ -168,6 +178,17 @@ BAD = [
     ("neutron", "insecure", "perhaps"),
     ("neutron", "certfile", "/nonexistent/cert.pem"),
     ("neutron", "keyfile", "$nothing"),
+    ("metadata_rate_limiting", "rate_limit_enabled", "perhaps"),
+    ("metadata_rate_limiting", "ip_versions", "5"),
+    ("metadata_rate_limiting", "ip_versions", "4,six"),
+    ("metadata_rate_limiting", "ip_versions", ""),
+    ("metadata_rate_limiting", "base_window_duration", "0"),
+    ("metadata_rate_limiting", "base_query_rate_limit", "0"),
+    ("metadata_rate_limiting", "burst_window_duration", "0.5"),
+    ("metadata_rate_limiting", "burst_query_rate_limit", "-1"),
+    ("metadata_rate_limiting", "delay_max", "8.1"),
+    ("metadata_rate_limiting", "delay_max", "nan"),
+    ("metadata_rate_limiting", "tolerated_queries", "-1"),
     ("store", "connection", "$nothing"),
 ]
 
@@ -279,6 +300,17 @@ def test_values_follow_those_they_refer_to(load: Load) -> None:
 def test_a_list_of_hosts_is_read(load: Load, text: str, hosts: list[tuple[str, int]]) -> None:
     conf = load(DEFAULT__nova_metadata_host=text)
     assert nova.hosts(conf) == [HttpHost(*host) for host in hosts]
+
+
+def test_requests_over_both_ip_versions_may_be_limited(load: Load) -> None:
+    conf = load(metadata_rate_limiting__ip_versions="4, 6")
+    assert conf.metadata_rate_limiting.ip_versions == [4, 6]
+
+
+def test_what_an_option_may_list_is_said(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"chosen\. Give some of 4, 6, with commas") as caught:
+        load(metadata_rate_limiting__ip_versions="4,5")
+    assert "OrderedDict" not in str(caught.value)
 
 
 def test_a_host_is_written_as_it_stands_in_a_url(load: Load) -> None:
