@@ -24,6 +24,7 @@ _BLANK: Final = b"\r\n\r\n"
 _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\r\n"
 _OPAQUE: Final = b"\t" + bytes(range(0x80, 0x100))
 """What may be in a field's value besides (RFC 9110, 5.5), and nowhere else."""
+_ANY: Final = _PLAIN + _OPAQUE
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _REQUEST_LINE: Final = re.compile(
     r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) (/[!\"$-~]*) HTTP/1\.([01])",
@@ -109,7 +110,7 @@ def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> i
         new.find(b"\n", start - begin) >= 0
         and buffer.count(b"\n", 0, stop) - 1 - whole > limits.lines
     ):
-        raise BadRequestError(status=431, reason="header_lines", cause="there are too many headers")
+        raise _many_lines()
     return stop if whole else -1
 
 
@@ -121,9 +122,7 @@ def parse_head(head: bytes | bytearray | memoryview, limits: HeadLimits = LIMITS
     :raises BadRequestError: when it is not a well-formed request in origin form.
     """
     raw = bytes(head)
-    if find_end(raw, limits) != len(raw):
-        raise _malformed("the head does not end with its blank line")
-    first, *lines = raw[: -len(_BLANK)].decode("latin-1").split("\r\n")
+    first, lines = _split(raw, limits)
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
         raise _malformed("the request line is not a method, a path and HTTP/1.0 or HTTP/1.1")
@@ -274,14 +273,35 @@ class Body:
         self._trailers += len(line) + 2
         self._trailer_lines += 1
         if self._trailer_lines > self._limits.lines:
-            raise BadRequestError(
-                status=431, reason="header_lines", cause="there are too many trailers"
-            )
-        if line.translate(None, _PLAIN + _OPAQUE):
+            raise _many_lines()
+        if line.translate(None, _ANY):
             raise _malformed("a trailer has a control character")
         if not _FRAMING.isdisjoint(_headers([line.decode("latin-1")])):
             raise _malformed("a trailer says where the request goes or ends")
         return True
+
+
+def _split(raw: bytes, limits: HeadLimits) -> tuple[str, list[str]]:
+    """The request line and the header lines of a head, which have no control character but HTAB.
+
+    All that :func:`find_end` promises is held here too, in one go.
+    """
+    end = raw.find(_BLANK)
+    if end <= 0 or end + len(_BLANK) != len(raw):
+        raise _malformed("the head does not end with its blank line")
+    first, *lines = raw[: -len(_BLANK)].decode("latin-1").split("\r\n")
+    ends = len(lines) + 2
+    if raw.count(b"\n") != ends or raw.count(b"\r") != ends:
+        raise _malformed("a line does not end with CRLF")
+    if raw.translate(None, _ANY):
+        raise _malformed("there is a control character")
+    if len(first) > limits.request_line:
+        raise _long_line()
+    if len(raw) - len(first) - len(_BLANK) > limits.header:
+        raise _large_header()
+    if len(lines) > limits.lines:
+        raise _many_lines()
+    return first, lines
 
 
 def _check_sizes(
@@ -289,9 +309,7 @@ def _check_sizes(
 ) -> None:
     longest = limits.request_line
     if start <= longest < stop and buffer.find(b"\r", 0, longest + 1) < 0:
-        raise BadRequestError(
-            status=414, reason="request_line", cause="the request line is too long"
-        )
+        raise _long_line()
     if stop <= limits.header:
         return
     first = buffer.find(b"\n", 0, stop)
@@ -386,6 +404,14 @@ def _options(headers: Mapping[str, str], name: str) -> set[str]:
 
 def _malformed(cause: str) -> BadRequestError:
     return BadRequestError(status=400, reason="malformed", cause=cause)
+
+
+def _long_line() -> BadRequestError:
+    return BadRequestError(status=414, reason="request_line", cause="the request line is too long")
+
+
+def _many_lines() -> BadRequestError:
+    return BadRequestError(status=431, reason="header_lines", cause="there are too many headers")
 
 
 def _large_header() -> BadRequestError:

@@ -368,6 +368,13 @@ def test_what_is_no_request_is_refused_in_any_pieces(name: str) -> None:
     assert refusal(REFUSED[name]) == (400, "malformed")
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_head_is_refused_by_whoever_has_not_looked_for_its_end(name: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        parse_head(REFUSED[name])
+    assert caught.value.status == 400
+
+
 @pytest.mark.parametrize("name", BAD_BODIES)
 def test_what_is_no_chunked_body_is_refused_in_any_pieces(name: str) -> None:
     assert refusal(chunked(BAD_BODIES[name])) == (400, "malformed")
@@ -399,7 +406,7 @@ def test_a_refusal_quotes_nothing_that_the_guest_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", get()[:-1], get() + b"x", get() + get(), b"GET / HTTP/1.1\r\n"]
+    "raw", [b"", b"abc", b"\r\n", get()[:-1], get() + b"x", get() + get(), b"GET / HTTP/1.1\r\n"]
 )
 def test_a_head_that_was_not_cut_right_is_refused(raw: bytes) -> None:
     with pytest.raises(BadRequestError, match="blank line"):
@@ -477,6 +484,15 @@ def test_a_limit_holds_exactly(name: str) -> None:
     for pieces in cuts(fits):
         assert read(pieces, SMALL) is not None
     assert refusal(exceeds, SMALL) == how
+
+
+@pytest.mark.parametrize("name", ["request line", "header", "lines"])
+def test_a_limit_holds_for_whoever_has_not_looked_for_the_end(name: str) -> None:
+    fits, exceeds, how = AT_LIMIT[name]
+    assert parse_head(fits, SMALL).method == "GET"
+    with pytest.raises(BadRequestError) as caught:
+        parse_head(exceeds, SMALL)
+    assert (caught.value.status, caught.value.reason) == how
 
 
 def test_a_size_line_has_a_limit_of_its_own() -> None:
