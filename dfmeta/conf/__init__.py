@@ -113,6 +113,7 @@ def _check(conf: cfg.ConfigOpts) -> None:
     nova.check(conf)
     neutron.check(conf)
     rate.check(conf)
+    store.check(conf)
 
 
 def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None:
@@ -151,6 +152,8 @@ def _wanted(option: cfg.Opt) -> str:
         return f"one of {choices}"
     if isinstance(kind, types.List) and (choices := _choices(kind.item_type)):
         return f"some of {choices}, with commas between them"
+    if isinstance(kind, types.Dict):
+        return "key:value, with commas between several"
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     if low is not None or high is not None:
         return f"a number from {low} to {high}"

@@ -22,3 +22,13 @@ class Backend(Protocol):
             repeated was sent and not answered.
         """
         ...
+
+    def http_tokens(self, identity: Identity) -> str | None:
+        """Say how *identity* has to ask, as far as the backend knows; asked for each request.
+
+        :returns: a :class:`~dfmeta.proxy.tokens.TokenMode`'s value; "" where the backend leaves it
+            to the configuration; None when it does not know *identity*, or only by a claim that is
+            wrong: there is nothing then for a token to open.
+        :raises BackendError: when it cannot say. The request is not to go on.
+        """
+        ...

@@ -125,6 +125,11 @@ class NovaBackend:
                 raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
             eventlet.sleep(RETRY_PAUSE)
 
+    def http_tokens(self, identity: Identity) -> str | None:
+        """Nova has no word for it; see :class:`~dfmeta.proxy.backends.Backend`."""
+        del identity
+        return ""
+
     def _order(self) -> list[HttpHost]:
         now = time.monotonic()
         awake = [host for host in self._pools if self._resting.get(host, 0.0) <= now]

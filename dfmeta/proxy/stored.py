@@ -18,3 +18,7 @@ class LocalStore:
         """Answer *request*; see :class:`~dfmeta.proxy.backends.Backend`."""
         del deadline
         return self._store.answer(request, identity)
+
+    def http_tokens(self, identity: Identity) -> str | None:
+        """What its record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
+        return self._store.http_tokens(identity)

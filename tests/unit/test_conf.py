@@ -9,10 +9,11 @@ import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.conf import nova
+from dfmeta.conf import nova, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.model import HttpHost
+from tests.unit.support import INSTANCE, OTHER_INSTANCE
 
 Load = Callable[..., cfg.ConfigOpts]
 SECRET = "a secret nobody may see"
@@ -61,7 +62,11 @@ DEFAULTS = {
         "delay_max": 2,
         "tolerated_queries": 32,
     },
-    "store": {"connection": "sqlite:////var/lib/dfmeta/store.db"},
+    "store": {
+        "connection": "sqlite:////var/lib/dfmeta/store.db",
+        "http_tokens": "optional",
+        "http_tokens_of": {},
+    },
 }
 
 
@@ -190,6 +195,11 @@ BAD = [
     ("metadata_rate_limiting", "delay_max", "nan"),
     ("metadata_rate_limiting", "tolerated_queries", "-1"),
     ("store", "connection", "$nothing"),
+    ("store", "http_tokens", "always"),
+    ("store", "http_tokens_of", "required"),
+    ("store", "http_tokens_of", "web1:required"),
+    ("store", "http_tokens_of", f"{INSTANCE}:always"),
+    ("store", "http_tokens_of", f"{{{INSTANCE}}}:off"),
 ]
 
 
@@ -311,6 +321,18 @@ def test_what_an_option_may_list_is_said(load: Load) -> None:
     with pytest.raises(ConfigError, match=r"chosen\. Give some of 4, 6, with commas") as caught:
         load(metadata_rate_limiting__ip_versions="4,5")
     assert "OrderedDict" not in str(caught.value)
+
+
+def test_instances_have_modes_of_their_own_in_any_case(load: Load) -> None:
+    text = f"{INSTANCE.upper()}:required, {OTHER_INSTANCE}:off"
+    modes = store.http_tokens_of(load(store__http_tokens_of=text))
+    assert modes == {INSTANCE: "required", OTHER_INSTANCE: "off"}
+
+
+@pytest.mark.parametrize("second", [OTHER_INSTANCE, OTHER_INSTANCE.upper()])
+def test_an_instance_has_one_mode(load: Load, second: str) -> None:
+    with pytest.raises(ConfigError, match=r"\[store\] http_tokens_of"):
+        load(store__http_tokens_of=f"{OTHER_INSTANCE}:off,{second}:required")
 
 
 def test_a_host_is_written_as_it_stands_in_a_url(load: Load) -> None:
