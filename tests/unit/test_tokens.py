@@ -127,6 +127,13 @@ def test_a_token_is_of_no_use_to_another(tokens: Tokens, other: Identity) -> Non
     assert not tokens.valid(tokens.issue(other, 60), ME)
 
 
+def test_no_two_pairs_of_ids_read_the_same(tokens: Tokens) -> None:
+    between = "\0" * 4
+    one = replace(ME, instance_id="a", port_id=f"b{between}c")
+    other = replace(ME, instance_id=f"a{between}b", port_id="c")
+    assert not tokens.valid(tokens.issue(one, 60), other)
+
+
 def test_a_token_of_another_key_is_none(tokens: Tokens, clock: Clock) -> None:
     assert not tokens.valid(Tokens(b"x" * KEY_BYTES, clock=clock).issue(ME, 60), ME)
 
