@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, neutron, nova, rate, store
+from dfmeta.conf import agent, limits, neutron, nova, rate, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
@@ -40,6 +40,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     return [
         (None, [*COMMON, *nova.OPTS]),
         (agent.GROUP.name, agent.OPTS),
+        (limits.GROUP.name, limits.OPTS),
         (neutron.GROUP.name, neutron.OPTS),
         (rate.GROUP.name, rate.OPTS),
         (store.GROUP.name, store.OPTS),
@@ -49,7 +50,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 def register(conf: cfg.ConfigOpts) -> None:
     """Register every option with *conf*."""
     conf.register_cli_opts(COMMON)
-    for group in (agent.GROUP, neutron.GROUP, rate.GROUP, store.GROUP):
+    for group in (agent.GROUP, limits.GROUP, neutron.GROUP, rate.GROUP, store.GROUP):
         # A group keeps its options itself: with one that is shared, what keystoneauth1 requires
         # once would be required of every configuration that is read later, at SIGHUP say.
         conf.register_group(cfg.OptGroup(group.name, title=group.title, help=group.help))
@@ -119,7 +120,9 @@ def _check(conf: cfg.ConfigOpts) -> None:
 def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None:
     try:
         section = conf[group] if group else conf
-        section[option.dest]
+        if section[option.dest] != section[option.dest]:
+            # Neither below a minimum nor above a maximum.
+            raise ValueError("it is not a number")
     except (cfg.Error, ValueError) as error:
         raise ConfigError(
             option=f"[{group or 'DEFAULT'}] {option.name}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from oslo_config import cfg, types
@@ -92,11 +91,4 @@ def check(conf: cfg.ConfigOpts) -> None:
             value="",
             cause="it names no IP version",
             remedy="Give 4, 6 or 4,6; rate_limit_enabled = False turns the limits off",
-        )
-    if math.isnan(group.delay_max):
-        raise ConfigError(
-            option=f"[{GROUP.name}] delay_max",
-            value=group.delay_max,
-            cause="it is not a number",
-            remedy="Give a number from 0 to 8",
         )

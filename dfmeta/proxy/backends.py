@@ -32,3 +32,8 @@ class Backend(Protocol):
         :raises BackendError: when it cannot say. The request is not to go on.
         """
         ...
+
+    def remark(self, answer: Answer) -> str:
+        """One sentence of what an operator should look at when *answer*, which passes to the guest
+        as it is, tells of something wrong on the host or at the backend; empty otherwise."""
+        ...

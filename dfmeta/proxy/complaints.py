@@ -54,12 +54,14 @@ class Complaints:
         message: str,
         *args: object,
         level: int = logging.WARNING,
+        exc_info: bool = False,
     ) -> None:
         """Log an error of a port, unless one of its kind was logged within the last minute.
 
         :param kind: a name of ours, never the guest's: kinds are as many as the program has.
         :param message: says what to do as well; with ``%s`` for *args*, which are formatted only
             when it is logged.
+        :param exc_info: log the traceback of the exception that is being handled.
         """
         now = self._clock()
         said = self._ports.setdefault(endpoint, {})
@@ -73,7 +75,7 @@ class Complaints:
             self._ports.popitem(last=False)
         if before is not None and before.since:
             message = f"{message} (and {before.since} more like it since it was last logged)"
-        self._logger.log(level, message, *args, stacklevel=2)
+        self._logger.log(level, message, *args, stacklevel=2, exc_info=exc_info)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Forget what was said of a port: another guest has it."""

@@ -130,6 +130,10 @@ class NovaBackend:
         del identity
         return ""
 
+    def remark(self, answer: Answer) -> str:
+        """Nothing: see :class:`~dfmeta.proxy.backends.Backend`."""
+        return ""
+
     def _order(self) -> list[HttpHost]:
         now = time.monotonic()
         awake = [host for host in self._pools if self._resting.get(host, 0.0) <= now]

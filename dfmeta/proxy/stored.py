@@ -22,3 +22,7 @@ class LocalStore:
     def http_tokens(self, identity: Identity) -> str | None:
         """What its record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
         return self._store.http_tokens(identity)
+
+    def remark(self, answer: Answer) -> str:
+        """Nothing: see :class:`~dfmeta.proxy.backends.Backend`."""
+        return ""

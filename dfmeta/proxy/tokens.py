@@ -53,6 +53,8 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{56}", re.ASCII)
 that a token has one spelling."""
 _TTL: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _FORWARDING: Final = frozenset({"x-forwarded-for", "forwarded", "via"})
+"""What a proxy adds on the way (RFC 7239; RFC 9110, 7.6.3). Nothing is between a guest and its
+service: such a request was made for somebody else."""
 _SEGMENTS: Final = TOKEN_PATH.strip("/").split("/")
 
 _NOT_FOUND: Final = Answer(404, b"404 Not Found\n")
@@ -124,6 +126,11 @@ def is_token_path(path: str) -> bool:
     return split_path(path) == _SEGMENTS
 
 
+def passed_on(request: GuestRequest) -> bool:
+    """Whether a proxy says, in any spelling of its header, that the request came through it."""
+    return any(name.replace("_", "-") in _FORWARDING for name in request.headers)
+
+
 def handshake(
     request: GuestRequest, identity: Identity, mode: TokenMode, tokens: Tokens
 ) -> Answer | None:
@@ -165,7 +172,7 @@ def load_key(folder: Path, *, make: Callable[[int], bytes] = secrets.token_bytes
 def _token(request: GuestRequest, identity: Identity, tokens: Tokens) -> Answer:
     if request.method != "PUT":
         return _NO_PUT
-    if any(name.replace("_", "-") in _FORWARDING for name in request.headers):
+    if passed_on(request):
         return _FORWARDED
     written = request.headers.get(TTL_HEADER, "")
     ttl = int(written) if _TTL.fullmatch(written) else 0

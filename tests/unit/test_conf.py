@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ from dfmeta.conf import nova, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.model import HttpHost
-from tests.unit.support import INSTANCE, OTHER_INSTANCE
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, Load
 
-Load = Callable[..., cfg.ConfigOpts]
 SECRET = "a secret nobody may see"
 # CONTRACT.md, "Options": the names and defaults that operators rely on.
 DEFAULTS = {
@@ -75,23 +73,6 @@ def _no_file_of_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dfmeta.conf, "DEFAULT_FILES", ())
 
 
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    """Load a file with these options; names are option or group__option."""
-
-    def load(*args: str, **options: object) -> cfg.ConfigOpts:
-        lines: dict[str, list[str]] = {}
-        for name, value in options.items():
-            group, _, option = name.rpartition("__")
-            lines.setdefault(group or "df_metadata", []).append(f"{option} = {value}")
-        text = "\n".join(line for g, own in lines.items() for line in [f"[{g}]", *own])
-        path = tmp_path / "dfmeta.conf"
-        path.write_text(text)
-        return dfmeta.conf.load([str(path)], prog="dfmeta-agent", args=args)
-
-    return load
-
-
 def registered() -> dict[str, dict[str, cfg.Opt]]:
     return {
         group or "DEFAULT": {option.name: option for option in options}
@@ -149,6 +130,8 @@ BAD = [
     ("df_metadata", "hold_timeout", "61"),
     ("df_metadata", "hold_timeout", "-1"),
     ("df_metadata", "hold_timeout", "soon"),
+    ("df_metadata", "hold_timeout", "nan"),
+    ("df_metadata", "refuse_forwarded", "perhaps"),
     ("df_metadata", "timeout_answer", "504"),
     ("df_metadata", "startup_timeout", "-1"),
     ("df_metadata", "admin_listen", "9697"),
@@ -183,6 +166,19 @@ BAD = [
     ("neutron", "insecure", "perhaps"),
     ("neutron", "certfile", "/nonexistent/cert.pem"),
     ("neutron", "keyfile", "$nothing"),
+    ("guest_limits", "request_line_max", "255"),
+    ("guest_limits", "header_max", "8k"),
+    ("guest_limits", "header_lines_max", "7"),
+    ("guest_limits", "header_timeout", "nan"),
+    ("guest_limits", "header_timeout", "0"),
+    ("guest_limits", "body_max", "1019"),
+    ("guest_limits", "body_timeout", "0"),
+    ("guest_limits", "keepalive_timeout", "-1"),
+    ("guest_limits", "send_timeout", "inf"),
+    ("guest_limits", "connections_per_port", "0"),
+    ("guest_limits", "waiting_per_port", "-1"),
+    ("guest_limits", "connections", "15"),
+    ("guest_limits", "requests_per_port", "0"),
     ("metadata_rate_limiting", "rate_limit_enabled", "perhaps"),
     ("metadata_rate_limiting", "ip_versions", "5"),
     ("metadata_rate_limiting", "ip_versions", "4,six"),
