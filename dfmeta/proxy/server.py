@@ -17,6 +17,7 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
 from dfmeta.model import Endpoint
+from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.connection import GuestConnection
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.room import Place, Room
@@ -30,6 +31,8 @@ ACCEPT_PAUSE = 0.1
 """Seconds until accept is tried again when the process has no descriptor left, say."""
 AT_ONCE = 8
 """Connections that are accepted before those that are there get their turn."""
+NOBODY = Endpoint(0)
+"""Stands for all guests where an error is of none of them."""
 CROWDED = 0.75
 """Share of all connections from which on none is kept for another request."""
 
@@ -65,6 +68,7 @@ class GuestServer:
         self._room: Room[GuestConnection] = Room(limits, quiet=lambda one: one.between)
         self._slots: dict[Endpoint, Semaphore] = {}
         self._thread: Any = None
+        self._complaints = Complaints(LOG)
         metrics.CONNECTIONS.set_function(lambda: len(self._room))
         registry.subscribe(self._endpoint_changed)
 
@@ -134,7 +138,13 @@ class GuestServer:
                 try:
                     client, address = self._sock.accept()
                 except OSError as error:
-                    LOG.warning("A connection could not be accepted: %s", error)
+                    self._complaints.about(
+                        NOBODY,
+                        "accept",
+                        "A connection could not be accepted: %s. See the limits of descriptors "
+                        "and memory that the daemon runs under",
+                        error.strerror,
+                    )
                     eventlet.sleep(ACCEPT_PAUSE)
                     continue
                 self._admit(client, address)
@@ -178,7 +188,15 @@ class GuestServer:
             connection.run()
         except Exception:
             # A defect of ours must cost this connection alone.
-            LOG.exception("A connection of %s failed", connection.claim.identity.port_name)
+            self._complaints.about(
+                connection.claim.endpoint,
+                "defect",
+                "A connection of %s failed; its guest lost an answer. Report this with the "
+                "traceback below",
+                connection.claim.identity.port_name,
+                level=logging.ERROR,
+                exc_info=True,
+            )
         finally:
             self._leave(connection)
 

@@ -135,7 +135,7 @@ class Application:
             self._complaints.about(
                 claim.endpoint,
                 "defect",
-                "%s: a request of %s failed: %s",
+                "%s: a request of %s failed: %s. Report this with the traceback below",
                 claim.identity.port_name,
                 claim.identity.instance_id,
                 type(error).__name__,
