@@ -18,6 +18,8 @@ from email.utils import formatdate
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
+import eventlet
+
 from dfmeta import metrics
 from dfmeta.exceptions import BadRequestError
 from dfmeta.model import GuestRequest
@@ -148,6 +150,9 @@ class GuestConnection:
     # One request
 
     def _turn(self) -> None:
+        if not self._first:
+            # Whoever has sent many requests already would keep the hub for all of them.
+            eventlet.sleep(0)
         head = self._read_head()
         content = self._read_body(head)
         now = time.monotonic()

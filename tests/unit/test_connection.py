@@ -202,6 +202,16 @@ def test_a_request_may_come_in_any_pieces(server: Server, guest: Guest) -> None:
     ]
 
 
+def test_many_requests_at_once_leave_others_their_turn(server: Server, guest: Guest) -> None:
+    other = Guest(server)
+    guest.send(get("/many") * 60)
+    other.send(get("/other"))
+    while len(server.asked) < 61:
+        eventlet.sleep(0)
+    assert [request.path for request in server.asked].index("/other") < 30
+    other.close()
+
+
 def test_what_is_no_request_is_refused_and_ends_the_connection(
     server: Server, guest: Guest
 ) -> None:
