@@ -204,8 +204,16 @@ def test_a_request_may_come_in_any_pieces(server: Server, guest: Guest) -> None:
 
 def test_many_requests_at_once_leave_others_their_turn(server: Server, guest: Guest) -> None:
     other = Guest(server)
+    let_hub_run()
+    echo = server.application
+
+    def first(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        server.application = echo
+        other.send(get("/other"))
+        return echo(environ, start_response)
+
+    server.application = first
     guest.send(get("/many") * 60)
-    other.send(get("/other"))
     while len(server.asked) < 61:
         eventlet.sleep(0)
     assert [request.path for request in server.asked].index("/other") < 30
