@@ -16,7 +16,7 @@ from enum import Enum
 import h11
 
 from dfmeta.exceptions import BadRequestError
-from dfmeta.proxy.http1 import LIMITS, Body, Head, find_end, parse_head
+from dfmeta.proxy.http1 import LIMITS, Body, Head, HeadLimits, find_end, parse_head
 
 BODY_MAX = 1 << 14
 WHOLE = 1 << 20
@@ -75,12 +75,22 @@ def check(data: bytes) -> list[Read]:
         assert _comparable(ours, theirs) == theirs, rest
         accepted.append(ours)
         rest = ours.rest
-    whole = in_pieces([data])
+    whole = in_pieces([data], LIMITS)
     assert whole[1] is ours, data
     assert [body for _head, body in whole[0]] == [one.body for one in accepted], data
+    narrow = _narrow(data)
+    some = in_pieces([data], narrow)
+    assert some[0] == whole[0][: len(some[0])], (data, narrow)
     for pieces in pieces_of(data):
-        assert in_pieces(pieces) == whole, pieces
+        assert in_pieces(pieces, LIMITS) == whole, pieces
+        assert in_pieces(pieces, narrow) == some, (pieces, narrow)
     return accepted
+
+
+def _narrow(data: bytes) -> HeadLimits:
+    """Limits that some input of the usual length meets; the same ones each time."""
+    dice = random.Random(zlib.crc32(data))
+    return HeadLimits(dice.randint(14, 60), dice.randint(0, 120), dice.randint(0, 6))
 
 
 def pieces_of(data: bytes) -> Iterator[list[bytes]]:
@@ -92,7 +102,7 @@ def pieces_of(data: bytes) -> Iterator[list[bytes]]:
     yield [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
 
-def in_pieces(pieces: Sequence[bytes]) -> tuple[list[tuple[Head, bytes]], End]:
+def in_pieces(pieces: Sequence[bytes], limits: HeadLimits) -> tuple[list[tuple[Head, bytes]], End]:
     """Heads and bodies that come out when a server reads *pieces*, and why there are no more."""
     out: list[tuple[Head, bytes]] = []
     buffer, looked, reading = bytearray(), 0, None
@@ -106,12 +116,12 @@ def in_pieces(pieces: Sequence[bytes]) -> tuple[list[tuple[Head, bytes]], End]:
                 if reading is not None:
                     out.append((reading[0], reading[1].content))
                     buffer, looked, reading = bytearray(reading[1].rest), 0, None
-                end = find_end(buffer, LIMITS, looked)
+                end = find_end(buffer, limits, looked)
                 looked = len(buffer)
                 if end < 0:
                     break
-                head = parse_head(memoryview(bytes(buffer))[:end], LIMITS)
-                reading = head, Body(head, BODY_MAX)
+                head = parse_head(memoryview(bytes(buffer))[:end], limits)
+                reading = head, Body(head, BODY_MAX, limits=limits)
                 reading[1].feed(bytes(buffer[end:]))
     except BadRequestError:
         return out, End.REFUSED

@@ -498,7 +498,8 @@ def test_a_limit_holds_for_whoever_has_not_looked_for_the_end(name: str) -> None
 def test_a_size_line_has_a_limit_of_its_own() -> None:
     fits = b"1;" + b"a" * (CHUNK_LINE_MAX - 2)
     assert read([chunked(fits + b"\r\nx\r\n0\r\n\r\n")]) is not None
-    assert refusal(chunked(fits + b"a")) == (400, "malformed")
+    for exceeds in (fits + b"a", fits + b"a\r\nx\r\n0\r\n\r\n"):
+        assert refusal(chunked(exceeds)) == (400, "malformed")
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,13 @@ def test_what_the_table_has_is_read_as_h11_reads_it(raw: bytes) -> None:
     check(raw)
 
 
+def test_what_the_fuzzer_has_kept_is_read_as_h11_reads_it() -> None:
+    kept = sorted(CORPUS.iterdir())
+    assert len(kept) > 100
+    for path in kept:
+        check(path.read_bytes())
+
+
 def test_a_body_at_its_limit_is_read_as_h11_reads_it() -> None:
     head = test_http1.get(b"Content-Length: %d\r\n" % BODY_MAX)
     assert len(check(head + b"x" * BODY_MAX)[0].body) == BODY_MAX
