@@ -470,6 +470,11 @@ AT_LIMIT = {
         chunked(b"0\r\nA: " + b"b" * 30 + b"\r\nA: " + b"b" * 21 + b"\r\n"),
         (431, "header"),
     ),
+    "trailers with no room for another": (
+        chunked(b"0\r\nA: " + b"b" * 55 + b"\r\n\r\n"),
+        chunked(b"0\r\nA: " + b"b" * 55 + b"\r\nA:\r\n"),
+        (431, "header"),
+    ),
     "trailer lines": (
         chunked(b"0\r\n" + b"A:\r\n" * 3 + b"\r\n"),
         chunked(b"0\r\n" + b"A:\r\n" * 4),
