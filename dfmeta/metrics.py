@@ -6,11 +6,15 @@ sets: nothing that a guest chooses becomes a label.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
+    Metric,
     disable_created_metrics,
 )
 
@@ -137,3 +141,55 @@ HUB_LONGEST_STALL_SECONDS = Gauge(
     "The longest of those since the start",
     registry=REGISTRY,
 )
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+"""Name and labels → value, of one process."""
+_GREATEST = frozenset({"dfmeta_hub_longest_stall_seconds"})
+"""Of which not the sum counts."""
+
+
+def samples() -> list[Any]:
+    """What this process has counted, as values that JSON has."""
+    return [
+        [sample.name, sorted(sample.labels.items()), sample.value]
+        for family in REGISTRY.collect()
+        for sample in family.samples
+    ]
+
+
+def samples_from(found: Iterable[Any]) -> Samples:
+    """Read what :func:`samples` has written."""
+    return {
+        (name, tuple((label, text) for label, text in labels)): value
+        for name, labels, value in found
+    }
+
+
+def add(into: Samples, more: Samples) -> None:
+    """Add the samples of another process."""
+    for key, value in more.items():
+        before = into.get(key, 0.0)
+        into[key] = max(before, value) if key[0] in _GREATEST else before + value
+
+
+def merged(others: Iterable[Samples]) -> list[Metric]:
+    """This process' metrics, with what others have counted added."""
+    more: Samples = {}
+    for other in others:
+        add(more, other)
+    families = list(REGISTRY.collect())
+    for family in families:
+        known = {(one.name, tuple(sorted(one.labels.items()))): one for one in family.samples}
+        own = {key: one.value for key, one in known.items()}
+        add(own, {key: value for key, value in more.items() if key in known})
+        new = {key: more[key] for key in more if key[0].startswith(family.name)} if more else {}
+        family.samples = [one._replace(value=own[key]) for key, one in known.items()]
+        for (name, labels), value in new.items():
+            if (name, labels) not in known and _of(family, name):
+                family.add_sample(name, dict(labels), value)
+    return families
+
+
+def _of(family: Metric, name: str) -> bool:
+    endings = ("", "_total", "_bucket", "_sum", "_count")
+    return any(name == family.name + ending for ending in endings)

@@ -125,6 +125,12 @@ class Registry:
         self._epochs = itertools.count(1)
         self._waits: OrderedDict[tuple[Endpoint, int], float] = OrderedDict()
         self._listeners: list[Callable[[Endpoint], None]] = []
+        self._watchers: list[Callable[[int], None]] = []
+
+    def watch(self, watcher: Callable[[int], None]) -> None:
+        """Call *watcher* with the number of each port of which anything is about to change: its
+        guest, what is known of that, its slots, or how long its SYNs have waited."""
+        self._watchers.append(watcher)
 
     def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
         """Call *listener* with each endpoint whose guest has changed, after the change."""
@@ -163,13 +169,6 @@ class Registry:
             self._note(port)
             self._tell(self._withdraw(port))
 
-    def replace_ports(self, ports: Collection[Port]) -> None:
-        """Make *ports* all the ports there are."""
-        for row in self._ports.keys() - {port.row for port in ports}:
-            self.remove_port(row)
-        for port in ports:
-            self.set_port(port)
-
     def ports(self) -> list[Port]:
         """Every guest port, served or not."""
         return list(self._ports.values())
@@ -194,6 +193,7 @@ class Registry:
         """Have *endpoint* count as changed."""
         self.version += 1
         self._changed.add(endpoint.ofport)
+        self._show(endpoint.ofport)
 
     # Numbers, as the switch tells of them
 
@@ -330,16 +330,27 @@ class Registry:
 
     def opened(self, claim: Claim, now: float) -> None:
         """Count a connection under *claim*; its slot does not give way while there is one."""
-        self._count(claim, now, 1)
+        self.count_connections(claim.endpoint, claim.slot, claim.epoch, 1, now)
 
     def closed(self, claim: Claim, now: float) -> None:
         """Take back what :meth:`opened` counted."""
-        self._count(claim, now, -1)
+        self.count_connections(claim.endpoint, claim.slot, claim.epoch, -1, now)
+
+    def count_connections(
+        self, endpoint: Endpoint, number: int, epoch: int, change: int, now: float
+    ) -> None:
+        """Count *change* connections more of a slot, if the same address still has it."""
+        guest = self._guests.get(endpoint)
+        slot = guest.slots.get(number) if guest else None
+        if slot is not None and slot.epoch == epoch:
+            slot.connections += change
+            slot.last_used = now
 
     # How long a first SYN waited, against the one hold budget
 
     def note_wait(self, endpoint: Endpoint, source_port: int, seconds: float) -> None:
         """Remember that the SYN of that connection was held for *seconds*."""
+        self._show(endpoint.ofport)
         self._waits[endpoint, source_port] = seconds
         while len(self._waits) > WAITS_KEPT:
             self._waits.popitem(last=False)
@@ -348,10 +359,21 @@ class Registry:
         """Give back what was noted for that connection, once; 0.0 when nothing was."""
         return self._waits.pop((endpoint, source_port), 0.0)
 
+    def take_waits(self, endpoint: Endpoint) -> list[tuple[int, float]]:
+        """Give back all that was noted for *endpoint*: source ports and seconds."""
+        keys = [key for key in self._waits if key[0] == endpoint] if self._waits else []
+        return [(key[1], self._waits.pop(key)) for key in keys]
+
     def _note(self, *ports: Port | None) -> None:
         self.version += 1
-        known = (port.ofport for port in ports if port is not None)
-        self._changed.update(ofport for ofport in known if ofport is not None)
+        for port in ports:
+            if port is not None and port.ofport is not None:
+                self._changed.add(port.ofport)
+                self._show(port.ofport)
+
+    def _show(self, ofport: int) -> None:
+        for watcher in self._watchers:
+            watcher(ofport)
 
     def _identify(self, port: Port) -> Identity | None:
         if port.state is not PortState.SERVED:
@@ -450,13 +472,6 @@ class Registry:
             return rested[0] if rested else None
         # All of them rest, after a guest for each within two minutes: the one that did longest.
         return min(free, key=lambda number: resting[number], default=None)
-
-    def _count(self, claim: Claim, now: float, change: int) -> None:
-        guest = self._guests.get(claim.endpoint)
-        slot = guest.slots.get(claim.slot) if guest else None
-        if slot is not None and slot.epoch == claim.epoch:
-            slot.connections += change
-            slot.last_used = now
 
     def _tell(self, endpoints: Collection[Endpoint]) -> None:
         for endpoint, listener in itertools.product(endpoints, self._listeners):

@@ -113,6 +113,8 @@ class Learner:
         self.holds = Holds()
         self.hold_timeout = hold_timeout
         self._clock = clock
+        self.told: Callable[[], object] = lambda: None
+        """Waits until everybody who answers guests knows what the registry knows."""
         registry.subscribe(self.release)
         steward.on_adopted = self.release_all
 
@@ -185,6 +187,7 @@ class Learner:
     def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes, since: float) -> None:
         try:
             self.steward.wait_for(endpoint)
+            self.told()
             tap = self.steward.tap
             # Meanwhile the port may have become another guest's.
             if tap is not None and self.registry.has_slot(endpoint, learned):

@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import eventlet
 from eventlet import tpool
 from oslo_config import cfg
+from prometheus_client import Metric
 
 import dfmeta.conf
 from dfmeta import hub, metrics
@@ -26,6 +27,7 @@ from dfmeta.cmd import backends, identity
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.limits import limits, rates
 from dfmeta.cmd.lock import BridgeLock
+from dfmeta.cmd.logs import set_up_logging
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.flows.pipeline import Layout, Purpose
@@ -33,9 +35,12 @@ from dfmeta.health import Health
 from dfmeta.model import Endpoint, PortState
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.proxy import admin
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.desk import Desk
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
+from dfmeta.proxy.workers import Workers
 from dfmeta.proxy.wsgi import Application
 from dfmeta.registry import Registry
 from dfmeta.state import Holder, StateFile
@@ -67,7 +72,7 @@ def run(argv: Sequence[str]) -> int:
     """Run ``dfmeta-agent``; gives its exit status: 0, 1 (--cleanup refused) or 2."""
     try:
         conf = _load(argv)
-        _set_up_logging(debug=conf.debug)
+        set_up_logging(debug=conf.debug)
         lock = BridgeLock(conf.df_metadata.ovsdb_connection, conf.df_metadata.integration_bridge)
         with lock:
             return cleanup(conf) if conf.cleanup else Daemon(conf, argv).run()
@@ -129,8 +134,10 @@ class Daemon:
         self._knows_ports = False
         """Whether OVSDB's ports have been taken in, once."""
         self._rates = RateLimiter(rates(conf))
+        self._complaints = Complaints(logging.getLogger("dfmeta.proxy"))
         self._application: Application | None = None
-        self.server: GuestServer | None = None
+        self._desk: Desk | None = None
+        self.server: GuestServer | Workers | None = None
         self._ending = False
         self._ended_at = time.monotonic()
         self._reload = False
@@ -168,24 +175,32 @@ class Daemon:
         self.health.watch("flows", lambda: self.switch.ready)
         self.health.watch("proxy", lambda: self._listening())
         application = admin.AdminApplication(
-            self.health, metrics.REGISTRY, {"/ports": self._port_rows}
+            self.health, self._metrics, {"/ports": self._port_rows}
         )
         for state in PortState:
             metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
         admin.serve(self.conf.df_metadata.admin_listen, application)
 
+    def _metrics(self) -> Iterable[Metric]:
+        if isinstance(self.server, Workers):
+            return self.server.collect()
+        return metrics.REGISTRY.collect()
+
     def _listening(self) -> bool:
-        return self._serving and self.tap.in_place
+        return self._serving and self.tap.in_place and self._proxying
 
     def _start(self) -> None:
         backend = backends.build(self.conf)
+        key = load_key(Path(self.conf.df_metadata.state_path))
         self._application = Application(
             self.registry,
             backend,
             backends.settings(self.conf),
-            tokens=Tokens(load_key(Path(self.conf.df_metadata.state_path))),
+            tokens=Tokens(key),
             rates=self._rates,
+            complaints=self._complaints,
         )
+        self._desk = Desk(backend, self._rates, self._complaints)
         # As early as can be: what is left of an earlier run already leads guests here.
         sock = self.tap.listen_early()
         deadline = time.monotonic() + self.conf.df_metadata.startup_timeout
@@ -212,16 +227,11 @@ class Daemon:
             lambda: self.switch.ready, deadline, self._no_switch, busy=lambda: self.switch.busy
         ):
             return
-        self.server = GuestServer(
-            sock,
-            self.conf.df_metadata.metadata_interface,
-            self.registry,
-            self._application,
-            hold_timeout=self.conf.df_metadata.hold_timeout,
-            limits=limits(self.conf),
-        )
+        self.server = self._front(sock, self._application, self._desk, key)
         self.tap.made_anew = self.server.rebind
         self.server.start()
+        if not self._await(lambda: self._proxying, deadline, self._no_workers):
+            return
         self._save(now=True)
         hub.settle()
         notify(os.environ, "READY=1")
@@ -234,6 +244,34 @@ class Daemon:
         )
         # Last, since others ran while the state was saved: who is ready is to survive a kill.
         self._serving = True
+
+    def _front(
+        self, sock: Any, application: Application, desk: Desk, key: bytes
+    ) -> GuestServer | Workers:
+        """Who answers guests: the daemon itself, or its workers."""
+        count = self.conf.df_metadata.proxy_workers
+        if not count:
+            return GuestServer(
+                sock,
+                self.conf.df_metadata.metadata_interface,
+                self.registry,
+                application,
+                hold_timeout=self.conf.df_metadata.hold_timeout,
+                limits=limits(self.conf),
+            )
+        workers = Workers(
+            sock,
+            self.registry,
+            count=count,
+            settings=lambda: {"options": dfmeta.conf.freeze(self.conf), "key": key.hex()},
+            desk=desk,
+        )
+        self.switch.learner.told = workers.settle
+        return workers
+
+    @property
+    def _proxying(self) -> bool:
+        return not isinstance(self.server, Workers) or self.server.serving
 
     def _await_identities(self) -> None:
         with eventlet.Timeout(FIRST_ROUND, False):
@@ -405,6 +443,12 @@ class Daemon:
             "[df_metadata] openflow_connection",
         )
 
+    def _no_workers(self) -> StartError:
+        return StartError(
+            cause="no worker of [df_metadata] proxy_workers comes up",
+            remedy="See what it says above, and that proxy_worker_user may run Python",
+        )
+
     # Signals and listings
 
     def _end(self, _number: int, _frame: FrameType | None) -> None:
@@ -423,13 +467,16 @@ class Daemon:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return
         self.conf = conf
-        _set_up_logging(debug=conf.debug)
-        if self._application is not None:
+        set_up_logging(debug=conf.debug)
+        self._rates.settings = rates(conf)
+        if self._application is not None and self._desk is not None:
             self._application.replace(backend, backends.settings(conf))
-        if self.server is not None:
+            self._desk.backend = backend
+        if isinstance(self.server, Workers):
+            self.server.replace()
+        elif self.server is not None:
             self.server.hold_timeout = conf.df_metadata.hold_timeout
             self.server.limits = limits(conf)
-        self._rates.settings = rates(conf)
         self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
         LOG.info(
             "Reloaded backend, Nova's options, hold_timeout, timeout_answer, refuse_forwarded, "
@@ -444,20 +491,6 @@ class Daemon:
 
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
     return dfmeta.conf.load((), prog=PROG, args=argv, cli=CLI)
-
-
-def _set_up_logging(*, debug: bool) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        force=True,
-    )
-    # They log each message and each transaction, with its contents.
-    loud = ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy")
-    for name in (*loud, "keystoneauth", "urllib3", "stevedore"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.captureWarnings(True)
 
 
 def _last_words(error: DfmetaError, status: int) -> int:

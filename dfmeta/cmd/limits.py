@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from oslo_config import cfg
 
 from dfmeta.conf import limits as limit_options
@@ -43,3 +45,20 @@ def rates(conf: cfg.ConfigOpts) -> RateSettings:
         delay_max=group.delay_max,
         tolerated=group.tolerated_queries,
     )
+
+
+def share(limits: Limits, workers: int) -> Limits:
+    """What one of so many workers gives a guest: the kernel chooses who takes a connection."""
+    if workers < 2:
+        return limits
+    return replace(
+        limits,
+        connections_per_port=_part(limits.connections_per_port, workers),
+        waiting_per_port=_part(limits.waiting_per_port, workers),
+        connections=_part(limits.connections, workers),
+        requests_per_port=_part(limits.requests_per_port, workers),
+    )
+
+
+def _part(whole: int, workers: int) -> int:
+    return -(-whole // workers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from oslo_config import cfg, types
 
@@ -82,6 +83,28 @@ def load(
     except (cfg.Error, OSError, UnicodeError) as error:
         raise _unreadable(error, files) from error
     _check(conf)
+    return conf
+
+
+def freeze(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
+    """Every value of ours by group, as values that JSON has; secrets are among them."""
+    return {
+        group or "DEFAULT": {
+            option.dest: (conf[group] if group else conf)[option.dest] for option in options
+        }
+        for group, options in own_opts()
+    }
+
+
+def thaw(values: Mapping[str, Mapping[str, Any]]) -> cfg.ConfigOpts:
+    """The configuration that :func:`freeze` was given; no file is read."""
+    conf = _Options()
+    register(conf)
+    conf([], project="dfmeta", default_config_files=[], default_config_dirs=[])
+    for name, options in own_opts():
+        for option in options:
+            value = values[name or "DEFAULT"][option.dest]
+            conf.set_override(option.dest, value, group=name)
     return conf
 
 

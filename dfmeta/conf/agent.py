@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from ipaddress import AddressValueError, IPv4Address
 from typing import Any, Final
 
@@ -162,6 +163,22 @@ OPTS: Final = [
         "request forgery; leave it off where guests reach the service through a proxy of their "
         "own on purpose. Whatever such a header says, it decides nothing else.",
     ),
+    cfg.IntOpt(
+        "proxy_workers",
+        default=0,
+        min=0,
+        max=64,
+        help="Processes that answer guests. 0: the daemon does it itself, in the thread that also "
+        "takes first SYNs. With workers those are served at once however busy guests keep the "
+        "proxy; each has its own share of what [guest_limits] gives a port. With backend = store "
+        "the daemon still reads the records. Changed by a restart alone.",
+    ),
+    cfg.StrOpt(
+        "proxy_worker_user",
+        default="nobody",
+        help="User that workers run as where the daemon is root; they keep no capability, "
+        "whoever starts them.",
+    ),
     cfg.FloatOpt(
         "startup_timeout",
         default=30,
@@ -211,6 +228,7 @@ def check(group: Any) -> None:
     for option in ("admin_listen", "openflow_connection", "ovsdb_connection"):
         _check_port(option, group[option])
     _check_sources(group.identity_sources)
+    _check_user("proxy_worker_user", group.proxy_worker_user)
     for path in group.libvirt_xml_path or [""]:
         if not path.startswith("/"):
             raise ConfigError(
@@ -237,6 +255,23 @@ def _check_port(option: str, value: str) -> None:
             cause=f"{port} is not a TCP port",
             remedy="Give a port from 1 to 65535 after the host",
         )
+
+
+def _check_user(option: str, value: str) -> None:
+    try:
+        found = pwd.getpwnam(value)
+    except (KeyError, ValueError):
+        cause = "there is no such user"
+    else:
+        if found.pw_uid:
+            return
+        cause = "it is root"
+    raise ConfigError(
+        option=f"[df_metadata] {option}",
+        value=value,
+        cause=cause,
+        remedy="Name a user of this host that owns nothing, such as nobody",
+    )
 
 
 def _check_sources(names: list[str]) -> None:

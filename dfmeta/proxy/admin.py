@@ -16,7 +16,7 @@ import eventlet
 import webob
 import webob.exc
 from eventlet import wsgi
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
 
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
@@ -24,14 +24,26 @@ from dfmeta.health import Health
 Rows = Callable[[], list[dict[str, Any]]]
 
 
+class _Collected(CollectorRegistry):
+    """What is to be written, as the library wants it."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        super().__init__()
+        self._collect = collect
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()
+
+
 class AdminApplication:
     """Routes of the admin listener.
 
+    :param metrics: gives every metric.
     :param listings: path → rows that it answers with, as a JSON array.
     """
 
     def __init__(
-        self, health: Health, metrics: CollectorRegistry, listings: dict[str, Rows]
+        self, health: Health, metrics: Callable[[], Iterable[Metric]], listings: dict[str, Rows]
     ) -> None:
         self._health = health
         self._metrics = metrics
@@ -57,7 +69,7 @@ class AdminApplication:
                 return _json({"status": "DOWN", "missing": missing}, status=503)
             return _json({"status": "UP"})
         if path == "/metrics":
-            body = generate_latest(self._metrics)
+            body = generate_latest(_Collected(self._metrics))
             return webob.Response(
                 status=200, headerlist=[("Content-Type", CONTENT_TYPE_LATEST)], app_iter=[body]
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,7 +76,15 @@ class Complaints:
             self._ports.popitem(last=False)
         if before is not None and before.since:
             message = f"{message} (and {before.since} more like it since it was last logged)"
-        self._logger.log(level, message, *args, stacklevel=2, exc_info=exc_info)
+        if exc_info:
+            message += "\n%s"
+            args = (*args, traceback.format_exc())
+        self.say(endpoint, kind, level, message, *args)
+
+    def say(self, endpoint: Endpoint, kind: str, level: int, message: str, *args: object) -> None:
+        """Log what is to be logged, whatever has been logged before."""
+        del endpoint, kind
+        self._logger.log(level, message, *args, stacklevel=3)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Forget what was said of a port: another guest has it."""

@@ -17,13 +17,13 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
 from dfmeta.model import Endpoint
+from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.connection import GuestConnection
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.room import Place, Room
 from dfmeta.proxy.sockets import abort, close_now, keep_to
 from dfmeta.proxy.wsgi import Application
-from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class GuestServer:
         self,
         sock: Any,
         device: str,
-        registry: Registry,
+        registry: Claims,
         application: Application,
         *,
         hold_timeout: float,

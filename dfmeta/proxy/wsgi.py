@@ -21,12 +21,11 @@ from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent
 from dfmeta.proxy.backends import Backend
+from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
-from dfmeta.registry import Claim, Registry
-
-LOG = logging.getLogger(__name__)
+from dfmeta.registry import Claim
 
 CLAIM = "dfmeta.claim"
 REQUEST = "dfmeta.request"
@@ -77,19 +76,20 @@ class Application:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Claims,
         backend: Backend,
         settings: Settings,
         *,
         tokens: Tokens,
         rates: RateLimiter,
+        complaints: Complaints,
     ) -> None:
         self._registry = registry
         self._backend = backend
         self._settings = settings
         self._tokens = tokens
         self._rates = rates
-        self._complaints = Complaints(LOG)
+        self._complaints = complaints
         registry.subscribe(self._endpoint_changed)
 
     def replace(self, backend: Backend, settings: Settings) -> None:

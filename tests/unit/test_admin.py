@@ -31,7 +31,7 @@ def health() -> Health:
 def application(health: Health) -> AdminApplication:
     metrics = CollectorRegistry()
     Counter("dfmeta_test", "A counter", registry=metrics).inc(3)
-    return AdminApplication(health, metrics, {"/ports": lambda: ROWS})
+    return AdminApplication(health, metrics.collect, {"/ports": lambda: ROWS})
 
 
 def ask(application: AdminApplication, path: str, method: str = "GET") -> webob.Response:

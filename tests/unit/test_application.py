@@ -13,6 +13,7 @@ import pytest
 from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
 from dfmeta.flows.key import key_of
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import TokenMode, Tokens
 from dfmeta.proxy.wsgi import CLAIM, DEADLINE, LATE, REQUEST, Abandoned, Application, Settings
@@ -87,6 +88,7 @@ class World:
             Settings(**options),
             tokens=self.tokens,
             rates=RateLimiter(rate or RateSettings()),
+            complaints=Complaints(logging.getLogger("dfmeta.proxy")),
         )
 
     def ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,10 @@ BAD = [
     ("df_metadata", "hold_timeout", "-1"),
     ("df_metadata", "hold_timeout", "soon"),
     ("df_metadata", "hold_timeout", "nan"),
+    ("df_metadata", "proxy_workers", "-1"),
+    ("df_metadata", "proxy_workers", "auto"),
+    ("df_metadata", "proxy_worker_user", "no such user"),
+    ("df_metadata", "proxy_worker_user", "root"),
     ("df_metadata", "refuse_forwarded", "perhaps"),
     ("df_metadata", "timeout_answer", "504"),
     ("df_metadata", "startup_timeout", "-1"),
@@ -212,6 +217,20 @@ def test_a_wrong_value_is_named_with_its_option_and_a_remedy(
     option = registered()[group][name]
     wrong = [part.strip() for part in value.split(",")] if name == "nova_metadata_host" else [value]
     assert str(error.fields["value"]) in (["(secret)"] if option.secret else wrong)
+
+
+def test_a_worker_gets_the_configuration_as_the_daemon_has_it(load: Load) -> None:
+    given = load(
+        port=1234,
+        identity_sources="ovsdb,store",
+        DEFAULT__nova_metadata_host="a,b:1",
+        DEFAULT__metadata_proxy_shared_secret=SECRET,
+        store__http_tokens_of=f"{INSTANCE}:required",
+        metadata_rate_limiting__ip_versions="4,6",
+    )
+    values = dfmeta.conf.freeze(given)
+    assert dfmeta.conf.freeze(dfmeta.conf.thaw(json.loads(json.dumps(values)))) == values
+    assert values["DEFAULT"]["metadata_proxy_shared_secret"] == SECRET
 
 
 def test_every_option_has_a_wrong_value_in_these_tests() -> None:

@@ -116,11 +116,6 @@ class Ports(RuleBasedStateMachine):
         self.rows.pop(f"row-of-{name}", None)
         self._changing(lambda: self.registry.remove_port(f"row-of-{name}"))
 
-    @rule(kept=st.sets(st.sampled_from(["a", "b", "c"])))
-    def replace_ports(self, kept: set[str]) -> None:
-        self.rows = {r: p for r, p in self.rows.items() if p.name in kept}
-        self._changing(lambda: self.registry.replace_ports(list(self.rows.values())))
-
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
     def say_the_same_again(self, data: st.DataObject) -> None:

@@ -1,0 +1,72 @@
+"""Gives up what a process need not be able to do (capabilities(7), prctl(2), setrlimit(2))."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import resource
+import signal
+from pathlib import Path
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAPABILITY_VERSION_3 = 0x20080522
+LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
+MEMORY = 2 << 30
+"""Bytes of address space: far above what a worker needs, far below what a host has."""
+
+
+class _Header(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when the one that started it is gone."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def drop(user: str, *, descriptors: int) -> None:
+    """Become *user*, if this is root, and keep no capability and no way to get one.
+
+    :param user: name of a user.
+    :param descriptors: how many may be open.
+    :raises OSError: when the kernel refuses; nothing may be served then.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        descriptors = min(descriptors, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    if os.geteuid() == 0:
+        account = pwd.getpwnam(user)
+        for capability in range(int(LAST_CAPABILITY.read_text()) + 1):
+            _prctl(_PR_CAPBSET_DROP, capability)
+        os.setgroups([])
+        os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+        os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    header = _Header(_CAPABILITY_VERSION_3, 0)
+    none = (ctypes.c_uint32 * 6)()
+    if _LIBC.capset(ctypes.byref(header), ctypes.byref(none)):
+        _fail("capset")
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_SET_DUMPABLE, 0)
+    # A change of user clears it.
+    die_with_parent()
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _LIBC.prctl(option, argument, 0, 0, 0):
+        _fail(f"prctl {option}")
+
+
+def _fail(what: str) -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -1,0 +1,131 @@
+"""What a worker does once its process is set up; see :mod:`dfmeta.cmd.worker`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import eventlet
+from eventlet.green import socket as green_socket
+from eventlet.patcher import original
+
+import dfmeta.conf
+from dfmeta import hub, metrics
+from dfmeta.cmd import backends, privileges
+from dfmeta.cmd.limits import limits, rates, share
+from dfmeta.cmd.logs import set_up_logging
+from dfmeta.proxy.claims import Mirror
+from dfmeta.proxy.pipe import Message, Pipe
+from dfmeta.proxy.remote import RemoteComplaints, RemoteRates, RemoteStore
+from dfmeta.proxy.server import GuestServer
+from dfmeta.proxy.tokens import Tokens
+from dfmeta.proxy.wsgi import Application
+from dfmeta.registry import Claim
+
+LOG = logging.getLogger("dfmeta.worker")
+
+SPARE = 256
+"""Descriptors beside those of guests' connections: of the backend, of Python."""
+PUSH = 1.0
+"""Seconds between two times that its counts go to the daemon: what it has not told is lost if it is
+killed."""
+
+
+class Serving:
+    """A worker's parts.
+
+    :param listener: descriptor of the listening socket.
+    :param pipe: descriptor of a socket to the daemon.
+    :param parent: the daemon's process id.
+    """
+
+    def __init__(self, listener: int, pipe: int, *, parent: int) -> None:
+        self._listener = _green(listener)
+        self._pipe = Pipe(_green(pipe))
+        self._parent = parent
+        self._mirror = Mirror(self._count)
+        self._server: GuestServer | None = None
+        self._status = 0
+
+    def run(self) -> int:
+        """Serve until the daemon says to stop, or is gone."""
+        self._pipe.run(self._handle)
+        # Nobody says any more who the guests are.
+        return self._status
+
+    def _handle(self, message: Message) -> None:
+        match message["what"]:
+            case "start":
+                self._start(message)
+            case "guests":
+                self._mirror.learn(message["guests"])
+                self._know(message)
+            case "ready?":
+                self._pipe.answer(message, {})
+            case "serve":
+                if self._server is not None:
+                    self._server.start()
+                self._know(message)
+            case "metrics":
+                self._pipe.answer(message, {"samples": metrics.samples()})
+            case "rebind":
+                if self._server is not None:
+                    self._server.rebind()
+            case "stop":
+                eventlet.spawn_n(self._stop, message["grace"])
+
+    def _know(self, message: Message) -> None:
+        self._pipe.send({"what": "known", "known": message["known"]})
+
+    def _start(self, message: Message) -> None:
+        conf = dfmeta.conf.thaw(message["options"])
+        set_up_logging(debug=conf.debug)
+        mine = share(limits(conf), conf.df_metadata.proxy_workers)
+        application = Application(
+            self._mirror,
+            RemoteStore(self._pipe, "store")
+            if conf.df_metadata.backend == "store"
+            else backends.build(conf),
+            backends.settings(conf),
+            tokens=Tokens(bytes.fromhex(message["key"])),
+            rates=RemoteRates(rates(conf), self._pipe),
+            complaints=RemoteComplaints(self._pipe, LOG),
+        )
+        # All that needs rights has been opened.
+        privileges.drop(
+            conf.df_metadata.proxy_worker_user, descriptors=2 * mine.connections + SPARE
+        )
+        if os.getppid() != self._parent:
+            raise SystemExit(0)
+        self._server = GuestServer(
+            self._listener,
+            conf.df_metadata.metadata_interface,
+            self._mirror,
+            application,
+            hold_timeout=conf.df_metadata.hold_timeout,
+            limits=mine,
+        )
+        hub.settle()
+        eventlet.spawn_n(hub.watch)
+        eventlet.spawn_n(self._push)
+
+    def _stop(self, grace: float) -> None:
+        if self._server is not None:
+            self._server.stop(grace)
+        self._pipe.send({"what": "samples", "samples": metrics.samples()})
+        eventlet.sleep(0)
+        self._pipe.close()
+
+    def _push(self) -> None:
+        while True:
+            eventlet.sleep(PUSH)
+            self._pipe.send({"what": "samples", "samples": metrics.samples()})
+
+    def _count(self, claim: Claim, change: int) -> None:
+        place = [claim.endpoint.ofport, claim.endpoint.vid, claim.slot, claim.epoch]
+        self._pipe.send({"what": "connection", "place": place, "change": change})
+
+
+def _green(descriptor: int) -> Any:
+    return green_socket.socket(original("socket").socket(fileno=descriptor))

@@ -1,0 +1,166 @@
+"""Who asks: what the guests' server needs of the registry, and the registry's mirror in a worker.
+
+A mirror holds what the daemon has told it of each endpoint, and says so to the daemon: only then
+does the daemon let the guest of that endpoint go on. So a worker never takes a guest for the one
+that had its port before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Any, Protocol
+
+from dfmeta.exceptions import KeyRangeError
+from dfmeta.flows.key import parse_key
+from dfmeta.model import Endpoint, GuestAddress, Identity
+from dfmeta.registry import Claim, Registry
+
+
+class Claims(Protocol):
+    """The registry, as far as the proxy asks it; see :class:`~dfmeta.registry.Registry`."""
+
+    def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call *listener* with each endpoint whose guest has changed."""
+        ...
+
+    def claim(self, peer: IPv4Address) -> Claim | None:
+        """Say who sends from *peer*."""
+        ...
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the same guest is still there."""
+        ...
+
+    def current(self, claim: Claim) -> Identity | None:
+        """What is known of it now."""
+        ...
+
+    def opened(self, claim: Claim, now: float) -> None:
+        """Count a connection."""
+        ...
+
+    def closed(self, claim: Claim, now: float) -> None:
+        """Take back what :meth:`opened` counted."""
+        ...
+
+    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
+        """Seconds that the SYN of that connection was held."""
+        ...
+
+
+@dataclass(slots=True)
+class _Known:
+    identity: Identity
+    slots: dict[int, tuple[GuestAddress, int]]
+    """Slot → address and epoch."""
+    waits: dict[int, float]
+    """Source port → seconds; each is asked for once, by one of the workers."""
+
+
+class Mirror:
+    """What a worker knows of the guests.
+
+    :param count: told of each connection that begins (1) or ends (-1), for the daemon's count.
+    """
+
+    def __init__(self, count: Callable[[Claim, int], None]) -> None:
+        self._count = count
+        self._known: dict[Endpoint, _Known] = {}
+        self._listeners: list[Callable[[Endpoint], None]] = []
+
+    def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
+        """See :class:`Claims`."""
+        self._listeners.append(listener)
+
+    def claim(self, peer: IPv4Address) -> Claim | None:
+        """See :class:`Claims`."""
+        try:
+            endpoint, number = parse_key(peer)
+        except KeyRangeError:
+            return None
+        known = self._known.get(endpoint)
+        slot = known.slots.get(number) if known else None
+        if known is None or slot is None:
+            return None
+        return Claim(known.identity, endpoint, number, slot[1], slot[0])
+
+    def holds(self, claim: Claim) -> bool:
+        """See :class:`Claims`."""
+        return self.current(claim) is not None
+
+    def current(self, claim: Claim) -> Identity | None:
+        """See :class:`Claims`."""
+        known = self._known.get(claim.endpoint)
+        slot = known.slots.get(claim.slot) if known else None
+        if known is None or slot is None or slot[1] != claim.epoch:
+            return None
+        same = known.identity.incarnation == claim.identity.incarnation
+        return known.identity if same else None
+
+    def opened(self, claim: Claim, now: float) -> None:
+        """See :class:`Claims`."""
+        del now
+        self._count(claim, 1)
+
+    def closed(self, claim: Claim, now: float) -> None:
+        """See :class:`Claims`."""
+        del now
+        self._count(claim, -1)
+
+    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
+        """See :class:`Claims`."""
+        known = self._known.get(endpoint)
+        return known.waits.pop(source_port, 0.0) if known else 0.0
+
+    def learn(self, told: Iterable[Any]) -> None:
+        """Take in what :func:`tell` has written, and say which endpoints' guests have gone."""
+        for one in told:
+            endpoint = Endpoint(*one["endpoint"])
+            before = self._known.pop(endpoint, None)
+            if one["identity"] is not None:
+                self._known[endpoint] = _Known(
+                    Identity(**one["identity"]),
+                    {
+                        slot: (GuestAddress(mac, IPv4Address(ip)), epoch)
+                        for slot, mac, ip, epoch in one["slots"]
+                    },
+                    {**(before.waits if before else {}), **dict(one["waits"])},
+                )
+            if before is not None and _lost(before, self._known.get(endpoint)):
+                for listener in self._listeners:
+                    listener(endpoint)
+
+
+def _lost(before: _Known, after: _Known | None) -> bool:
+    """Whether a claim that held does not hold any more."""
+    if after is None or after.identity.incarnation != before.identity.incarnation:
+        return True
+    return any(after.slots.get(number) != slot for number, slot in before.slots.items())
+
+
+def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[str, Any]:
+    """What a mirror has to know of *endpoint*, as values that JSON has.
+
+    :param waits: give the waiting times away with it: the workers have them from then on.
+    """
+    identity = registry.identity(endpoint)
+    return {
+        "endpoint": [endpoint.ofport, endpoint.vid],
+        "identity": None
+        if identity is None
+        else {
+            "instance_id": identity.instance_id,
+            "project_id": identity.project_id,
+            "port_id": identity.port_id,
+            "port_name": identity.port_name,
+            "incarnation": identity.incarnation,
+            "claimed": identity.claimed,
+        },
+        "slots": [
+            [number, slot.address.mac, str(slot.address.ip), slot.epoch]
+            for number, slot in registry.slots(endpoint).items()
+        ],
+        "waits": registry.take_waits(endpoint) if waits else [],
+    }

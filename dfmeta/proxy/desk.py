@@ -1,0 +1,71 @@
+"""What the daemon answers its workers; see :mod:`dfmeta.proxy.remote`."""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import dataclass
+
+import eventlet
+
+from dfmeta.exceptions import BackendError
+from dfmeta.model import Endpoint, GuestRequest, Identity
+from dfmeta.proxy.backends import Backend
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.pipe import Message, Pipe
+from dfmeta.proxy.rate import RateLimiter
+
+
+@dataclass(slots=True)
+class Desk:
+    """Answers questions. A worker has already checked whose they are, and checks again before an
+    answer leaves."""
+
+    backend: Backend
+    rates: RateLimiter
+    complaints: Complaints
+
+    def handle(self, pipe: Pipe, message: Message) -> bool:
+        """Take a message of a worker's; False for one that is not for here."""
+        match message["what"]:
+            case "rate":
+                verdict = self.rates.ask(Endpoint(*message["endpoint"]), message["ip"])
+                fields = {name: getattr(verdict, name) for name in type(verdict).__slots__}
+                pipe.answer(message, fields)
+            case "complaint":
+                self.complaints.about(
+                    Endpoint(*message["endpoint"]),
+                    message["kind"],
+                    "%s",
+                    message["text"],
+                    level=message["level"],
+                )
+            case "answer" | "http_tokens":
+                eventlet.spawn_n(self._ask_backend, pipe, message)
+            case _:
+                return False
+        return True
+
+    def _ask_backend(self, pipe: Pipe, message: Message) -> None:
+        identity = Identity(**message["identity"])
+        try:
+            if message["what"] == "http_tokens":
+                pipe.answer(message, {"http_tokens": self.backend.http_tokens(identity)})
+                return
+            asked = message["request"]
+            request = GuestRequest(**{**asked, "body": base64.b64decode(asked["body"])})
+            deadline = time.monotonic() + message["patience"]
+            answer = self.backend.answer(request, identity, deadline=deadline)
+        except BackendError as error:
+            remedy = error.fields.get("remedy", "")
+            pipe.answer(message, {"error": str(error.cause), "remedy": remedy})
+            return
+        pipe.answer(
+            message,
+            {
+                "status": answer.status,
+                "body": base64.b64encode(answer.body).decode(),
+                "content_type": answer.content_type,
+                "headers": list(answer.headers),
+            },
+        )

@@ -1,0 +1,117 @@
+"""What a worker asks the daemon for, since it may not have it itself.
+
+The embedded store is a file that only the daemon may read, rates are a port's over all workers, and
+an error is logged once whichever worker has met it.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from typing import Any
+
+from dfmeta.exceptions import BackendError
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.pipe import Message, Pipe
+from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
+
+PATIENCE = 1.0
+"""Seconds for what the daemon answers from memory."""
+
+
+class RemoteStore:
+    """The daemon's backend, over a pipe; see :class:`~dfmeta.proxy.backends.Backend`."""
+
+    def __init__(self, pipe: Pipe, name: str) -> None:
+        self.name = name
+        self._pipe = pipe
+
+    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
+        """Ask the daemon, which checks again who asks."""
+        patience = deadline - time.monotonic()
+        question = {
+            "what": "answer",
+            "identity": identity_fields(identity),
+            "request": {
+                "method": request.method,
+                "path": request.path,
+                "query": request.query,
+                "headers": dict(request.headers),
+                "body": base64.b64encode(request.body).decode(),
+                "guest_ip": request.guest_ip,
+            },
+            "patience": patience,
+        }
+        reply = self._ask(question, max(patience, 0.0) + PATIENCE)
+        return Answer(
+            reply["status"],
+            base64.b64decode(reply["body"]),
+            content_type=reply["content_type"],
+            headers=tuple((name, value) for name, value in reply["headers"]),
+        )
+
+    def http_tokens(self, identity: Identity) -> str | None:
+        """What the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
+        question = {"what": "http_tokens", "identity": identity_fields(identity)}
+        found: str | None = self._ask(question, PATIENCE)["http_tokens"]
+        return found
+
+    def remark(self, answer: Answer) -> str:
+        """Nothing: see :class:`~dfmeta.proxy.backends.Backend`."""
+        return ""
+
+    def _ask(self, question: Message, timeout: float) -> Message:
+        reply = self._pipe.ask(question, timeout)
+        if reply is None:
+            raise BackendError(backend=self.name, cause="the daemon has not answered", remedy="")
+        if "error" in reply:
+            raise BackendError(backend=self.name, cause=reply["error"], remedy=reply["remedy"])
+        return reply
+
+
+class RemoteRates(RateLimiter):
+    """The daemon's counts; it is asked only where there are limits."""
+
+    def __init__(self, settings: RateSettings, pipe: Pipe) -> None:
+        super().__init__(settings)
+        self._pipe = pipe
+
+    def ask(self, endpoint: Endpoint, ip_version: int) -> Verdict:
+        """Count one request of that port; one that the daemon is too slow for passes."""
+        if not self.settings.enabled or ip_version not in self.settings.ip_versions:
+            return Verdict()
+        place = [endpoint.ofport, endpoint.vid]
+        reply = self._pipe.ask({"what": "rate", "endpoint": place, "ip": ip_version}, PATIENCE)
+        if reply is None:
+            return Verdict()
+        return Verdict(reply["delay"], reply["refuse"], reply["retry_after"])
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Nothing: the daemon sees itself that another guest has the port."""
+
+
+class RemoteComplaints(Complaints):
+    """Complaints that the daemon logs."""
+
+    def __init__(self, pipe: Pipe, logger: logging.Logger) -> None:
+        super().__init__(logger)
+        self._pipe = pipe
+
+    def say(self, endpoint: Endpoint, kind: str, level: int, message: str, *args: object) -> None:
+        """Have the daemon log it, unless another worker has said the same."""
+        self._pipe.send(
+            {
+                "what": "complaint",
+                "endpoint": [endpoint.ofport, endpoint.vid],
+                "kind": kind,
+                "level": level,
+                "text": message % args,
+            }
+        )
+
+
+def identity_fields(identity: Identity) -> dict[str, Any]:
+    """An identity as values that JSON has."""
+    return {name: getattr(identity, name) for name in Identity.__slots__}

@@ -1,0 +1,167 @@
+"""A worker's mirror should say of every claim what the registry says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.model import Endpoint
+from dfmeta.proxy.claims import Mirror, tell
+from dfmeta.registry import Claim, Registry
+from tests.unit.support import OTHER_INSTANCE, address, port
+
+HERE = Endpoint(13)
+
+
+class World:
+    """A registry and a mirror that is told of each change at once."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.counted: Counter[tuple[Endpoint, int]] = Counter()
+        self.mirror = Mirror(self._count)
+        self.gone: list[Endpoint] = []
+        self.mirror.subscribe(self.gone.append)
+        self.dirty: set[int] = set()
+        self.registry.watch(self.dirty.add)
+
+    def _count(self, claim: Claim, change: int) -> None:
+        self.counted[claim.endpoint, claim.slot] += change
+
+    def learn(self, ip: str = "10.0.0.5", ofport: int = 13) -> int:
+        learned = self.registry.learn(Endpoint(ofport), address(ip=ip), 0)
+        assert learned is not None
+        return learned.slot
+
+    def tell(self) -> None:
+        told = [tell(self.registry, Endpoint(ofport)) for ofport in self.dirty]
+        self.dirty.clear()
+        self.mirror.learn(json.loads(json.dumps(told)))
+
+
+@pytest.fixture
+def world() -> World:
+    one = World()
+    one.registry.set_port(port())
+    one.learn()
+    one.tell()
+    return one
+
+
+def test_a_claim_is_the_registrys(world: World) -> None:
+    key = key_of(HERE, 0)
+    claim = world.mirror.claim(key)
+    assert claim == world.registry.claim(key)
+    assert claim is not None
+    assert (world.mirror.holds(claim), world.mirror.current(claim)) == (True, claim.identity)
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.1", str(key_of(Endpoint(14), 0)), str(key_of(HERE, 1))])
+def test_whoever_the_registry_does_not_know_is_nobody(world: World, peer: str) -> None:
+    assert world.mirror.claim(IPv4Address(peer)) is None
+
+
+def test_a_claim_ends_with_its_guest(world: World) -> None:
+    claim = world.mirror.claim(key_of(HERE, 0))
+    assert claim is not None
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    world.tell()
+    assert not world.mirror.holds(claim)
+    assert world.gone == [HERE]
+    world.registry.remove_port("row-of-tap1")
+    world.tell()
+    assert world.mirror.claim(key_of(HERE, 0)) is None
+
+
+def test_what_is_learnt_besides_ends_nothing(world: World) -> None:
+    claim = world.mirror.claim(key_of(HERE, 0))
+    assert claim is not None
+    world.learn("10.0.0.6")
+    world.tell()
+    assert (world.mirror.holds(claim), world.gone) == (True, [])
+
+
+def test_a_project_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
+    world = World()
+    world.registry.set_port(port(project=""))
+    world.learn()
+    world.tell()
+    claim = world.mirror.claim(key_of(HERE, 0))
+    assert claim is not None
+    world.registry.set_port(port(project="p2"))
+    world.tell()
+    found = world.mirror.current(claim)
+    assert found == replace(claim.identity, project_id="p2")
+
+
+def test_connections_are_counted(world: World) -> None:
+    claim = world.mirror.claim(key_of(HERE, 0))
+    assert claim is not None
+    world.mirror.opened(claim, 0)
+    world.mirror.opened(claim, 0)
+    world.mirror.closed(claim, 0)
+    assert world.counted == {(HERE, 0): 1}
+
+
+def test_how_long_a_syn_waited_is_told_and_given_once(world: World) -> None:
+    world.registry.note_wait(HERE, 1234, 2.5)
+    world.tell()
+    assert world.registry.take_wait(HERE, 1234) == 0.0, "the workers have it"
+    world.learn("10.0.0.7")
+    world.tell()
+    assert [world.mirror.take_wait(HERE, 1234) for _ in range(2)] == [2.5, 0.0]
+    assert world.mirror.take_wait(Endpoint(14), 1234) == 0.0
+
+
+class Following(RuleBasedStateMachine):
+    """Whatever happens to ports and addresses, both say the same of every key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.claims: set[Claim] = set()
+
+    @rule(
+        ofport=st.integers(1, 3),
+        name=st.sampled_from("ab"),
+        instance=st.sampled_from(["", "one", "two"]),
+        project=st.sampled_from(["", "p"]),
+    )
+    def set_port(self, ofport: int, name: str, instance: str, project: str) -> None:
+        self.world.registry.set_port(port(ofport, name=name, instance=instance, project=project))
+
+    @rule(name=st.sampled_from("ab"))
+    def remove_port(self, name: str) -> None:
+        self.world.registry.remove_port(f"row-of-{name}")
+
+    @rule(ofport=st.integers(1, 3), ip=st.integers(1, 12))
+    def learn(self, ofport: int, ip: int) -> None:
+        self.world.registry.learn(Endpoint(ofport), address(ip=f"10.0.0.{ip}"), 0)
+
+    @rule(ofport=st.integers(1, 3), name=st.sampled_from([None, b"a", b"b"]))
+    def rename(self, ofport: int, name: bytes | None) -> None:
+        self.world.registry.set_name(ofport, name)
+
+    @invariant()
+    def both_say_the_same(self) -> None:
+        registry, mirror = self.world.registry, self.world.mirror
+        self.world.tell()
+        for ofport in range(1, 4):
+            for slot in SLOTS:
+                key = key_of(Endpoint(ofport), slot)
+                claim = registry.claim(key)
+                assert mirror.claim(key) == claim
+                if claim is not None:
+                    self.claims.add(claim)
+        for claim in self.claims:
+            assert mirror.current(claim) == registry.current(claim)
+
+
+TestFollowing = Following.TestCase
