@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -21,6 +22,8 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
 ADMIN_PORT = 9697
+WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
+"""How many workers every daemon has whose test does not say it: tools/soak runs all tests so."""
 _SAMPLE = re.compile(r"^(?P<name>[^\s{#]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -72,6 +75,7 @@ class Agent:
                 "backend": "store",
                 "state_path": self.state_path,
                 "admin_listen": f"127.0.0.1:{ADMIN_PORT}",
+                "proxy_workers": WORKERS,
             }
         }
         self.configure(options or {})

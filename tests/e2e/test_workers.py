@@ -1,0 +1,232 @@
+"""Workers: without rights, told who the guests are, and replaced when they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support import (
+    META_DATA,
+    NOVA_OPTIONS,
+    asks_own,
+    failures,
+    open_connection,
+    project_ids,
+    put,
+    put_nova,
+    uuid_in,
+)
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.poll import wait_for
+
+TWO = {"df_metadata": {"proxy_workers": 2}}
+NOBODY = "65534"
+REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
+
+
+def workers(agent: Agent) -> list[int]:
+    """Process ids of a daemon's workers."""
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"dfmeta.cmd.worker" in cmdline(int(pid))]
+
+
+def cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def status(pid: int) -> dict[str, str]:
+    """proc(5), status."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.fixture
+def agent(make_agent: MakeAgent) -> Agent:
+    return make_agent(TWO)
+
+
+@pytest.fixture
+def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
+    one = make_guest("one")
+    put(agent, one)
+    asks_own(one)
+    return one
+
+
+def test_a_worker_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
+    mine = workers(agent)
+    assert len(mine) == 2
+    for pid in mine:
+        found = status(pid)
+        assert found["Uid"].split() == [NOBODY] * 4
+        assert set(found["Gid"].split()) != {"0"}
+        assert found["Groups"] == ""
+        assert {int(found[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
+        assert found["NoNewPrivs"] == "1"
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        assert "Max core file size        0" in limits
+        kinds = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()]
+        sockets = [kind for kind in kinds if kind.startswith("socket:")]
+        assert len(sockets) == 2, "the listener and the pipe"
+        others = {kind for kind in kinds if not kind.startswith(("socket:", "anon_inode:"))}
+        assert others <= {"/dev/null", str(agent.stderr)}
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        assert "sqlite" not in maps, "no store"
+    asks_own(guest)
+
+
+def test_no_secret_is_on_a_workers_command_line_or_in_its_environment(
+    make_agent: MakeAgent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    agent = make_agent({**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": 1}})
+    guest = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, guest)
+    asks_own(guest)
+    (pid,) = workers(agent)
+    for file in ("cmdline", "environ"):
+        assert SECRET.encode() not in Path(f"/proc/{pid}/{file}").read_bytes()
+
+
+def test_a_worker_that_dies_is_replaced_and_only_what_it_had_begun_is_lost(
+    agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    other = make_guest("two")
+    put(agent, other)
+    asks_own(other)
+    batches = {one: one.start_many(300, path=META_DATA, timeout=10) for one in (guest, other)}
+    killed = set()
+    for _ in range(2):
+        victim = next(pid for pid in workers(agent) if pid not in killed)
+        killed.add(victim)
+        os.kill(victim, signal.SIGKILL)
+        wait_for(
+            lambda: len(set(workers(agent)) - killed) == 2 and agent.ready(),
+            10,
+            "another worker to come up",
+        )
+    samples = {one: batch.samples() for one, batch in batches.items()}
+    for one, mine in samples.items():
+        answered = [sample for sample in mine if sample.status == 200]
+        assert all(uuid_in(sample.body) == one.instance_id for sample in answered)
+        # A guest asks one at a time: of each kill it can have lost one.
+        assert len(mine) - len(answered) <= 2, failures(samples)
+    assert agent.log().count("another one is started") == 2
+
+
+def test_a_worker_that_hangs_is_ended_before_the_next_guest_goes_on(
+    agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    before = workers(agent)
+    hanging = before[0]
+    os.kill(hanging, signal.SIGSTOP)
+    try:
+        other = make_guest("two")
+        put(agent, other)
+        asks_own(other)
+        wait_for(lambda: hanging not in workers(agent), 5, "the one that hangs to be ended")
+    finally:
+        if hanging in workers(agent):
+            os.kill(hanging, signal.SIGCONT)
+    assert f"Worker {hanging} hangs" in agent.log()
+    wait_for(lambda: len(workers(agent)) == 2, 10, "two workers again")
+    asks_own(guest)
+
+
+def test_another_instance_on_the_port_gets_its_own_over_kept_connections_and_new_ones(
+    agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    with open_connection(guest) as kept:
+        kept.sendall(REQUEST)
+        assert guest.instance_id.encode() in kept.recv(65536)
+        successor = uuid_of("successor")
+        agent.ctl("store", "put", successor, "--hostname", "successor")
+        guest.set_external_ids(**{"vm-uuid": successor})
+        kept.settimeout(5)
+        with pytest.raises(ConnectionResetError):
+            kept.recv(65536)
+    reply = guest.curl(META_DATA)
+    assert uuid_in(reply.body) == successor
+
+
+def test_a_daemon_that_is_killed_takes_its_workers_with_it(agent: Agent, guest: Guest) -> None:
+    mine = workers(agent)
+    agent.kill()
+    wait_for(lambda: not any(cmdline(pid) for pid in mine), 3, "the workers to end")
+    agent.start()
+    asks_own(guest)
+
+
+def test_sighup_has_others_take_over_and_no_request_is_lost(agent: Agent, guest: Guest) -> None:
+    before = workers(agent)
+    batch = guest.start_many(400, path=META_DATA, timeout=10)
+    agent.configure({"guest_limits": {"header_lines_max": 8}})
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: not set(workers(agent)) & set(before), 15, "the workers to be others")
+    assert len(workers(agent)) == 2
+    assert [sample.status for sample in batch.samples()] == [200] * 400
+    many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
+    assert guest.curl(META_DATA, *many).status == 431
+
+
+def test_what_workers_count_is_in_the_metrics_and_outlives_them(agent: Agent, guest: Guest) -> None:
+    def answered() -> float:
+        return agent.metric("dfmeta_requests_total", status="2xx")
+
+    assert answered() == 1
+    for _ in range(3):
+        asks_own(guest)
+    assert answered() == 4
+    before = workers(agent)
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: not set(workers(agent)) & set(before), 15, "the workers to be others")
+    assert answered() == 4
+    asks_own(guest)
+    assert answered() == 5
+
+
+def test_rates_are_a_ports_over_all_workers(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
+    rates = {
+        "rate_limit_enabled": True,
+        "base_query_rate_limit": 4,
+        "base_window_duration": 1000,
+        "burst_query_rate_limit": 4,
+        "burst_window_duration": 1000,
+        "tolerated_queries": 0,
+        "delay_max": 0,
+    }
+    agent = make_agent({**TWO, "metadata_rate_limiting": rates})
+    guest = make_guest("one")
+    put(agent, guest)
+    statuses = [sample.status for sample in guest.http_many(12, 6)]
+    assert sorted(statuses) == [200] * 4 + [429] * 8
+    wait_for(lambda: "429" in agent.log(), 3, "the log to say so")
+    assert agent.log().count("refused with 429") == 1, "once, whichever worker has met it"
+
+
+def test_a_password_is_kept_by_the_daemon(agent: Agent, guest: Guest) -> None:
+    path = "/openstack/latest/password"
+    assert guest.curl(path, data=b"cipher").status == 200
+    assert guest.curl(path).body == b"cipher"
+    assert guest.curl(path, data=b"again").status == 409
+
+
+def test_guests_whose_instance_is_not_known_yet_wait_for_it(
+    agent: Agent, make_guest: MakeGuest
+) -> None:
+    late = make_guest("late", ids=Ids(iface_id=uuid_of("port late"), vm_uuid=""))
+    instance = uuid_of("instance late")
+    agent.ctl("store", "put", instance, "--hostname", "late")
+    batch = late.start_many(1, path=META_DATA, timeout=10)
+    wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, 5, "its SYN to be held")
+    late.set_external_ids(**{"vm-uuid": instance})
+    (sample,) = batch.samples()
+    assert (sample.status, uuid_in(sample.body)) == (200, instance)
