@@ -48,17 +48,15 @@ def rates(conf: cfg.ConfigOpts) -> RateSettings:
 
 
 def share(limits: Limits, workers: int) -> Limits:
-    """What one of so many workers gives a guest: the kernel chooses who takes a connection."""
-    if workers < 2:
-        return limits
+    """What one of so many workers gives a guest.
+
+    The kernel chooses who takes a connection, and may give a port's all to one: so each serves its
+    part of them at a time, but refuses none sooner than the daemon alone would.
+    """
+    served = -(-limits.connections_per_port // max(workers, 1))
     return replace(
         limits,
-        connections_per_port=_part(limits.connections_per_port, workers),
-        waiting_per_port=_part(limits.waiting_per_port, workers),
-        connections=_part(limits.connections, workers),
-        requests_per_port=_part(limits.requests_per_port, workers),
+        connections_per_port=served,
+        waiting_per_port=limits.waiting_per_port + limits.connections_per_port - served,
+        requests_per_port=-(-limits.requests_per_port // max(workers, 1)),
     )
-
-
-def _part(whole: int, workers: int) -> int:
-    return -(-whole // workers)

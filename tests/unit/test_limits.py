@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from dfmeta.cmd.limits import limits, rates
+from dfmeta.cmd.limits import limits, rates, share
 from dfmeta.conf.limits import OPTS
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
@@ -56,3 +56,13 @@ def test_the_rates_are_neutrons(load: Load) -> None:
         delay_max=1,
         tolerated=7,
     )
+
+
+def test_workers_share_what_a_port_is_served_and_refuse_none_sooner() -> None:
+    whole = Limits(connections_per_port=16, waiting_per_port=48, requests_per_port=9)
+    assert share(whole, 1) == whole
+    part = share(whole, 3)
+    assert (part.connections_per_port, part.requests_per_port) == (6, 3)
+    assert part.connections_per_port + part.waiting_per_port == 64
+    assert part.connections == whole.connections
+    assert share(whole, 64).requests_per_port == 1
