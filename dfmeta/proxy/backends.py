@@ -22,3 +22,8 @@ class Backend(Protocol):
             repeated was sent and not answered.
         """
         ...
+
+    def remark(self, answer: Answer) -> str:
+        """One sentence of what an operator should look at when *answer*, which passes to the guest
+        as it is, tells of something wrong on the host or at the backend; empty otherwise."""
+        ...

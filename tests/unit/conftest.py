@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 
+import pytest
+
+from tests.harness.certificates import Authority
+
 os.environ["OSKEN_HUB_TYPE"] = "eventlet"
 
 with warnings.catch_warnings():
@@ -13,3 +17,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import eventlet  # noqa: F401
     import webob  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Signs the certificates of tests."""
+    return Authority(tmp_path_factory.mktemp("authority"))
