@@ -122,6 +122,9 @@ def _read_top(lines: list[str]) -> _Top:
             top.options.update(option.strip(" \t").lower() for option in value.split(","))
     if top.chunked and top.length is not None:
         raise _refuse("it has both a Content-Length and a Transfer-Encoding")
+    if top.chunked and top.status in _BODILESS:
+        # Some clients wait for chunks then, some do not.
+        raise _refuse("it has a Transfer-Encoding and can have no body")
     return top
 
 
@@ -163,17 +166,18 @@ def _read_chunks(stream: _Stream, body_max: int) -> bytes:
 class _Stream:
     """What has come of a connection and was not used yet."""
 
-    __slots__ = ("_receive", "_spent", "data")
+    __slots__ = ("_begun", "_receive", "_spent", "data")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._spent = 0
+        self._begun = False
         self.data = bytearray()
 
     def section(self) -> list[str]:
         """Take a header section; its lines, without the empty one at the end."""
         if not self.data:
-            self._more(begun=False)
+            self._more()
         seen = 0
         while (end := self.data.find(b"\r\n\r\n", max(0, seen - 3))) < 0:
             self._check_start()
@@ -235,15 +239,13 @@ class _Stream:
             self.data += piece
         raise _too_large(body_max)
 
-    def _more(self, *, begun: bool = True) -> None:
+    def _more(self) -> None:
         piece = self._receive(PIECE)
         if not piece:
-            cause = (
-                "it closed the connection in the middle of an answer"
-                if begun
-                else "it closed the connection without an answer"
-            )
-            raise UpstreamLostError(cause=cause, remedy="Look into its log", begun=begun)
+            when = "in the middle of" if self._begun else "without"
+            cause = f"it closed the connection {when} an answer"
+            raise UpstreamLostError(cause=cause, remedy="Look into its log", begun=self._begun)
+        self._begun = True
         self.data += piece
 
     def _check_start(self) -> None:
