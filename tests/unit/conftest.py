@@ -18,6 +18,8 @@ with warnings.catch_warnings():
     import eventlet  # noqa: F401
     import webob  # noqa: F401
 
+    from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401
+
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:

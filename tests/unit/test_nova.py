@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import eventlet
@@ -14,16 +12,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
-from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
+from dfmeta.model import GuestRequest, HttpHost
 from dfmeta.proxy import nova
-from dfmeta.proxy.nova import NovaBackend, NovaSettings
 from dfmeta.proxy.upstream import POOL_SIZE
+from tests.unit.nova_support import (
+    IDENTITY,
+    PASSWORD,
+    SHORT,
+    SIGNATURE,
+    answering,
+    ask,
+    get,
+    nowhere,
+)
 from tests.unit.support import INSTANCE, PROJECT, until
 from tests.unit.upstream import OK, Asked, Upstream, close, hang
 
-SECRET = b"a secret"
-IDENTITY = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
-SIGNATURE = hmac.new(SECRET, INSTANCE.encode(), hashlib.sha256).hexdigest()
 ALLOWED = {
     "host",
     "x-instance-id",
@@ -37,66 +41,6 @@ ALLOWED = {
     "content-length",
     "connection",
 }
-PASSWORD = GuestRequest("POST", "/openstack/latest/password", body=b"cipher", guest_ip="10.0.0.5")
-SHORT = 0.3
-"""Seconds of a request whose time is to run out."""
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nova, "RETRY_PAUSE", 0.01)
-
-
-@pytest.fixture
-def upstreams() -> Iterator[Callable[..., Upstream]]:
-    made: list[Upstream] = []
-
-    def start(*args: Any) -> Upstream:
-        made.append(Upstream(*args))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.stop()
-
-
-@pytest.fixture
-def upstream(upstreams: Callable[..., Upstream]) -> Upstream:
-    return upstreams()
-
-
-@pytest.fixture
-def backend() -> Iterator[Callable[..., NovaBackend]]:
-    made: list[NovaBackend] = []
-
-    def build(*hosts: Upstream | HttpHost, **options: Any) -> NovaBackend:
-        where = tuple(one.host if isinstance(one, Upstream) else one for one in hosts)
-        made.append(NovaBackend(NovaSettings(where, SECRET, **options)))
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.close()
-
-
-def get(path: str = "/openstack/latest/meta_data.json", **fields: Any) -> GuestRequest:
-    return GuestRequest("GET", path, guest_ip="10.0.0.5", **fields)
-
-
-def ask(backend: NovaBackend, request: GuestRequest | None = None, seconds: float = 5.0) -> Answer:
-    deadline = time.monotonic() + seconds
-    return backend.answer(request or get(), IDENTITY, deadline=deadline)
-
-
-def nowhere() -> HttpHost:
-    """An address that refuses connections."""
-    gone = Upstream()
-    gone.stop()
-    return gone.host
-
-
-def answering(head: str, body: bytes = b"") -> bytes:
-    return f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def test_a_request_is_signed_and_says_who_asks(upstream: Upstream, backend: Any) -> None:
@@ -189,15 +133,6 @@ def test_a_password_goes_as_it_is(upstream: Upstream, backend: Any) -> None:
     assert asked.header("content-length") == ["2"]
 
 
-def test_a_head_has_the_length_and_no_body(upstream: Upstream, backend: Any) -> None:
-    upstream.script = lambda _asked: (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\nConnection: close\r\n\r\n"
-    )
-    answer = ask(backend(upstream), GuestRequest("HEAD", "/"))
-    assert answer.body == b""
-    assert ("content-length", "999") in answer.headers
-
-
 @pytest.mark.parametrize("status", [200, 301, 304, 401, 403, 404, 429, 500, 503])
 def test_what_nova_says_is_passed_on(upstream: Upstream, backend: Any, status: int) -> None:
     body = b"" if status == 304 else b"\xfe\x00 body"
@@ -205,24 +140,6 @@ def test_what_nova_says_is_passed_on(upstream: Upstream, backend: Any, status: i
     answer = ask(backend(upstream))
     assert (answer.status, answer.body) == (status, body)
     assert len(upstream.asked) == 1
-
-
-def test_hop_by_hop_headers_end_here_and_others_pass(upstream: Upstream, backend: Any) -> None:
-    upstream.script = lambda _asked: answering(
-        "200 OK\r\nConnection: keep-alive, X-Private\r\nX-Private: 1\r\nKeep-Alive: timeout=5\r\n"
-        "Upgrade: h2c\r\nServer: nova\r\nDate: today\r\nX-Shown: 2\r\nETag: abc",
-        b"{}",
-    )
-    assert dict(ask(backend(upstream)).headers) == {"x-shown": "2", "etag": "abc"}
-
-
-def test_a_chunked_answer_comes_whole(upstream: Upstream, backend: Any) -> None:
-    upstream.script = lambda _asked: (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
-    )
-    answer = ask(backend(upstream))
-    assert answer.body == b"abcde"
-    assert "transfer-encoding" not in dict(answer.headers)
 
 
 def test_connections_are_kept_and_used_again(upstream: Upstream, backend: Any) -> None:
