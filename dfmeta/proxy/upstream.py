@@ -17,6 +17,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import eventlet
 import eventlet.patcher
 import httplib2
 from eventlet.green import socket, ssl
@@ -36,6 +37,8 @@ POOL_SIZE = 32
 """Kept connections for each server."""
 ADDRESS_PATIENCE = 2.0
 """Seconds for each address of a name but the last: one dead address of two costs no request."""
+SHARE = 65536
+"""Bytes of an answer after which others have their turn: what is there is read without a wait."""
 URL = "http://n/"
 """What httplib2 is told, and takes apart for each request; a connection knows where it goes."""
 
@@ -72,6 +75,7 @@ class Connection:
         self._exchange = Exchange("", b"")
         self._kept = False
         self._poll: Any = None
+        self._read = 0
 
     def set_debuglevel(self, _level: int) -> None:
         """Nothing: what goes over the wire is secret."""
@@ -104,7 +108,7 @@ class Connection:
             self.connect()
         elif self._kept:
             _REUSED.inc()
-        self._exchange = body
+        self._exchange, self._read = body, 0
         body.sent = True
         # It may have answered before it closed: reading says what has happened.
         with contextlib.suppress(OSError):
@@ -183,6 +187,10 @@ class Connection:
             raise UpstreamLostError(cause=cause, remedy=remedy, begun=True) from error
         except OSError:
             return b""
+        self._read += len(data)
+        if self._read >= SHARE:
+            self._read = 0
+            eventlet.sleep(0)
         return data
 
 

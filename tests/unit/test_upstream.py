@@ -145,6 +145,28 @@ def test_a_server_that_answers_before_it_has_read_is_heard(upstreams: Any, backe
     assert (answer.status, answer.body) == (503, b"later")
 
 
+def test_a_large_answer_leaves_others_their_turns(backend: Any, listening: Any) -> None:
+    """All of it is there before it is read, so that nothing would make its reader wait."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    body = b"x" * (1 << 20)
+    turns = 0
+
+    def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            eventlet.sleep(0)
+
+    asking = eventlet.spawn(ask, backend(host_of(listening)))
+    with listening.accept()[0] as served:
+        served.recv(65536)
+        served.sendall(answering("200 OK", body))
+        others = eventlet.spawn(take_turns)
+        assert asking.wait().body == body
+        others.kill()
+    assert turns >= 8
+
+
 def test_retries_are_counted_by_their_reason(upstreams: Any, backend: Any) -> None:
     retries, counted = Counted("retries"), Counted("connections")
     assert ask(backend(nowhere(), upstreams())).status == 200
