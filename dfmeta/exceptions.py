@@ -161,6 +161,21 @@ class UpstreamAnswerError(UpstreamError):
     """What came is no answer that can be passed on."""
 
 
+class BadRequestError(DfmetaError):
+    """A guest has sent what is no request, or too much of one; its connection is to be closed.
+
+    ``cause`` is a sentence for the guest and for the log, and quotes nothing that the guest sent.
+    """
+
+    sentence = "refused with {status}: {cause}"
+
+    status: int
+    """Of the answer (RFC 9110, 15.5)."""
+    reason: str
+    """One of :data:`dfmeta.proxy.http1.REASONS`; the label of a metric."""
+    cause: str
+
+
 class StoreError(DfmetaError):
     """The store could not do what it was asked."""
 

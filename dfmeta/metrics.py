@@ -73,8 +73,51 @@ IDENTITY_LOOKUPS = Counter(
 )
 REQUESTS = Counter(
     "dfmeta_requests",
-    "Guests' requests, by class of the answer's status",
-    ["status"],
+    "Guests' requests, by class of the answer's status and by who answered: nova, store, or dfmeta "
+    "where no backend was asked",
+    ["status", "backend"],
+    registry=REGISTRY,
+)
+REQUEST_SECONDS = Histogram(
+    "dfmeta_request_seconds",
+    "Time that a request took in dfmeta itself: without the backend's, and without what it waited",
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
+    registry=REGISTRY,
+)
+BACKEND_SECONDS = Histogram(
+    "dfmeta_backend_seconds",
+    "Time from asking the backend to its answer, with all that was tried again",
+    ["backend"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+    registry=REGISTRY,
+)
+HELD_REQUESTS = Counter(
+    "dfmeta_held_requests",
+    "Requests that waited: until the instance's project was known (project), until the backend "
+    "could be reached (backend), or until others of the port were answered (port)",
+    ["why"],
+    registry=REGISTRY,
+)
+DELAYED_REQUESTS = Counter(
+    "dfmeta_delayed_requests",
+    "Requests that were delayed since their port was above its rate",
+    registry=REGISTRY,
+)
+REFUSED = Counter(
+    "dfmeta_refused_requests",
+    "Requests that dfmeta refused itself, by reason",
+    ["reason"],
+    registry=REGISTRY,
+)
+LIMITS = Counter(
+    "dfmeta_limits_hit",
+    "How often a guest reached a limit of [guest_limits], by the option's name",
+    ["limit"],
+    registry=REGISTRY,
+)
+CONNECTIONS = Gauge(
+    "dfmeta_open_connections",
+    "Guests' connections that are open, those that wait included",
     registry=REGISTRY,
 )
 BACKEND_RETRIES = Counter(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from oslo_config import cfg
 
 from dfmeta.conf import nova as nova_options
+from dfmeta.conf import store as store_options
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.nova import NovaBackend, NovaSettings
+from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.wsgi import Settings
 
 
@@ -40,4 +42,10 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     return Settings(
         timeout_answer=conf.df_metadata.timeout_answer,
         needs_project=conf.df_metadata.backend == "nova",
+        refuse_forwarded=conf.df_metadata.refuse_forwarded,
+        http_tokens=TokenMode(conf.store.http_tokens),
+        http_tokens_of={
+            instance: TokenMode(mode)
+            for instance, mode in store_options.http_tokens_of(conf).items()
+        },
     )

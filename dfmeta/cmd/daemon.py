@@ -24,6 +24,7 @@ from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
 from dfmeta.cmd import backends, identity
 from dfmeta.cmd.keeping import keeper, notify
+from dfmeta.cmd.limits import limits, rates
 from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
@@ -32,7 +33,9 @@ from dfmeta.health import Health
 from dfmeta.model import Endpoint, PortState
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.proxy import admin
+from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
+from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.wsgi import Application
 from dfmeta.registry import Registry
 from dfmeta.state import Holder, StateFile
@@ -125,6 +128,7 @@ class Daemon:
         self._tap_is_told = False
         self._knows_ports = False
         """Whether OVSDB's ports have been taken in, once."""
+        self._rates = RateLimiter(rates(conf))
         self._application: Application | None = None
         self.server: GuestServer | None = None
         self._ending = False
@@ -175,7 +179,13 @@ class Daemon:
 
     def _start(self) -> None:
         backend = backends.build(self.conf)
-        self._application = Application(self.registry, backend, backends.settings(self.conf))
+        self._application = Application(
+            self.registry,
+            backend,
+            backends.settings(self.conf),
+            tokens=Tokens(load_key(Path(self.conf.df_metadata.state_path))),
+            rates=self._rates,
+        )
         # As early as can be: what is left of an earlier run already leads guests here.
         sock = self.tap.listen_early()
         deadline = time.monotonic() + self.conf.df_metadata.startup_timeout
@@ -208,6 +218,7 @@ class Daemon:
             self.registry,
             self._application,
             hold_timeout=self.conf.df_metadata.hold_timeout,
+            limits=limits(self.conf),
         )
         self.tap.made_anew = self.server.rebind
         self.server.start()
@@ -417,8 +428,13 @@ class Daemon:
             self._application.replace(backend, backends.settings(conf))
         if self.server is not None:
             self.server.hold_timeout = conf.df_metadata.hold_timeout
+            self.server.limits = limits(conf)
+        self._rates.settings = rates(conf)
         self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
-        LOG.info("Reloaded backend, Nova's options, hold_timeout, timeout_answer and debug")
+        LOG.info(
+            "Reloaded backend, Nova's options, hold_timeout, timeout_answer, refuse_forwarded, "
+            "http_tokens, [guest_limits], [metadata_rate_limiting] and debug"
+        )
 
     def _port_rows(self) -> list[dict[str, Any]]:
         from dfmeta.cmd.rows import port_rows

@@ -49,6 +49,7 @@ FIELDS: Final = {
     "meta": "meta",
     "userdata_bytes": "user-data, bytes",
     "password_set": "password set",
+    "http_tokens": "http tokens",
     "created_at": "created",
     "updated_at": "updated",
 }
@@ -86,12 +87,19 @@ def store() -> None:
     metavar="KEY=VALUE",
     help="For the guest to read. Repeatable; keys that are not named stay.",
 )
+@click.option(
+    "--http-tokens",
+    metavar="MODE|default",
+    help="Whether the guest may ask with a token, or has to: off, optional or required. default: "
+    "what the daemon's configuration says.",
+)
 def put(
     config_files: tuple[str, ...],
     instance_id: str,
     *,
     user_data: str | None,
     project: str | None,
+    http_tokens: str | None,
     **members: Any,
 ) -> None:
     """Create the record of INSTANCE_ID, or change what is named of it and nothing else."""
@@ -100,10 +108,17 @@ def put(
     project_id: str | Keep | None = KEEP
     if project is not None:
         project_id = checks.text_value("--project", project) or None
+    tokens: str | Keep | None = KEEP
+    if http_tokens is not None:
+        tokens = checks.http_tokens("--http-tokens", http_tokens)
     userdata = KEEP if user_data is None else _read_userdata(user_data)
     with _open(config_files) as repository:
         result = repository.put(
-            record_id, document=document, userdata=userdata, project_id=project_id
+            record_id,
+            document=document,
+            userdata=userdata,
+            project_id=project_id,
+            http_tokens=tokens,
         )
     click.echo(_sentence(record_id, result))
 
@@ -251,6 +266,7 @@ def _full_row(record: Record) -> dict[str, object]:
         "project_id": record.project_id,
         "userdata_bytes": None if record.userdata is None else len(record.userdata),
         "password_set": record.password is not None,
+        "http_tokens": record.http_tokens,
         "created_at": timestamp(record.created_at),
         "updated_at": timestamp(record.updated_at),
     }

@@ -17,7 +17,7 @@ from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
-from dfmeta.proxy.server import confine, keep_room, listen
+from dfmeta.proxy.sockets import confine, keep_room, listen
 from dfmeta.state import State
 
 LOG = logging.getLogger(__name__)

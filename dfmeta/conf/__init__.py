@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, neutron, nova, store
+from dfmeta.conf import agent, limits, neutron, nova, rate, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
@@ -40,7 +40,9 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     return [
         (None, [*COMMON, *nova.OPTS]),
         (agent.GROUP.name, agent.OPTS),
+        (limits.GROUP.name, limits.OPTS),
         (neutron.GROUP.name, neutron.OPTS),
+        (rate.GROUP.name, rate.OPTS),
         (store.GROUP.name, store.OPTS),
     ]
 
@@ -48,7 +50,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 def register(conf: cfg.ConfigOpts) -> None:
     """Register every option with *conf*."""
     conf.register_cli_opts(COMMON)
-    for group in (agent.GROUP, neutron.GROUP, store.GROUP):
+    for group in (agent.GROUP, limits.GROUP, neutron.GROUP, rate.GROUP, store.GROUP):
         # A group keeps its options itself: with one that is shared, what keystoneauth1 requires
         # once would be required of every configuration that is read later, at SIGHUP say.
         conf.register_group(cfg.OptGroup(group.name, title=group.title, help=group.help))
@@ -111,17 +113,21 @@ def _check(conf: cfg.ConfigOpts) -> None:
     agent.check(conf.df_metadata)
     nova.check(conf)
     neutron.check(conf)
+    rate.check(conf)
+    store.check(conf)
 
 
 def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None:
     try:
         section = conf[group] if group else conf
-        section[option.dest]
+        if section[option.dest] != section[option.dest]:
+            # Neither below a minimum nor above a maximum.
+            raise ValueError("it is not a number")
     except (cfg.Error, ValueError) as error:
         raise ConfigError(
             option=f"[{group or 'DEFAULT'}] {option.name}",
             value="(secret)" if option.secret else _written(conf, group, option),
-            cause=_cause(error),
+            cause=_cause(error, option),
             remedy=f"Give {_wanted(option)}",
         ) from error
 
@@ -131,16 +137,26 @@ def _written(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> str:
     return str(values[-1]) if isinstance(values, list) else str(values)
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: Exception, option: cfg.Opt) -> str:
+    if isinstance(option.type, types.List) and _choices(option.type.item_type):
+        # oslo.config would show its own types.
+        return "it has something else than what can be chosen"
     text = str(error)
     return text.rpartition("is not valid: ")[2] or text
 
 
+def _choices(kind: object) -> str:
+    return ", ".join(map(str, getattr(kind, "choices", None) or ()))
+
+
 def _wanted(option: cfg.Opt) -> str:
     kind = option.type
-    choices = getattr(kind, "choices", None)
-    if choices:
-        return "one of " + ", ".join(map(str, choices))
+    if choices := _choices(kind):
+        return f"one of {choices}"
+    if isinstance(kind, types.List) and (choices := _choices(kind.item_type)):
+        return f"some of {choices}, with commas between them"
+    if isinstance(kind, types.Dict):
+        return "key:value, with commas between several"
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     if low is not None or high is not None:
         return f"a number from {low} to {high}"

@@ -154,6 +154,14 @@ OPTS: Final = [
         ],
         help="What a guest gets when hold_timeout has passed.",
     ),
+    cfg.BoolOpt(
+        "refuse_forwarded",
+        default=False,
+        help="Refuse with 403 what comes with X-Forwarded-For, Forwarded or Via: such a request "
+        "was passed on by a proxy in the guest, for somebody who is not the guest. Against "
+        "request forgery; leave it off where guests reach the service through a proxy of their "
+        "own on purpose. Whatever such a header says, it decides nothing else.",
+    ),
     cfg.FloatOpt(
         "startup_timeout",
         default=30,

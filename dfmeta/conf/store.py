@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from oslo_config import cfg
 
+from dfmeta.exceptions import ConfigError
+
 GROUP: Final = cfg.OptGroup(
     name="store",
     title="The embedded store",
-    help="Where instances' metadata is kept when backend = store.",
+    help="Where instances' metadata is kept when backend = store, and how guests ask for it.",
 )
+_HTTP_TOKENS: Final = {
+    "off": "There are no tokens: /latest/api/token is 404, and a token makes no difference.",
+    "optional": "Guests may take a token. A request with a wrong or expired one is refused (401), "
+    "one without goes on.",
+    "required": "Every request needs a token, or is refused (401). Unmodified cloud-init asks "
+    "without one unless it finds itself on AWS.",
+}
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 OPTS: Final = [
     cfg.StrOpt(
@@ -26,4 +37,54 @@ OPTS: Final = [
             "refused."
         ),
     ),
+    cfg.StrOpt(
+        "http_tokens",
+        default="optional",
+        choices=list(_HTTP_TOKENS.items()),
+        help="EC2's tokens against forged requests (IMDSv2), with every backend. A record's own "
+        "word (dfmeta store put --http-tokens) and http_tokens_of come before it.",
+    ),
+    cfg.DictOpt(
+        "http_tokens_of",
+        default={},
+        help="The same for single instances: a comma list of UUID:off, UUID:optional and "
+        "UUID:required. It comes before a record's own word, and is there for backends whose "
+        "records have none, such as Nova.",
+    ),
 ]
+
+
+def http_tokens_of(conf: cfg.ConfigOpts) -> dict[str, str]:
+    """Read http_tokens_of: instance id in lower case → mode.
+
+    :raises ConfigError: for an entry that is not an instance and a mode, and a second one of the
+        same instance.
+    """
+    modes: dict[str, str] = {}
+    for name, mode in conf.store.http_tokens_of.items():
+        instance = name.lower()
+        if not _UUID.fullmatch(instance):
+            raise _wrong_entry(name, mode, "it does not begin with a UUID with dashes")
+        if mode not in _HTTP_TOKENS:
+            raise _wrong_entry(name, mode, "there is no such mode")
+        if instance in modes:
+            raise _wrong_entry(name, mode, "the instance is there twice")
+        modes[instance] = mode
+    return modes
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Check what no single option can say.
+
+    :raises ConfigError: naming the option.
+    """
+    http_tokens_of(conf)
+
+
+def _wrong_entry(name: str, mode: str, cause: str) -> ConfigError:
+    return ConfigError(
+        option="[store] http_tokens_of",
+        value=f"{name}:{mode}",
+        cause=cause,
+        remedy=f"Give each instance once, as UUID:MODE, with a mode of {', '.join(_HTTP_TOKENS)}",
+    )

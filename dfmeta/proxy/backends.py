@@ -23,6 +23,16 @@ class Backend(Protocol):
         """
         ...
 
+    def http_tokens(self, identity: Identity) -> str | None:
+        """Say how *identity* has to ask, as far as the backend knows; asked for each request.
+
+        :returns: a :class:`~dfmeta.proxy.tokens.TokenMode`'s value; "" where the backend leaves it
+            to the configuration; None when it does not know *identity*, or only by a claim that is
+            wrong: there is nothing then for a token to open.
+        :raises BackendError: when it cannot say. The request is not to go on.
+        """
+        ...
+
     def remark(self, answer: Answer) -> str:
         """One sentence of what an operator should look at when *answer*, which passes to the guest
         as it is, tells of something wrong on the host or at the backend; empty otherwise."""

@@ -156,6 +156,11 @@ class NovaBackend:
                 return _answer(reply, head=request.method == "HEAD")
         raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
 
+    def http_tokens(self, identity: Identity) -> str | None:
+        """Nova has no word for it; see :class:`~dfmeta.proxy.backends.Backend`."""
+        del identity
+        return ""
+
     def remark(self, answer: Answer) -> str:
         """What to look at for a status that tells of a fault; see
         :class:`~dfmeta.proxy.backends.Backend`."""

@@ -19,6 +19,10 @@ class LocalStore:
         del deadline
         return self._store.answer(request, identity)
 
+    def http_tokens(self, identity: Identity) -> str | None:
+        """What its record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
+        return self._store.http_tokens(identity)
+
     def remark(self, answer: Answer) -> str:
         """Nothing: what this host's store answers is no sign of a fault."""
         del answer

@@ -6,47 +6,51 @@ the backend is and before a byte of the answer leaves.
 
 from __future__ import annotations
 
-import http
-import http.client
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import eventlet
-import webob
 
 from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendTimeoutError
-from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.proxy import access
+from dfmeta.proxy.access import Spent
 from dfmeta.proxy.backends import Backend
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.rate import RateLimiter
+from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
 from dfmeta.registry import Claim, Registry
 
 LOG = logging.getLogger(__name__)
 
 CLAIM = "dfmeta.claim"
+REQUEST = "dfmeta.request"
 DEADLINE = "dfmeta.deadline"
-LAST = "dfmeta.last"
-"""Keys of the WSGI environment that the server sets; LAST is called when no further request may
-be read from the connection."""
-BODY_MAX = 4096
-"""Bytes of a guest's POST; Nova takes 1,020 for a password."""
+LATE = "dfmeta.late"
+"""Keys of the WSGI environment that the server sets: who asks, the :class:`GuestRequest`, monotonic
+seconds until which it may wait, and whether it has waited for its turn in vain."""
 HOLD_POLL = 0.1
+BODILESS = frozenset({204, 304})
+"""Answers without a body and its length (RFC 9110, 8.6)."""
 _PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
 _OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
-_PATH = re.compile(r"/[\x21-\x7e]*")
 _ADMIN = re.compile(
     r"/(?:api/v1/.*|healthz(?:/.*)?|metrics|version|device-(?:meta|user)data(?:/.*)?)"
 )
 """What the admin listener has is not there for guests, whatever a backend would make of it."""
 
+StartResponse = Callable[..., Any]
+
 
 class Abandoned(BaseException):
     """The connection is to be closed without an answer.
 
-    Not an :class:`Exception`, since eventlet's WSGI server answers 500 for each of those.
+    Not an :class:`Exception`, since no handler of those may make an answer of it.
     """
 
     def __init__(self, reason: str) -> None:
@@ -61,140 +65,221 @@ class Settings:
     timeout_answer: str = "auto"
     needs_project: bool = False
     """The backend has no use for an instance whose project is not known."""
+    refuse_forwarded: bool = False
+    """A request that a proxy has passed on is refused."""
+    http_tokens: TokenMode = TokenMode.OPTIONAL
+    http_tokens_of: Mapping[str, TokenMode] = field(default_factory=dict)
+    """Instance, in lower case → what holds for it, whatever else says."""
 
 
 class Application:
     """A guest's requests, one call each."""
 
-    def __init__(self, registry: Registry, backend: Backend, settings: Settings) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        backend: Backend,
+        settings: Settings,
+        *,
+        tokens: Tokens,
+        rates: RateLimiter,
+    ) -> None:
         self._registry = registry
         self._backend = backend
         self._settings = settings
+        self._tokens = tokens
+        self._rates = rates
+        self._complaints = Complaints(LOG)
+        registry.subscribe(self._endpoint_changed)
 
     def replace(self, backend: Backend, settings: Settings) -> None:
         """Answer from *backend* from the next request on."""
         self._backend, self._settings = backend, settings
 
-    def __call__(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request (PEP 3333).
 
         :raises Abandoned: when nothing may be answered.
         """
         claim: Claim = environ[CLAIM]
-        method = environ["REQUEST_METHOD"]
+        request: GuestRequest = environ[REQUEST]
+        spent = Spent(time.monotonic())
         try:
-            answer = self._answer(environ, claim, method)
-        except Exception:
+            answer = self._answer(environ, claim, request, spent)
+            if not self._registry.holds(claim):
+                raise Abandoned("changed")
+        except Abandoned as abandoned:
+            access.unanswered(claim, request, abandoned.reason)
+            raise
+        access.answered(claim, request, answer, spent, time.monotonic())
+        start_response(*_head(answer, head=request.method == "HEAD"))
+        if request.method == "HEAD" or answer.status in BODILESS:
+            return []
+        return [answer.body]
+
+    def _answer(
+        self, environ: dict[str, Any], claim: Claim, request: GuestRequest, spent: Spent
+    ) -> Answer:
+        try:
+            if environ.get(LATE):
+                return self._out_of_time(request)
+            return (
+                self._limit(claim, spent)
+                or self._refuse(claim, request)
+                or self._ask(claim, request, environ[DEADLINE], spent)
+            )
+        except BackendError as error:
+            return self._failed(claim, request, error)
+        except Exception as error:
             # A defect of ours must cost this request alone; the guest learns nothing of it.
-            LOG.exception("A request of %s failed", claim.identity.instance_id)
-            answer = Answer(500, b"500 Internal Server Error\n")
-        if not self._registry.holds(claim):
-            raise Abandoned("changed")
-        metrics.REQUESTS.labels(f"{answer.status // 100}xx").inc()
-        response = _response(answer, head=method == "HEAD")
-        return response(environ, start_response)  # type: ignore[no-any-return]  # webob has no types
+            self._complaints.about(
+                claim.endpoint,
+                "defect",
+                "%s: a request of %s failed: %s. Report this with the traceback below",
+                claim.identity.port_name,
+                claim.identity.instance_id,
+                type(error).__name__,
+                level=logging.ERROR,
+                exc_info=True,
+            )
+            return _text(500)
 
-    def _answer(self, environ: dict[str, Any], claim: Claim, method: str) -> Answer:
-        path = environ["RAW_PATH_INFO"]
-        headers = _headers(environ)
-        if not _PATH.fullmatch(path) or not environ.get("QUERY_STRING", "").isprintable():
-            return Answer(400, b"400 Bad Request: not an origin-form request\n")
-        if not all(value.isprintable() for value in headers.values()):
-            # A folded line (RFC 9112, 5.2) could carry another header along.
-            environ[LAST]()
-            return Answer(400, b"400 Bad Request: a header has control characters\n")
-        if _ADMIN.fullmatch(path):
-            return Answer(404, b"404 Not Found\n")
-        allowed = ("GET", "HEAD", "POST") if _PASSWORD.fullmatch(path) else ("GET", "HEAD")
-        if method not in allowed:
-            allow = (("Allow", ", ".join(allowed)),)
-            return Answer(405, b"405 Method Not Allowed\n", headers=allow)
-        try:
-            body = _body(environ) if method == "POST" else b""
-        except (OSError, ValueError) as error:
-            LOG.debug("A body that cannot be read: %s", error)
-            environ[LAST]()
-            return Answer(400, b"400 Bad Request: the body cannot be read\n")
-        if len(body) > BODY_MAX:
-            environ[LAST]()
-            return Answer(413, b"413 Content Too Large\n")
-        request = GuestRequest(
-            method,
-            path,
-            query=environ.get("QUERY_STRING", ""),
-            headers=headers,
-            body=body,
-            guest_ip=str(claim.address.ip),
+    # What needs no backend
+
+    def _limit(self, claim: Claim, spent: Spent) -> Answer | None:
+        verdict = self._rates.ask(claim.endpoint, claim.address.ip.version)
+        if verdict.refuse:
+            access.refuse("rate")
+            self._complaints.about(
+                claim.endpoint,
+                "rate",
+                "%s (%s): refused with 429, it asks too often. See what the guest does, or raise "
+                "the limits of [metadata_rate_limiting]",
+                claim.identity.port_name,
+                claim.identity.instance_id,
+            )
+            return _text(429, ("Retry-After", str(verdict.retry_after)))
+        if verdict.delay:
+            metrics.DELAYED_REQUESTS.inc()
+            eventlet.sleep(verdict.delay)
+            spent.waited += verdict.delay
+        return None
+
+    def _refuse(self, claim: Claim, request: GuestRequest) -> Answer | None:
+        if _ADMIN.fullmatch(request.path):
+            return _text(404)
+        if self._settings.refuse_forwarded and passed_on(request):
+            access.refuse("forwarded")
+            return _text(403)
+        mode = self._mode(claim.identity)
+        if mode is None and request.method == "PUT" and is_token_path(request.path):
+            return _text(404)
+        answer = handshake(
+            request, claim.identity, mode or self._settings.http_tokens, self._tokens
         )
-        return self._ask(request, claim, environ[DEADLINE])
+        if answer is not None:
+            if answer.status >= 400:
+                access.refuse("token")
+            return answer
+        allowed = ("GET", "HEAD", "POST") if _PASSWORD.fullmatch(request.path) else ("GET", "HEAD")
+        if request.method not in allowed:
+            access.refuse("method")
+            return _text(405, ("Allow", ", ".join(allowed)))
+        return None
 
-    def _ask(self, request: GuestRequest, claim: Claim, deadline: float) -> Answer:
+    def _mode(self, identity: Identity) -> TokenMode | None:
+        """What holds for that instance; None when the backend does not know it."""
+        said = self._backend.http_tokens(identity)
+        if said is None:
+            return None
+        own = self._settings.http_tokens_of.get(identity.instance_id.lower())
+        return own or (TokenMode(said) if said else self._settings.http_tokens)
+
+    # The backend
+
+    def _ask(self, claim: Claim, request: GuestRequest, deadline: float, spent: Spent) -> Answer:
+        identity = self._registry.current(claim)
+        if identity is not None and self._lacks_project(identity):
+            identity = self._await_project(claim, deadline, spent)
+            if identity is not None and self._lacks_project(identity):
+                return self._out_of_time(request)
+        if identity is None:
+            raise Abandoned("changed")
+        begun = time.monotonic()
+        spent.backend = self._backend.name
+        try:
+            answer = self._backend.answer(request, identity, deadline=deadline)
+        finally:
+            spent.asked += time.monotonic() - begun
+        remark = self._backend.remark(answer)
+        if remark:
+            self._complain(claim, f"status {answer.status}", f"answered {answer.status}", remark)
+        return answer
+
+    def _await_project(self, claim: Claim, deadline: float, spent: Spent) -> Identity | None:
+        begun = time.monotonic()
+        metrics.HELD_REQUESTS.labels("project").inc()
         identity = self._registry.current(claim)
         while identity is not None and self._lacks_project(identity):
             if time.monotonic() >= deadline:
-                LOG.warning(
-                    "%s (%s): its project is not known, so that nothing can be asked of %s",
-                    identity.instance_id,
-                    identity.port_name,
-                    self._backend.name,
+                self._complain(
+                    claim,
+                    "project",
+                    "cannot be asked, the project of the instance is not known",
+                    "See `dfmeta ports` for what the sources in identity_sources say of the port",
                 )
-                return self._out_of_time(request, 503)
+                break
             eventlet.sleep(HOLD_POLL)
             identity = self._registry.current(claim)
-        if identity is None:
-            raise Abandoned("changed")
-        try:
-            return self._backend.answer(request, identity, deadline=deadline)
-        except BackendError as error:
-            LOG.warning("%s: %s", identity.instance_id, error)
-            if request.method == "POST" and isinstance(error, BackendTimeoutError):
-                return Answer(504, b"504 Gateway Timeout\n")
-            return self._out_of_time(request, 503)
+        spent.waited += time.monotonic() - begun
+        return identity
 
     def _lacks_project(self, identity: Identity) -> bool:
         # Of an instance that is only claimed, the project is what the claim is checked against.
         return (self._settings.needs_project or identity.claimed) and not identity.project_id
 
-    def _out_of_time(self, request: GuestRequest, status: int) -> Answer:
+    def _failed(self, claim: Claim, request: GuestRequest, error: BackendError) -> Answer:
+        self._complain(
+            claim, type(error).__name__, str(error.cause), str(error.fields.get("remedy", ""))
+        )
+        if request.method == "POST" and isinstance(error, BackendTimeoutError):
+            return _text(504)
+        return self._out_of_time(request)
+
+    def _complain(self, claim: Claim, kind: str, cause: str, remedy: str) -> None:
+        self._complaints.about(
+            claim.endpoint,
+            kind,
+            "%s (%s): backend %s %s",
+            claim.identity.port_name,
+            claim.identity.instance_id,
+            self._backend.name,
+            f"{cause}. {remedy}" if remedy else cause,
+        )
+
+    def _out_of_time(self, request: GuestRequest) -> Answer:
         how = self._settings.timeout_answer
         retried = _OPENSTACK_VERSION.match(request.path) is not None
         if how == "close" or (how == "auto" and retried):
             raise Abandoned("timeout")
-        phrase = http.HTTPStatus(status).phrase
-        return Answer(status, f"{status} {phrase}\n".encode(), headers=(("Retry-After", "2"),))
+        return _text(503, ("Retry-After", "2"))
+
+    def _endpoint_changed(self, endpoint: Endpoint) -> None:
+        # Another guest is not to be slowed down for what this one did.
+        self._rates.forget(endpoint)
+        self._complaints.forget(endpoint)
 
 
-def _headers(environ: dict[str, Any]) -> dict[str, str]:
-    headers = {
-        key[5:].replace("_", "-").lower(): value
-        for key, value in environ.items()
-        if key.startswith("HTTP_")
-    }
-    if environ.get("CONTENT_TYPE"):
-        headers["content-type"] = environ["CONTENT_TYPE"]
-    return headers
+def _text(status: int, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, f"{status} {access.phrase(status)}\n".encode(), headers=headers)
 
 
-def _body(environ: dict[str, Any]) -> bytes:
-    body: bytes = webob.Request(environ).body_file_raw.read(BODY_MAX + 1)
-    return body
-
-
-def _response(answer: Answer, *, head: bool) -> webob.Response:
-    phrase = http.client.responses.get(answer.status, "Unknown")
-    length = next(
-        (value for name, value in answer.headers if name.lower() == "content-length"),
-        str(len(answer.body)),
-    )
-    headers = [(n.title(), v) for n, v in answer.headers if n.lower() != "content-length"]
-    return webob.Response(
-        status=f"{answer.status} {phrase}",
-        headerlist=[
-            ("Content-Type", answer.content_type),
-            ("Content-Length", length),
-            *headers,
-        ],
-        app_iter=[] if head else [answer.body],
-    )
+def _head(answer: Answer, *, head: bool) -> tuple[str, list[tuple[str, str]]]:
+    """Status line and headers. A HEAD's length is the backend's to say (RFC 9110, 9.3.2)."""
+    headers = [(name.title(), value) for name, value in answer.headers]
+    if answer.content_type:
+        headers.insert(0, ("Content-Type", answer.content_type))
+    said = any(name == "Content-Length" for name, _value in headers)
+    if answer.status not in BODILESS and not said and (answer.body or not head):
+        headers.append(("Content-Length", str(len(answer.body))))
+    return f"{answer.status} {access.phrase(answer.status)}", headers

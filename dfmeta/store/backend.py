@@ -8,12 +8,13 @@ are looked at, and neither can name another instance.
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 from dfmeta.exceptions import BackendError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store import documents, ec2, openstack
+from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Record, Repository
+from dfmeta.store.schema import HTTP_TOKENS
 
 PASSWORD_MAX: Final = 1020
 """Bytes. Nova keeps four pieces of 255 (nova/api/metadata/password.py)."""
@@ -57,6 +58,24 @@ class StoreBackend:
         except StoreError as error:
             raise BackendError(backend="store", cause=error.fields["cause"]) from error
 
+    def http_tokens(self, identity: Identity) -> str | None:
+        """Return what the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`.
+
+        It is asked for each request: one query, of two short columns.
+
+        :raises BackendError: the database failed, or the record says something that is no mode.
+        """
+        try:
+            access = self._repository.access(identity.instance_id)
+        except StoreError as error:
+            raise BackendError(backend="store", cause=error.fields["cause"]) from error
+        if access is None or (identity.claimed and access.project_id != identity.project_id):
+            return None
+        if access.http_tokens is not None and access.http_tokens not in HTTP_TOKENS:
+            cause = f"http_tokens of record {identity.instance_id} is no mode"
+            raise BackendError(backend="store", cause=cause)
+        return access.http_tokens or ""
+
     def _set_password(self, record: Record, password: bytes) -> Answer:
         """Keep a password once. An empty one sets nothing, as in Nova."""
         if record.password:
@@ -66,25 +85,6 @@ class StoreBackend:
         if password and not self._repository.set_password(record.id, password):
             return CONFLICT
         return Answer(200)
-
-
-def split_path(path: str) -> list[str] | None:
-    """Return the parts of an origin-form path, percent-decoded once; None for none of ours.
-
-    Slashes at the end or doubled make no difference. A path with ``.`` or ``..`` in it, with
-    control characters or that is not UTF-8 is none of ours: it names nothing, whatever another
-    server would make of it.
-    """
-    if not path.startswith("/") or not path.isascii():
-        return None
-    try:
-        decoded = unquote_to_bytes(path).decode()
-    except UnicodeDecodeError:
-        return None
-    segments = [segment for segment in decoded.split("/") if segment]
-    if not decoded.isprintable() or not {".", ".."}.isdisjoint(segments):
-        return None
-    return segments
 
 
 def _read(record: Record, segments: list[str]) -> Answer | None:

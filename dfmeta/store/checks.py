@@ -12,6 +12,7 @@ from typing import Final
 
 from dfmeta.exceptions import RecordError
 from dfmeta.store.documents import LABEL_MAX, is_one_line
+from dfmeta.store.schema import HTTP_TOKENS
 
 HOSTNAME_MAX: Final = 253
 """RFC 1123, 2.1 with RFC 1035, 2.3.4: 255 octets on the wire."""
@@ -86,6 +87,20 @@ def meta_item(option: str, text: str) -> tuple[str, str]:
             what=option, value=_short(text), cause="it is not key=value", remedy="Write key=value"
         )
     return text_value(option, key), text_value(option, value, limit=None)
+
+
+def http_tokens(option: str, text: str) -> str | None:
+    """Return a mode of tokens; None for ``default``, which leaves it to the configuration."""
+    if text == "default":
+        return None
+    if text not in HTTP_TOKENS:
+        raise RecordError(
+            what=option,
+            value=_short(text),
+            cause="there is no such mode",
+            remedy=f"Give one of {', '.join(HTTP_TOKENS)}, or default",
+        )
+    return text
 
 
 def userdata(option: str, content: bytes, *, name: str) -> bytes:

@@ -39,6 +39,7 @@ KEEP: Final = Keep.KEEP
 
 _BY_ID: Final = records.c.id == bindparam("record_id")
 _GET: Final = select(*records.c).where(_BY_ID)
+_ACCESS: Final = select(records.c.project_id, records.c.http_tokens).where(_BY_ID)
 _LIST: Final = (
     select(
         records.c.id,
@@ -76,6 +77,8 @@ class Record:
     """None: the instance has none, which is not the same as empty."""
     password: bytes | None = field(default=None, repr=False)
     """What the guest posted; guests encrypt it, but nothing makes them."""
+    http_tokens: str | None = None
+    """One of :data:`~dfmeta.store.schema.HTTP_TOKENS`; None: as configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,21 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """What decides whether a request for a record goes on."""
+
+    project_id: str | None
+    http_tokens: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PutResult:
     """What a put did."""
 
     created: bool
     changed: tuple[str, ...]
-    """The document's members, and ``project_id`` and ``userdata``, that are not as before."""
+    """The document's members, ``project_id``, ``userdata`` and ``http_tokens``, where they are not
+    as before."""
 
 
 class Repository:
@@ -128,6 +140,10 @@ class Repository:
         """Return the record of an instance, None when there is none. The id's case is ignored."""
         return self._database.run(lambda connection: _get(connection, record_id.lower()))
 
+    def access(self, record_id: str) -> Access | None:
+        """Return what a request needs to go on, without the record; None when there is none."""
+        return self._database.run(lambda connection: _access(connection, record_id.lower()))
+
     def list(self) -> Iterator[Summary]:
         """Yield all records in the order of their ids, without loading their user-data."""
         after = ""
@@ -145,6 +161,7 @@ class Repository:
         document: Mapping[str, object] | None = None,
         userdata: bytes | Keep | None = KEEP,
         project_id: str | Keep | None = KEEP,
+        http_tokens: str | Keep | None = KEEP,
     ) -> PutResult:
         """Create a record or change what is named of it, in one transaction.
 
@@ -153,9 +170,10 @@ class Repository:
             member, an object is merged, anything else replaces. Validated by the caller.
         :param userdata: None removes it, ``b""`` makes it empty.
         :param project_id: None removes it.
+        :param http_tokens: None leaves it to the configuration. Validated by the caller.
         """
         patch = dict(document or {})
-        columns = {"userdata": userdata, "project_id": project_id}
+        columns = {"userdata": userdata, "project_id": project_id, "http_tokens": http_tokens}
 
         def work(connection: Connection) -> PutResult:
             key = record_id.lower()
@@ -225,6 +243,11 @@ def _get(connection: Connection, record_id: str) -> Record | None:
     values = row._asdict()
     values.update(created_at=_utc(row.created_at), updated_at=_utc(row.updated_at))
     return Record(**values)
+
+
+def _access(connection: Connection, record_id: str) -> Access | None:
+    row = connection.execute(_ACCESS, {"record_id": record_id}).one_or_none()
+    return None if row is None else Access(**row._asdict())
 
 
 def _page(connection: Connection, *, after: str) -> list[Summary]:

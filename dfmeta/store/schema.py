@@ -1,7 +1,7 @@
 """The store's tables, as SQLAlchemy Core describes them.
 
 The migrations under ``dfmeta/store/migrations`` build the same tables; a test compares the two.
-Later migrations add to them (addresses, tokens); none of these columns has to change its meaning.
+Later migrations add to them (addresses); none of these columns has to change its meaning.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import Final
 
 from sqlalchemy import Column, DateTime, LargeBinary, MetaData, String, Table, Text
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The newest migration: what a database has to be at before it is used."""
 
 UUID_LENGTH: Final = 36
+HTTP_TOKENS: Final = ("off", "optional", "required")
+"""What a record may say of tokens (``[store] http_tokens``)."""
 
 metadata: Final = MetaData(
     naming_convention={
@@ -36,5 +38,6 @@ records: Final = Table(
     Column("seed", LargeBinary, nullable=False, comment="random bytes of this record alone"),
     Column("created_at", DateTime(timezone=True), nullable=False, comment="UTC"),
     Column("updated_at", DateTime(timezone=True), nullable=False, comment="UTC"),
+    Column("http_tokens", Text, comment="off, optional or required; null: as configured"),
 )
 """One row for each instance."""

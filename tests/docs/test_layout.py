@@ -203,6 +203,8 @@ def test_every_option_says_what_it_does(group: str, option: object) -> None:
 
 
 def test_every_group_says_what_it_is_for() -> None:
-    for group in (conf.agent.GROUP, conf.neutron.GROUP, conf.store.GROUP):
+    groups = [module.GROUP for module in vars(conf).values() if hasattr(module, "GROUP")]
+    assert {group.name for group in groups} == {name for name, _options in conf.own_opts() if name}
+    for group in groups:
         assert group.title
         assert group.help.endswith(".")

@@ -34,7 +34,9 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 # [neutron] has keystoneauth1's own words, which are another release's to change.
-@pytest.mark.parametrize("group", ["DEFAULT", "df_metadata", "store"])
+@pytest.mark.parametrize(
+    "group", ["DEFAULT", "df_metadata", "guest_limits", "metadata_rate_limiting", "store"]
+)
 def test_the_sample_configuration_is_that_of_the_options(
     generated: dict[str, str], group: str
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from dfmeta.flows.key import SLOTS
-from dfmeta.proxy.limits import CONNECTIONS_PER_GUEST
+from dfmeta.proxy.limits import Limits
 from tests.e2e.support import asks_own, open_connection, put, uuid_in
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
@@ -18,6 +18,7 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
 BEYOND = 20
+ALLOWED = Limits().connections_per_port + Limits().waiting_per_port
 RATE = 20_000
 """SYNs a second of a flood."""
 
@@ -35,7 +36,7 @@ def test_connections_without_end_are_cut_for_the_guest_that_opens_them(
         return agent.metric("dfmeta_closed_connections_total", reason="too_many")
 
     with contextlib.ExitStack() as opened:
-        for _ in range(CONNECTIONS_PER_GUEST + BEYOND):
+        for _ in range(ALLOWED + BEYOND):
             # The kernel may tell of the cut before it tells of the connection.
             with contextlib.suppress(ConnectionResetError):
                 opened.enter_context(open_connection(greedy))

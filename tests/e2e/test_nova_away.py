@@ -129,7 +129,7 @@ def test_an_instance_whose_project_is_not_known_is_not_asked_for(
     assert guest.curl("/latest/meta-data/").status == 503
     assert guest.curl("/openstack/latest/meta_data.json").exit_code == EMPTY_REPLY
     assert nova.requests() == []
-    assert "its project is not known" in agent.log()
+    assert "the project of the instance is not known" in agent.log()
 
 
 def test_what_happened_is_logged_without_secrets(

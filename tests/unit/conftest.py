@@ -1,13 +1,14 @@
-"""Chooses os-ken's hub before anything imports it, and lets two libraries' warnings pass."""
+"""Chooses os-ken's hub before anything imports it, and lets two libraries' warnings pass; fixtures
+for configurations, certificates and servers."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 
 import pytest
-
-from tests.harness.certificates import Authority
+from oslo_config import cfg
 
 os.environ["OSKEN_HUB_TYPE"] = "eventlet"
 
@@ -18,10 +19,30 @@ with warnings.catch_warnings():
     import eventlet  # noqa: F401
     import webob  # noqa: F401
 
-    from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401
+import dfmeta.conf
+from tests.harness.certificates import Authority
+from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401
+from tests.unit.support import Load
 
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """Signs the certificates of tests."""
     return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Load a file with these options; names are option or group__option."""
+
+    def load(*args: str, **options: object) -> cfg.ConfigOpts:
+        lines: dict[str, list[str]] = {}
+        for name, value in options.items():
+            group, _, option = name.rpartition("__")
+            lines.setdefault(group or "df_metadata", []).append(f"{option} = {value}")
+        text = "\n".join(line for g, own in lines.items() for line in [f"[{g}]", *own])
+        path = tmp_path / "dfmeta.conf"
+        path.write_text(text)
+        return dfmeta.conf.load([str(path)], prog="dfmeta-agent", args=args)
+
+    return load

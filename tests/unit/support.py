@@ -18,6 +18,7 @@ from os_ken.ofproto import ofproto_common, ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
+from oslo_config import cfg
 
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
@@ -46,6 +47,10 @@ DATAPATH = 0x0000AABBCCDDEEFF
 def address(ip: str = GUEST_IP, mac: str = GUEST_MAC) -> GuestAddress:
     """What a guest calls itself."""
     return GuestAddress(mac, IPv4Address(ip))
+
+
+Load = Callable[..., cfg.ConfigOpts]
+"""The fixture that reads a configuration of the options that it is given."""
 
 
 def port(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.conf import nova
+from dfmeta.conf import nova, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.model import HttpHost
 from tests.harness.certificates import Authority
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, Load
 
-Load = Callable[..., cfg.ConfigOpts]
 SECRET = "a secret nobody may see"
 # CONTRACT.md, "Options": the names and defaults that operators rely on.
 DEFAULTS = {
@@ -52,30 +51,27 @@ DEFAULTS = {
         "admin_listen": "127.0.0.1:9697",
         "state_path": "/var/lib/dfmeta",
     },
-    "store": {"connection": "sqlite:////var/lib/dfmeta/store.db"},
+    "metadata_rate_limiting": {
+        "rate_limit_enabled": False,
+        "ip_versions": [4],
+        "base_window_duration": 10,
+        "base_query_rate_limit": 10,
+        "burst_window_duration": 10,
+        "burst_query_rate_limit": 10,
+        "delay_max": 2,
+        "tolerated_queries": 32,
+    },
+    "store": {
+        "connection": "sqlite:////var/lib/dfmeta/store.db",
+        "http_tokens": "optional",
+        "http_tokens_of": {},
+    },
 }
 
 
 @pytest.fixture(autouse=True)
 def _no_file_of_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dfmeta.conf, "DEFAULT_FILES", ())
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    """Load a file with these options; names are option or group__option."""
-
-    def load(*args: str, **options: object) -> cfg.ConfigOpts:
-        lines: dict[str, list[str]] = {}
-        for name, value in options.items():
-            group, _, option = name.rpartition("__")
-            lines.setdefault(group or "df_metadata", []).append(f"{option} = {value}")
-        text = "\n".join(line for g, own in lines.items() for line in [f"[{g}]", *own])
-        path = tmp_path / "dfmeta.conf"
-        path.write_text(text)
-        return dfmeta.conf.load([str(path)], prog="dfmeta-agent", args=args)
-
-    return load
 
 
 def registered() -> dict[str, dict[str, cfg.Opt]]:
@@ -135,6 +131,8 @@ BAD = [
     ("df_metadata", "hold_timeout", "61"),
     ("df_metadata", "hold_timeout", "-1"),
     ("df_metadata", "hold_timeout", "soon"),
+    ("df_metadata", "hold_timeout", "nan"),
+    ("df_metadata", "refuse_forwarded", "perhaps"),
     ("df_metadata", "timeout_answer", "504"),
     ("df_metadata", "startup_timeout", "-1"),
     ("df_metadata", "admin_listen", "9697"),
@@ -169,7 +167,36 @@ BAD = [
     ("neutron", "insecure", "perhaps"),
     ("neutron", "certfile", "/nonexistent/cert.pem"),
     ("neutron", "keyfile", "$nothing"),
+    ("guest_limits", "request_line_max", "255"),
+    ("guest_limits", "header_max", "8k"),
+    ("guest_limits", "header_lines_max", "7"),
+    ("guest_limits", "header_timeout", "nan"),
+    ("guest_limits", "header_timeout", "0"),
+    ("guest_limits", "body_max", "1019"),
+    ("guest_limits", "body_timeout", "0"),
+    ("guest_limits", "keepalive_timeout", "-1"),
+    ("guest_limits", "send_timeout", "inf"),
+    ("guest_limits", "connections_per_port", "0"),
+    ("guest_limits", "waiting_per_port", "-1"),
+    ("guest_limits", "connections", "15"),
+    ("guest_limits", "requests_per_port", "0"),
+    ("metadata_rate_limiting", "rate_limit_enabled", "perhaps"),
+    ("metadata_rate_limiting", "ip_versions", "5"),
+    ("metadata_rate_limiting", "ip_versions", "4,six"),
+    ("metadata_rate_limiting", "ip_versions", ""),
+    ("metadata_rate_limiting", "base_window_duration", "0"),
+    ("metadata_rate_limiting", "base_query_rate_limit", "0"),
+    ("metadata_rate_limiting", "burst_window_duration", "0.5"),
+    ("metadata_rate_limiting", "burst_query_rate_limit", "-1"),
+    ("metadata_rate_limiting", "delay_max", "8.1"),
+    ("metadata_rate_limiting", "delay_max", "nan"),
+    ("metadata_rate_limiting", "tolerated_queries", "-1"),
     ("store", "connection", "$nothing"),
+    ("store", "http_tokens", "always"),
+    ("store", "http_tokens_of", "required"),
+    ("store", "http_tokens_of", "web1:required"),
+    ("store", "http_tokens_of", f"{INSTANCE}:always"),
+    ("store", "http_tokens_of", f"{{{INSTANCE}}}:off"),
 ]
 
 
@@ -316,6 +343,29 @@ def test_values_follow_those_they_refer_to(load: Load) -> None:
 def test_a_list_of_hosts_is_read(load: Load, text: str, hosts: list[tuple[str, int]]) -> None:
     conf = load(DEFAULT__nova_metadata_host=text)
     assert nova.hosts(conf) == [HttpHost(*host) for host in hosts]
+
+
+def test_requests_over_both_ip_versions_may_be_limited(load: Load) -> None:
+    conf = load(metadata_rate_limiting__ip_versions="4, 6")
+    assert conf.metadata_rate_limiting.ip_versions == [4, 6]
+
+
+def test_what_an_option_may_list_is_said(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"chosen\. Give some of 4, 6, with commas") as caught:
+        load(metadata_rate_limiting__ip_versions="4,5")
+    assert "OrderedDict" not in str(caught.value)
+
+
+def test_instances_have_modes_of_their_own_in_any_case(load: Load) -> None:
+    text = f"{INSTANCE.upper()}:required, {OTHER_INSTANCE}:off"
+    modes = store.http_tokens_of(load(store__http_tokens_of=text))
+    assert modes == {INSTANCE: "required", OTHER_INSTANCE: "off"}
+
+
+@pytest.mark.parametrize("second", [OTHER_INSTANCE, OTHER_INSTANCE.upper()])
+def test_an_instance_has_one_mode(load: Load, second: str) -> None:
+    with pytest.raises(ConfigError, match=r"\[store\] http_tokens_of"):
+        load(store__http_tokens_of=f"{OTHER_INSTANCE}:off,{second}:required")
 
 
 def test_a_host_is_written_as_it_stands_in_a_url(load: Load) -> None:

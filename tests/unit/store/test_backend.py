@@ -17,9 +17,13 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import BackendError
 from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.proxy.stored import LocalStore
+from dfmeta.proxy.tokens import TokenMode
 from dfmeta.store import ec2, openstack
-from dfmeta.store.backend import PASSWORD_MAX, StoreBackend, split_path
+from dfmeta.store.backend import PASSWORD_MAX, StoreBackend
+from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Repository
+from dfmeta.store.schema import HTTP_TOKENS
 
 Ask = Callable[..., Answer]
 
@@ -479,3 +483,71 @@ def test_a_claimed_instance_is_shown_only_to_its_own_project(
             GuestRequest("GET", "/latest/meta-data/"), identity
         )
     assert answer.status == status
+
+
+# Tokens
+
+
+@pytest.mark.parametrize("mode", HTTP_TOKENS)
+def test_a_record_says_how_its_guest_asks(
+    repository: Repository, identity: Identity, instance_id: str, mode: str
+) -> None:
+    backend = StoreBackend(repository)
+    assert backend.http_tokens(identity) is None, "there is no record"
+    repository.put(instance_id, userdata=b"u")
+    assert backend.http_tokens(identity) == ""
+    repository.put(instance_id, http_tokens=mode)
+    assert backend.http_tokens(identity) == mode
+    assert backend.http_tokens(replace(identity, instance_id=instance_id.upper())) == mode
+    repository.put(instance_id, http_tokens=None)
+    assert backend.http_tokens(identity) == ""
+    repository.delete(instance_id)
+    assert backend.http_tokens(identity) is None
+
+
+def test_modes_are_the_proxy_s() -> None:
+    assert list(HTTP_TOKENS) == [mode.value for mode in TokenMode]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "claims", "mode"), [("p", "p", "off"), ("p", "q", None), (None, "p", None)]
+)
+def test_a_claim_of_another_project_learns_nothing_of_tokens(
+    repository: Repository,
+    identity: Identity,
+    recorded: str | None,
+    claims: str,
+    mode: str | None,
+) -> None:
+    repository.put(identity.instance_id, project_id=recorded, http_tokens="off")
+    backend = StoreBackend(repository)
+    claiming = replace(identity, project_id=claims, claimed=True)
+    assert backend.http_tokens(claiming) == mode
+    assert backend.http_tokens(replace(claiming, claimed=False)) == "off"
+
+
+def test_a_mode_that_is_none_opens_nothing(
+    url: str, repository: Repository, identity: Identity, instance_id: str
+) -> None:
+    repository.put(instance_id)
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as broken:
+        broken.execute("UPDATE records SET http_tokens = 'OFF'")
+    broken.close()
+    with pytest.raises(BackendError, match=f"http_tokens of record {instance_id}"):
+        StoreBackend(repository).http_tokens(identity)
+
+
+def test_a_database_that_fails_says_nothing_of_tokens(
+    url: str, repository: Repository, identity: Identity, instance_id: str
+) -> None:
+    repository.put(instance_id)
+    Path(url.removeprefix("sqlite:///")).unlink()
+    with pytest.raises(BackendError, match="No such file"):
+        LocalStore(StoreBackend(repository)).http_tokens(identity)
+
+
+def test_a_local_store_passes_the_mode_on(
+    repository: Repository, identity: Identity, instance_id: str
+) -> None:
+    repository.put(instance_id, http_tokens="required")
+    assert LocalStore(StoreBackend(repository)).http_tokens(identity) == "required"

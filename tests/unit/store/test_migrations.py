@@ -69,6 +69,38 @@ def test_down_and_up_again(connection: Connection) -> None:
     assert "records" in inspect(connection).get_table_names()
 
 
+def test_records_of_before_tokens_stay_and_leave_them_to_the_configuration(
+    connection: Connection,
+) -> None:
+    config = migrations.configuration(connection)
+    command.upgrade(config, "0001")
+    connection.execute(
+        text(
+            "INSERT INTO records (id, userdata, seed, created_at, updated_at)"
+            " VALUES ('a', x'00ff', x'01', '2026-01-01', '2026-01-01')"
+        )
+    )
+    command.upgrade(config, "0002")
+    found = connection.execute(text("SELECT userdata, http_tokens FROM records")).all()
+    assert found == [(b"\x00\xff", None)]
+
+
+def test_going_back_before_tokens_keeps_the_records(connection: Connection) -> None:
+    config = migrations.configuration(connection)
+    command.upgrade(config, "0001")
+    before = {column["name"] for column in inspect(connection).get_columns("records")}
+    command.upgrade(config, "0002")
+    connection.execute(
+        text(
+            "INSERT INTO records (id, seed, created_at, updated_at, http_tokens)"
+            " VALUES ('a', x'01', '2026-01-01', '2026-01-01', 'off')"
+        )
+    )
+    command.downgrade(config, "0001")
+    assert {column["name"] for column in inspect(connection).get_columns("records")} == before
+    assert connection.execute(text("SELECT id FROM records")).all() == [("a",)]
+
+
 def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
     Repository(url).close()
     engine = create_engine(url)

@@ -106,6 +106,22 @@ def test_keys_come_as_text_and_from_files(
     assert get()["ssh_keys"] == [KEY]
 
 
+def test_a_record_s_word_on_tokens_is_put_shown_and_taken_back(
+    run: Run, get: Callable[[], dict[str, object]], instance_id: str
+) -> None:
+    run("put", instance_id)
+    assert get()["http_tokens"] is None
+    for mode in ("off", "optional", "required"):
+        changed = run("put", instance_id, "--http-tokens", mode)
+        assert succeeded(changed) == f"{instance_id}: changed http tokens\n"
+        assert get()["http_tokens"] == mode
+    succeeded(run("put", instance_id, "--name", "web"))
+    assert get()["http_tokens"] == "required", "what is not named stays"
+    assert "http tokens" in succeeded(run("get", instance_id))
+    succeeded(run("put", instance_id, "--http-tokens", "default"))
+    assert get()["http_tokens"] is None
+
+
 @pytest.mark.parametrize("source", ["file", "stdin"])
 def test_userdata_is_bytes_in_and_out(
     run: Run, instance_id: str, tmp_path: Path, source: str
@@ -130,6 +146,8 @@ def test_userdata_is_bytes_in_and_out(
         (["--ssh-key", "nonsense"], "--ssh-key = 'nonsense'"),
         (["--ssh-key", "@/nonexistent/key"], "--ssh-key = '/nonexistent/key'"),
         (["--meta", "novalue"], "--meta = 'novalue'"),
+        (["--http-tokens", "Required"], "--http-tokens = 'Required'"),
+        (["--http-tokens", ""], "--http-tokens = ''"),
         (["--user-data", "/nonexistent/file"], "--user-data = '/nonexistent/file'"),
         (["--user-data", "/"], "--user-data = '/'"),
         (["--user-data", "a\0b"], "--user-data = "),

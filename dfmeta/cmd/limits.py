@@ -1,0 +1,45 @@
+"""From the configuration to what a guest may take of the proxy."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from dfmeta.conf import limits as limit_options
+from dfmeta.conf import rate as rate_options
+from dfmeta.proxy.http1 import HeadLimits
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.rate import RateSettings, Window
+
+
+def limits(conf: cfg.ConfigOpts) -> Limits:
+    """Read ``[guest_limits]``."""
+    group = conf[limit_options.GROUP.name]
+    return Limits(
+        head=HeadLimits(
+            request_line=group.request_line_max,
+            header=group.header_max,
+            lines=group.header_lines_max,
+        ),
+        header_timeout=group.header_timeout,
+        body=group.body_max,
+        body_timeout=group.body_timeout,
+        keepalive_timeout=group.keepalive_timeout,
+        send_timeout=group.send_timeout,
+        connections_per_port=group.connections_per_port,
+        waiting_per_port=group.waiting_per_port,
+        connections=group.connections,
+        requests_per_port=group.requests_per_port,
+    )
+
+
+def rates(conf: cfg.ConfigOpts) -> RateSettings:
+    """Read ``[metadata_rate_limiting]``."""
+    group = conf[rate_options.GROUP.name]
+    return RateSettings(
+        enabled=group.rate_limit_enabled,
+        ip_versions=frozenset(group.ip_versions),
+        base=Window(group.base_query_rate_limit, group.base_window_duration),
+        burst=Window(group.burst_query_rate_limit, group.burst_window_duration),
+        delay_max=group.delay_max,
+        tolerated=group.tolerated_queries,
+    )

@@ -1,0 +1,110 @@
+"""What is said of each request: counters for operators and one line at DEBUG.
+
+Of what a guest sends, only the method and the path are written, and no query, header or body.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+from dataclasses import dataclass
+
+from dfmeta import metrics
+from dfmeta.model import Answer, GuestRequest
+from dfmeta.registry import Claim
+
+LOG = logging.getLogger(__name__)
+
+OURSELVES = "dfmeta"
+"""Stands for a backend where none was asked."""
+PATH_SHOWN = 256
+"""Characters of a path that a line shows."""
+_LIMITS = {
+    "request_line": "request_line_max",
+    "header": "header_max",
+    "header_lines": "header_lines_max",
+    "header_timeout": "header_timeout",
+    "body": "body_max",
+    "body_timeout": "body_timeout",
+}
+"""Reason of a refusal → option that it hangs on."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """Where a request's time went, in seconds."""
+
+    started: float
+    waited: float = 0.0
+    """For its turn, its instance's project, or as a delay."""
+    asked: float = 0.0
+    """At the backend."""
+    backend: str = OURSELVES
+    """Who answered."""
+
+
+def phrase(status: int) -> str:
+    """Reason phrase of a status (RFC 9110, 15)."""
+    return http.client.responses.get(status, "Unknown")
+
+
+def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, now: float) -> None:
+    """Note a request that has an answer.
+
+    :param now: monotonic seconds.
+    """
+    _count(answer.status, spent.backend)
+    own = max(0.0, now - spent.started - spent.waited - spent.asked)
+    metrics.REQUEST_SECONDS.observe(own)
+    if spent.backend != OURSELVES:
+        metrics.BACKEND_SECONDS.labels(spent.backend).observe(spent.asked)
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug(
+            "%s %s %s %s: %d, %d bytes, %.1f ms, of them %.1f ms %s and %.1f ms waiting",
+            claim.identity.port_name,
+            claim.identity.instance_id,
+            request.method,
+            request.path[:PATH_SHOWN],
+            answer.status,
+            len(answer.body),
+            (now - spent.started) * 1000,
+            spent.asked * 1000,
+            spent.backend,
+            spent.waited * 1000,
+        )
+
+
+def unanswered(claim: Claim, request: GuestRequest, reason: str) -> None:
+    """Note a request whose connection is closed without an answer."""
+    LOG.debug(
+        "%s %s %s %s: closed without an answer (%s)",
+        claim.identity.port_name,
+        claim.identity.instance_id,
+        request.method,
+        request.path[:PATH_SHOWN],
+        reason,
+    )
+
+
+def refused(claim: Claim, status: int, reason: str) -> None:
+    """Note what came and is no request; nothing of it is shown."""
+    _count(status, OURSELVES)
+    refuse(reason)
+    if reason in _LIMITS:
+        metrics.LIMITS.labels(_LIMITS[reason]).inc()
+    LOG.debug(
+        "%s %s: %d (%s)",
+        claim.identity.port_name,
+        claim.identity.instance_id,
+        status,
+        reason,
+    )
+
+
+def refuse(reason: str) -> None:
+    """Count a refusal."""
+    metrics.REFUSED.labels(reason).inc()
+
+
+def _count(status: int, backend: str) -> None:
+    metrics.REQUESTS.labels(f"{status // 100}xx", backend).inc()

@@ -1,0 +1,82 @@
+"""Errors that a guest can cause at will, in the log once a minute for each port and kind.
+
+The first is said at once. Those that follow within a minute are counted, and the next one after it
+says how many there were, so that a log stays readable and a guest cannot fill the disk.
+
+Trust: the arguments may be the guest's; they are formatted by the logger and must be such as may
+stand in a log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dfmeta.model import Endpoint
+
+QUIET: Final = 60.0
+"""Seconds after an error in which others like it are counted, not logged."""
+PORTS: Final = 4096
+"""Ports whose errors are remembered. The one of which nothing was logged for longest falls out: its
+next error is said at once."""
+
+
+@dataclass(slots=True)
+class _Said:
+    at: float
+    since: int = 0
+    """How many were like it since."""
+
+
+class Complaints:
+    """Logs errors, and holds back what repeats.
+
+    :param logger: where they go; it names the part that complains.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, logger: logging.Logger, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logger = logger
+        self._clock = clock
+        # The port of which something was logged last comes last.
+        self._ports: OrderedDict[Endpoint, dict[str, _Said]] = OrderedDict()
+
+    def about(
+        self,
+        endpoint: Endpoint,
+        kind: str,
+        message: str,
+        *args: object,
+        level: int = logging.WARNING,
+        exc_info: bool = False,
+    ) -> None:
+        """Log an error of a port, unless one of its kind was logged within the last minute.
+
+        :param kind: a name of ours, never the guest's: kinds are as many as the program has.
+        :param message: says what to do as well; with ``%s`` for *args*, which are formatted only
+            when it is logged.
+        :param exc_info: log the traceback of the exception that is being handled.
+        """
+        now = self._clock()
+        said = self._ports.setdefault(endpoint, {})
+        before = said.get(kind)
+        if before is not None and now - before.at < QUIET:
+            before.since += 1
+            return
+        said[kind] = _Said(now)
+        self._ports.move_to_end(endpoint)
+        if len(self._ports) > PORTS:
+            self._ports.popitem(last=False)
+        if before is not None and before.since:
+            message = f"{message} (and {before.since} more like it since it was last logged)"
+        self._logger.log(level, message, *args, stacklevel=2, exc_info=exc_info)
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Forget what was said of a port: another guest has it."""
+        self._ports.pop(endpoint, None)

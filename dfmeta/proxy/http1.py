@@ -1,0 +1,422 @@
+"""A guest's HTTP/1 request as a value, without I/O: RFC 9112, RFC 9110, and no leniency.
+
+Two readers that disagree on where a request ends let one guest's bytes pass for another request.
+So whatever RFC 9112 lets a server mend (a bare LF, a folded line, a list of equal lengths, an
+absolute target) is refused here, and the connection is the caller's to close. Everything that
+comes out is still what a guest has written: well-formed, and not to be trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dfmeta.exceptions import BadRequestError
+
+REASONS: Final = frozenset({"malformed", "request_line", "header", "header_lines", "body"})
+"""All there are for :attr:`BadRequestError.reason`."""
+CHUNK_LINE_MAX: Final = 256
+"""Bytes of a chunk's size and its extensions, without the CRLF."""
+
+_BLANK: Final = b"\r\n\r\n"
+_PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\r\n"
+_OPAQUE: Final = b"\t" + bytes(range(0x80, 0x100))
+"""What may be in a field's value besides (RFC 9110, 5.5), and nowhere else."""
+_ANY: Final = _PLAIN + _OPAQUE
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_REQUEST_LINE: Final = re.compile(
+    r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) (/[!\"$-~]*) HTTP/1\.([01])",
+)
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_NAME: Final = re.compile(r"([0-9A-Za-z\-._~!$&'()*+,;=%]*)(?::[0-9]*)?")
+# In brackets also a zone, whose "%" some clients leave as it is: Python's http.client before
+# 3.13 writes "[fe80::a9fe:a9fe%eth0]" for cloud-init.
+_LITERAL: Final = re.compile(r"\[[0-9A-Za-z\-._~!$&'()*+,;=%:]+\](?::[0-9]*)?")
+_LENGTH: Final = re.compile(r"[0-9]{1,20}")
+_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,16})(;[\t -~]*)?")
+_FRAMING: Final = frozenset({"content-length", "transfer-encoding", "host"})
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLimits:
+    """How much of a request's head is read."""
+
+    request_line: int = 2048
+    """Bytes, without its CRLF."""
+    header: int = 8192
+    """Bytes of the header section, CRLFs included, without the blank line."""
+    lines: int = 64
+    """Header lines."""
+
+
+LIMITS: Final = HeadLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request line and its headers. All of it is a guest's claim."""
+
+    method: str
+    """A token, in the guest's case (RFC 9110, 9.1); never CONNECT."""
+    target: str
+    """Origin form (RFC 9112, 3.2.1) as written; nothing is decoded."""
+    path: str
+    """The target before the first "?"; begins with "/"."""
+    query: str
+    """The target behind the first "?", or empty."""
+    minor: int
+    """0 or 1 of HTTP/1.x."""
+    headers: Mapping[str, str]
+    """Names in lower case, values as Latin-1 without blanks and tabs around them; what came
+    repeatedly is joined by ", ". An underscore in a name is kept, and makes another name."""
+    length: int
+    """Bytes of the body; 0 when there is none or it is chunked."""
+    chunked: bool
+    """The body is in chunks (RFC 9112, 7.1)."""
+    keep_alive: bool
+    """The guest lets the connection be used again (RFC 9112, 9.3)."""
+    expects_continue: bool
+    """The guest waits for 100 before it sends the body (RFC 9110, 10.1.1), if there is one."""
+
+
+def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> int:
+    """Say where the head that *buffer* begins with ends; what follows it is not looked at.
+
+    What is new is looked at once, in whatever pieces it comes. Of what was there before, a call
+    reads the request line where it must know its end, and a call that brings a line feed counts
+    the ones before it, of which there are few.
+
+    :param start: length of *buffer* at the call before, which returned -1.
+    :returns: the index behind the blank line, or -1 when more must be read.
+    :raises BadRequestError: when no head can come of it any more. Not every malformed head is
+        refused here: :func:`parse_head` does the rest.
+    """
+    end = buffer.find(_BLANK, max(start - 3, 0))
+    whole = end >= 0
+    stop = end + len(_BLANK) if whole else len(buffer)
+    if start == 0 and stop and buffer[0] <= 0x20:
+        raise _malformed("the request does not begin with a method")
+    _check_sizes(buffer, limits, start=start, stop=stop, whole=whole)
+    begin = max(start - 2, 0)
+    if buffer[begin : begin + 1] == b"\n":
+        # Its CR is further back, and was seen.
+        begin += 1
+    new = buffer[begin:stop]
+    _check_lines(new, whole=whole)
+    _check_octets(buffer, new, begin)
+    if (
+        new.find(b"\n", start - begin) >= 0
+        and buffer.count(b"\n", 0, stop) - 1 - whole > limits.lines
+    ):
+        raise _many_lines()
+    return stop if whole else -1
+
+
+def parse_head(head: bytes | bytearray | memoryview, limits: HeadLimits = LIMITS) -> Head:
+    """Read a request's head.
+
+    :param head: from the method up to and including the blank line, as :func:`find_end` says.
+        Nothing else is taken for granted.
+    :raises BadRequestError: when it is not a well-formed request in origin form.
+    """
+    raw = bytes(head)
+    first, lines = _split(raw, limits)
+    match = _REQUEST_LINE.fullmatch(first)
+    if match is None:
+        raise _malformed("the request line is not a method, a path and HTTP/1.0 or HTTP/1.1")
+    method, target, version = match.groups()
+    if method == "CONNECT":
+        raise _malformed("this is no proxy to connect through")
+    if "%" in target and _BAD_ESCAPE.search(target):
+        raise _malformed("a percent sign in the target has no two hexadecimal digits")
+    minor = int(version)
+    headers = _headers(lines)
+    _check_host(headers, minor)
+    path, _mark, query = target.partition("?")
+    return Head(
+        method=method,
+        target=target,
+        path=path,
+        query=query,
+        minor=minor,
+        headers=headers,
+        length=_length(headers),
+        chunked=_chunked(headers, minor),
+        keep_alive=_keep_alive(headers, minor),
+        expects_continue=minor > 0 and "100-continue" in _options(headers, "expect"),
+    )
+
+
+class Body:
+    """Reads one request's body and keeps it (RFC 9112, 6 and 7.1).
+
+    A chunked one is decoded; its extensions and trailers are checked and thrown away. What is
+    read is the guest's, of any content.
+
+    :param limit: bytes of the decoded body.
+    :param limits: of the trailers, and ``header`` also of all extensions of a body together.
+    :raises BadRequestError: 413 when the head announces more than *limit*.
+    """
+
+    def __init__(self, head: Head, limit: int, *, limits: HeadLimits = LIMITS) -> None:
+        if head.length > limit:
+            raise _too_large()
+        self.done = not head.chunked and not head.length
+        """Whether all of it is there."""
+        self.content = b""
+        """The body, once done."""
+        self.rest = b""
+        """What came behind it, once done."""
+        self._limit = limit
+        self._limits = limits
+        self._chunked = head.chunked
+        self._missing = head.length
+        self._data = bytearray()
+        self._buffer = bytearray()
+        self._searched = 0
+        # Functions, not methods of this body: those would keep it alive until the collector runs.
+        self._step: Callable[[Body], bool] = Body._size
+        self._extensions = self._trailers = self._trailer_lines = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take what the guest has sent, in any pieces; once done it goes to :attr:`rest`.
+
+        :raises BadRequestError: when it is no body, or too long. Do not feed any more then.
+        """
+        if self.done:
+            self.rest += data
+            return
+        self._buffer += data
+        if self._chunked:
+            while self._step(self):
+                pass
+        elif self._take():
+            self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        self.content, self.rest = bytes(self._data), bytes(self._buffer)
+        self._data.clear()
+        self._buffer.clear()
+
+    def _take(self) -> bool:
+        """Move what is missing of a chunk, or of the whole, and say whether that is all."""
+        piece = self._buffer[: self._missing]
+        self._data += piece
+        self._missing -= len(piece)
+        del self._buffer[: len(piece)]
+        return not self._missing
+
+    def _line(self, limit: int) -> bytes | None:
+        """The next line without its CRLF, or nothing yet.
+
+        One that is surely longer than *limit* is given as far as it is there.
+
+        :raises BadRequestError: when it does not end with CRLF alone.
+        """
+        end = self._buffer.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            longer = self._searched - self._buffer.endswith(b"\r") > limit
+            return bytes(self._buffer) if longer else None
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        self._searched = 0
+        if not line.endswith(b"\r\n") or line.count(b"\r") > 1:
+            raise _malformed("a line of the body does not end with CRLF")
+        return line[:-2]
+
+    def _size(self) -> bool:
+        line = self._line(CHUNK_LINE_MAX)
+        if line is None:
+            return False
+        if len(line) > CHUNK_LINE_MAX:
+            raise _malformed("a chunk's size and extensions are too long")
+        match = _CHUNK.fullmatch(line)
+        if match is None:
+            raise _malformed("a chunk does not begin with its size")
+        digits, extensions = match.groups()
+        self._extensions += len(extensions or b"")
+        self._missing = int(digits, 16)
+        if self._extensions > self._limits.header or len(self._data) + self._missing > self._limit:
+            raise _too_large()
+        self._step = Body._chunk if self._missing else Body._trailer
+        return True
+
+    def _chunk(self) -> bool:
+        if not self._take():
+            return False
+        self._step = Body._chunk_end
+        return True
+
+    def _chunk_end(self) -> bool:
+        if not b"\r\n".startswith(self._buffer[:2]):
+            raise _malformed("a chunk is longer than its size")
+        if len(self._buffer) < 2:
+            return False
+        del self._buffer[:2]
+        self._step = Body._size
+        return True
+
+    def _trailer(self) -> bool:
+        room = self._limits.header - self._trailers - 2
+        line = self._line(max(room, 0))
+        if line is None:
+            return False
+        if not line:
+            self._finish()
+            return False
+        if len(line) > room:
+            raise _large_header()
+        self._trailers += len(line) + 2
+        self._trailer_lines += 1
+        if self._trailer_lines > self._limits.lines:
+            raise _many_lines()
+        if line.translate(None, _ANY):
+            raise _malformed("a trailer has a control character")
+        if not _FRAMING.isdisjoint(_headers([line.decode("latin-1")])):
+            raise _malformed("a trailer says where the request goes or ends")
+        return True
+
+
+def _split(raw: bytes, limits: HeadLimits) -> tuple[str, list[str]]:
+    """The request line and the header lines of a head, which have no control character but HTAB.
+
+    All that :func:`find_end` promises is held here too, in one go.
+    """
+    end = raw.find(_BLANK)
+    if end <= 0 or end + len(_BLANK) != len(raw):
+        raise _malformed("the head does not end with its blank line")
+    first, *lines = raw[: -len(_BLANK)].decode("latin-1").split("\r\n")
+    ends = len(lines) + 2
+    if raw.count(b"\n") != ends or raw.count(b"\r") != ends:
+        raise _malformed("a line does not end with CRLF")
+    if raw.translate(None, _ANY):
+        raise _malformed("there is a control character")
+    if len(first) > limits.request_line:
+        raise _long_line()
+    if len(raw) - len(first) - len(_BLANK) > limits.header:
+        raise _large_header()
+    if len(lines) > limits.lines:
+        raise _many_lines()
+    return first, lines
+
+
+def _check_sizes(
+    buffer: bytes | bytearray, limits: HeadLimits, *, start: int, stop: int, whole: bool
+) -> None:
+    longest = limits.request_line
+    if start <= longest < stop and buffer.find(b"\r", 0, longest + 1) < 0:
+        raise _long_line()
+    if stop <= limits.header:
+        return
+    first = buffer.find(b"\n", 0, stop)
+    # The blank line is none of the section, nor is the CR that may be its beginning.
+    blank = 2 if whole else buffer.endswith(b"\r", 0, stop)
+    if first >= 0 and stop - first - 1 - blank > limits.header:
+        raise _large_header()
+
+
+def _check_lines(new: bytes | bytearray, *, whole: bool) -> None:
+    """Refuse lines in *new*, which does not begin within a CRLF, that do not end or begin well."""
+    lines = new.count(b"\r\n")
+    pending = not whole and new.endswith(b"\r")
+    if new.count(b"\n") != lines or new.count(b"\r") - pending != lines:
+        raise _malformed("a line does not end with CRLF")
+    if b"\n " in new or b"\n\t" in new:
+        raise _malformed("a header line begins with white space")
+
+
+def _check_octets(buffer: bytes | bytearray, new: bytes | bytearray, begin: int) -> None:
+    """Refuse what has no place in a head; *new* is what stands in *buffer* from *begin* on."""
+    odd = new.translate(None, _PLAIN)
+    if not odd:
+        return
+    if odd.translate(None, _OPAQUE):
+        raise _malformed("there is a control character")
+    first = buffer.find(b"\n", 0, begin + len(new))
+    inside = new if first < 0 else new[: max(first - begin, 0)]
+    if inside.translate(None, _PLAIN):
+        raise _malformed("the request line has a character that must be escaped")
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not _TOKEN.fullmatch(name):
+            raise _malformed("a header line does not begin with a name and a colon")
+        name = name.lower()
+        # Not strip(): U+0085 and U+00A0 are white space to Python, and content to HTTP.
+        value = value.strip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _check_host(headers: Mapping[str, str], minor: int) -> None:
+    host = headers.get("host")
+    if host is None:
+        if minor:
+            raise _malformed("HTTP/1.1 needs a Host header")
+        return
+    # Several are joined with a blank, which neither form has.
+    match = _NAME.fullmatch(host)
+    if match is None:
+        if not _LITERAL.fullmatch(host):
+            raise _malformed("the Host header is not one host with a port or without")
+    elif "%" in host and _BAD_ESCAPE.search(match[1]):
+        raise _malformed("a percent sign in the Host header has no two hexadecimal digits")
+
+
+def _length(headers: Mapping[str, str]) -> int:
+    length = headers.get("content-length")
+    if length is None:
+        return 0
+    # Several are joined with a comma: no number, even if they are equal (RFC 9112, 6.3).
+    if not _LENGTH.fullmatch(length):
+        raise _malformed("the Content-Length header is not one number")
+    return int(length)
+
+
+def _chunked(headers: Mapping[str, str], minor: int) -> bool:
+    coding = headers.get("transfer-encoding")
+    if coding is None:
+        return False
+    if "content-length" in headers or not minor:
+        # RFC 9112, 6.1 and 6.3: that is how a request is smuggled.
+        raise _malformed("Transfer-Encoding goes with HTTP/1.1 and without Content-Length")
+    if coding.lower() != "chunked":
+        raise _malformed("the Transfer-Encoding header is not chunked alone")
+    return True
+
+
+def _keep_alive(headers: Mapping[str, str], minor: int) -> bool:
+    options = _options(headers, "connection")
+    return "close" not in options and (minor > 0 or "keep-alive" in options)
+
+
+def _options(headers: Mapping[str, str], name: str) -> set[str]:
+    value = headers.get(name)
+    return {one.strip(" \t") for one in value.lower().split(",")} if value else set()
+
+
+def _malformed(cause: str) -> BadRequestError:
+    return BadRequestError(status=400, reason="malformed", cause=cause)
+
+
+def _long_line() -> BadRequestError:
+    return BadRequestError(status=414, reason="request_line", cause="the request line is too long")
+
+
+def _many_lines() -> BadRequestError:
+    return BadRequestError(status=431, reason="header_lines", cause="there are too many headers")
+
+
+def _large_header() -> BadRequestError:
+    return BadRequestError(status=431, reason="header", cause="the headers are too long")
+
+
+def _too_large() -> BadRequestError:
+    return BadRequestError(status=413, reason="body", cause="the body is too long")

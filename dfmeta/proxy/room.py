@@ -1,0 +1,152 @@
+"""Which connections are served, which wait and which have to go. No I/O."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from dfmeta.model import Endpoint
+from dfmeta.proxy.limits import Limits
+
+C = TypeVar("C")
+
+
+class Place(enum.Enum):
+    """What becomes of a connection that has been accepted."""
+
+    SERVED = enum.auto()
+    WAITS = enum.auto()
+    """Until :meth:`Room.leave` gives it back."""
+    REFUSED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[C]):
+    """What :meth:`Room.enter` has decided."""
+
+    place: Place
+    limit: str = ""
+    """Name of the limit that was reached, as its option has it."""
+    close: tuple[C, ...] = ()
+    """Kept connections to be closed for it; they still leave by :meth:`Room.leave`."""
+    gone: C | None = None
+    """One that waited and has lost its place; it has left already."""
+
+
+@dataclass(slots=True)
+class _Port(Generic[C]):
+    served: set[C] = field(default_factory=set)
+    waiting: deque[C] = field(default_factory=deque)
+    idle: dict[C, None] = field(default_factory=dict)
+    """In the order in which they became so."""
+
+
+class Room(Generic[C]):
+    """Connections by port. A port that has all that it may have is nobody else's loss.
+
+    :param limits: may be replaced; what is there stays.
+    :param quiet: whether nothing has come on an idle connection that is to be closed.
+    """
+
+    def __init__(self, limits: Limits, *, quiet: Callable[[C], bool]) -> None:
+        self.limits = limits
+        self._quiet = quiet
+        self._ports: dict[Endpoint, _Port[C]] = {}
+        self._idle: dict[C, Endpoint] = {}
+        self._total = 0
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __iter__(self) -> Iterator[C]:
+        for endpoint in list(self._ports):
+            yield from self.of(endpoint)
+
+    def of(self, endpoint: Endpoint) -> list[C]:
+        """Connections of that port, those that wait among them."""
+        port = self._ports.get(endpoint)
+        return [*port.served, *port.waiting] if port else []
+
+    def waits(self, endpoint: Endpoint, one: C) -> bool:
+        """Whether it has not been served yet."""
+        port = self._ports.get(endpoint)
+        return port is not None and one in port.waiting
+
+    def enter(self, endpoint: Endpoint, one: C) -> Entry[C]:
+        """Find a place for a connection of that port."""
+        close: list[C] = []
+        gone = None
+        full = self._total >= self.limits.connections
+        if full:
+            close += self._take_idle(self._idle)
+            gone = None if close else self._take_waiting(endpoint)
+            if not close and gone is None:
+                return Entry(Place.REFUSED, "connections")
+        port = self._ports.setdefault(endpoint, _Port())
+        if len(port.served) < self.limits.connections_per_port:
+            port.served.add(one)
+            self._total += 1
+            return Entry(Place.SERVED, "connections" if full else "", tuple(close), gone)
+        own = [known for known in close if known in port.served] or self._take_idle(port.idle)
+        close += [known for known in own if known not in close]
+        if len(port.waiting) >= self.limits.waiting_per_port and not own:
+            return Entry(Place.REFUSED, "waiting_per_port", tuple(close), gone)
+        port.waiting.append(one)
+        self._total += 1
+        return Entry(Place.WAITS, "connections_per_port", tuple(close), gone)
+
+    def leave(self, endpoint: Endpoint, one: C) -> C | None:
+        """Forget a connection; gives the one that is to be served in its place."""
+        port = self._ports.get(endpoint)
+        if port is None:
+            return None
+        self.busy(endpoint, one)
+        if one in port.served:
+            port.served.remove(one)
+        elif one in port.waiting:
+            port.waiting.remove(one)
+        else:
+            return None
+        self._total -= 1
+        following = None
+        if port.waiting and len(port.served) < self.limits.connections_per_port:
+            following = port.waiting.popleft()
+            port.served.add(following)
+        if not port.served and not port.waiting:
+            del self._ports[endpoint]
+        return following
+
+    def idle(self, endpoint: Endpoint, one: C) -> None:
+        """Note that a connection has been answered and is kept for another request."""
+        port = self._ports.get(endpoint)
+        if port is not None and one in port.served:
+            port.idle[one] = None
+            self._idle[one] = endpoint
+
+    def busy(self, endpoint: Endpoint, one: C) -> None:
+        """Note that a request has begun to come on it."""
+        self._idle.pop(one, None)
+        port = self._ports.get(endpoint)
+        if port is not None:
+            port.idle.pop(one, None)
+
+    def _take_idle(self, candidates: Iterable[C]) -> list[C]:
+        found = next((one for one in candidates if self._quiet(one)), None)
+        if found is None:
+            return []
+        self.busy(self._idle[found], found)
+        return [found]
+
+    def _take_waiting(self, endpoint: Endpoint) -> C | None:
+        """Take the newest from whoever has most that wait, if that is more than *endpoint*."""
+        greediest = max(self._ports, key=lambda one: len(self._ports[one].waiting), default=None)
+        if greediest is None:
+            return None
+        port, own = self._ports[greediest], self._ports.get(endpoint)
+        if len(port.waiting) <= (len(own.waiting) if own else 0):
+            return None
+        self._total -= 1
+        return port.waiting.pop()

@@ -1,0 +1,152 @@
+"""What goes wrong should be read once with its remedy, and not a thousand times."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dfmeta.model import Endpoint
+from dfmeta.proxy import complaints
+from dfmeta.proxy.complaints import QUIET, Complaints
+
+HERE, THERE = Endpoint(13), Endpoint(13, vid=7)
+AWAY = "%s: Nova is away: see nova_metadata_host"
+LOGGER = logging.getLogger("tests.complaints")
+
+
+class Text:
+    """Notes when it is put into words."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __str__(self) -> str:
+        self.asked += 1
+        return "a%sguest"
+
+
+class World:
+    """Complaints, their clock and what was logged."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.now = 1000.0
+        self.complaints = Complaints(LOGGER, clock=lambda: self.now)
+        self._caplog = caplog
+
+    def complain(self, endpoint: Endpoint = HERE, kind: str = "away") -> None:
+        self.complaints.about(endpoint, kind, AWAY, "i1")
+
+    def logged(self) -> list[str]:
+        """What was logged since the last time."""
+        found = [record.getMessage() for record in self._caplog.records]
+        self._caplog.clear()
+        return found
+
+
+@pytest.fixture
+def world(caplog: pytest.LogCaptureFixture) -> World:
+    caplog.set_level(logging.DEBUG)
+    return World(caplog)
+
+
+def test_the_first_is_logged_at_once(world: World) -> None:
+    world.complain()
+    assert world.logged() == ["i1: Nova is away: see nova_metadata_host"]
+
+
+def test_those_that_follow_are_counted_and_then_said(world: World) -> None:
+    world.complain()
+    for _ in range(41):
+        world.now += 1
+        world.complain()
+    assert len(world.logged()) == 1
+    world.now += QUIET - 41
+    world.complain()
+    (said,) = world.logged()
+    assert said.startswith("i1: Nova is away")
+    assert said.endswith("(and 41 more like it since it was last logged)")
+
+
+def test_a_count_is_said_once(world: World) -> None:
+    for _ in range(3):
+        world.complain()
+        world.complain()
+        world.now += QUIET
+    assert [text.count("and 1 more") for text in world.logged()] == [0, 1, 1]
+    world.complain()
+    world.now += QUIET
+    world.complain()
+    assert [text.count("more like it") for text in world.logged()] == [1, 0]
+
+
+def test_without_others_in_between_no_count_is_said(world: World) -> None:
+    for _ in range(3):
+        world.complain()
+        world.now += QUIET
+    assert world.logged() == ["i1: Nova is away: see nova_metadata_host"] * 3
+
+
+def test_ports_and_kinds_hold_nothing_back_of_each_other(world: World) -> None:
+    for endpoint in (HERE, THERE):
+        for kind in ("away", "slow"):
+            world.complain(endpoint, kind)
+            world.complain(endpoint, kind)
+    assert len(world.logged()) == 4
+
+
+def test_another_guest_on_the_port_begins_anew(world: World) -> None:
+    for endpoint in (HERE, THERE):
+        world.complain(endpoint)
+    world.complain()
+    world.complaints.forget(HERE)
+    world.complaints.forget(Endpoint(99))
+    world.logged()
+    world.complain()
+    world.complain(THERE)
+    assert world.logged() == ["i1: Nova is away: see nova_metadata_host"]
+
+
+def test_nothing_is_formatted_for_what_is_not_logged(world: World) -> None:
+    guest = Text()
+    world.complaints.about(HERE, "away", AWAY, guest)
+    assert world.logged() == ["a%sguest: Nova is away: see nova_metadata_host"]
+    before = guest.asked
+    for _ in range(5):
+        world.complaints.about(HERE, "away", AWAY, guest)
+    assert guest.asked == before
+
+
+def test_a_count_leaves_the_arguments_as_they_are(world: World) -> None:
+    for _ in range(2):
+        world.complaints.about(HERE, "away", "%(name)s is away", {"name": "100%"})
+    world.now += QUIET
+    world.complaints.about(HERE, "away", "%(name)s is away", {"name": "100%"})
+    assert world.logged() == [
+        "100% is away",
+        "100% is away (and 1 more like it since it was last logged)",
+    ]
+
+
+def test_a_complaint_has_its_level_and_its_place(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.complain()
+    world.complaints.about(HERE, "odd", "odd", level=logging.ERROR)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.ERROR]
+    assert caplog.records[1].funcName == "test_a_complaint_has_its_level_and_its_place"
+    assert caplog.records[1].name == LOGGER.name
+
+
+def test_no_more_ports_are_remembered_than_there_is_room_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(complaints, "PORTS", 10)
+    for number in range(1, 1001):
+        world.complain(Endpoint(number))
+    assert len(world.logged()) == 1000
+    assert len(world.complaints._ports) == 10
+    world.complain(Endpoint(1000))
+    assert world.logged() == [], "the newest are remembered"
+    world.complain(Endpoint(1))
+    assert len(world.logged()) == 1, "the oldest are not"

@@ -1,0 +1,248 @@
+"""A port should be slowed down to its rates, refused only for abuse, and never for another's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.model import Endpoint
+from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict, Window
+
+HERE, THERE = Endpoint(13), Endpoint(14)
+ON = RateSettings(enabled=True)
+SLOW = replace(ON, base=Window(1, 10.0), burst=Window(1, 10.0))
+CRAWL = 28
+"""Connections of cloud-init on OpenStack."""
+NOTHING = 1e-6
+
+WINDOWS = st.builds(Window, st.integers(1, 30), st.integers(1, 60).map(float))
+SETTINGS = st.builds(
+    RateSettings,
+    enabled=st.just(True),
+    base=WINDOWS,
+    burst=WINDOWS,
+    delay_max=st.floats(0, 8),
+    tolerated=st.integers(0, 40),
+)
+STEPS = st.one_of(st.just(0.0), st.floats(0, 0.5), st.floats(0, 30), st.floats(0, 1e6))
+
+
+class World:
+    """A limiter and its clock."""
+
+    def __init__(self, settings: RateSettings = ON) -> None:
+        self.now = 1000.0
+        self.limiter = RateLimiter(settings, clock=lambda: self.now)
+
+    def ask(self, endpoint: Endpoint = HERE, ip_version: int = 4) -> Verdict:
+        return self.limiter.ask(endpoint, ip_version)
+
+    def ask_at_once(self, count: int) -> list[Verdict]:
+        return [self.ask() for _ in range(count)]
+
+    def ask_in_turn(self, count: int) -> list[Verdict]:
+        """Ask as cloud-init does: each after the answer to the one before."""
+        verdicts = []
+        for _ in range(count):
+            verdicts.append(self.ask())
+            self.now += verdicts[-1].delay
+        return verdicts
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_nothing_is_limited_unless_it_is_asked_for() -> None:
+    world = World(RateSettings())
+    assert set(world.ask_at_once(1000)) == {Verdict()}
+
+
+def test_what_the_rates_allow_passes_at_once(world: World) -> None:
+    assert set(world.ask_at_once(10)) == {Verdict()}
+    assert world.ask().delay == pytest.approx(1.0)
+
+
+def test_a_crawl_is_slowed_to_the_rate_and_never_refused(world: World) -> None:
+    verdicts = world.ask_in_turn(CRAWL)
+    assert [one.delay for one in verdicts] == pytest.approx([0.0] * 10 + [1.0] * 18)
+    assert not any(one.refuse for one in verdicts)
+
+
+def test_a_crawl_at_a_low_rate_is_delayed_by_no_more_than_the_most() -> None:
+    verdicts = World(SLOW).ask_in_turn(CRAWL)
+    assert [one.delay for one in verdicts] == [0.0] + [2.0] * 27
+    assert not any(one.refuse for one in verdicts)
+
+
+def test_a_serial_client_that_never_stops_is_slowed_and_not_refused(world: World) -> None:
+    began = world.now
+    assert not any(one.refuse for one in world.ask_in_turn(5000))
+    assert world.now - began == pytest.approx(4990)
+
+
+def test_who_asks_for_too_much_at_once_is_refused(world: World) -> None:
+    verdicts = world.ask_at_once(200)
+    taken = [one for one in verdicts if not one.refuse]
+    # 10 at once, 2 whose tokens come within the longest delay, and those tolerated.
+    assert len(taken) == 10 + 2 + 32
+    assert max(one.delay for one in taken) == 2.0
+    assert set(verdicts[44:]) == {Verdict(refuse=True, retry_after=1)}
+
+
+@pytest.mark.parametrize("settings", [ON, SLOW, replace(SLOW, delay_max=0.0, tolerated=0)])
+def test_one_is_taken_again_after_the_time_that_was_named(settings: RateSettings) -> None:
+    world = World(settings)
+    verdicts = world.ask_at_once(200)
+    assert verdicts[-1].refuse
+    world.now += verdicts[-1].retry_after - 1
+    if verdicts[-1].retry_after > 1:
+        assert world.ask().refuse
+    world.now += 1
+    assert not world.ask().refuse
+
+
+def test_refused_requests_are_not_held_against_a_guest_that_hammers(world: World) -> None:
+    taken = 0
+    for _ in range(10_000):
+        taken += not world.ask().refuse
+        world.now += 0.01
+    assert taken == pytest.approx(44 + 100, abs=1)
+
+
+def test_the_narrower_of_two_windows_decides() -> None:
+    world = World(replace(ON, base=Window(100, 10.0), burst=Window(3, 1.0)))
+    assert [one.delay for one in world.ask_at_once(4)] == pytest.approx([0, 0, 0, 1 / 3])
+    world = World(replace(ON, base=Window(3, 1.0), burst=Window(100, 10.0)))
+    assert [one.delay for one in world.ask_at_once(4)] == pytest.approx([0, 0, 0, 1 / 3])
+
+
+def test_without_tolerance_a_request_still_waits_for_its_token() -> None:
+    world = World(replace(ON, tolerated=0))
+    verdicts = world.ask_at_once(13)
+    assert [one.delay for one in verdicts[10:12]] == pytest.approx([1, 2])
+    assert verdicts[12].refuse
+
+
+def test_ip_versions_count_together_where_both_are_limited() -> None:
+    world = World(replace(ON, ip_versions=frozenset({4, 6})))
+    for version in (4, 6) * 5:
+        assert world.ask(ip_version=version) == Verdict()
+    assert world.ask(ip_version=6).delay > 0.9
+    assert world.ask(ip_version=4).delay > 0.9
+
+
+def test_an_ip_version_that_is_not_limited_is_not_counted(world: World) -> None:
+    for _ in range(100):
+        assert world.ask(ip_version=6) == Verdict()
+    assert set(world.ask_at_once(10)) == {Verdict()}
+
+
+def test_another_guest_on_the_port_begins_anew(world: World) -> None:
+    world.ask_at_once(100)
+    world.limiter.forget(HERE)
+    world.limiter.forget(THERE)
+    assert world.ask() == Verdict()
+
+
+def test_what_was_counted_is_held_against_new_settings(world: World) -> None:
+    world.ask_at_once(20)
+    world.limiter.settings = replace(ON, base=Window(20, 10.0), burst=Window(20, 10.0))
+    assert world.ask().delay == pytest.approx(0.5), "20 are used, the rate is 2 a second"
+    world.limiter.settings = replace(SLOW, tolerated=0)
+    assert world.ask().retry_after == 21 * 10 - 2
+    world.limiter.settings = RateSettings()
+    assert world.ask() == Verdict()
+
+
+def test_ports_at_rest_are_forgotten() -> None:
+    world = World()
+    for number in range(1, 5001):
+        world.ask(Endpoint(number))
+        world.now += 0.1
+    # Each is at rest after a second.
+    assert len(world.limiter._ports) <= 12
+    world.now += 60
+    world.ask()
+    world.ask()
+    assert len(world.limiter._ports) <= 10
+
+
+def test_many_ports_at_once_are_forgotten_as_others_ask(world: World) -> None:
+    for number in range(1, 1001):
+        world.ask(Endpoint(number))
+    assert len(world.limiter._ports) == 1000
+    world.now += 60
+    for _ in range(500):
+        world.ask(THERE)
+    assert len(world.limiter._ports) <= 2
+
+
+def test_a_clock_that_goes_back_and_forth_earns_nothing(world: World) -> None:
+    world.ask_at_once(10)
+    for _ in range(100):
+        world.now -= 5
+        assert world.ask().delay > 0 or world.ask().refuse
+        world.now += 5
+    assert world.ask().refuse
+
+
+@given(SETTINGS, st.lists(st.tuples(STEPS, st.integers(1, 50)), max_size=30))
+def test_no_more_are_taken_in_any_time_than_the_windows_allow(
+    settings: RateSettings, asked: list[tuple[float, int]]
+) -> None:
+    world = World(settings)
+    taken = []
+    for step, count in asked:
+        world.now += step
+        for _ in range(count):
+            verdict = world.ask()
+            assert 0 <= verdict.delay <= settings.delay_max
+            assert verdict.refuse == (verdict.retry_after >= 1)
+            if not verdict.refuse:
+                taken.append(world.now + verdict.delay)
+    assert taken == pytest.approx(sorted(taken)), "none overtakes another"
+    for window in (settings.base, settings.burst):
+        rate = window.queries / window.seconds
+        for first, since in enumerate(taken):
+            for last in range(first, len(taken)):
+                most = window.queries + rate * (taken[last] - since + NOTHING) + settings.tolerated
+                assert last - first + 1 <= most + 0.001
+
+
+@given(SETTINGS.filter(lambda one: one.delay_max >= 0.5), st.integers(0, 70))
+def test_no_serial_client_is_refused_within_what_is_tolerated(
+    settings: RateSettings, crawl: int
+) -> None:
+    least = min(settings.base.queries, settings.burst.queries)
+    verdicts = World(settings).ask_in_turn(min(crawl, settings.tolerated + least))
+    assert not any(one.refuse for one in verdicts)
+
+
+@given(SETTINGS)
+def test_no_serial_client_is_refused_at_all_where_its_token_comes_in_time(
+    settings: RateSettings,
+) -> None:
+    longest = max(one.seconds / one.queries for one in (settings.base, settings.burst))
+    world = World(replace(settings, delay_max=longest))
+    assert not any(one.refuse for one in world.ask_in_turn(150))
+
+
+@given(SETTINGS, st.lists(st.tuples(STEPS, st.booleans()), max_size=100))
+def test_one_port_s_requests_never_change_another_s_verdicts(
+    settings: RateSettings, asked: list[tuple[float, bool]]
+) -> None:
+    shared, alone = World(settings), World(settings)
+    for step, other in asked:
+        shared.now += step
+        alone.now += step
+        if other:
+            shared.ask(THERE)
+        else:
+            mine, without = shared.ask(HERE), alone.ask(HERE)
+            assert mine.refuse == without.refuse
+            assert mine.delay == pytest.approx(without.delay, abs=NOTHING)

@@ -1,0 +1,200 @@
+"""A port that has all the connections that it may have should be nobody else's loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.model import Endpoint
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.room import Place, Room
+
+HERE, THERE = Endpoint(1), Endpoint(2)
+FEW = Limits(connections=6, connections_per_port=2, waiting_per_port=2)
+
+
+def room(limits: Limits = FEW, *loud: str) -> Room[str]:
+    return Room(limits, quiet=lambda one: one not in loud)
+
+
+def test_what_a_port_may_have_is_served_and_the_next_waits() -> None:
+    places = room()
+    assert [places.enter(HERE, one).place for one in "ab"] == [Place.SERVED] * 2
+    entry = places.enter(HERE, "c")
+    assert (entry.place, entry.limit, entry.close) == (Place.WAITS, "connections_per_port", ())
+    assert (places.waits(HERE, "c"), places.waits(HERE, "a")) == (True, False)
+
+
+def test_who_waits_is_served_in_its_turn() -> None:
+    places = room()
+    for one in "abcd":
+        places.enter(HERE, one)
+    assert places.leave(HERE, "b") == "c"
+    assert not places.waits(HERE, "c")
+    assert places.leave(HERE, "a") == "d"
+    assert places.leave(HERE, "d") is None
+
+
+def test_no_more_wait_than_may() -> None:
+    places = room()
+    for one in "abcd":
+        places.enter(HERE, one)
+    entry = places.enter(HERE, "e")
+    assert (entry.place, entry.limit) == (Place.REFUSED, "waiting_per_port")
+    assert len(places) == 4
+    assert places.leave(HERE, "e") is None, "it never was in"
+
+
+def test_another_port_has_its_own_places() -> None:
+    places = room()
+    for one in "abcde":
+        places.enter(HERE, one)
+    assert places.enter(THERE, "x").place is Place.SERVED
+    assert places.of(THERE) == ["x"]
+
+
+def test_an_idle_connection_gives_way_to_a_new_one_of_its_port() -> None:
+    places = room()
+    places.enter(HERE, "a")
+    places.enter(HERE, "b")
+    places.idle(HERE, "b")
+    places.idle(HERE, "a")
+    entry = places.enter(HERE, "c")
+    assert (entry.place, entry.close) == (Place.WAITS, ("b",)), "the one that was idle longest"
+    assert places.leave(HERE, "b") == "c"
+
+
+def test_an_idle_connection_that_has_been_asked_again_stays() -> None:
+    places = room()
+    places.enter(HERE, "a")
+    places.idle(HERE, "a")
+    places.busy(HERE, "a")
+    places.enter(HERE, "b")
+    assert places.enter(HERE, "c").close == ()
+
+
+def test_an_idle_connection_on_which_something_has_come_stays() -> None:
+    places = room(FEW, "a")
+    for one in "ab":
+        places.enter(HERE, one)
+        places.idle(HERE, one)
+    assert places.enter(HERE, "c").close == ("b",)
+    assert places.enter(HERE, "d").close == ()
+
+
+def test_an_idle_connection_gives_way_once() -> None:
+    places = room()
+    for one in "ab":
+        places.enter(HERE, one)
+        places.idle(HERE, one)
+    assert [places.enter(HERE, one).close for one in "cde"] == [("a",), ("b",), ()]
+
+
+def test_when_all_is_taken_somebodys_idle_connection_gives_way() -> None:
+    places = room(replace(FEW, connections=2))
+    places.enter(HERE, "a")
+    places.enter(HERE, "b")
+    places.idle(HERE, "b")
+    entry = places.enter(THERE, "x")
+    assert (entry.place, entry.limit, entry.close) == (Place.SERVED, "connections", ("b",))
+
+
+def test_when_all_is_taken_and_one_is_the_ports_own_it_is_enough() -> None:
+    places = room(replace(FEW, connections=2))
+    for one in "ab":
+        places.enter(HERE, one)
+        places.idle(HERE, one)
+    entry = places.enter(HERE, "c")
+    assert (entry.place, entry.close) == (Place.WAITS, ("a",))
+
+
+def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
+    places = room(replace(FEW, connections=4))
+    for one in "abcd":
+        places.enter(HERE, one)
+    entry = places.enter(THERE, "x")
+    assert (entry.place, entry.limit, entry.gone) == (Place.SERVED, "connections", "d")
+    assert (len(places), places.of(HERE)[-1]) == (4, "c")
+    assert places.leave(HERE, "d") is None
+
+
+def test_who_has_as_many_that_wait_as_the_greediest_is_refused_itself() -> None:
+    places = room(replace(FEW, connections=4))
+    for one in "abcd":
+        places.enter(HERE, one)
+    entry = places.enter(HERE, "e")
+    assert (entry.place, entry.limit, entry.gone) == (Place.REFUSED, "connections", None)
+
+
+def test_with_nobody_waiting_the_new_one_is_refused() -> None:
+    places = room(replace(FEW, connections=1))
+    places.enter(HERE, "a")
+    assert places.enter(THERE, "x").place is Place.REFUSED
+    assert list(places) == ["a"]
+
+
+def test_without_any_place_at_all_the_first_is_refused() -> None:
+    assert room(replace(FEW, connections=0)).enter(HERE, "a").place is Place.REFUSED
+
+
+def test_limits_that_are_raised_hold_from_the_next_on() -> None:
+    places = room()
+    for one in "abc":
+        places.enter(HERE, one)
+    places.limits = replace(FEW, connections_per_port=4)
+    assert places.enter(HERE, "d").place is Place.SERVED
+
+
+def test_what_nobody_knows_is_no_matter() -> None:
+    places = room()
+    places.idle(HERE, "a")
+    places.busy(HERE, "a")
+    assert places.leave(HERE, "a") is None
+    assert (places.of(HERE), places.waits(HERE, "a"), list(places)) == ([], False, [])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["enter", "leave", "idle", "busy"]),
+            st.integers(1, 4),
+            st.integers(0, 200),
+        ),
+        max_size=200,
+    )
+)
+def test_the_bounds_hold_and_nobody_waits_beside_a_free_place(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    limits = replace(FEW, connections=9)
+    places: Room[int] = Room(limits, quiet=lambda _one: True)
+    ports: dict[int, Endpoint] = {}
+    closing: set[int] = set()
+    for number, (step, ofport, pick) in enumerate(steps):
+        if step == "enter":
+            entry = places.enter(Endpoint(ofport), number)
+            if entry.place is not Place.REFUSED:
+                ports[number] = Endpoint(ofport)
+            if entry.gone is not None:
+                del ports[entry.gone]
+            assert not closing & set(entry.close), "closed once"
+            closing |= set(entry.close)
+        elif ports:
+            one = sorted(ports)[pick % len(ports)]
+            if step == "leave":
+                places.leave(ports.pop(one), one)
+                closing.discard(one)
+            elif step == "idle" and one not in closing:
+                places.idle(ports[one], one)
+            else:
+                places.busy(ports[one], one)
+        assert sorted(places) == sorted(ports)
+        assert len(places) <= limits.connections + len(closing)
+        served = Counter(at for one, at in ports.items() if not places.waits(at, one))
+        waiting = Counter(at for one, at in ports.items() if places.waits(at, one))
+        assert all(count <= limits.connections_per_port for count in served.values())
+        assert all(served[at] == limits.connections_per_port for at in waiting)
+        assert all(n <= limits.waiting_per_port + len(closing) for n in waiting.values())

@@ -1,0 +1,318 @@
+"""The server should claim, place and end connections, and no guest's should be another's loss."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.event import Event
+from eventlet.queue import Queue
+
+from dfmeta import metrics
+from dfmeta.flows.key import key_of
+from dfmeta.model import Endpoint
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.server import GuestServer
+from dfmeta.registry import Registry
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
+
+GET = b"GET /a HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
+FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
+
+
+class Listener:
+    """Gives the server connections of whichever peer a test says."""
+
+    def __init__(self) -> None:
+        self._sock = eventlet.listen(("127.0.0.1", 0))
+        self.queue: Queue = Queue()
+
+    def connect(self, peer: str) -> Any:
+        guest = eventlet.connect(self._sock.getsockname())
+        guest.settimeout(5)
+        ours, (_ip, number) = self._sock.accept()
+        self.queue.put((ours, (peer, number)))
+        return guest
+
+    def accept(self) -> Any:
+        found = self.queue.get()
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def getsockname(self) -> Any:
+        return self._sock.getsockname()
+
+    def fileno(self) -> int:
+        return int(self._sock.fileno())
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class World:
+    """Ports, a server, and an application that answers with the instance that asks."""
+
+    def __init__(self, limits: Limits = FEW, ports: int = 2) -> None:
+        self.registry = Registry()
+        for ofport in range(1, ports + 1):
+            self.registry.set_port(port(ofport, name=f"tap{ofport}"))
+            self.registry.learn(Endpoint(ofport), address(), 0)
+        self.listener = Listener()
+        self.gate: Event | None = None
+        self.running = 0
+        self.most = 0
+        self.server = GuestServer(
+            self.listener,
+            "lo",
+            self.registry,
+            self._answer,  # type: ignore[arg-type]  # a WSGI application like any other
+            hold_timeout=5.0,
+            limits=limits,
+        )
+        self.server.start()
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        if self.gate is not None:
+            self.gate.wait()
+        self.running -= 1
+        body = environ["dfmeta.claim"].identity.port_name.encode()
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    def connect(self, ofport: int = 1, *, slot: int = 0) -> Any:
+        return self.listener.connect(str(key_of(Endpoint(ofport), slot)))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    one = World()
+    yield one
+    one.server.stop(0.0)
+
+
+def closed(reason: str) -> float:
+    return float(metrics.CLOSED.labels(reason)._value.get())
+
+
+def hit(limit: str) -> float:
+    return float(metrics.LIMITS.labels(limit)._value.get())
+
+
+def ask(sock: Any) -> bytes:
+    """Ask and read the answer's body."""
+    sock.sendall(GET)
+    return answer(sock)
+
+
+def answer(sock: Any) -> bytes:
+    data = b""
+    while b"\r\n\r\ntap" not in data:
+        piece = sock.recv(65536)
+        if not piece:
+            return data
+        data += piece
+    return data.partition(b"\r\n\r\n")[2]
+
+
+def run() -> None:
+    """Let everything on the hub go on until it waits for something outside."""
+    for _ in range(20):
+        eventlet.sleep(0)
+
+
+def is_closed(sock: Any) -> bool:
+    """Whether the server has closed or reset it, without a byte."""
+    sock.settimeout(0.5)
+    try:
+        return bool(sock.recv(1) == b"")
+    except TimeoutError:
+        return False
+
+
+def test_a_guest_is_answered_as_whom_its_port_says(world: World) -> None:
+    assert [ask(world.connect(ofport)) for ofport in (1, 2)] == [b"tap1", b"tap2"]
+
+
+def test_whoever_is_nobody_gets_no_answer(world: World) -> None:
+    before = closed("unknown_peer")
+    for peer in ("10.0.0.1", str(key_of(Endpoint(3), 0)), str(key_of(Endpoint(1), 1))):
+        assert is_closed(world.listener.connect(peer))
+    assert closed("unknown_peer") == before + 3
+
+
+def test_what_a_port_has_too_much_waits_and_then_is_reset(world: World) -> None:
+    before = closed("too_many"), hit("connections_per_port"), hit("waiting_per_port")
+    silent = [world.connect() for _ in range(2)]
+    third, fourth = world.connect(), world.connect()
+    third.sendall(GET)
+    assert is_closed(fourth)
+    assert not is_closed(third)
+    after = closed("too_many"), hit("connections_per_port"), hit("waiting_per_port")
+    assert after == (before[0] + 1, before[1] + 1, before[2] + 1)
+    assert ask(world.connect(2)) == b"tap2", "another guest does not notice"
+    silent[0].close()
+    third.settimeout(5)
+    assert answer(third) == b"tap1"
+
+
+def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> None:
+    kept = [world.connect() for _ in range(2)]
+    assert [ask(sock) for sock in kept] == [b"tap1", b"tap1"]
+    run()
+    assert ask(world.connect()) == b"tap1"
+    assert is_closed(kept[0])
+    assert ask(kept[1]) == b"tap1"
+
+
+def test_a_connection_is_not_kept_when_most_places_are_taken() -> None:
+    world = World(replace(FEW, connections=2))
+    first, second = world.connect(1), world.connect(2)
+    run()
+    first.sendall(GET)
+    assert answer(first) == b"tap1"
+    assert is_closed(first), "two of two are more than three quarters"
+    assert ask(second) == b"tap2"
+    assert not is_closed(second)
+    world.server.stop(0.0)
+
+
+def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
+    world = World(replace(FEW, connections=3))
+    before = closed("too_many"), hit("connections")
+    mine = [world.connect() for _ in range(3)]
+    run()
+    assert ask(world.connect(2)) == b"tap2"
+    assert is_closed(mine[2])
+    assert (closed("too_many"), hit("connections")) == (before[0] + 1, before[1] + 1)
+    world.server.stop(0.0)
+
+
+def test_no_more_requests_of_a_port_run_at_a_time_than_may() -> None:
+    world = World(replace(FEW, connections_per_port=6, requests_per_port=2))
+    world.gate = Event()
+    before = hit("requests_per_port")
+    guests = [world.connect() for _ in range(5)]
+    for guest in guests:
+        guest.sendall(GET)
+    other = world.connect(2)
+    other.sendall(GET)
+    run()
+    assert world.running == 3, "two of the one port, and the other's"
+    world.gate.send()
+    assert [answer(guest) for guest in [*guests, other]] == [b"tap1"] * 5 + [b"tap2"]
+    assert world.most == 3
+    assert hit("requests_per_port") == before + 3
+    world.server.stop(0.0)
+
+
+def test_when_a_port_changes_its_connections_end_and_nobody_elses(world: World) -> None:
+    before = closed("changed")
+    mine = [world.connect() for _ in range(3)]
+    other = world.connect(2)
+    run()
+    world.registry.set_port(port(1, name="tap1", instance=OTHER_INSTANCE))
+    assert all(is_closed(sock) for sock in mine)
+    assert closed("changed") == before + 3
+    assert ask(other) == b"tap2"
+    run()
+    assert len(world.server._room) == 1
+
+
+def test_what_is_learnt_of_a_port_ends_no_connection(world: World) -> None:
+    world.registry.set_port(port(1, name="tap1", project=""))
+    learned = world.registry.learn(Endpoint(1), address(), 0)
+    assert learned is not None
+    sock = world.connect(slot=learned.slot)
+    assert ask(sock) == b"tap1"
+    world.registry.set_port(port(1, name="tap1", project="p"))
+    assert ask(sock) == b"tap1"
+
+
+def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.listener.queue.put(OSError(24, "Too many open files"))
+    assert ask(world.connect()) == b"tap1"
+    assert "could not be accepted" in caplog.text
+
+
+def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+
+    def broken(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+        raise RuntimeError("a defect")
+
+    world.server.application = broken  # type: ignore[assignment]
+    sock = world.connect()
+    sock.sendall(GET)
+    assert answer(sock) == b""
+    assert "tap1 failed" in caplog.text
+    world.server.application = world._answer  # type: ignore[assignment]
+    kept = world.connect()
+    assert ask(kept) == b"tap1"
+    run()
+    assert world.registry.slots(Endpoint(1))[0].connections == 1
+    world.server.stop(0.0)
+
+
+def test_open_connections_are_counted_and_keep_their_slot(world: World) -> None:
+    kept = [world.connect() for _ in range(3)]
+    run()
+    assert metrics.REGISTRY.get_sample_value("dfmeta_open_connections") == 3
+    assert world.registry.slots(Endpoint(1))[0].connections == 3
+    for sock in kept:
+        sock.close()
+    eventlet.sleep(0.05)
+    assert metrics.REGISTRY.get_sample_value("dfmeta_open_connections") == 0
+    assert world.registry.slots(Endpoint(1))[0].connections == 0
+
+
+def test_limits_may_be_replaced_while_guests_are_served(world: World) -> None:
+    kept = [world.connect() for _ in range(2)]
+    run()
+    world.server.limits = replace(FEW, connections_per_port=3)
+    assert ask(world.connect()) == b"tap1"
+    assert [ask(sock) for sock in kept] == [b"tap1"] * 2
+
+
+def test_at_the_end_idle_connections_are_closed_and_running_requests_answered() -> None:
+    world = World()
+    idle, running = world.connect(1), world.connect(2)
+    assert ask(idle) == b"tap1"
+    run()
+    world.gate = Event()
+    running.sendall(GET)
+    run()
+    stopping = eventlet.spawn(world.server.stop, 5.0)
+    assert is_closed(idle)
+    world.gate.send()
+    running.settimeout(5)
+    assert answer(running) == b"tap2"
+    stopping.wait()
+    assert is_closed(running)
+
+
+def test_at_the_end_what_is_held_is_closed_when_its_time_is_up() -> None:
+    world = World()
+    world.gate = Event()
+    held = world.connect()
+    held.sendall(GET)
+    run()
+    world.server.stop(0.05)
+    assert is_closed(held)
+
+
+def test_connections_go_on_over_a_device_that_was_made_anew(world: World) -> None:
+    sock = world.connect()
+    run()
+    world.server.rebind()
+    (connection,) = world.server._room
+    bound = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+    assert bound.rstrip(b"\0") == b"lo"
+    assert ask(sock) == b"tap1"
+    assert world.registry.identity(Endpoint(1)).instance_id == INSTANCE  # type: ignore[union-attr]
