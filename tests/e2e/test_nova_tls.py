@@ -270,6 +270,15 @@ def test_insecure_takes_any_certificate(configure: Configure, cloud: Cloud, gues
         asks_own(guest)
 
 
+def test_another_secret_passes_novas_403_and_is_told(
+    configure: Configure, agent: Agent, cloud: Cloud, guest: Guest
+) -> None:
+    configure(metadata_proxy_shared_secret="another")
+    assert guest.curl("/openstack/latest/meta_data.json").status == 403
+    assert len(cloud.nova.requests()) == 1
+    assert "metadata_proxy_shared_secret differs from [neutron]" in agent.log()
+
+
 def test_a_host_whose_certificate_is_wrong_is_away_and_the_next_one_answers(
     configure: Configure, agent: Agent, cloud: Cloud, guest: Guest
 ) -> None:

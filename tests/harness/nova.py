@@ -178,6 +178,7 @@ class RecordingNova:
         status: int = 0,
         trickle: float = 0.0,
         cut: int = -1,
+        raw: bytes = b"",
     ) -> None:
         """Fail requests from now on, as :class:`tests.harness.nova_server.Fault` says.
 
@@ -192,6 +193,7 @@ class RecordingNova:
             status=status,
             trickle=trickle,
             cut=cut,
+            raw=base64.b64encode(raw).decode(),
         )
 
     def stall(self, times: int = 1) -> None:

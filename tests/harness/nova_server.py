@@ -39,6 +39,7 @@ class Fault:
 
     ``delay``: seconds before the answer. ``close``: no answer at all. ``status``: that one instead.
     ``trickle``: seconds between the pieces of a body. ``cut``: only that many bytes of the body.
+    ``raw``: these bytes, base64, instead of an answer, and the end of the connection.
     """
 
     match: str = ""
@@ -48,6 +49,7 @@ class Fault:
     status: int = 0
     trickle: float = 0.0
     cut: int = -1
+    raw: str = ""
 
 
 @dataclass(kw_only=True)
@@ -175,7 +177,8 @@ class Handler(BaseHTTPRequestHandler):
         fault = state.fault(f"{self.command} {self.path}")
         if fault.delay:
             time.sleep(fault.delay)
-        if fault.close:
+        if fault.close or fault.raw:
+            self.wfile.write(base64.b64decode(fault.raw))
             self.close_connection = True
             return
         if fault.status:
