@@ -183,7 +183,8 @@ class NovaBackend:
                     return
                 least = LEAST_PATIENCE
                 yield server, min(left, half) if len(self._servers) > 1 else left
-            if deadline - time.monotonic() <= RETRY_PAUSE + LEAST_PATIENCE:
+            over = deadline - time.monotonic() <= RETRY_PAUSE + LEAST_PATIENCE
+            if over or len(useless) == len(self._servers):
                 return
             eventlet.sleep(RETRY_PAUSE)
 

@@ -17,6 +17,7 @@ CLIENT: Final = (
 )
 CLOCK: Final = "Renew Nova's certificate, or set the clock of this host"
 NAME: Final = "Set nova_metadata_host to a name that Nova's certificate is for"
+LOG: Final = "Look into its log"
 NO_TLS: Final = "Look whether TLS is spoken there, or set nova_metadata_protocol = http"
 
 _VERIFY: Final[Mapping[int, str]] = {
@@ -48,6 +49,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "TLSV1_ALERT_ACCESS_DENIED": CLIENT,
     "TLSV1_ALERT_DECRYPT_ERROR": CLIENT,
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": CLIENT,
+    "TLSV1_UNRECOGNIZED_NAME": NAME,
     "TLSV1_ALERT_PROTOCOL_VERSION": "Let Nova's server speak TLS 1.2 or later",
 }
 
@@ -64,7 +66,7 @@ def explain(error: Exception) -> tuple[str, str]:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused", reach("Nova's metadata API listens there")
     if isinstance(error, ConnectionError):
-        return "it closed the connection", "Look into its log"
+        return "it closed the connection", LOG
     said = error.strerror if isinstance(error, OSError) else None
     return said or type(error).__name__, reach("there is a route to it")
 
@@ -79,4 +81,4 @@ def _explain_tls(error: ssl.SSLError) -> tuple[str, str]:
         remedy = _VERIFY.get(error.verify_code, "Mend Nova's certificate")
         return f"TLS: CERTIFICATE_VERIFY_FAILED: {error.verify_message}", remedy
     reason = error.reason or type(error).__name__
-    return f"TLS: {reason}", _REASONS.get(reason, NO_TLS)
+    return f"TLS: {reason}", _REASONS.get(reason, LOG)

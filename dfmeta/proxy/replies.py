@@ -86,6 +86,12 @@ def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
     return Reply(top.status, tuple(top.headers), body, frozenset(top.options), keep)
 
 
+def lost(*, begun: bool) -> UpstreamLostError:
+    """The error for a connection that has ended; *begun*: a byte of the answer had come."""
+    cause = f"it closed the connection {'in the middle of' if begun else 'without'} an answer"
+    return UpstreamLostError(cause=cause, remedy="Look into its log", begun=begun)
+
+
 @dataclass(slots=True)
 class _Top:
     """What comes before a body."""
@@ -242,9 +248,7 @@ class _Stream:
     def _more(self) -> None:
         piece = self._receive(PIECE)
         if not piece:
-            when = "in the middle of" if self._begun else "without"
-            cause = f"it closed the connection {when} an answer"
-            raise UpstreamLostError(cause=cause, remedy="Look into its log", begun=self._begun)
+            raise lost(begun=self._begun)
         self._begun = True
         self.data += piece
 

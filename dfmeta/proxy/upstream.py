@@ -21,6 +21,7 @@ import eventlet
 import eventlet.patcher
 import httplib2
 from eventlet.green import socket, ssl
+from eventlet.hubs import trampoline
 
 from dfmeta import metrics
 from dfmeta.exceptions import (
@@ -31,7 +32,7 @@ from dfmeta.exceptions import (
 )
 from dfmeta.model import HttpHost
 from dfmeta.proxy.remedies import explain
-from dfmeta.proxy.replies import Reply, read_reply
+from dfmeta.proxy.replies import Reply, lost, read_reply
 
 POOL_SIZE = 32
 """Kept connections for each server."""
@@ -76,6 +77,7 @@ class Connection:
         self._kept = False
         self._poll: Any = None
         self._read = 0
+        self._begun = False
 
     def set_debuglevel(self, _level: int) -> None:
         """Nothing: what goes over the wire is secret."""
@@ -91,6 +93,9 @@ class Connection:
             _FAILED.inc()
             cause, remedy = explain(error)
             raise UpstreamAwayError(cause=cause, remedy=remedy) from error
+        except BaseException:  # the caller's time is over
+            _FAILED.inc()
+            raise
         _OPENED.inc()
         self._kept = False
         self._poll = _select.poll()
@@ -108,7 +113,7 @@ class Connection:
             self.connect()
         elif self._kept:
             _REUSED.inc()
-        self._exchange, self._read = body, 0
+        self._exchange, self._read, self._begun = body, 0, False
         body.sent = True
         # It may have answered before it closed: reading says what has happened.
         with contextlib.suppress(OSError):
@@ -181,17 +186,30 @@ class Connection:
 
     def _receive(self, size: int) -> bytes:
         try:
-            data: bytes = self.sock.recv(size)
-        except ssl.SSLError as error:
-            cause, remedy = explain(error)
-            raise UpstreamLostError(cause=cause, remedy=remedy, begun=True) from error
-        except OSError:
-            return b""
+            data = self._receive_some(size)
+        except OSError as error:
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                cause, remedy = explain(error)
+                begun = self._begun
+                raise UpstreamLostError(cause=cause, remedy=remedy, begun=begun) from error
+            raise lost(begun=self._begun) from error
+        self._begun = True
         self._read += len(data)
         if self._read >= SHARE:
             self._read = 0
             eventlet.sleep(0)
         return data
+
+    def _receive_some(self, size: int) -> bytes:
+        if self.context is not None:
+            return self.sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
+        # eventlet's own gives a reset for an end: with no length, half a body would be taken.
+        sock = self.sock.fd
+        while True:
+            try:
+                return sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
+            except BlockingIOError:
+                trampoline(sock, read=True)
 
 
 class _Shown:

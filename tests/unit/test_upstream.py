@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket as real_socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -143,6 +144,21 @@ def test_a_server_that_answers_before_it_has_read_is_heard(upstreams: Any, backe
     busy = upstreams(greeting=answering("503 Busy\r\nConnection: close", b"later"))
     answer = ask(backend(busy))
     assert (answer.status, answer.body) == (503, b"later")
+
+
+def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> None:
+    linger = struct.pack("ii", 1, 0)
+
+    def script(_asked: Asked) -> bytes | None:
+        served = upstream.connections[-1]
+        served.sendall(b"HTTP/1.1 200 OK\r\n\r\nas far as it c")
+        if len(upstream.asked) < 3:
+            served.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        return None
+
+    upstream.script = script
+    assert ask(backend(upstream)).body == b"as far as it c"
+    assert len(upstream.asked) == 3
 
 
 def test_a_large_answer_leaves_others_their_turns(backend: Any, listening: Any) -> None:
@@ -313,6 +329,25 @@ def test_over_tls_an_end_without_the_closing_alert_is_no_end(secure: Any, trusti
 
     there.script = script
     assert ask(trusting(there)).body == b"as far as it c"
+    assert len(there.asked) == 3
+
+
+def test_over_tls_a_kept_connection_that_dies_of_a_request_costs_no_pause(
+    secure: Any, trusting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = secure()
+    asking = trusting(there)
+    monkeypatch.setattr(nova, "RETRY_PAUSE", 60.0)
+    ask(asking)
+
+    def script(_asked: Asked) -> bytes | None:
+        if len(there.connections) == 2:
+            return OK
+        there.connections[-1].shutdown(real_socket.SHUT_RDWR)
+        return None
+
+    there.script = script
+    assert ask(asking).status == 200
     assert len(there.asked) == 3
 
 
