@@ -14,6 +14,18 @@ from cryptography.x509.oid import NameOID
 
 DAY = datetime.timedelta(days=1)
 SKEW = datetime.timedelta(hours=1)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""OpenSSL's strict mode, Python 3.13's default, wants an authority to say so."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,7 @@ class Authority:
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
             )
+            .add_extension(_SIGNS, critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.certificate.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
