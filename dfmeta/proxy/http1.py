@@ -104,7 +104,7 @@ def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> i
         # Its CR is further back, and was seen.
         begin += 1
     new = buffer[begin:stop]
-    _check_lines(new, whole=whole)
+    _check_lines(new)
     _check_octets(buffer, new, begin)
     if (
         new.find(b"\n", start - begin) >= 0
@@ -209,31 +209,30 @@ class Body:
         del self._buffer[: len(piece)]
         return not self._missing
 
-    def _line(self, limit: int) -> bytes | None:
+    def _line(self, limit: int, too_long: Callable[[], BadRequestError]) -> bytes | None:
         """The next line without its CRLF, or nothing yet.
 
-        One that is surely longer than *limit* is given as far as it is there.
-
-        :raises BadRequestError: when it does not end with CRLF alone.
+        :raises BadRequestError: *too_long* as soon as it is certain to be longer than *limit*; or
+            when it does not end with CRLF alone.
         """
-        end = self._buffer.find(b"\n", self._searched)
+        buffer = self._buffer
+        end = buffer.find(b"\n", self._searched)
+        length = end - 1 if end >= 0 else len(buffer) - buffer.endswith(b"\r")
+        if length > limit:
+            raise too_long()
+        self._searched = 0 if end >= 0 else len(buffer)
         if end < 0:
-            self._searched = len(self._buffer)
-            longer = self._searched - self._buffer.endswith(b"\r") > limit
-            return bytes(self._buffer) if longer else None
-        line = bytes(self._buffer[: end + 1])
-        del self._buffer[: end + 1]
-        self._searched = 0
+            return None
+        line = bytes(buffer[: end + 1])
+        del buffer[: end + 1]
         if not line.endswith(b"\r\n") or line.count(b"\r") > 1:
             raise _malformed("a line of the body does not end with CRLF")
         return line[:-2]
 
     def _size(self) -> bool:
-        line = self._line(CHUNK_LINE_MAX)
+        line = self._line(CHUNK_LINE_MAX, _long_size)
         if line is None:
             return False
-        if len(line) > CHUNK_LINE_MAX:
-            raise _malformed("a chunk's size and extensions are too long")
         match = _CHUNK.fullmatch(line)
         if match is None:
             raise _malformed("a chunk does not begin with its size")
@@ -262,14 +261,12 @@ class Body:
 
     def _trailer(self) -> bool:
         room = self._limits.header - self._trailers - 2
-        line = self._line(max(room, 0))
+        line = self._line(max(room, 0), _large_header)
         if line is None:
             return False
         if not line:
             self._finish()
             return False
-        if len(line) > room:
-            raise _large_header()
         self._trailers += len(line) + 2
         self._trailer_lines += 1
         if self._trailer_lines > self._limits.lines:
@@ -287,7 +284,7 @@ def _split(raw: bytes, limits: HeadLimits) -> tuple[str, list[str]]:
     All that :func:`find_end` promises is held here too, in one go.
     """
     end = raw.find(_BLANK)
-    if end <= 0 or end + len(_BLANK) != len(raw):
+    if end < 0 or end + len(_BLANK) != len(raw):
         raise _malformed("the head does not end with its blank line")
     first, *lines = raw[: -len(_BLANK)].decode("latin-1").split("\r\n")
     ends = len(lines) + 2
@@ -319,10 +316,11 @@ def _check_sizes(
         raise _large_header()
 
 
-def _check_lines(new: bytes | bytearray, *, whole: bool) -> None:
+def _check_lines(new: bytes | bytearray) -> None:
     """Refuse lines in *new*, which does not begin within a CRLF, that do not end or begin well."""
     lines = new.count(b"\r\n")
-    pending = not whole and new.endswith(b"\r")
+    # A last CR may still be followed by its LF.
+    pending = new.endswith(b"\r")
     if new.count(b"\n") != lines or new.count(b"\r") - pending != lines:
         raise _malformed("a line does not end with CRLF")
     if b"\n " in new or b"\n\t" in new:
@@ -404,6 +402,10 @@ def _options(headers: Mapping[str, str], name: str) -> set[str]:
 
 def _malformed(cause: str) -> BadRequestError:
     return BadRequestError(status=400, reason="malformed", cause=cause)
+
+
+def _long_size() -> BadRequestError:
+    return _malformed("a chunk's size and extensions are too long")
 
 
 def _long_line() -> BadRequestError:

@@ -470,6 +470,11 @@ AT_LIMIT = {
         chunked(b"0\r\nA: " + b"b" * 30 + b"\r\nA: " + b"b" * 21 + b"\r\n"),
         (431, "header"),
     ),
+    "trailers with no room for another": (
+        chunked(b"0\r\nA: " + b"b" * 55 + b"\r\n\r\n"),
+        chunked(b"0\r\nA: " + b"b" * 55 + b"\r\nA:\r\n"),
+        (431, "header"),
+    ),
     "trailer lines": (
         chunked(b"0\r\n" + b"A:\r\n" * 3 + b"\r\n"),
         chunked(b"0\r\n" + b"A:\r\n" * 4),
@@ -498,7 +503,8 @@ def test_a_limit_holds_for_whoever_has_not_looked_for_the_end(name: str) -> None
 def test_a_size_line_has_a_limit_of_its_own() -> None:
     fits = b"1;" + b"a" * (CHUNK_LINE_MAX - 2)
     assert read([chunked(fits + b"\r\nx\r\n0\r\n\r\n")]) is not None
-    assert refusal(chunked(fits + b"a")) == (400, "malformed")
+    for exceeds in (fits + b"a", fits + b"a\r\nx\r\n0\r\n\r\n"):
+        assert refusal(chunked(exceeds)) == (400, "malformed")
 
 
 @pytest.mark.parametrize(
