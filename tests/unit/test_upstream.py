@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import select
 import socket as real_socket
 import struct
 import time
@@ -183,6 +185,21 @@ def test_a_large_answer_leaves_others_their_turns(backend: Any, listening: Any) 
     assert turns >= 8
 
 
+def test_what_was_said_is_heard_where_sending_fails(listening: Any) -> None:
+    client = connections.connection_type(host_of(listening), None)("")
+    client.connect()
+    served, _address = listening.accept()
+    with contextlib.closing(client), served:
+        served.sendall(answering("503 Busy", b"later"))
+        served.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        served.close()
+        until(lambda: client._poll.poll(0)[0][1] & select.POLLHUP, "the reset")
+        exchange = connections.Exchange("GET", b"GET / HTTP/1.1\r\n\r\n")
+        client.request("GET", "", exchange, {})
+        client.getresponse()
+        assert (exchange.reply.status, exchange.reply.body) == (503, b"later")
+
+
 def test_retries_are_counted_by_their_reason(upstreams: Any, backend: Any) -> None:
     retries, counted = Counted("retries"), Counted("connections")
     assert ask(backend(nowhere(), upstreams())).status == 200
@@ -210,8 +227,8 @@ def test_why_a_host_rests_is_told_once_with_what_to_do(
     gone = nowhere()
     asking = backend(gone, upstreams())
     with caplog.at_level(logging.DEBUG):
-        for _ in range(3):
-            ask(asking)
+        for thread in [eventlet.spawn(ask, asking) for _ in range(3)]:
+            assert thread.wait().status == 200
     (record,) = caplog.records
     said = record.getMessage()
     assert f"{gone.authority}: connection refused" in said
