@@ -108,9 +108,18 @@ class HostError(DfmetaError):
 
 
 class BackendError(DfmetaError):
-    """The backend gave no answer that could be passed on."""
+    """The backend gave no answer that could be passed on.
+
+    A field ``remedy``, a sentence that says what an operator can do, may come along; it is not
+    part of the sentence.
+    """
 
     sentence = "{backend}: {cause}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it; empty when nobody can say."""
+        return str(self.fields.get("remedy", ""))
 
 
 class BackendUnreachableError(BackendError):
@@ -119,6 +128,37 @@ class BackendUnreachableError(BackendError):
 
 class BackendTimeoutError(BackendError):
     """The request was sent and the answer did not come in time."""
+
+
+class BackendAnswerError(BackendError):
+    """What was answered cannot be passed on: it is not HTTP, ambiguous or too large."""
+
+
+class UpstreamError(DfmetaError):
+    """An exchange with a backend's server came to nothing; ``remedy`` says what to do, if known."""
+
+    sentence = "{cause}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it; empty when nobody can say."""
+        return str(self.fields.get("remedy", ""))
+
+
+class UpstreamAwayError(UpstreamError):
+    """There is no connection to be had: no byte of the request was sent."""
+
+
+class UpstreamLostError(UpstreamError):
+    """The connection ended before the whole answer had come."""
+
+
+class UpstreamStaleError(UpstreamLostError):
+    """A connection that had been kept ended before the first byte of the answer."""
+
+
+class UpstreamAnswerError(UpstreamError):
+    """What came is no answer that can be passed on."""
 
 
 class BadRequestError(DfmetaError):

@@ -124,6 +124,19 @@ CONNECTIONS = Gauge(
     "Guests' connections that are open, those that wait included",
     registry=REGISTRY,
 )
+BACKEND_RETRIES = Counter(
+    "dfmeta_backend_retries",
+    "Requests sent again: stale (a kept connection had ended), unreachable, timeout, broken (what "
+    "came could not be passed on)",
+    ["reason"],
+    registry=REGISTRY,
+)
+BACKEND_CONNECTIONS = Counter(
+    "dfmeta_backend_connections",
+    "Connections to the backend: opened, failed to open, reused, stale (closed while idle)",
+    ["outcome"],
+    registry=REGISTRY,
+)
 CLOSED = Counter(
     "dfmeta_closed_connections",
     "Guests' connections closed without an answer",

@@ -127,8 +127,12 @@ class Answer:
     status: int
     body: bytes = b""
     content_type: str = "text/plain; charset=UTF-8"
+    """Value of Content-Type; empty: none is sent."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Further headers. Content-Type, Content-Length and hop-by-hop headers never stand here."""
+    """Further headers, in their order, a name perhaps more than once. Content-Type and hop-by-hop
+    headers never stand here. Content-Length does for a HEAD that is answered without the body it
+    is about; a HEAD with neither a body nor a Content-Length here has none that is known, and
+    none is sent."""
 
 
 @dataclass(frozen=True, slots=True)

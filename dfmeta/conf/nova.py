@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from typing import Final
 
 from oslo_config import cfg
@@ -14,7 +15,7 @@ OPTS: Final = [
     cfg.StrOpt(
         "auth_ca_cert",
         help="File with the certificates of the authorities that Nova's certificate is checked "
-        "against, PEM. Unset: the system's.",
+        "against, PEM. Unset: the system's. Read at the start and at a SIGHUP.",
     ),
     cfg.StrOpt(
         "nova_metadata_host",
@@ -40,8 +41,15 @@ OPTS: Final = [
         default=False,
         help="Do not check Nova's certificate. Whoever is between can then read user-data.",
     ),
-    cfg.StrOpt("nova_client_cert", help="Client certificate for Nova, PEM."),
-    cfg.StrOpt("nova_client_priv_key", help="Private key of nova_client_cert, PEM."),
+    cfg.StrOpt(
+        "nova_client_cert",
+        help="Client certificate for Nova, PEM, with those that lead to its authority after it. "
+        "Read at the start and at a SIGHUP.",
+    ),
+    cfg.StrOpt(
+        "nova_client_priv_key",
+        help="Private key of nova_client_cert, PEM, without a passphrase.",
+    ),
     cfg.StrOpt(
         "metadata_proxy_shared_secret",
         default="",
@@ -87,22 +95,58 @@ def check(conf: cfg.ConfigOpts) -> None:
         )
     for option in ("auth_ca_cert", "nova_client_cert", "nova_client_priv_key"):
         check_file(f"[DEFAULT] {option}", conf[option])
+    for option in ("auth_ca_cert", "nova_client_cert"):
+        _check_certificates(f"[DEFAULT] {option}", conf[option])
+    if conf.nova_client_cert:
+        _check_key(conf.nova_client_cert, conf.nova_client_priv_key)
+
+
+def _check_certificates(option: str, path: str | None) -> None:
+    try:
+        if path:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            option=option,
+            value=path,
+            cause="there is no certificate in it that can be loaded",
+            remedy="Name a file with certificates in PEM",
+        ) from error
+
+
+def _check_key(certificate: str, key: str) -> None:
+    try:
+        # With a passphrase of nothing, for OpenSSL would ask on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, lambda: b"")
+    except (OSError, ValueError) as error:
+        differs = getattr(error, "reason", "") == "KEY_VALUES_MISMATCH"
+        cause = (
+            "it is not the key of the certificate that nova_client_cert names"
+            if differs
+            else "there is no private key in it that can be loaded"
+        )
+        raise ConfigError(
+            option="[DEFAULT] nova_client_priv_key",
+            value=key,
+            cause=cause,
+            remedy="Name the file with that certificate's private key in PEM, without a passphrase",
+        ) from error
 
 
 def _host(entry: str, default_port: int) -> HttpHost:
     try:
-        address = ipaddress.ip_address(entry.strip("[]"))
-        return HttpHost(str(address), default_port)
+        bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
+        return HttpHost(str(ipaddress.ip_address(bare)), default_port)
     except ValueError:
         pass
     name, colon, port = entry.rpartition(":") if ":" in entry else (entry, "", "")
     number = int(port) if port.isascii() and port.isdigit() else 0
-    name = name.removeprefix("[").removesuffix("]")
-    if (
-        not name
-        or any(c.isspace() or c in "/?#@[]" for c in name)
-        or (colon and not 1 <= number <= 65535)
-    ):
+    if name.startswith("[") and name.endswith("]"):
+        name = name[1:-1]
+        sound = _is_ipv6(name)
+    else:
+        sound = _is_name(name)
+    if not sound or (colon and not 1 <= number <= 65535):
         raise ConfigError(
             option="[DEFAULT] nova_metadata_host",
             value=entry,
@@ -111,6 +155,23 @@ def _host(entry: str, default_port: int) -> HttpHost:
             "between them",
         )
     return HttpHost(name, number or default_port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+def _is_name(text: str) -> bool:
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return (
+        bool(text) and text.isprintable() and not any(c.isspace() or c in "/?#@[]:%" for c in text)
+    )
 
 
 def check_file(option: str, path: str | None) -> None:

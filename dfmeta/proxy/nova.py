@@ -7,28 +7,45 @@ password, the body's type go on, so that no spelling of an X- header of a guest'
 
 from __future__ import annotations
 
-import errno
+import functools
 import hashlib
 import hmac
-import http.client
 import logging
+import re
+import string
 import time
-from collections.abc import Sequence
+import urllib.parse
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import eventlet
-import httplib2
 
-from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
+from dfmeta import metrics
+from dfmeta.exceptions import (
+    BackendAnswerError,
+    BackendError,
+    BackendTimeoutError,
+    BackendUnreachableError,
+    UpstreamAnswerError,
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamStaleError,
+)
 from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
+from dfmeta.proxy.remedies import reach
+from dfmeta.proxy.replies import Reply
+from dfmeta.proxy.tls import client_context
+from dfmeta.proxy.upstream import Exchange, Server
 
 LOG = logging.getLogger(__name__)
 
 REST = 10.0
 """Seconds that a host which failed is left alone while there are others."""
 RETRY_PAUSE = 0.2
-POOL_SIZE = 32
-"""Kept connections for each host."""
+LEAST_PATIENCE = 0.05
+"""Seconds below which another try could not succeed, and would hide why the last one failed."""
+SIGNED_MAX = 4096
+"""Instances whose signature is remembered."""
 IDEMPOTENT = frozenset({"GET", "HEAD"})
 HOP_BY_HOP = frozenset(
     {
@@ -44,13 +61,22 @@ HOP_BY_HOP = frozenset(
     }
 )
 """RFC 9110, 7.6.1: these end here."""
-_OURS = frozenset(
-    {"content-type", "content-length", "date", "server", "status", "content-location"}
-)
-_AWAY = (OSError, UnicodeError, httplib2.HttpLib2Error, http.client.HTTPException)
-"""What a host that is away, or speaks nonsense, shows as; a name that IDNA refuses among it."""
-LEAST_PATIENCE = 0.05
-"""Seconds below which another try could not succeed, and would hide why the last one failed."""
+_OURS = frozenset({"content-type", "content-length", "date", "server"})
+_ENDS_HERE = HOP_BY_HOP | _OURS
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+_PRINTABLE = re.compile(r"[\x20-\x7e]+")
+_REASONS: dict[type[BackendError], str] = {
+    BackendUnreachableError: "unreachable",
+    BackendTimeoutError: "timeout",
+    BackendAnswerError: "broken",
+}
+_REMARKS = {
+    400: "Nova refused how it was asked, unless the guest is to blame: see its log, and "
+    "nova_metadata_protocol and nova_client_cert",
+    403: "metadata_proxy_shared_secret differs from [neutron] metadata_proxy_shared_secret in "
+    "nova.conf",
+}
+_FAILED = "Nova's metadata API, or what stands before it, has failed: see its log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,64 +92,69 @@ class NovaSettings:
     client_key: str | None = None
 
 
-class _OnceConnection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # untyped
-    """A connection that is made once: httplib2 would send a password again on a new one."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request as Nova gets it, wherever that is: all but the Host."""
 
-    def connect(self) -> None:
-        if getattr(self, "_connected", False):
-            raise ConnectionResetError(errno.ECONNRESET, "closed before an answer")
-        super().connect()
-        self._connected = True
+    method: str
+    line: bytes
+    rest: bytes
 
+    @property
+    def once(self) -> bool:
+        return self.method not in IDEMPOTENT
 
-class _OnceTlsConnection(httplib2.HTTPSConnectionWithTimeout):  # type: ignore[misc]  # untyped
-    """The same over TLS."""
-
-    def connect(self) -> None:
-        if getattr(self, "_connected", False):
-            raise ConnectionResetError(errno.ECONNRESET, "closed before an answer")
-        super().connect()
-        self._connected = True
+    def of(self, server: Server) -> Exchange:
+        return Exchange(self.method, b"%bHost: %b\r\n%b" % (self.line, server.name, self.rest))
 
 
 class NovaBackend:
-    """Signs requests and forwards them, over kept connections."""
+    """Signs requests and forwards them, over kept connections.
+
+    :raises StartError: when a file with certificates cannot be loaded.
+    """
 
     name = "nova"
 
     def __init__(self, settings: NovaSettings) -> None:
         self._settings = settings
-        self._pools: dict[HttpHost, list[httplib2.Http]] = {host: [] for host in settings.hosts}
-        self._resting: dict[HttpHost, float] = {}
+        context = None
+        if settings.protocol == "https":
+            context = client_context(
+                settings.ca_cert,
+                cert=settings.client_cert,
+                key=settings.client_key,
+                insecure=settings.insecure,
+            )
+        self._servers = [Server(host, context) for host in dict.fromkeys(settings.hosts)]
+        self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(_sign, settings.secret))
 
     def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
         """Forward *request*; see :class:`~dfmeta.proxy.backends.Backend`.
 
         GET and HEAD are sent again, to the next host, until *deadline*. A POST is sent once;
-        only when it cannot have been sent at all is it tried elsewhere.
+        only when no byte of it has left is it tried elsewhere.
         """
-        headers = self._headers(request, identity)
-        half = max(0.1, (deadline - time.monotonic()) / 2)
-        while True:
-            error: BackendError | None = None
-            for host in self._order():
-                left = deadline - time.monotonic()
-                patience = min(left, half) if len(self._pools) > 1 else left
-                if left <= 0 or (error is not None and left < LEAST_PATIENCE):
-                    break
-                try:
-                    return self._ask(host, request, headers, patience)
-                except BackendUnreachableError as caught:
-                    error = caught
-                    self._resting[host] = time.monotonic() + REST
-                except BackendTimeoutError as caught:
-                    if request.method not in IDEMPOTENT:
-                        raise
-                    error = caught
-                    self._resting[host] = time.monotonic() + REST
-            if deadline - time.monotonic() <= RETRY_PAUSE + LEAST_PATIENCE:
-                raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
-            eventlet.sleep(RETRY_PAUSE)
+        asked = self._asked(request, identity)
+        error: BackendError | None = None
+        useless: set[Server] = set()
+        for server, patience in self._tries(deadline, useless):
+            if error is not None:
+                metrics.BACKEND_RETRIES.labels(_REASONS[type(error)]).inc()
+            try:
+                reply = self._ask(server, asked, patience)
+            except BackendError as caught:
+                if asked.once and not isinstance(caught, BackendUnreachableError):
+                    raise
+                error = caught
+                self._let_rest(server, error)
+                if isinstance(error, BackendAnswerError):
+                    # It was there and had time: it would say the same again.
+                    useless.add(server)
+            else:
+                server.rests_until = 0.0
+                return _answer(reply, head=request.method == "HEAD")
+        raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
 
     def http_tokens(self, identity: Identity) -> str | None:
         """Nova has no word for it; see :class:`~dfmeta.proxy.backends.Backend`."""
@@ -131,115 +162,134 @@ class NovaBackend:
         return ""
 
     def remark(self, answer: Answer) -> str:
-        """Nothing: see :class:`~dfmeta.proxy.backends.Backend`."""
-        return ""
+        """What to look at for a status that tells of a fault; see
+        :class:`~dfmeta.proxy.backends.Backend`."""
+        return _FAILED if answer.status >= 500 else _REMARKS.get(answer.status, "")
 
-    def _order(self) -> list[HttpHost]:
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        for server in self._servers:
+            server.close()
+
+    def _tries(self, deadline: float, useless: set[Server]) -> Iterator[tuple[Server, float]]:
+        """Whom to ask next, and for how many seconds at most, until there is no time."""
+        half = max(0.1, (deadline - time.monotonic()) / 2)
+        least = 0.0
+        while candidates := [server for server in self._servers if server not in useless]:
+            now = time.monotonic()
+            for server in [one for one in candidates if one.rests_until <= now] or candidates:
+                left = deadline - time.monotonic()
+                if left <= least:
+                    return
+                least = LEAST_PATIENCE
+                yield server, min(left, half) if len(self._servers) > 1 else left
+            over = deadline - time.monotonic() <= RETRY_PAUSE + LEAST_PATIENCE
+            if over or len(useless) == len(self._servers):
+                return
+            eventlet.sleep(RETRY_PAUSE)
+
+    def _let_rest(self, server: Server, error: BackendError) -> None:
         now = time.monotonic()
-        awake = [host for host in self._pools if self._resting.get(host, 0.0) <= now]
-        return awake or list(self._pools)
+        if len(self._servers) > 1 and server.rests_until <= now:
+            # Another will answer, so that nobody else would tell of it.
+            LOG.warning("%s; asking others for %d s. %s", error, REST, error.remedy)
+        server.rests_until = now + REST
 
-    def _headers(self, request: GuestRequest, identity: Identity) -> dict[str, str]:
-        signature = hmac.new(self._settings.secret, identity.instance_id.encode(), hashlib.sha256)
-        headers = {
-            "X-Instance-ID": identity.instance_id,
-            "X-Tenant-ID": identity.project_id,
-            "X-Instance-ID-Signature": signature.hexdigest(),
-            "X-Forwarded-For": request.guest_ip,
-            # httplib2 asks for gzip, and unpacks it, unless told what to ask for.
-            "Accept-Encoding": "identity",
-            "User-Agent": "dfmeta",
-        }
+    def _asked(self, request: GuestRequest, identity: Identity) -> _Asked:
+        headers = [self._signed(identity.instance_id, identity.project_id)]
+        if _PRINTABLE.fullmatch(request.guest_ip):
+            headers.append(f"X-Forwarded-For: {request.guest_ip}\r\n")
         accept = request.headers.get("accept", "")
-        if accept.isprintable() and accept:
-            headers["Accept"] = accept
-        if request.method == "POST":
+        if _PRINTABLE.fullmatch(accept):
+            headers.append(f"Accept: {accept}\r\n")
+        body = b""
+        if request.method not in IDEMPOTENT:
+            body = request.body
             kind = request.headers.get("content-type", "")
-            headers["Content-Type"] = kind if kind.isprintable() and kind else "text/plain"
-            headers["Content-Length"] = str(len(request.body))
-        return headers
+            kind = kind if _PRINTABLE.fullmatch(kind) else "text/plain"
+            headers.append(f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n")
+        line = f"{request.method} {_target(request)} HTTP/1.1\r\n".encode("ascii")
+        return _Asked(request.method, line, "".join([*headers, "\r\n"]).encode("ascii") + body)
 
-    def _ask(
-        self, host: HttpHost, request: GuestRequest, headers: dict[str, str], patience: float
-    ) -> Answer:
-        once = request.method not in IDEMPOTENT
-        client = self._client() if once else self._take(host)
-        query = f"?{request.query}" if request.query else ""
-        url = f"{self._settings.protocol}://{host.authority}{_origin_form(request.path)}{query}"
-        kept = False
+    def _ask(self, server: Server, asked: _Asked, patience: float) -> Reply:
+        exchange = asked.of(server)
+        reply = None
         try:
-            with eventlet.Timeout(patience):
-                response, content = client.request(
-                    url,
-                    request.method,
-                    body=request.body if once else None,
-                    headers=headers,
-                    connection_type=self._once_type() if once else None,
-                )
-            kept = True
-        except eventlet.Timeout as error:
-            cause = f"{host.authority} has not answered within {patience:.1f} s"
-            raise BackendTimeoutError(backend=self.name, cause=cause) from error
-        except _AWAY as error:
-            cause = f"{host.authority}: {type(error).__name__}: {error}"
-            if once and not _never_sent(error):
-                raise BackendTimeoutError(backend=self.name, cause=cause) from error
-            raise BackendUnreachableError(backend=self.name, cause=cause) from error
-        finally:
-            if once or not kept:
-                client.close()
-            else:
-                self._give_back(host, client)
-        return _answer(response, content, head=request.method == "HEAD")
+            with eventlet.Timeout(patience, False):
+                reply = _send(server, exchange, once=asked.once)
+        except UpstreamError as error:
+            cause = f"{server.host.authority}: {error}"
+            kind = _kind(error, once=asked.once)
+            raise kind(backend=self.name, cause=cause, remedy=error.remedy) from error
+        if reply is None:
+            raise self._too_late(server, patience, sent=exchange.sent)
+        return reply
 
-    def _once_type(self) -> type:
-        return _OnceTlsConnection if self._settings.protocol == "https" else _OnceConnection
+    def _too_late(self, server: Server, patience: float, *, sent: bool) -> BackendError:
+        where = server.host.authority
+        if not sent:
+            cause = f"{where}: no connection within {patience:.1f} s"
+            remedy = reach("it runs and no firewall is between")
+            return BackendUnreachableError(backend=self.name, cause=cause, remedy=remedy)
+        cause = f"{where} has not answered within {patience:.1f} s"
+        return BackendTimeoutError(backend=self.name, cause=cause, remedy="Look into its log")
 
-    def _take(self, host: HttpHost) -> httplib2.Http:
-        pool = self._pools[host]
-        return pool.pop() if pool else self._client()
 
-    def _give_back(self, host: HttpHost, client: httplib2.Http) -> None:
-        pool = self._pools[host]
-        if len(pool) < POOL_SIZE:
-            pool.append(client)
-        else:
-            client.close()
+def _send(server: Server, exchange: Exchange, *, once: bool) -> Reply:
+    if once:
+        # A kept connection may end while it is sent, and nobody could say what was read of it.
+        return server.exchange(exchange, fresh=True)
+    try:
+        return server.exchange(exchange)
+    except UpstreamStaleError:
+        metrics.BACKEND_RETRIES.labels("stale").inc()
+    return server.exchange(exchange, fresh=True)
 
-    def _client(self) -> httplib2.Http:
-        client = httplib2.Http(
-            proxy_info=None,
-            ca_certs=self._settings.ca_cert,
-            disable_ssl_certificate_validation=self._settings.insecure,
+
+def _kind(error: UpstreamError, *, once: bool) -> type[BackendError]:
+    if isinstance(error, UpstreamAwayError):
+        return BackendUnreachableError
+    if once:
+        return BackendTimeoutError
+    return BackendAnswerError if isinstance(error, UpstreamAnswerError) else BackendUnreachableError
+
+
+def _sign(secret: bytes, instance_id: str, project_id: str) -> str:
+    """The headers that say who asks."""
+    if not _PRINTABLE.fullmatch(instance_id) or not _PRINTABLE.fullmatch(project_id):
+        raise BackendError(
+            backend=NovaBackend.name,
+            cause="the id of an instance or of its project cannot stand in a header",
+            remedy="See where it comes from with: dfmeta ports",
         )
-        client.follow_redirects = False
-        if self._settings.client_cert:
-            client.add_certificate(self._settings.client_key, self._settings.client_cert, "")
-        return client
+    signature = hmac.new(secret, instance_id.encode(), hashlib.sha256).hexdigest()
+    return (
+        f"X-Instance-ID: {instance_id}\r\nX-Tenant-ID: {project_id}\r\n"
+        f"X-Instance-ID-Signature: {signature}\r\n"
+        # What is packed would pass, but few guests unpack.
+        "Accept-Encoding: identity\r\nUser-Agent: dfmeta\r\n"
+    )
 
 
-def _origin_form(path: str) -> str:
+def _target(request: GuestRequest) -> str:
     # A leading // makes some servers read a host from it.
-    return "/" + path.lstrip("/")
+    target = "/" + request.path.lstrip("/")
+    if request.query:
+        target = f"{target}?{request.query}"
+    if _VISIBLE.fullmatch(target):
+        return target
+    return urllib.parse.quote(target.encode("latin-1", "replace"), safe=string.punctuation)
 
 
-def _never_sent(error: Exception) -> bool:
-    refused = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL}
-    if isinstance(error, httplib2.ServerNotFoundError):
-        return True
-    return isinstance(error, OSError) and error.errno in refused
-
-
-def _answer(response: httplib2.Response, content: bytes, *, head: bool) -> Answer:
-    named = {name.strip().lower() for name in response.get("connection", "").split(",")}
-    drop = HOP_BY_HOP | _OURS | named
-    # httplib2 leaves notes to itself there, such as -content-encoding.
-    headers = [(n, v) for n, v in response.items() if n not in drop and not n.startswith("-")]
-    if head and "content-length" in response:
-        headers.append(("content-length", response["content-length"]))
+def _answer(reply: Reply, *, head: bool) -> Answer:
+    drop = _ENDS_HERE | reply.options if reply.options else _ENDS_HERE
+    headers = [pair for pair in reply.headers if pair[0] not in drop]
+    if head:
+        headers += [pair for pair in reply.headers if pair[0] == "content-length"][:1]
+    kinds = [value for name, value in reply.headers if name == "content-type"]
     return Answer(
-        response.status,
-        content,
-        content_type=response.get("content-type", "text/plain; charset=UTF-8"),
+        reply.status,
+        reply.body,
+        content_type=kinds[0] if kinds else "",
         headers=tuple(headers),
     )

@@ -15,6 +15,7 @@ from tests.e2e.support import (
     open_connection,
     project_ids,
     put_nova,
+    read_all,
 )
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
@@ -87,6 +88,82 @@ def test_types_of_bodies_pass_as_nova_says_them(guest: Guest) -> None:
     assert network.header("Content-Type") == "text/plain; charset=UTF-8"
     assert b'"id": "tap"' in network.body
     assert guest.curl(META_DATA).header("Content-Type") == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "headers", "body"),
+    [
+        (
+            "GET",
+            b"200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x00\xff",
+            {"Content-Encoding": ["gzip"], "Content-Type": [], "Content-Length": ["4"]},
+            b"\x1f\x8b\x00\xff",
+        ),
+        (
+            "GET",
+            b"200 OK\r\nX-A: 1, 2\r\nX-B: 3\r\nX-A: 4\r\nConnection: close, X-B\r\n\r\n\xffend",
+            {"X-A": ["1, 2", "4"], "X-B": [], "Content-Length": ["4"]},
+            b"\xffend",
+        ),
+        (
+            "GET",
+            b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n\x00a\r\n1\r\n\n\r\n0\r\n\r\n",
+            {"Transfer-Encoding": [], "Content-Length": ["3"]},
+            b"\x00a\n",
+        ),
+        ("GET", b"204 No Content\r\nX-A: 1\r\n\r\n", {"X-A": ["1"], "Content-Length": []}, b""),
+        ("GET", b"304 Not Modified\r\nETag: a\r\n\r\n", {"Etag": ["a"]}, b""),
+        ("HEAD", b"200 OK\r\n\r\n", {"Content-Length": [], "Content-Type": []}, b""),
+        ("HEAD", b"200 OK\r\nContent-Length: 7\r\n\r\n", {"Content-Length": ["7"]}, b""),
+        (
+            "GET",
+            b"403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n<p>",
+            {"Content-Type": ["text/html"]},
+            b"<p>",
+        ),
+    ],
+    ids=["packed", "repeated", "chunked", "204", "304", "HEAD", "HEAD with a length", "403"],
+)
+def test_an_answer_reaches_the_guest_as_it_is(
+    nova: RecordingNova,
+    guest: Guest,
+    method: str,
+    answer: bytes,
+    headers: dict[str, list[str]],
+    body: bytes,
+) -> None:
+    nova.fault(raw=b"HTTP/1.1 " + answer)
+    with open_connection(guest) as connection:
+        request = f"{method} {META_DATA} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        connection.sendall(request.encode())
+        top, _end, rest = read_all(connection).partition(b"\r\n\r\n")
+    status, *lines = top.decode("latin-1").split("\r\n")
+    assert status.split()[1].encode() == answer[:3]
+    pairs = [line.split(": ", 1) for line in lines]
+    for wanted, values in headers.items():
+        assert [value for name, value in pairs if name.title() == wanted] == values, wanted
+    assert rest == body
+    assert len(nova.requests()) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxy",
+        b"200 OK\r\nContent-Length: 99999999\r\n\r\n",
+        b"200 OK\r\nX-A\r: 1\r\n\r\n",
+    ],
+)
+def test_an_answer_that_is_ambiguous_or_too_large_reaches_nobody(
+    nova: RecordingNova, guest: Guest, answer: bytes
+) -> None:
+    nova.fault(raw=b"HTTP/1.1 " + answer)
+    reply = guest.curl("/openstack")
+    assert reply.status == 503
+    assert len(nova.requests()) == 1
+    nova.mend()
+    asks_own(guest)
 
 
 def test_an_empty_body_is_a_whole_answer(guest: Guest) -> None:

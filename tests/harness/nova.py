@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.harness import netns
+from tests.harness.certificates import Pair
 from tests.harness.nova_tree import Instance
 from tests.harness.poll import wait_for
 
@@ -60,10 +61,14 @@ class RecordingNova:
         port: int = 8775,
         secret: str = SECRET,
         direct: str = "",
+        certificate: Pair | None = None,
+        client_authority: Path | None = None,
     ) -> None:
         """Start it and wait until it listens.
 
         :param direct: an instance id: ask nobody who he is and show everybody that instance.
+        :param certificate: its own: it speaks TLS.
+        :param client_authority: it wants a certificate of each client, signed by that one.
         """
         self.host = host
         self.port = port
@@ -76,6 +81,15 @@ class RecordingNova:
         command = [sys.executable, "-IS", str(Path(__file__).with_name("nova_server.py"))]
         command += ["--host", host, "--port", str(port), "--control", str(control)]
         command += ["--direct", direct]
+        if certificate is not None:
+            command += [
+                "--certificate",
+                str(certificate.certificate),
+                "--key",
+                str(certificate.key),
+            ]
+        if client_authority is not None:
+            command += ["--client-authority", str(client_authority)]
         try:
             with self._errors.open("wb") as errors:
                 self._process = namespace.spawn(command, stdin=subprocess.PIPE, stderr=errors)
@@ -164,6 +178,7 @@ class RecordingNova:
         status: int = 0,
         trickle: float = 0.0,
         cut: int = -1,
+        raw: bytes = b"",
     ) -> None:
         """Fail requests from now on, as :class:`tests.harness.nova_server.Fault` says.
 
@@ -178,7 +193,16 @@ class RecordingNova:
             status=status,
             trickle=trickle,
             cut=cut,
+            raw=base64.b64encode(raw).decode(),
         )
+
+    def stall(self, times: int = 1) -> None:
+        """Let the next TLS handshakes hang until :meth:`mend`."""
+        self._ask("stall", times=times)
+
+    def stalls(self) -> int:
+        """Handshakes that are still to hang."""
+        return int(self._ask("status")["stalls"])
 
     def mend(self) -> None:
         """No faults any more, and listening."""

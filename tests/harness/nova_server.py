@@ -15,6 +15,7 @@ import json
 import re
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 import time
@@ -38,6 +39,7 @@ class Fault:
 
     ``delay``: seconds before the answer. ``close``: no answer at all. ``status``: that one instead.
     ``trickle``: seconds between the pieces of a body. ``cut``: only that many bytes of the body.
+    ``raw``: these bytes, base64, instead of an answer, and the end of the connection.
     """
 
     match: str = ""
@@ -47,6 +49,7 @@ class Fault:
     status: int = 0
     trickle: float = 0.0
     cut: int = -1
+    raw: str = ""
 
 
 @dataclass(kw_only=True)
@@ -61,7 +64,16 @@ class State:
     requests: list[dict[str, Any]] = field(default_factory=list)
     connections: set[socket.socket] = field(default_factory=set)
     accepted: int = 0
+    stalls: int = 0
+    going_on: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def stall(self) -> None:
+        """Wait if the next handshake is to hang."""
+        with self.lock:
+            stalls, self.stalls = self.stalls, max(0, self.stalls - 1)
+        if stalls:
+            self.going_on.wait(60)
 
     def fault(self, request: str) -> Fault:
         """The first fault for this request, used up by one."""
@@ -89,8 +101,13 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     block_on_close = False
     request_queue_size = 512
 
-    def __init__(self, address: tuple[str, int], state: State) -> None:
+    def __init__(
+        self, address: tuple[str, int], state: State, context: ssl.SSLContext | None
+    ) -> None:
         self.state = state
+        self._context = context
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
         super().__init__(address, Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -99,6 +116,22 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self.state.accepted += 1
             self.state.connections.add(request)
         super().process_request(request, client_address)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serve it; over TLS, when there is a certificate."""
+        if self._context is None:
+            super().finish_request(request, client_address)
+            return
+        self.state.stall()
+        request.settimeout(Handler.timeout)
+        with self._context.wrap_socket(request, server_side=True) as wrapped:
+            with self.state.lock:
+                self.state.connections.add(wrapped)
+            try:
+                super().finish_request(wrapped, client_address)
+            finally:
+                with self.state.lock:
+                    self.state.connections.discard(wrapped)
 
     def shutdown_request(self, request: Any) -> None:
         """Forget it."""
@@ -144,7 +177,8 @@ class Handler(BaseHTTPRequestHandler):
         fault = state.fault(f"{self.command} {self.path}")
         if fault.delay:
             time.sleep(fault.delay)
-        if fault.close:
+        if fault.close or fault.raw:
+            self.wfile.write(base64.b64decode(fault.raw))
             self.close_connection = True
             return
         if fault.status:
@@ -240,16 +274,19 @@ class Handler(BaseHTTPRequestHandler):
 class Api:
     """The API's listener, which can go away and come back."""
 
-    def __init__(self, address: tuple[str, int], state: State) -> None:
+    def __init__(
+        self, address: tuple[str, int], state: State, context: ssl.SSLContext | None
+    ) -> None:
         self._address = address
         self._state = state
+        self._context = context
         self._server: Server | None = None
         self.back()
 
     def back(self) -> None:
         """Listen."""
         if self._server is None:
-            self._server = Server(self._address, self._state)
+            self._server = Server(self._address, self._state, self._context)
             serve = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
             serve.start()
 
@@ -297,10 +334,18 @@ class Control:
         with self._state.lock:
             self._state.faults.append(Fault(**values))
 
+    def op_stall(self, times: int) -> None:
+        """Let the next TLS handshakes hang."""
+        with self._state.lock:
+            self._state.stalls = times
+            self._state.going_on.clear()
+
     def op_mend(self) -> None:
         """Drop all faults, and be there."""
         with self._state.lock:
             self._state.faults.clear()
+            self._state.stalls = 0
+        self._state.going_on.set()
         self._api.back()
 
     def op_away(self) -> None:
@@ -333,6 +378,7 @@ class Control:
                 "accepted": self._state.accepted,
                 "open": len(self._state.connections),
                 "requests": len(self._state.requests),
+                "stalls": self._state.stalls,
                 "faults": [asdict(fault) for fault in self._state.faults],
             }
 
@@ -356,6 +402,18 @@ def serve_control(listener: socket.socket, control: Control) -> None:
                 lines.flush()
 
 
+def tls_context(certificate: str, key: str, client_authority: str) -> ssl.SSLContext | None:
+    """What the API shows, and whose certificates it wants of its clients; None without one."""
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    if client_authority:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_authority)
+    return context
+
+
 def main() -> None:
     """Serve until killed. The secret comes on the first line of stdin."""
     parser = argparse.ArgumentParser()
@@ -363,9 +421,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8775)
     parser.add_argument("--control", required=True)
     parser.add_argument("--direct", default="")
+    parser.add_argument("--certificate", default="")
+    parser.add_argument("--key", default="")
+    parser.add_argument("--client-authority", default="")
     options = parser.parse_args()
     state = State(secret=sys.stdin.readline().rstrip("\n"), direct=options.direct)
-    control = Control(Api((options.host, options.port), state), state)
+    context = tls_context(options.certificate, options.key, options.client_authority)
+    control = Control(Api((options.host, options.port), state, context), state)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(options.control)
     listener.listen()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import ssl
+from pathlib import Path
 
 import pytest
 
+from tests.harness.certificates import Authority
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest, Reply
 from tests.harness.nova import SECRET, RecordingNova
@@ -170,3 +174,47 @@ def test_the_fixture_listens_on_the_hosts_loopback(host: OpenvSwitch, nova: Reco
     assert nova.secret == SECRET
     with host.namespace.connect("127.0.0.1", 8775):
         pass
+
+
+def tls_status(client: Guest, trusted: Authority, signer: Authority | None) -> bytes:
+    """How an unsigned request over TLS is answered."""
+    context = ssl.create_default_context(cafile=trusted.certificate)
+    if signer is not None:
+        pair = signer.issue("client")
+        context.load_cert_chain(pair.certificate, pair.key)
+    with (
+        client.namespace.connect(ADDRESS, 8775) as plain,
+        context.wrap_socket(plain, server_hostname=ADDRESS) as connection,
+    ):
+        # It may have closed already, and its reason is there to be read.
+        with contextlib.suppress(OSError):
+            connection.sendall(b"GET /latest HTTP/1.1\r\nHost: nova\r\n\r\n")
+        return connection.recv(12)
+
+
+def test_over_tls_it_wants_a_certificate_of_its_clients(
+    client: Guest, server: Guest, tmp_path: Path
+) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    pair = authority.issue(ADDRESS)
+    nova = RecordingNova(
+        server.namespace,
+        host=ADDRESS,
+        certificate=pair,
+        client_authority=authority.certificate,
+    )
+    server.host.on_close(nova.close)
+    nova.put(INSTANCE)
+    assert tls_status(client, authority, authority) == b"HTTP/1.1 400"
+    with pytest.raises(ssl.SSLError, match="ALERT_UNKNOWN_CA"):
+        tls_status(client, authority, stranger)
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+        tls_status(client, authority, None)
+    assert len(nova.requests()) == 1
+
+
+def test_it_answers_with_the_bytes_it_is_told(client: Guest, api: RecordingNova) -> None:
+    api.fault(raw=b"HTTP/1.1 299 Odd\r\nX-A: 1\r\n\r\n\xff", times=1)
+    reply = ask(client, "/", sent=headers(api))
+    assert (reply.status, reply.header("X-A"), reply.body) == (299, "1", b"\xff")
+    assert ask(client, "/", sent=headers(api)).status == 200

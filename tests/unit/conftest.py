@@ -1,5 +1,5 @@
-"""Chooses os-ken's hub before anything imports it, and lets two libraries' warnings pass; a fixture
-for configurations."""
+"""Chooses os-ken's hub before anything imports it, and lets two libraries' warnings pass; fixtures
+for configurations, certificates and servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ with warnings.catch_warnings():
     import webob  # noqa: F401
 
 import dfmeta.conf
+from tests.harness.certificates import Authority
+from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401
 from tests.unit.support import Load
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Signs the certificates of tests."""
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.cmd import backends
-from dfmeta.model import GuestRequest, HttpHost, Identity
+from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
 from dfmeta.proxy.nova import NovaBackend, NovaSettings
+from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, PROJECT
 
 Load = Callable[[str], cfg.ConfigOpts]
@@ -29,13 +30,14 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return load
 
 
-def test_nova_is_reached_as_neutrons_options_say(load: Load) -> None:
+def test_nova_is_reached_as_neutrons_options_say(load: Load, authority: Authority) -> None:
+    pair = authority.issue("client")
     conf = load(
         "[df_metadata]\nbackend = nova\ntimeout_answer = close\n[DEFAULT]\n"
         "nova_metadata_host = a:1,b\nnova_metadata_protocol = https\n"
         "nova_metadata_insecure = true\nmetadata_proxy_shared_secret = s\n"
-        "auth_ca_cert = /etc/hostname\nnova_client_cert = /etc/hosts\n"
-        "nova_client_priv_key = /etc/passwd\n"
+        f"auth_ca_cert = {authority.certificate}\nnova_client_cert = {pair.certificate}\n"
+        f"nova_client_priv_key = {pair.key}\n"
     )
     backend = backends.build(conf)
     assert isinstance(backend, NovaBackend)
@@ -44,9 +46,9 @@ def test_nova_is_reached_as_neutrons_options_say(load: Load) -> None:
         b"s",
         protocol="https",
         insecure=True,
-        ca_cert="/etc/hostname",
-        client_cert="/etc/hosts",
-        client_key="/etc/passwd",
+        ca_cert=str(authority.certificate),
+        client_cert=str(pair.certificate),
+        client_key=str(pair.key),
     )
     settings = backends.settings(conf)
     assert (settings.timeout_answer, settings.needs_project) == ("close", True)
@@ -60,3 +62,4 @@ def test_the_embedded_store_answers_unless_another_is_named(load: Load) -> None:
     identity = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
     answer = backend.answer(GuestRequest("GET", "/nothing"), identity, deadline=0.0)
     assert answer.status == 404
+    assert backend.remark(Answer(500)) == ""

@@ -13,6 +13,7 @@ from dfmeta.conf import nova, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.model import HttpHost
+from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Load
 
 SECRET = "a secret nobody may see"
@@ -291,7 +292,6 @@ def test_a_secret_is_in_no_message(load: Load) -> None:
         {"port": 0},
         {"hold_timeout": 0.5},
         {"backend": "nova", "DEFAULT__metadata_proxy_shared_secret": "x"},
-        {"DEFAULT__auth_ca_cert": "/etc/hostname"},
         {"table_base": 60, "classification_table": 59},
         {"route_table": 4294967295},
     ],
@@ -303,6 +303,43 @@ def test_a_right_value_is_taken(load: Load, options: dict[str, object]) -> None:
         group, _, option = name.rpartition("__")
         section = conf if group == "DEFAULT" else conf.df_metadata
         assert str(section[option]) == str(value)
+
+
+def test_certificates_that_can_be_loaded_are_taken(load: Load, authority: Authority) -> None:
+    pair = authority.issue("client")
+    values = (authority.certificate, pair.certificate, pair.key)
+    names = ("auth_ca_cert", "nova_client_cert", "nova_client_priv_key")
+    conf = load(**{f"DEFAULT__{name}": value for name, value in zip(names, values, strict=True)})
+    assert [conf[name] for name in names] == [str(value) for value in values]
+
+
+@pytest.mark.parametrize("wrong", ["auth_ca_cert", "nova_client_cert", "nova_client_priv_key"])
+@pytest.mark.parametrize("odd", ["text", "empty", "broken", "key"])
+def test_a_file_that_holds_no_certificate_or_key_is_named(
+    load: Load, authority: Authority, tmp_path: Path, wrong: str, odd: str
+) -> None:
+    pair = authority.issue("client")
+    contents = {
+        "text": b"no PEM\n",
+        "empty": b"",
+        "broken": pair.certificate.read_bytes().replace(b"A", b"!"),
+        "key": authority.issue("x", passphrase="x").key.read_bytes(),
+    }
+    path = tmp_path / "odd.pem"
+    path.write_bytes(contents[odd])
+    options = {"nova_client_cert": pair.certificate, "nova_client_priv_key": pair.key, wrong: path}
+    with pytest.raises(ConfigError, match="that can be loaded") as caught:
+        load(**{f"DEFAULT__{name}": value for name, value in options.items()})
+    assert caught.value.fields["option"] == f"[DEFAULT] {wrong}"
+    assert caught.value.fields["value"] == str(path)
+    assert "PEM" in str(caught.value.fields["remedy"])
+
+
+def test_a_key_of_another_certificate_is_named(load: Load, authority: Authority) -> None:
+    pair, other = authority.issue("client"), authority.issue("other")
+    with pytest.raises(ConfigError, match="not the key of the certificate") as caught:
+        load(DEFAULT__nova_client_cert=pair.certificate, DEFAULT__nova_client_priv_key=other.key)
+    assert caught.value.fields["option"] == "[DEFAULT] nova_client_priv_key"
 
 
 def test_values_follow_those_they_refer_to(load: Load) -> None:
@@ -359,6 +396,15 @@ def test_a_host_is_written_as_it_stands_in_a_url(load: Load) -> None:
     "text", ["", "a:", "a:0", "a:65536", "a:x", "a:\u0661", "a b", "a/b", "u@a", "a?b", "a#b", "[]"]
 )
 def test_what_is_no_host_is_refused(load: Load, text: str) -> None:
+    with pytest.raises(ConfigError, match="nova_metadata_host"):
+        load(DEFAULT__nova_metadata_host=text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[::1", "::1]:80", "[a]:80", "[10.0.0.1]:80", "a:b:80", "nova..example", "a%b", "a\x01b"],
+)
+def test_what_only_looks_like_a_host_is_refused(load: Load, text: str) -> None:
     with pytest.raises(ConfigError, match="nova_metadata_host"):
         load(DEFAULT__nova_metadata_host=text)
 

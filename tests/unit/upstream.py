@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import eventlet
 from eventlet.event import Event
+from eventlet.green import ssl
 
 from dfmeta.model import HttpHost
+from tests.harness.certificates import Pair
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -40,15 +44,38 @@ def close(_asked: Asked) -> None:
     """Close the connection in place of an answer."""
 
 
-class Upstream:
-    """Answers each request as ``script`` says: bytes as they are; None closes the connection."""
+def server_context(pair: Pair, client_authority: Path | None = None) -> Any:
+    """What a server shows, and whose certificates it wants of its clients."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    if client_authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_authority)
+    return context
 
-    def __init__(self, script: Script = lambda _asked: OK) -> None:
+
+class Upstream:
+    """Answers each request as ``script`` says: bytes as they are; None closes the connection.
+
+    :param context: see :func:`server_context`; None for no TLS.
+    :param greeting: sent at once over each connection, which is closed then.
+    """
+
+    def __init__(
+        self,
+        script: Script = lambda _asked: OK,
+        *,
+        address: str = "127.0.0.1",
+        context: Any = None,
+        greeting: bytes = b"",
+    ) -> None:
         self.script = script
         self.asked: list[Asked] = []
         self.connections: list[Any] = []
-        self._sock = eventlet.listen(("127.0.0.1", 0))
-        self.host = HttpHost("127.0.0.1", self._sock.getsockname()[1])
+        self._context, self._greeting = context, greeting
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._sock = eventlet.listen((address, 0), family)
+        self.host = HttpHost(address, self._sock.getsockname()[1])
         self._threads = [eventlet.spawn(self._accept)]
 
     def stop(self) -> None:
@@ -61,10 +88,23 @@ class Upstream:
     def _accept(self) -> None:
         while True:
             sock, _address = self._sock.accept()
-            self.connections.append(sock)
+            if self._context is None:
+                self.connections.append(sock)
             self._threads.append(eventlet.spawn(self._serve, sock))
 
     def _serve(self, sock: Any) -> None:
+        if self._context is not None:
+            sock = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            self.connections.append(sock)
+            try:
+                sock.do_handshake()
+            except OSError:
+                sock.close()
+                return
+        if self._greeting:
+            with sock:
+                sock.sendall(self._greeting)
+            return
         with sock, sock.makefile("rb") as stream:
             while (asked := _read(stream)) is not None:
                 self.asked.append(asked)
@@ -86,5 +126,5 @@ def _read(stream: Any) -> Asked | None:
             headers.append((name, value.strip()))
         length = {key.lower(): value for key, value in headers}.get("content-length", "0")
         return Asked(line.decode("latin-1").rstrip(), tuple(headers), stream.read(int(length)))
-    except ConnectionError:
+    except (ConnectionError, ssl.SSLError):
         return None

@@ -1,0 +1,283 @@
+"""HTTP/1.1 answers, read off a connection: strictly, and no more of them than is needed.
+
+Trust: the server is the operator's, but what stands between may be anything. What can be read in
+two ways (RFC 9112, 6.3) is refused rather than guessed at, since a guess could give one guest the
+end of another's answer. Nothing of what came is quoted in an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dfmeta.exceptions import UpstreamAnswerError, UpstreamLostError
+
+HEAD_MAX = 65536
+"""Bytes of a header section, the status line and the trailers of a chunked body among them."""
+LINES_MAX = 256
+BODY_MAX = 16 << 20
+"""Bytes; an answer that large is nobody's metadata."""
+CHUNKS_MAX = 65536
+"""Chunks of a body: each costs as much as a small answer."""
+INTERIM_MAX = 8
+"""Answers of class 1xx before the one that counts."""
+PIECE = 65536
+
+Receive = Callable[[int], bytes]
+"""Gives up to so many bytes, at least one; none at the end of the connection."""
+Headers = tuple[tuple[str, str], ...]
+
+_STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
+_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_START = b"HTTP/1."
+_TLS = frozenset({0x15, 0x16})
+"""First byte of a TLS alert and of a handshake (RFC 8446, 5.1)."""
+_BODILESS = frozenset({204, 304})
+_SWITCHING = 101
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: what stands in it, and what it means for the connection."""
+
+    status: int
+    headers: Headers
+    """Names in lower case, as often and in the order that they came."""
+    body: bytes
+    options: frozenset[str]
+    """What the Connection header names, in lower case."""
+    keep: bool
+    """The connection may carry another request."""
+
+
+def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX) -> Reply:
+    """Read the answer to one request.
+
+    :param head: the request was a HEAD: no body follows, whatever the headers say.
+    :param body_max: bytes of the longest body that is taken.
+    :raises UpstreamAnswerError: for what is not HTTP, is ambiguous or is too large.
+    :raises UpstreamLostError: when the connection ends before the answer does; its field ``begun``
+        says whether a byte had come.
+    """
+    stream = _Stream(receive)
+    for _ in range(INTERIM_MAX):
+        top = _read_top(stream.section())
+        if top.status >= 200:
+            break
+        if top.status == _SWITCHING:
+            raise _refuse("it switches to another protocol, unasked")
+    else:
+        raise _refuse(f"more than {INTERIM_MAX} interim answers")
+    ends_with_connection = False
+    if head or top.status in _BODILESS:
+        body = b""
+    elif top.chunked:
+        body = _read_chunks(stream, body_max)
+    elif top.length is not None:
+        if top.length > body_max:
+            raise _too_large(body_max)
+        body = stream.take(top.length)
+    else:
+        body, ends_with_connection = stream.rest(body_max), True
+    keep = top.kept and not ends_with_connection and not stream.data
+    return Reply(top.status, tuple(top.headers), body, frozenset(top.options), keep)
+
+
+def lost(*, begun: bool) -> UpstreamLostError:
+    """The error for a connection that has ended; *begun*: a byte of the answer had come."""
+    cause = f"it closed the connection {'in the middle of' if begun else 'without'} an answer"
+    return UpstreamLostError(cause=cause, remedy="Look into its log", begun=begun)
+
+
+@dataclass(slots=True)
+class _Top:
+    """What comes before a body."""
+
+    minor: str
+    status: int
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    options: set[str] = field(default_factory=set)
+    length: int | None = None
+    chunked: bool = False
+
+    @property
+    def kept(self) -> bool:
+        return self.minor == "1" and "close" not in self.options
+
+
+def _read_top(lines: list[str]) -> _Top:
+    matched = _STATUS.fullmatch(lines[0])
+    if matched is None:
+        raise _refuse("its status line is none")
+    top = _Top(matched[1], int(matched[2]))
+    for line in lines[1:]:
+        matched = _FIELD.fullmatch(line)
+        if matched is None:
+            raise _refuse("a header line is none")
+        name, value = matched[1].lower(), matched[2].strip(" \t")
+        top.headers.append((name, value))
+        if name == "content-length":
+            top.length = _length(value, top.length)
+        elif name == "transfer-encoding":
+            _check_coding(value, top)
+            top.chunked = True
+        elif name == "connection":
+            top.options.update(option.strip(" \t").lower() for option in value.split(","))
+    if top.chunked and top.length is not None:
+        raise _refuse("it has both a Content-Length and a Transfer-Encoding")
+    if top.chunked and top.status in _BODILESS:
+        # Some clients wait for chunks then, some do not.
+        raise _refuse("it has a Transfer-Encoding and can have no body")
+    return top
+
+
+def _length(value: str, before: int | None) -> int:
+    if not _LENGTH.fullmatch(value):
+        raise _refuse("its Content-Length is no number")
+    if before is not None and before != int(value):
+        raise _refuse("it has Content-Lengths that differ")
+    return int(value)
+
+
+def _check_coding(value: str, top: _Top) -> None:
+    # HTTP/1.0 has none: whoever passed it on may not have understood it (RFC 9112, 6.1).
+    if top.chunked or top.minor == "0" or value.lower() != "chunked":
+        raise _refuse("its Transfer-Encoding is not just chunked")
+
+
+def _read_chunks(stream: _Stream, body_max: int) -> bytes:
+    pieces: list[bytes] = []
+    total = 0
+    for _ in range(CHUNKS_MAX):
+        matched = _CHUNK.fullmatch(stream.line())
+        if matched is None:
+            raise _refuse("the size of a chunk is none")
+        size = int(matched[1], 16)
+        if not size:
+            stream.trailers()
+            return b"".join(pieces)
+        total += size
+        if total > body_max:
+            raise _too_large(body_max)
+        piece = stream.take(size + 2)
+        if piece[-2:] != b"\r\n":
+            raise _refuse("a chunk does not end where its size says")
+        pieces.append(piece[:-2])
+    raise _refuse(f"more than {CHUNKS_MAX} chunks")
+
+
+class _Stream:
+    """What has come of a connection and was not used yet."""
+
+    __slots__ = ("_begun", "_receive", "_spent", "data")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._spent = 0
+        self._begun = False
+        self.data = bytearray()
+
+    def section(self) -> list[str]:
+        """Take a header section; its lines, without the empty one at the end."""
+        if not self.data:
+            self._more()
+        seen = 0
+        while (end := self.data.find(b"\r\n\r\n", max(0, seen - 3))) < 0:
+            self._check_start()
+            seen = len(self.data)
+            self._bound(seen)
+            self._more()
+        self._check_start()
+        self._bound(end)
+        self._spent += end
+        text = self.data[:end].decode("latin-1")
+        del self.data[: end + 4]
+        lines = text.split("\r\n")
+        if len(lines) > LINES_MAX:
+            raise _refuse(f"more than {LINES_MAX} header lines")
+        return lines
+
+    def line(self) -> bytes:
+        """Take a line; without its end."""
+        while (end := self.data.find(b"\r\n")) < 0:
+            self._bound(len(self.data))
+            self._more()
+        self._bound(end)
+        line = bytes(self.data[:end])
+        del self.data[: end + 2]
+        return line
+
+    def trailers(self) -> None:
+        """Take the trailer section; nobody needs it (RFC 9110, 6.5.1)."""
+        for _ in range(LINES_MAX):
+            line = self.line()
+            if not line:
+                return
+            self._spent += len(line)
+            if not _FIELD.fullmatch(line.decode("latin-1")):
+                raise _refuse("a trailer line is none")
+        raise _refuse(f"more than {LINES_MAX} trailer lines")
+
+    def take(self, size: int) -> bytes:
+        """Take just so many bytes."""
+        if len(self.data) < size:
+            pieces = [bytes(self.data)]
+            have = len(self.data)
+            while have < size:
+                self.data.clear()
+                self._more()
+                pieces.append(bytes(self.data))
+                have += len(self.data)
+            self.data = bytearray().join(pieces)
+        taken = bytes(self.data[:size])
+        del self.data[:size]
+        return taken
+
+    def rest(self, body_max: int) -> bytes:
+        """Take all until the end of the connection."""
+        while len(self.data) <= body_max:
+            piece = self._receive(PIECE)
+            if not piece:
+                return bytes(self.data)
+            self.data += piece
+        raise _too_large(body_max)
+
+    def _more(self) -> None:
+        piece = self._receive(PIECE)
+        if not piece:
+            raise lost(begun=self._begun)
+        self._begun = True
+        self.data += piece
+
+    def _check_start(self) -> None:
+        # Before the end of the section is there: what speaks something else may never send one.
+        if not self.data.startswith(_START[: len(self.data)]):
+            raise _not_http(self.data[0])
+
+    def _bound(self, size: int) -> None:
+        if self._spent + size > HEAD_MAX:
+            raise _refuse(f"its header section is larger than {HEAD_MAX} bytes")
+
+
+def _refuse(cause: str) -> UpstreamAnswerError:
+    return UpstreamAnswerError(
+        cause=f"what it answers is not sound HTTP/1.1: {cause}",
+        remedy="Look whether Nova's metadata API is what listens there",
+    )
+
+
+def _too_large(body_max: int) -> UpstreamAnswerError:
+    return UpstreamAnswerError(
+        cause=f"what it answers is larger than {body_max} bytes",
+        remedy="Look whether Nova's metadata API is what listens there",
+    )
+
+
+def _not_http(first: int) -> UpstreamAnswerError:
+    if first in _TLS:
+        remedy = "Set nova_metadata_protocol = https"
+        return UpstreamAnswerError(cause="it speaks TLS", remedy=remedy)
+    return _refuse("it does not begin as HTTP")

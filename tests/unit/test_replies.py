@@ -1,0 +1,357 @@
+"""An answer should be read as any other client reads it, or be refused."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import UpstreamAnswerError, UpstreamLostError
+from dfmeta.proxy import replies
+from dfmeta.proxy.replies import Reply, read_reply
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def pieces(data: bytes, size: int = 1 << 20) -> Callable[[int], bytes]:
+    """A connection over which *data* comes, *size* bytes at a time, and which ends then."""
+    stream = io.BytesIO(data)
+    return lambda wanted: stream.read(min(size, wanted))
+
+
+def read(data: bytes, size: int = 1 << 20, **options: Any) -> Reply:
+    return read_reply(pieces(data, size), **options)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1 << 20])
+@pytest.mark.parametrize(
+    ("data", "status", "headers", "body"),
+    [
+        (b"Content-Length: 2\r\n\r\n{}", 200, [("content-length", "2")], b"{}"),
+        (b"Content-Length: 0\r\n\r\n", 200, [("content-length", "0")], b""),
+        (b"\r\nuntil the end", 200, [], b"until the end"),
+        (b"\r\n", 200, [], b""),
+        (b"A: 1\r\nB:\t2 \r\na:3\r\n\r\n", 200, [("a", "1"), ("b", "2"), ("a", "3")], b""),
+        (b"E:\r\n\r\n", 200, [("e", "")], b""),
+        (b"X: \xe9 y\r\n\r\n\xff", 200, [("x", "\xe9 y")], b"\xff"),
+        (
+            b"Transfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\n00a;x\r\n0123456789\r\n0\r\n\r\n",
+            200,
+            [("transfer-encoding", "Chunked")],
+            b"abc0123456789",
+        ),
+        (
+            b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+            200,
+            [("content-length", "1"), ("content-length", "1")],
+            b"x",
+        ),
+    ],
+)
+def test_a_sound_answer_is_read_whole(
+    data: bytes, status: int, headers: list[tuple[str, str]], body: bytes, size: int
+) -> None:
+    reply = read(OK + data, size)
+    assert (reply.status, list(reply.headers), reply.body) == (status, headers, body)
+
+
+def test_interim_answers_are_passed_over() -> None:
+    early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    reply = read(early + OK + b"Content-Length: 1\r\n\r\nx")
+    assert (reply.status, reply.headers, reply.body) == (200, (("content-length", "1"),), b"x")
+
+
+@pytest.mark.parametrize(
+    ("status", "head"), [(204, False), (304, False), (200, True), (404, True), (304, True)]
+)
+def test_some_answers_have_no_body_whatever_their_headers_say(status: int, head: bool) -> None:
+    reply = read(f"HTTP/1.1 {status} x\r\nContent-Length: 99\r\n\r\n".encode(), head=head)
+    assert (reply.status, reply.body, reply.keep) == (status, b"", True)
+    assert reply.headers == (("content-length", "99"),)
+
+
+@pytest.mark.parametrize(
+    ("data", "keep"),
+    [
+        (OK + b"Content-Length: 1\r\n\r\nx", True),
+        (OK + b"Content-Length: 1\r\nConnection: Keep-Alive\r\n\r\nx", True),
+        (OK + b"Content-Length: 1\r\nConnection: x, Close\r\n\r\nx", False),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", True),
+        (OK + b"\r\nx", False),
+        (OK + b"Content-Length: 1\r\n\r\nxstray", False),
+        (b"HTTP/1.1 204 x\r\n\r\nstray", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", False),
+    ],
+)
+def test_a_connection_is_kept_only_where_the_next_answer_is_sure(data: bytes, keep: bool) -> None:
+    assert read(data).keep is keep
+
+
+def test_what_connection_names_is_told() -> None:
+    reply = read(OK + b"Connection: X-A ,close\r\nConnection:x-b\r\n\r\n")
+    assert reply.options == {"x-a", "close", "x-b"}
+
+
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x15\x03\x01\x00\x02\x02\x28",
+        b"SSH-2.0-x\r\n",
+        b"\r\n\r\n\r\n",
+        b"HTTP/0.9 200 OK\r\n\r\n",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.9 200 OK\r\n\r\n",
+        b"HTTP/1.1 99 x\r\n\r\n",
+        b"HTTP/1.1 600 x\r\n\r\n",
+        b"HTTP/1.1 2000 x\r\n\r\n",
+        b"HTTP/1.1  200 OK\r\n\r\n",
+        b"HTTP/1.1 200 O\rK\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 9,
+        OK + b"X\r\n\r\n",
+        OK + b": x\r\n\r\n",
+        OK + b"X : y\r\n\r\n",
+        OK + b" X: y\r\n\r\n",
+        OK + b"X: y\r\n folded\r\n\r\n",
+        OK + b"X\r: y\r\n\r\n",
+        OK + b"X: a\rY: b\r\n\r\n",
+        OK + b"X: a\nY: b\r\n\r\n",
+        OK + b"X: a\0\r\n\r\n",
+        OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxy",
+        OK + b"Content-Length: 1, 1\r\n\r\nx",
+        OK + b"Content-Length: -1\r\n\r\nx",
+        OK + b"Content-Length: +1\r\n\r\nx",
+        OK + b"Content-Length: 0x1\r\n\r\nx",
+        OK + b"Content-Length: 1_0\r\n\r\n0123456789",
+        OK + b"Content-Length: \xb2\r\n\r\nx",
+        OK + b"Content-Length:\r\n\r\nx",
+        OK + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        OK + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n",
+        OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        OK + b"Transfer-Encoding: identity\r\n\r\nx",
+        OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 204 x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 304 x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        CHUNKED + b"x\r\n",
+        CHUNKED + b"\r\n",
+        CHUNKED + b"-1\r\n",
+        CHUNKED + b"+1\r\na\r\n0\r\n\r\n",
+        CHUNKED + b"0x1\r\na\r\n0\r\n\r\n",
+        CHUNKED + b"1\na\n0\n\n\r\n",
+        CHUNKED + b"1\r\nab\r\n0\r\n\r\n",
+        CHUNKED + b"1\r\na\n\n0\r\n\r\n",
+        CHUNKED + b"123456789\r\n",
+        CHUNKED + b"0\r\nnot a trailer\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_or_ambiguous_is_refused(data: bytes, size: int) -> None:
+    with pytest.raises(UpstreamAnswerError) as caught:
+        read(data, size)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_an_ambiguous_length_is_refused_without_a_body_too(head: bool) -> None:
+    data = b"HTTP/1.1 304 x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"
+    with pytest.raises(UpstreamAnswerError):
+        read(data, head=head)
+
+
+def test_a_server_that_speaks_tls_is_told_from_nonsense() -> None:
+    with pytest.raises(UpstreamAnswerError, match="speaks TLS") as caught:
+        read(b"\x15\x03\x01\x00\x02\x02\x46")
+    assert "nova_metadata_protocol = https" in caught.value.remedy
+
+
+def test_nothing_that_came_is_quoted() -> None:
+    for data in (b"S3CRET\r\n\r\n", OK + b"S3CRET\r\n\r\n", CHUNKED + b"S3CRET\r\n"):
+        with pytest.raises(UpstreamAnswerError) as caught:
+            read(data)
+        assert "S3CRET" not in f"{caught.value}{caught.value.fields}"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"H",
+        b"HTTP/1.1 200 OK",
+        OK,
+        OK + b"Content-Le",
+        OK + b"Content-Length: 9\r\n\r\n",
+        OK + b"Content-Length: 9\r\n\r\n12345678",
+        CHUNKED,
+        CHUNKED + b"5\r\nab",
+        CHUNKED + b"1\r\na",
+        CHUNKED + b"1\r\na\r\n",
+        CHUNKED + b"0\r\n",
+        CHUNKED + b"0\r\nX: y\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+    ],
+)
+def test_an_answer_that_is_cut_short_is_none(data: bytes) -> None:
+    with pytest.raises(UpstreamLostError) as caught:
+        read(data)
+    assert caught.value.fields["begun"] is (data != b"")
+
+
+BIG = b"x" * 70000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        OK + b"X: " + BIG + b"\r\n\r\n",
+        OK + b"X: " + BIG,
+        b"HTTP/1.1 200 " + BIG,
+        OK + b"X: y\r\n" * 256 + b"\r\n",
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * 300 + b"\r\n",
+        CHUNKED + b"0\r\nX: " + BIG + b"\r\n\r\n",
+        CHUNKED + b"1;" + BIG + b"\r\na\r\n0\r\n\r\n",
+    ],
+)
+def test_a_header_section_has_a_bound(data: bytes) -> None:
+    with pytest.raises(UpstreamAnswerError, match=r"larger than|more than|size of a chunk"):
+        read(data, 16384)
+
+
+def test_a_header_section_of_just_that_size_is_read() -> None:
+    line = b"X: " + b"y" * (replies.HEAD_MAX - len(OK) - 3)
+    assert len(read(OK + line + b"\r\n\r\n").headers[0][1]) == len(line) - 3
+    with pytest.raises(UpstreamAnswerError, match="larger than 65536 bytes"):
+        read(OK + line + b"y\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        OK + b"Content-Length: 11\r\n\r\n" + b"x" * 11,
+        OK + b"\r\n" + b"x" * 11,
+        CHUNKED + b"5\r\n01234\r\n6\r\n012345\r\n0\r\n\r\n",
+        CHUNKED + b"ffffffff\r\n",
+    ],
+)
+def test_a_body_has_a_bound(data: bytes) -> None:
+    with pytest.raises(UpstreamAnswerError, match="larger than 10 bytes"):
+        read(data, body_max=10)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        OK + b"Content-Length: 10\r\n\r\n" + b"x" * 10,
+        OK + b"\r\n" + b"x" * 10,
+        CHUNKED + b"5\r\n01234\r\n5\r\n01234\r\n0\r\nT: 1\r\n\r\n",
+    ],
+)
+def test_a_body_at_its_bound_is_read(data: bytes) -> None:
+    assert len(read(data, body_max=10).body) == 10
+
+
+def test_a_body_has_not_too_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "CHUNKS_MAX", 3)
+    assert read(CHUNKED + b"1\r\na\r\n" * 2 + b"0\r\n\r\n").body == b"aa"
+    with pytest.raises(UpstreamAnswerError, match="more than 3 chunks"):
+        read(CHUNKED + b"1\r\na\r\n" * 3 + b"0\r\n\r\n")
+
+
+class Wire:
+    """As much of a socket as http.client reads from."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+def oracle(data: bytes, method: str) -> tuple[int, list[tuple[str, str]], bytes]:
+    """What http.client makes of it."""
+    response = http.client.HTTPResponse(Wire(data), method=method)  # type: ignore[arg-type]
+    with contextlib.closing(response):
+        response.begin()
+        headers = [(name.lower(), value.strip(" \t")) for name, value in response.getheaders()]
+        return response.status, headers, response.read()
+
+
+NAMES = st.sampled_from(
+    ["Content-Length", "content-length", "Transfer-Encoding", "Connection", "X-A", "Etag", "x b"]
+)
+VALUES = st.one_of(
+    st.sampled_from(["0", "1", "5", "5 ", "05", "+5", "5, 5", "chunked", "Chunked", "close"]),
+    st.text(st.characters(min_codepoint=1, max_codepoint=0xFF), max_size=8),
+)
+COLONS = st.sampled_from([":", ": ", ":\t", " : ", ""])
+ENDS = st.sampled_from(["\r\n", "\r\n", "\r\n", "\r\n", "\n", "\r", "\r\n "])
+LINES = st.builds("".join, st.tuples(NAMES, COLONS, VALUES, ENDS))
+STARTS = st.sampled_from(
+    [
+        "HTTP/1.1 200 OK",
+        "HTTP/1.1 404 ",
+        "HTTP/1.0 200 OK",
+        "HTTP/1.1 204 x",
+        "HTTP/1.1 304 x",
+        "HTTP/1.1 200",
+        "HTTP/1.1 1200 x",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 x",
+    ]
+)
+SIZES = st.sampled_from([b"1", b"3", b"5", b"05", b"0", b"0", b"a", b"3;x=y", b"5 ", b"-1", b"zz"])
+CHUNKS = st.builds(
+    lambda size, data, end: size + b"\r\n" + data + end,
+    SIZES,
+    st.sampled_from([b"a", b"abc", b"abcde", b"abcdefghij", b"", b"\r\n"]),
+    st.sampled_from([b"\r\n", b"\r\n", b"\n", b"xx"]),
+)
+BODIES = st.one_of(
+    st.binary(max_size=12), st.sampled_from([b"abcde"]), st.lists(CHUNKS, max_size=4).map(b"".join)
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(
+    STARTS,
+    st.lists(LINES, max_size=4),
+    BODIES,
+    st.sampled_from(["GET", "HEAD"]),
+    st.integers(1, 40),
+)
+@example("HTTP/1.1 200 OK", ["Content-Length: 5\r\n"], b"abcdefgh", "GET", 3)
+@example("HTTP/1.1 200 OK", ["Transfer-Encoding: chunked\r\n"], b"3\r\nabc\r\n0\r\n\r\n", "GET", 1)
+@example("HTTP/1.1 200 OK", ["X-A: \x85y\r\n", "Etag: \xa0\r\n"], b"", "GET", 40)
+def test_whatever_is_accepted_is_what_http_client_reads(
+    start: str, lines: list[str], body: bytes, method: str, size: int
+) -> None:
+    data = f"{start}\r\n{''.join(lines)}\r\n".encode("latin-1") + body
+    try:
+        reply = read(data, size, head=method == "HEAD")
+    except (UpstreamAnswerError, UpstreamLostError):
+        return
+    assert (reply.status, list(reply.headers), reply.body) == oracle(data, method)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=20), max_size=5), st.integers(1, 30))
+def test_a_chunked_body_comes_as_it_was_cut(parts: list[bytes], size: int) -> None:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+    reply = read(CHUNKED + chunks + b"0\r\n\r\n", size)
+    assert (reply.body, reply.keep) == (b"".join(parts), True)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=60), st.integers(1, 10))
+def test_no_bytes_do_anything_but_be_read_or_refused(data: bytes, size: int) -> None:
+    for prefix in (b"", OK, CHUNKED, OK + b"Content-Length: 7\r\n\r\n"):
+        with contextlib.suppress(UpstreamAnswerError, UpstreamLostError):
+            assert read(prefix + data, size).status == 200
