@@ -57,8 +57,7 @@ class Desk:
             deadline = time.monotonic() + message["patience"]
             answer = self.backend.answer(request, identity, deadline=deadline)
         except BackendError as error:
-            remedy = error.fields.get("remedy", "")
-            pipe.answer(message, {"error": str(error.cause), "remedy": remedy})
+            pipe.answer(message, {"error": str(error.cause), "remedy": error.remedy})
             return
         pipe.answer(
             message,

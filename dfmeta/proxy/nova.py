@@ -174,7 +174,7 @@ class NovaBackend:
     def _tries(self, deadline: float, useless: set[Server]) -> Iterator[tuple[Server, float]]:
         """Whom to ask next, and for how many seconds at most, until there is no time."""
         half = max(0.1, (deadline - time.monotonic()) / 2)
-        least = 0.0
+        least, held = 0.0, False
         while candidates := [server for server in self._servers if server not in useless]:
             now = time.monotonic()
             for server in [one for one in candidates if one.rests_until <= now] or candidates:
@@ -186,6 +186,9 @@ class NovaBackend:
             over = deadline - time.monotonic() <= RETRY_PAUSE + LEAST_PATIENCE
             if over or len(useless) == len(self._servers):
                 return
+            if not held:
+                held = True
+                metrics.HELD_REQUESTS.labels("backend").inc()
             eventlet.sleep(RETRY_PAUSE)
 
     def _let_rest(self, server: Server, error: BackendError) -> None:

@@ -239,9 +239,9 @@ class Application:
         return (self._settings.needs_project or identity.claimed) and not identity.project_id
 
     def _failed(self, claim: Claim, request: GuestRequest, error: BackendError) -> Answer:
-        self._complain(
-            claim, type(error).__name__, str(error.cause), str(error.fields.get("remedy", ""))
-        )
+        # Another remedy within the minute is another thing to do.
+        kind = f"{type(error).__name__}: {error.remedy}"
+        self._complain(claim, kind, str(error.cause), error.remedy)
         if request.method == "POST" and isinstance(error, BackendTimeoutError):
             return _text(504)
         return self._out_of_time(request)

@@ -433,9 +433,13 @@ def test_each_kind_of_error_is_logged_once_with_what_to_do(
     world.backend.reply = Answer(403, b"no")
     for _ in range(5):
         world.ask()
+    world.backend.reply = BackendUnreachableError(
+        backend="fake", cause="it is elsewhere", remedy="Look for it"
+    )
+    for _ in range(5):
+        world.ask()
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 2
-    assert [line.split(". ")[-1] for line in lines] == ["Start it", "Mend it"]
+    assert [line.split(". ")[-1] for line in lines] == ["Start it", "Mend it", "Look for it"]
     assert all(INSTANCE in line for line in lines)
 
 

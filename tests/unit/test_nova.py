@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
 from dfmeta.model import GuestRequest, HttpHost
 from dfmeta.proxy import nova
@@ -170,7 +171,10 @@ def test_a_kept_connection_that_went_stale_costs_nothing(upstream: Upstream, bac
 
 def test_a_get_is_asked_again_until_there_is_an_answer(upstream: Upstream, backend: Any) -> None:
     upstream.script = lambda _asked: OK if len(upstream.asked) > 6 else None
+    held = metrics.HELD_REQUESTS.labels("backend")
+    before = held._value.get()
     assert ask(backend(upstream)).status == 200
+    assert held._value.get() == before + 1, "one request, however often it was asked"
 
 
 def test_a_password_is_sent_once(upstream: Upstream, backend: Any) -> None:
