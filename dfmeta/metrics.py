@@ -39,6 +39,12 @@ PORTS = Gauge(
     ["state"],
     registry=REGISTRY,
 )
+FLOWS = Gauge(
+    "dfmeta_flows",
+    "Flows that dfmeta keeps on the switch, by purpose, as it has sent them",
+    ["purpose"],
+    registry=REGISTRY,
+)
 FLOW_MODS = Counter(
     "dfmeta_flow_mods",
     "Flow-mods sent to the switch",

@@ -27,6 +27,7 @@ from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.drops import Drops
 from dfmeta.apps.meters import Meters, Use
+from dfmeta.apps.tally import Tally
 from dfmeta.exceptions import (
     DfmetaError,
     KeyRangeError,
@@ -100,8 +101,8 @@ class Steward:
         self.on_adopted: Callable[[], None] = lambda: None
         self._fixed: Placed = {}
         self._sent: dict[Endpoint, Placed] = {}
-        self._count = 0
-        """How many flows there are in that."""
+        self._tally = Tally()
+        """How many flows there are in those two."""
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
         self._overtaken: dict[Endpoint, set[Any]] = {}
@@ -251,7 +252,7 @@ class Steward:
 
     def flow_count(self) -> int:
         """How many flows of ours ought to be on the switch."""
-        return len(self._fixed) + self._count - self._refused
+        return self._tally.total - self._refused
 
     def _dump(self, turns: Turns) -> Grouped:
         dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
@@ -267,7 +268,9 @@ class Steward:
 
     def _settle(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, endpoint by endpoint; what is nobody's goes first."""
-        self._fixed = _placed(fixed_flows(tap))
+        fixed = _placed(fixed_flows(tap))
+        self._tally.replace(self._fixed, fixed)
+        self._fixed = fixed
         others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
         others.pop(None, None)
         count = refused = 0
@@ -408,7 +411,7 @@ class Steward:
         return _placed(guest_flows(guest, tap))
 
     def _keep(self, endpoint: Endpoint, wanted: Placed) -> None:
-        self._count += len(wanted) - len(self._sent.get(endpoint, ()))
+        self._tally.replace(self._sent.get(endpoint, {}), wanted)
         if wanted:
             self._sent[endpoint] = wanted
         else:

@@ -11,11 +11,12 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta import hub
+from dfmeta import hub, metrics
 from dfmeta.apps import steward as steward_module
 from dfmeta.apps.channel import Pending
 from dfmeta.exceptions import NotConnectedError, SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import RATES, Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
@@ -608,3 +609,31 @@ def test_a_comparison_that_finds_nothing_keeps_what_it_had(rig: Rig) -> None:
     rig.steward.reconcile()
     assert rig.steward._sent[HERE] is before
     assert all(one is other for one, other in zip(before.values(), flows, strict=True))
+
+
+def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:
+    def shown() -> dict[Purpose, float | None]:
+        return {
+            one: metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": one.name})
+            for one in Purpose
+        }
+
+    def there() -> dict[Purpose, float]:
+        flows = [one for one in rig.flows() if isinstance(one, Flow)]
+        return {one: sum(flow.purpose is one for flow in flows) for one in Purpose}
+
+    learn(rig)
+    assert shown() == there()
+    assert shown()[Purpose.ADDRESS] == 1
+    rig.steward.reconcile()
+    assert shown() == there()
+    rig.registry.remove_port("row-of-tap1")
+    let_hub_run()
+    assert shown() == there()
+    assert shown()[Purpose.ADDRESS] == 0
+
+
+def test_before_the_first_comparison_no_flow_is_counted(rig: Rig) -> None:
+    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 1
+    Rig()
+    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 0
