@@ -29,7 +29,8 @@ PACKET_INS = Counter(
 )
 FIRST_SYN_SECONDS = Histogram(
     "dfmeta_first_syn_seconds",
-    "Time from a first SYN's packet-in to its packet-out, its flows confirmed",
+    "Time from a first SYN's packet-in, or from when its instance was known, to its packet-out, its "
+    "flows confirmed",
     buckets=(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1, 10),
     registry=REGISTRY,
 )

@@ -172,7 +172,8 @@ class Learner:
         metrics.HELD_SYNS.set(len(self.holds))
 
     def _learn(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:
-        learned = self.registry.learn(endpoint, syn.address, self._clock())
+        since = self._clock()
+        learned = self.registry.learn(endpoint, syn.address, since)
         if learned is None:
             metrics.PACKET_INS.labels("no_slot").inc()
             return
@@ -182,7 +183,7 @@ class Learner:
         except DfmetaError as error:
             LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)
             return
-        eventlet.spawn_n(self._send_on, endpoint, learned, frame, self._clock())
+        eventlet.spawn_n(self._send_on, endpoint, learned, frame, since)
 
     def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes, since: float) -> None:
         try:

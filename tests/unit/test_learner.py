@@ -331,3 +331,21 @@ def test_expiry_takes_those_that_wait_since_earlier() -> None:
     assert holds.expire(2.0) == 2
     assert ports_of(holds) == [2, 3]
     assert holds.expire(100.0) == 0
+
+
+def test_what_a_first_syn_takes_counts_from_its_packet_in(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def total() -> float:
+        return metrics.REGISTRY.get_sample_value("dfmeta_first_syn_seconds_sum") or 0.0
+
+    apply = rig.steward.apply
+
+    def takes_half_a_second(endpoint: Endpoint) -> None:
+        rig.now += 0.5
+        apply(endpoint)
+
+    monkeypatch.setattr(rig.steward, "apply", takes_half_a_second)
+    before = total()
+    Hub(rig).send(syn())
+    assert total() == pytest.approx(before + 0.5)
