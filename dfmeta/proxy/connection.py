@@ -114,6 +114,8 @@ class GuestConnection:
         self._first = True
         self._between = False
         """Whether it has been answered and nothing of a further request has come."""
+        self._aborted = False
+        """Whether somebody else has ended it, who has counted that."""
 
     def run(self) -> None:
         """Serve it to its end. No error of the guest's or of its connection's leaves."""
@@ -125,7 +127,8 @@ class GuestConnection:
         except BadRequestError as error:
             self._refuse(error)
         except Abandoned as abandoned:
-            metrics.CLOSED.labels(abandoned.reason).inc()
+            if not self._aborted:
+                metrics.CLOSED.labels(abandoned.reason).inc()
         except OSError as error:
             LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, error)
 
@@ -144,7 +147,7 @@ class GuestConnection:
 
     def abort(self) -> None:
         """Close it at once; what it still had to say is thrown away."""
-        self._last = True
+        self._last = self._aborted = True
         abort(self.sock)
 
     # One request
@@ -284,7 +287,7 @@ class GuestConnection:
                 rest = rest[self.sock.send(rest) :]
             except TimeoutError:
                 metrics.LIMITS.labels("send_timeout").inc()
-                self.abort()
+                abort(self.sock)
                 raise Abandoned("not_read") from None
 
     def _linger(self) -> None:

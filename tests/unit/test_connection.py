@@ -413,6 +413,19 @@ def test_a_connection_is_closed_without_a_byte_when_nothing_may_be_answered() ->
     guest.close()
 
 
+def test_what_was_aborted_and_counted_by_somebody_else_is_not_counted_again() -> None:
+    def abandon(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+        guest.connection.abort()
+        raise Abandoned("changed")
+
+    before = counted(metrics.CLOSED, "changed")
+    guest = Guest(Server(QUICK, abandon))
+    guest.send(GET)
+    assert guest.is_reset()
+    assert counted(metrics.CLOSED, "changed") == before
+    guest.close()
+
+
 def test_a_connection_that_is_cut_ends(guest: Guest) -> None:
     let_hub_run()
     guest.connection.cut()
