@@ -101,6 +101,13 @@ def refused(claim: Claim, status: int, reason: str) -> None:
     )
 
 
+def silent(claim: Claim) -> None:
+    """Note a connection on which nothing came in time: no request, and nothing to answer."""
+    metrics.LIMITS.labels("header_timeout").inc()
+    metrics.CLOSED.labels("silent").inc()
+    LOG.debug("%s %s: nothing came", claim.identity.port_name, claim.identity.instance_id)
+
+
 def refuse(reason: str) -> None:
     """Count a refusal."""
     metrics.REFUSED.labels(reason).inc()

@@ -260,10 +260,11 @@ class GuestConnection:
     def _refuse(self, error: BadRequestError) -> None:
         self._last = True
         status, reason = int(str(error.status)), str(error.reason)
+        if reason == "header_timeout" and not self._buffer:
+            access.silent(self.claim)
+            return
         access.refused(self.claim, status, reason)
         try:
-            if status == 408 and not self._buffer and reason == "header_timeout":
-                return
             phrase = access.phrase(status)
             body = f"{status} {phrase}: {error.cause}\n".encode()
             headers = [
