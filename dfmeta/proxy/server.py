@@ -188,6 +188,7 @@ class GuestServer:
             connection.run()
         except Exception:
             # A defect of ours must cost this connection alone.
+            metrics.CLOSED.labels("defect").inc()
             self._complaints.about(
                 connection.claim.endpoint,
                 "defect",

@@ -247,10 +247,12 @@ def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None
     def broken(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
         raise RuntimeError("a defect")
 
+    before = closed("defect")
     world.server.application = broken  # type: ignore[assignment]
     sock = world.connect()
     sock.sendall(GET)
     assert answer(sock) == b""
+    assert closed("defect") == before + 1
     assert "tap1 failed" in caplog.text
     world.server.application = world._answer  # type: ignore[assignment]
     kept = world.connect()
