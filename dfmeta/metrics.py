@@ -97,7 +97,7 @@ REQUEST_SECONDS = Histogram(
 )
 BACKEND_SECONDS = Histogram(
     "dfmeta_backend_seconds",
-    "Time from asking the backend to its answer, with all that was tried again",
+    "Time from asking the backend to its answer, or to giving up, with all that was tried again",
     ["backend"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
     registry=REGISTRY,

@@ -19,6 +19,9 @@ OURSELVES = "dfmeta"
 """Stands for a backend where none was asked."""
 PATH_SHOWN = 256
 """Characters of a path that a line shows."""
+CLASSES = {2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
+"""A status' first digit → its class. What a backend answers besides is as bad as the last one
+(RFC 9110, 15)."""
 _LIMITS = {
     "request_line": "request_line_max",
     "header": "header_max",
@@ -56,8 +59,7 @@ def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, 
     _count(answer.status, spent.backend)
     own = max(0.0, now - spent.started - spent.waited - spent.asked)
     metrics.REQUEST_SECONDS.observe(own)
-    if spent.backend != OURSELVES:
-        metrics.BACKEND_SECONDS.labels(spent.backend).observe(spent.asked)
+    _count_asked(spent)
     if LOG.isEnabledFor(logging.DEBUG):
         LOG.debug(
             "%s %s %s %s: %d, %d bytes, %.1f ms, of them %.1f ms %s and %.1f ms waiting",
@@ -74,8 +76,9 @@ def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, 
         )
 
 
-def unanswered(claim: Claim, request: GuestRequest, reason: str) -> None:
+def unanswered(claim: Claim, request: GuestRequest, reason: str, spent: Spent) -> None:
     """Note a request whose connection is closed without an answer."""
+    _count_asked(spent)
     LOG.debug(
         "%s %s %s %s: closed without an answer (%s)",
         claim.identity.port_name,
@@ -114,4 +117,9 @@ def refuse(reason: str) -> None:
 
 
 def _count(status: int, backend: str) -> None:
-    metrics.REQUESTS.labels(f"{status // 100}xx", backend).inc()
+    metrics.REQUESTS.labels(CLASSES.get(status // 100, "5xx"), backend).inc()
+
+
+def _count_asked(spent: Spent) -> None:
+    if spent.backend != OURSELVES:
+        metrics.BACKEND_SECONDS.labels(spent.backend).observe(spent.asked)

@@ -109,7 +109,7 @@ class Application:
             if not self._registry.holds(claim):
                 raise Abandoned("changed")
         except Abandoned as abandoned:
-            access.unanswered(claim, request, abandoned.reason)
+            access.unanswered(claim, request, abandoned.reason, spent)
             raise
         access.answered(claim, request, answer, spent, time.monotonic())
         start_response(*_head(answer, head=request.method == "HEAD"))

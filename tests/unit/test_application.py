@@ -10,6 +10,7 @@ from typing import Any
 import eventlet
 import pytest
 
+from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
 from dfmeta.flows.key import key_of
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
@@ -314,6 +315,36 @@ def test_a_replaced_backend_answers_from_the_next_request_on(world: World) -> No
     world.application.replace(other, Settings())
     world.ask()
     assert (len(world.backend.asked), len(other.asked)) == (0, 1)
+
+
+def test_what_was_asked_in_vain_counts_among_the_backends_times(world: World) -> None:
+    def asked() -> float:
+        name, labels = "dfmeta_backend_seconds_count", {"backend": world.backend.name}
+        return metrics.REGISTRY.get_sample_value(name, labels) or 0.0
+
+    before = asked()
+    world.backend.reply = AWAY
+    assert world.ask().status == 503
+    with pytest.raises(Abandoned):
+        world.ask("/openstack/latest/meta_data.json")
+    assert asked() == before + 2
+    with pytest.raises(Abandoned):
+        world.ask("/openstack/latest/meta_data.json", late=True)
+    assert asked() == before + 2, "of a request that the backend was not asked about, nothing"
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"), [(204, "2xx"), (302, "3xx"), (404, "4xx"), (999, "5xx")]
+)
+def test_a_status_counts_in_one_of_four_classes(world: World, status: int, shown: str) -> None:
+    def counted() -> float:
+        labels = {"status": shown, "backend": world.backend.name}
+        return metrics.REGISTRY.get_sample_value("dfmeta_requests_total", labels) or 0.0
+
+    before = counted()
+    world.backend.reply = Answer(status)
+    world.ask()
+    assert counted() == before + 1
 
 
 def test_whose_turn_has_not_come_in_time_is_out_of_time(world: World) -> None:
