@@ -23,20 +23,20 @@ REGISTRY = CollectorRegistry()
 
 PACKET_INS = Counter(
     "dfmeta_packet_ins",
-    "SYNs that the switch sent to the controller",
+    "SYNs that the switch sent to the controller, by what became of them",
     ["outcome"],
     registry=REGISTRY,
 )
 FIRST_SYN_SECONDS = Histogram(
     "dfmeta_first_syn_seconds",
-    "Time from a first SYN's packet-in, or from when its instance was known, to its packet-out, its "
-    "flows confirmed",
+    "Time from a first SYN's packet-in, or from when its instance was known, to its packet-out, "
+    "its flows confirmed",
     buckets=(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1, 10),
     registry=REGISTRY,
 )
 PORTS = Gauge(
     "dfmeta_ports",
-    "Guest ports, by state",
+    "Guests' ports on the bridge, by whether they are served, and if not, why",
     ["state"],
     registry=REGISTRY,
 )
@@ -48,7 +48,7 @@ FLOWS = Gauge(
 )
 FLOW_MODS = Counter(
     "dfmeta_flow_mods",
-    "Flow-mods sent to the switch",
+    "Flow-mods sent to the switch, by what they do",
     ["command"],
     registry=REGISTRY,
 )
@@ -61,7 +61,7 @@ DROPPED = Counter(
 )
 RECONCILES = Counter(
     "dfmeta_reconciles",
-    "Comparisons of the switch's flows with what they should be",
+    "Comparisons of the switch's flows with what they should be, by how they ended",
     ["result"],
     registry=REGISTRY,
 )
@@ -146,7 +146,7 @@ BACKEND_CONNECTIONS = Counter(
 )
 CLOSED = Counter(
     "dfmeta_closed_connections",
-    "Guests' connections closed without an answer",
+    "Guests' connections closed without an answer, by reason",
     ["reason"],
     registry=REGISTRY,
 )
@@ -158,7 +158,7 @@ HUB_STALL_SECONDS = Histogram(
 )
 HUB_LONGEST_STALL_SECONDS = Gauge(
     "dfmeta_hub_longest_stall_seconds",
-    "The longest of those since the start",
+    "How late the daemon's one thread has been at most since its start",
     registry=REGISTRY,
 )
 
