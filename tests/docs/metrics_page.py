@@ -1,0 +1,150 @@
+"""What is wrong with the page on metrics, in sentences: the text against the code.
+
+:func:`faults` takes the page's text and the program, so that a test can hand it a damaged one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from dfmeta import hub
+from dfmeta.apps import controller, learner
+from dfmeta.conf import agent
+from dfmeta.flows.key import SLOTS
+from dfmeta.flows.pipeline import RATES, Purpose
+from tests.docs.label_values import Metric, Program
+from tests.docs.page import Section, sections
+
+QUERIES: Mapping[str, tuple[str, ...]] = {
+    "Requests not answered 2xx": ("dfmeta_requests_total", "dfmeta_closed_connections_total"),
+    "Time in dfmeta and in the backend": (
+        "dfmeta_request_seconds_bucket",
+        "dfmeta_backend_seconds_bucket",
+    ),
+    "Ports without an instance": ("dfmeta_ports",),
+    "Guests at a limit": ("dfmeta_limits_hit_total", "dfmeta_refused_requests_total"),
+    "Drops by reason": ("dfmeta_dropped_packets_total",),
+}
+"""What is looked at first → what its queries ask for."""
+_FIRST = "When guests complain"
+_BULLET = re.compile(r"^\* ``(\w+)=\"([^\"]+)\"``: (\S.*(?:\n  .*)*)$", re.MULTILINE)
+_MATCHER = re.compile(r"(dfmeta_\w+)(?:\{([^}]*)\})?")
+_CONDITION = re.compile(r"(\w+)!?=\"([^\"]*)\"")
+_CHECK = f"{controller.FULL_CHECK_INTERVAL:g}"
+
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "Drops by reason": (f"every {_CHECK} seconds",),
+    "dfmeta_reconciles_total": (f"every {_CHECK} seconds",),
+    "dfmeta_flows": ({7: "seven at most"}[len(SLOTS)],),
+    "dfmeta_held_syns": (f"{learner.HELD_PER_PORT} of a port", f"{learner.HELD_IN_ALL} in all"),
+    "dfmeta_dropped_packets_total": (
+        f"first SYNs above {RATES[Purpose.SYN]} a second",
+        f"SYNs above {RATES[Purpose.GUEST_SYN]} a second",
+        f"every {_CHECK} seconds",
+    ),
+    "dfmeta_hub_stall_seconds": (f"{1 / hub.TICK:g} times a second",),
+}
+"""Section → what the code says that has to be in it."""
+
+
+def faults(page: str, program: Program) -> list[str]:
+    """Everything in which the page and the code differ, and what of the code cannot be told."""
+    found = sections(page)
+    return [
+        *program.faults,
+        *_never(program),
+        *_strangers(found, program),
+        *(fault for one in program.metrics.values() for fault in _metric(found, one, program)),
+        *_queries(page, found, program),
+        *_facts(page, found),
+    ]
+
+
+def _never(program: Program) -> Iterator[str]:
+    for one in program.metrics.values():
+        if one.name not in program.used:
+            yield f"{one.constant} is declared, and nothing sets it"
+        for label, values in program.values[one.name].items():
+            if one.name in program.used and not values:
+                yield f"{one.constant}: nothing gives {label} a value"
+
+
+def _strangers(found: list[Section], program: Program) -> Iterator[str]:
+    shown = [one.shown for one in program.metrics.values()]
+    there = [one.title for one in found if one.title.startswith("dfmeta_")]
+    yield from (f"{title}: there is no such metric" for title in there if title not in shown)
+    yield from (f"{title} stands there twice" for title in {*there} if there.count(title) > 1)
+
+
+def _metric(found: list[Section], metric: Metric, program: Program) -> Iterator[str]:
+    section = next((one for one in found if one.title == metric.shown), None)
+    if section is None:
+        yield f"{metric.shown} has no section"
+        return
+    if section.chapter == _FIRST:
+        yield f"{metric.shown} stands under {_FIRST}"
+    by = " and ".join(f"``{label}``" for label in metric.labels)
+    head = f"{metric.kind}, by {by}." if by else f"{metric.kind}."
+    if section.paragraphs[:1] != (head,):
+        yield f"{metric.shown} does not begin with {head!r}"
+    kinds = "".join(map(_kind, section.paragraphs))
+    if kinds != ("kwba" if metric.labels else "kwa"):
+        yield f"{metric.shown}: its parts are {kinds!r}: kind, what it says, values, what to do"
+    said = [(label, value) for label, value, _ in _BULLET.findall("\n\n".join(section.paragraphs))]
+    yield from _values(metric, said, program)
+
+
+def _kind(paragraph: str) -> str:
+    if re.match(r"(Counter|Gauge|Histogram)(, by .*)?\.$", paragraph):
+        return "k"
+    if paragraph.startswith("* "):
+        # A bullet that cannot be read would hide a value.
+        return "b" if len(_BULLET.findall(paragraph)) == paragraph.count("\n* ") + 1 else "?"
+    return "a" if paragraph.startswith("When ") else "w"
+
+
+def _values(metric: Metric, said: list[tuple[str, str]], program: Program) -> Iterator[str]:
+    real = {(label, one) for label, ones in program.values[metric.name].items() for one in ones}
+    for label, value in sorted(real - {*said}):
+        yield f'{metric.shown}: {label}="{value}" is not there'
+    for label, value in sorted({*said} - real):
+        yield f'{metric.shown}: {label}="{value}" is there, and never comes'
+    if len(said) > len({*said}):
+        yield f"{metric.shown}: a value stands there twice"
+
+
+def _queries(page: str, found: list[Section], program: Program) -> Iterator[str]:
+    """What is named anywhere has to exist, with what it is asked for."""
+    series = {name: one for one in program.metrics.values() for name in {one.shown} | one.series}
+    for name, conditions in _MATCHER.findall(page):
+        if name not in series:
+            yield f"{name} is named, and there is no such series"
+            continue
+        values = program.values[series[name].name]
+        for label, value in _CONDITION.findall(conditions):
+            if value not in values.get(label, ()):
+                yield f'{name} has no {label}="{value}"'
+    for title, names in QUERIES.items():
+        section = next((one for one in found if one.title == title), None)
+        text = "".join(_literal(section)) if section else ""
+        if section is not None and section.chapter != _FIRST:
+            yield f"{title} does not stand under {_FIRST}"
+        yield from (f"{title}: no query asks for {name}" for name in names if name not in text)
+
+
+def _literal(section: Section) -> Iterator[str]:
+    """The blocks behind ``::``."""
+    for paragraph in section.paragraphs:
+        yield from re.findall(r"::\n\n((?: {4}.*\n?|\n)+)", paragraph)
+
+
+def _facts(page: str, found: list[Section]) -> Iterator[str]:
+    for title, wanted in FACTS.items():
+        section = next((one for one in found if one.title == title), None)
+        for fact in wanted:
+            if section is None or not re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", section.text):
+                yield f"{title}: {fact!r} is not there"
+    listen = next(one.default for one in agent.OPTS if one.name == "admin_listen")
+    if f"``http://{listen}/metrics``" not in page:
+        yield f"the page does not say that {listen} has them"
