@@ -68,7 +68,7 @@ class Program:
     """dfmeta's code, as far as its metrics go."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        self._trees = {module: _parsed(text) for module, text in texts.items()}
+        self._trees = {module: parsed(text) for module, text in texts.items()}
         self._calls_of: dict[str, list[tuple[_Place, ast.Call]]] = {}
         self.metrics = {one.constant: one for one in self._declared()}
         self.faults: list[str] = []
@@ -225,8 +225,9 @@ class Program:
         found: set[str] = set()
         for place, node in self._calls_of.get(callee, ()):
             if place.module.startswith(folder):
-                given = {one.arg: one.value for one in node.keywords}
-                value = {**given, **dict(enumerate(node.args))}.get(parameter)
+                given: dict[int | str | None, ast.expr] = dict(enumerate(node.args))
+                given |= {one.arg: one.value for one in node.keywords}
+                value = given.get(parameter)
                 found |= self._resolve(value, place) if value is not None else set()
         return found - {""}
 
@@ -245,13 +246,14 @@ class Program:
 
 
 @cache
-def _parsed(text: str) -> ast.Module:
+def parsed(text: str) -> ast.Module:
+    """A module's tree, which nobody may change."""
     return ast.parse(text)
 
 
 @cache
 def _nodes(module: str, text: str) -> list[tuple[_Place, ast.AST]]:
-    return list(_walk(_parsed(text), _Place(module, None)))
+    return list(_walk(parsed(text), _Place(module, None)))
 
 
 def _walk(node: ast.AST, place: _Place) -> Iterator[tuple[_Place, ast.AST]]:

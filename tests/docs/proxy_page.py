@@ -1,0 +1,154 @@
+"""What is wrong with the page on the proxy, in sentences: the text against the code.
+
+:func:`faults` takes the page's text and the code, so that a test can hand it damaged ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dfmeta.cmd import daemon
+from dfmeta.conf import agent, limits, rate, store
+from dfmeta.proxy import access, complaints, connection, server, tokens
+from tests.docs.label_values import parsed
+from tests.docs.page import Section, sections
+from tests.docs.statuses import reasons, statuses
+
+NAMED: Mapping[str, tuple[str, ...]] = {
+    "df_metadata": ("refuse_forwarded", "hold_timeout", "timeout_answer"),
+    "store": ("http_tokens", "http_tokens_of"),
+    "guest_limits": tuple(one.name for one in limits.OPTS),
+    "metadata_rate_limiting": tuple(one.name for one in rate.OPTS),
+}
+"""Group → options that the page has a row for."""
+OPTIONS: Mapping[str, Any] = {
+    one.name: one for module in (agent, limits, rate, store) for one in module.OPTS
+}
+STATUSES = "Statuses of dfmeta's own"
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "Tokens": (
+        f"(1 to {tokens.TTL_MAX})",
+        f"``{tokens.TOKEN_PATH}``",
+        "``X-aws-ec2-metadata-token``",
+        "``X-aws-ec2-metadata-token-ttl-seconds``",
+    ),
+    "A connection's end": (
+        {0.75: "fewer than three quarters of ``connections``"}[server.CROWDED],
+        f"{connection.LINGER:g} second",
+        f"{connection.LINGER_MAX} bytes",
+    ),
+    "What is logged": (
+        {60.0: "once a minute"}[complaints.QUIET],
+        f"({access.PATH_SHOWN} characters at most)",
+    ),
+    "At SIGTERM": (f"after {daemon.GRACE:g} seconds",),
+}
+"""Section → what the code says that has to be in it."""
+_CELL = r"(.+(?:\n       .+)*)"
+_ROW = re.compile(rf"^   \* - (.+)\n     - {_CELL}\n     - {_CELL}$", re.MULTILINE)
+_INLINE = re.compile(r"``(\w+)``\s+\(([\w.]+)\)")
+
+
+def faults(page: str, texts: Mapping[str, str]) -> list[str]:
+    """Everything in which the page and the code differ, and what of the code cannot be told."""
+    found = sections(page)
+    return [
+        *_options(found),
+        *_inline(page),
+        *_limits(found, texts),
+        *_statuses(found, texts),
+        *_facts(found),
+        *_reload(found, texts),
+    ]
+
+
+def default(option: Any) -> str:
+    """An option's default, as the page has it."""
+    match option.default:
+        case bool() | str():
+            return str(option.default)
+        case int() | float():
+            return f"{option.default:g}"
+        case list():
+            return ",".join(map(str, option.default))
+        case dict() if not option.default:
+            return "none"
+    raise AssertionError(f"the check does not know how {option.name}'s default is written")
+
+
+def _rows(found: list[Section], *titles: str) -> list[tuple[str, ...]]:
+    """Rows of the tables in those sections, or in all, with what they say on one line."""
+    return [
+        tuple(" ".join(cell.split()) for cell in row)
+        for section in found
+        if not titles or section.title in titles
+        for paragraph in section.paragraphs
+        for row in _ROW.findall(paragraph)
+    ]
+
+
+def _options(found: list[Section]) -> Iterator[str]:
+    there = [(one[0].strip("`"), one[1]) for one in _rows(found) if one[0].startswith("``")]
+    names = {name for ones in NAMED.values() for name in ones}
+    for name in sorted(names):
+        rows = [value for one, value in there if one == name]
+        if rows != [default(OPTIONS[name])]:
+            yield f"{name} is {default(OPTIONS[name])}, and not {rows}"
+    yield from (f"{name} is none of the proxy's options" for name, _ in there if name not in names)
+
+
+def _inline(page: str) -> Iterator[str]:
+    for name, value in _INLINE.findall(page):
+        if name not in OPTIONS or default(OPTIONS[name]) != value:
+            yield f"``{name}`` is not {value}"
+
+
+def _limits(found: list[Section], texts: Mapping[str, str]) -> Iterator[str]:
+    """The row of a limit has the status that comes of it."""
+    said = {one[0].strip("`"): one[2] for one in _rows(found, "Reading")}
+    for reason, status in sorted(reasons(texts)):
+        option = access._LIMITS.get(reason)
+        if option is not None and not re.search(rf"\b{status}\b", said.get(option, "")):
+            yield f"{option}: {status} is not there"
+
+
+def _statuses(found: list[Section], texts: Mapping[str, str]) -> Iterator[str]:
+    real, unknown = statuses(texts)
+    yield from unknown
+    rows = [one for one in _rows(found, STATUSES) if one[0].isdigit()]
+    there = [int(one[0]) for one in rows]
+    yield from (f"{one} is not in the table" for one in sorted(real - {*there}))
+    yield from (f"{one} is in the table, and never comes" for one in sorted({*there} - real))
+    if there != sorted({*there}):
+        yield "the statuses are not in their order, or one is there twice"
+    for status, cause, remedy in rows:
+        if not cause.endswith(".") or not remedy.endswith("."):
+            yield f"{status}: its cause or its remedy is no sentence"
+
+
+def _facts(found: list[Section]) -> Iterator[str]:
+    for title, wanted in FACTS.items():
+        section = next((one for one in found if one.title == title), None)
+        for fact in wanted:
+            if section is None or not re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", section.text):
+                yield f"{title}: {fact!r} is not there"
+
+
+def _reload(found: list[Section], texts: Mapping[str, str]) -> Iterator[str]:
+    """What the daemon says that it has reloaded is what the page says."""
+    said = [
+        node.value
+        for node in ast.walk(parsed(texts["dfmeta/cmd/daemon.py"]))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.startswith("Reloaded ")
+    ]
+    if len(said) != 1:
+        yield f"the daemon says what it has reloaded in {said}"
+    section = next((one for one in found if one.title == "At SIGHUP"), None)
+    for words in said:
+        if section is None or words.removeprefix("Reloaded ") not in section.text:
+            yield f"At SIGHUP: {words!r} is not there"

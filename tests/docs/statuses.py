@@ -1,0 +1,80 @@
+"""Which statuses the proxy answers by itself, read from its code.
+
+A status that is not written where it is answered has to be one that is known below to be somebody
+else's, or the caller's; all else is a fault.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from tests.docs.label_values import parsed
+
+PROXY = "dfmeta/proxy/"
+ADMIN = f"{PROXY}admin.py"
+"""Another listener, and no guest's."""
+ANSWERING: Mapping[str, int | str] = {"_text": 0, "Answer": 0, "BadRequestError": "status"}
+"""What makes an answer → where its status stands."""
+PASSED_ON = frozenset(
+    {
+        # What Nova says.
+        "nova.py: response.status",
+        "nova.py: reply.status",
+        # What its callers say, who are looked at.
+        "wsgi.py: status",
+    }
+)
+_INTERIM = re.compile(rb"HTTP/1\.1 ([1-5]\d\d)")
+
+
+def statuses(texts: Mapping[str, str]) -> tuple[set[int], list[str]]:
+    """All of them, and what cannot be told.
+
+    :param texts: module's path → its text.
+    """
+    found: set[int] = set()
+    faults: list[str] = []
+    for module, text in texts.items():
+        if not module.startswith(PROXY) or module == ADMIN:
+            continue
+        for node in ast.walk(parsed(text)):
+            for status in _of(node):
+                if isinstance(status, int):
+                    found.add(status)
+                elif (where := f"{PurePosixPath(module).name}: {status}") not in PASSED_ON:
+                    faults.append(f"what status is answered is not known: {where}")
+    return found, faults
+
+
+def reasons(texts: Mapping[str, str]) -> set[tuple[str, int]]:
+    """What a request is refused for, each with its status."""
+    found = set()
+    for text in (text for module, text in texts.items() if module.startswith(PROXY)):
+        for node in ast.walk(parsed(text)):
+            match node:
+                case ast.Call(func=ast.Name("BadRequestError"), keywords=keywords):
+                    given = {one.arg: ast.literal_eval(one.value) for one in keywords[:2]}
+                    found.add((given["reason"], given["status"]))
+    return found
+
+
+def _of(node: ast.AST) -> Iterator[int | str]:
+    """Statuses that *node* answers: a number, or an expression as it is written."""
+    match node:
+        case ast.Constant(value=bytes(text)):
+            yield from map(int, _INTERIM.findall(text))
+        case ast.Call(func=ast.Name(name)) if name in ANSWERING:
+            where = ANSWERING[name]
+            given: dict[int | str | None, ast.expr] = dict(enumerate(node.args))
+            given |= {one.arg: one.value for one in node.keywords}
+            value = given.get(where) or given.get("status")
+            match value:
+                case ast.Constant(value=int(status)):
+                    yield status
+                case None:
+                    yield ast.unparse(node)
+                case _:
+                    yield ast.unparse(value)

@@ -1,0 +1,122 @@
+"""doc/source/proxy.rst should say what the proxy does, and this check should notice when not."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dfmeta.flows.key import key_of
+from dfmeta.model import Answer, Endpoint, GuestRequest, Port
+from dfmeta.proxy import access
+from dfmeta.registry import Registry
+from tests.docs.label_values import sources
+from tests.docs.page import sections
+from tests.docs.proxy_page import _ROW, FACTS, STATUSES, faults
+from tests.docs.statuses import statuses
+from tests.unit.support import INSTANCE, address
+
+PAGE = (Path(__file__).parents[2] / "doc/source/proxy.rst").read_text(encoding="utf-8")
+SOURCES = sources()
+WSGI = "dfmeta/proxy/wsgi.py"
+HTTP1 = "dfmeta/proxy/http1.py"
+
+
+def rows() -> Iterator[Any]:
+    """Every row of every table, without those that head one."""
+    for found in _ROW.finditer(PAGE):
+        if found[1].startswith("``") or found[1].isdigit():
+            yield pytest.param(found[0], id=found[1].strip("`"))
+
+
+def test_the_page_says_what_the_code_does() -> None:
+    assert faults(PAGE, SOURCES) == []
+
+
+def test_the_line_that_is_logged_is_the_one_on_the_page(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry, here = Registry(), Endpoint(1)
+    registry.set_port(Port("tap1", "row", 1, iface_id="port", instance_id=INSTANCE))
+    registry.learn(here, address(), 0)
+    claim = registry.claim(key_of(here, 0))
+    assert claim is not None
+    request = GuestRequest("GET", "/latest/meta-data/")
+    spent = access.Spent(1.0, asked=0.012, backend="nova")
+    with caplog.at_level(logging.DEBUG):
+        access.answered(claim, request, Answer(200, bytes(214)), spent, 1.0125)
+    (line,) = caplog.messages
+    assert f"\n    {line.replace(INSTANCE, '6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10')}\n" in PAGE
+
+
+# What is noticed
+
+
+@pytest.mark.parametrize("row", [*rows()])
+def test_a_row_that_is_missing_is_noticed(row: str) -> None:
+    assert faults(PAGE.replace(f"{row}\n", "", 1), SOURCES)
+
+
+@pytest.mark.parametrize("title", [*FACTS, STATUSES, "Reading", "At SIGHUP"])
+def test_a_section_that_is_emptied_is_noticed(title: str) -> None:
+    (section,) = [one for one in sections(PAGE) if one.title == title]
+    page = PAGE
+    for paragraph in section.paragraphs:
+        page = page.replace(f"\n{paragraph}\n", "\n", 1)
+    assert faults(page, SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("     - 4096\n", "     - 4097\n"),
+        ("     - auto\n", "     - close\n"),
+        ("     - False\n", "     - True\n"),
+        ("     - none\n", "     - some\n"),
+        ("``connections_per_port`` (16)", "``connections_per_port`` (17)"),
+        ("``tolerated_queries`` (32)", "``tolerable_queries`` (32)"),
+        ("Lines. 431.", "Lines. 413."),
+        ("   * - 414\n", "   * - 416\n"),
+        ("   * - 500\n", "   * - 502\n"),
+        ("     - None is needed.\n", "     - None\n"),
+        ("refuse_forwarded, http_tokens, [guest_limits]", "http_tokens, [guest_limits]"),
+        *((fact.strip("`"), "") for facts in FACTS.values() for fact in facts),
+    ],
+)
+def test_a_word_that_is_wrong_is_noticed(text: str, other: str) -> None:
+    # A line may end within it.
+    page, count = re.subn(re.escape(text).replace(r"\ ", r"\s+"), other, PAGE)
+    assert count
+    assert faults(page, SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "other", "noticed"),
+    [
+        (WSGI, "_text(504)", "_text(502)", "502 is not in the table"),
+        (WSGI, "_text(504)", "_text(503)", "504 is in the table, and never comes"),
+        (WSGI, "_text(504)", "_text(error.status)", "not known: wsgi.py: error.status"),
+        (WSGI, "_text(504)", "_text()", "not known: wsgi.py: _text()"),
+        (HTTP1, "status=414", "status=400", "414 is in the table, and never comes"),
+        (HTTP1, "status=414", "status=431", "request_line_max: 431 is not there"),
+        ("dfmeta/proxy/connection.py", "1.1 100 Cont", "1.1 103 Cont", "103 is not in the table"),
+        ("dfmeta/proxy/nova.py", "Answer(", "Answer(502, ", "502 is not in the table"),
+        ("dfmeta/cmd/daemon.py", "hold_timeout, timeout_answer,", "hold,", "At SIGHUP"),
+    ],
+)
+def test_what_changes_in_the_code_is_noticed(
+    module: str, text: str, other: str, noticed: str
+) -> None:
+    assert text in SOURCES[module]
+    texts = {**SOURCES, module: SOURCES[module].replace(text, other)}
+    assert any(noticed in one for one in faults(PAGE, texts))
+
+
+def test_what_the_admin_listener_answers_is_no_guests() -> None:
+    admin = "dfmeta/proxy/admin.py"
+    found, unknown = statuses({admin: "Answer(418)", "dfmeta/proxy/other.py": "Answer(200)"})
+    assert (found, unknown) == ({200}, [])
