@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address
 
 from dfmeta import hub
 from dfmeta.apps import controller, learner
 from dfmeta.conf import agent
+from dfmeta.flows.desired import Guest, address_flows, guest_flows
 from dfmeta.flows.key import SLOTS
 from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint, GuestAddress
 from tests.docs.label_values import Metric, Program
 from tests.docs.page import Section, sections
 
@@ -31,12 +35,18 @@ _FIRST = "When guests complain"
 _BULLET = re.compile(r"^\* ``(\w+)=\"([^\"]+)\"``: (\S.*(?:\n  .*)*)$", re.MULTILINE)
 _MATCHER = re.compile(r"(dfmeta_\w+)(?:\{([^}]*)\})?")
 _CONDITION = re.compile(r"(\w+)!?=\"([^\"]*)\"")
+_GUEST, _TAP = Endpoint(1), Tap(ofport=2, mac="02:00:00:00:00:01", port=18080)
+_ADDRESS = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
 _CHECK = f"{controller.FULL_CHECK_INTERVAL:g}"
 
 FACTS: Mapping[str, tuple[str, ...]] = {
     "Drops by reason": (f"every {_CHECK} seconds",),
     "dfmeta_reconciles_total": (f"every {_CHECK} seconds",),
     "dfmeta_flows": ({7: "seven at most"}[len(SLOTS)],),
+    "dfmeta_flow_mods_total": (
+        {3: "Three for each address"}[len(address_flows(_GUEST, _ADDRESS, slot=0, tap=_TAP))],
+        {5: "five for each port"}[len(guest_flows(Guest(_GUEST, None, {}), _TAP))],
+    ),
     "dfmeta_held_syns": (f"{learner.HELD_PER_PORT} of a port", f"{learner.HELD_IN_ALL} in all"),
     "dfmeta_dropped_packets_total": (
         f"first SYNs above {RATES[Purpose.SYN]} a second",
