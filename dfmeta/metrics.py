@@ -192,6 +192,12 @@ def add(into: Samples, more: Samples) -> None:
         into[key] = max(before, value) if key[0] in _GREATEST else before + value
 
 
+def lasting(of: Samples) -> Samples:
+    """What stays of a process that has ended: what it has counted, not what it has had open."""
+    gauges = {family.name for family in REGISTRY.collect() if family.type == "gauge"}
+    return {key: value for key, value in of.items() if key[0] not in gauges - _GREATEST}
+
+
 def merged(others: Iterable[Samples]) -> list[Metric]:
     """This process' metrics, with what others have counted added."""
     more: Samples = {}

@@ -241,7 +241,7 @@ class Workers:
         now = time.monotonic()
         for (endpoint, slot, epoch), count in worker.connections.items():
             self._registry.count_connections(endpoint, slot, epoch, -count, now)
-        metrics.add(self._retired, worker.samples)
+        metrics.add(self._retired, metrics.lasting(worker.samples))
         self._release()
 
     def _scrape(self, worker: Worker) -> None:

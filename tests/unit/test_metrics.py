@@ -42,6 +42,19 @@ def test_what_goes_over_the_pipe_is_what_was_counted() -> None:
     assert {key: sent[key] for key in own} == own
 
 
+def test_what_a_process_that_has_ended_had_open_is_gone() -> None:
+    counted: metrics.Samples = {
+        ("dfmeta_requests_total", (("backend", "store"), ("status", "2xx"))): 5.0,
+        ("dfmeta_request_seconds_count", ()): 2.0,
+        ("dfmeta_hub_longest_stall_seconds", ()): 9.0,
+    }
+    had: metrics.Samples = {
+        ("dfmeta_open_connections", ()): 3.0,
+        ("dfmeta_ports", (("state", "served"),)): 4.0,
+    }
+    assert metrics.lasting({**counted, **had}) == counted
+
+
 def test_counters_and_buckets_are_added_and_the_longest_stall_is_the_longest() -> None:
     metrics.REQUESTS.labels("2xx", "store").inc()
     metrics.REQUEST_SECONDS.observe(0.0003)
