@@ -289,7 +289,8 @@ def _limits_of_room(program: Program) -> set[str]:
 
 
 def _backends(program: Program) -> set[str]:
-    return program.names_of_classes("dfmeta/proxy/")
+    named = program.names_of_classes("dfmeta/proxy/")
+    return named | program.arguments_of("dfmeta/cmd/", "RemoteStore", 1)
 
 
 def _sources(program: Program) -> set[str]:

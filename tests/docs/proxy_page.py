@@ -12,13 +12,19 @@ from typing import Any
 
 from dfmeta.cmd import daemon
 from dfmeta.conf import agent, limits, rate, store
-from dfmeta.proxy import access, complaints, connection, server, tokens
+from dfmeta.proxy import access, complaints, connection, server, tokens, workers
 from tests.docs.label_values import parsed
 from tests.docs.page import Section, sections
 from tests.docs.statuses import reasons, statuses
 
 NAMED: Mapping[str, tuple[str, ...]] = {
-    "df_metadata": ("refuse_forwarded", "hold_timeout", "timeout_answer"),
+    "df_metadata": (
+        "refuse_forwarded",
+        "hold_timeout",
+        "timeout_answer",
+        "proxy_workers",
+        "proxy_worker_user",
+    ),
     "store": ("http_tokens", "http_tokens_of"),
     "guest_limits": tuple(one.name for one in limits.OPTS),
     "metadata_rate_limiting": tuple(one.name for one in rate.OPTS),
@@ -45,6 +51,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
         f"({access.PATH_SHOWN} characters at most)",
     ),
     "At SIGTERM": (f"after {daemon.GRACE:g} seconds",),
+    "At SIGHUP": (f"{workers.DRAIN:g} seconds to end",),
 }
 """Section → what the code says that has to be in it."""
 _CELL = r"(.+(?:\n       .+)*)"

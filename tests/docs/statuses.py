@@ -23,6 +23,8 @@ PASSED_ON = frozenset(
         # What Nova says.
         "nova.py: response.status",
         "nova.py: reply.status",
+        # What the daemon's backend says to a worker.
+        "remote.py: reply['status']",
         # What its callers say, who are looked at.
         "wsgi.py: status",
     }
