@@ -95,7 +95,8 @@ OPTS: Final = [
         default=4096,
         min=16,
         max=1048576,
-        help="Connections of all guests together, those that wait included. When there are more, "
+        help="Connections of all guests together, those that wait included, in the daemon or in "
+        "each of its workers. When there are more, "
         "the longest idle one is closed; when none is idle, the port with the most that wait "
         "loses one of those.",
     ),
