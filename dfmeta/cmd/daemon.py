@@ -265,6 +265,7 @@ class Daemon:
             count=count,
             settings=lambda: {"options": dfmeta.conf.freeze(self.conf), "key": key.hex()},
             desk=desk,
+            device=self.conf.df_metadata.metadata_interface,
         )
         self.switch.learner.told = workers.settle
         return workers
@@ -473,11 +474,16 @@ class Daemon:
             self._application.replace(backend, backends.settings(conf))
             self._desk.backend = backend
         if isinstance(self.server, Workers):
-            self.server.replace()
+            self.server.replace(self._say_reloaded)
         elif self.server is not None:
             self.server.hold_timeout = conf.df_metadata.hold_timeout
             self.server.limits = limits(conf)
         self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
+        if not isinstance(self.server, Workers):
+            self._say_reloaded()
+
+    @staticmethod
+    def _say_reloaded() -> None:
         LOG.info(
             "Reloaded backend, Nova's options, hold_timeout, timeout_answer, refuse_forwarded, "
             "http_tokens, [guest_limits], [metadata_rate_limiting] and debug"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from typing import Any
 
 import eventlet
@@ -19,6 +20,7 @@ from dfmeta.proxy.claims import Mirror
 from dfmeta.proxy.pipe import Message, Pipe
 from dfmeta.proxy.remote import RemoteComplaints, RemoteRates, RemoteStore
 from dfmeta.proxy.server import GuestServer
+from dfmeta.proxy.sockets import FDS_MAX
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.wsgi import Application
 from dfmeta.registry import Claim
@@ -37,12 +39,14 @@ class Serving:
 
     :param listener: descriptor of the listening socket.
     :param pipe: descriptor of a socket to the daemon.
+    :param rights: descriptor of another one, over which connections go to the daemon and are bound.
     :param parent: the daemon's process id.
     """
 
-    def __init__(self, listener: int, pipe: int, *, parent: int) -> None:
+    def __init__(self, listener: int, pipe: int, rights: int, *, parent: int) -> None:
         self._listener = _green(listener)
         self._pipe = Pipe(_green(pipe))
+        self._rights = original("socket").socket(fileno=rights)
         self._parent = parent
         self._mirror = Mirror(self._count)
         self._server: GuestServer | None = None
@@ -70,10 +74,15 @@ class Serving:
             case "metrics":
                 self._pipe.answer(message, {"samples": metrics.samples()})
             case "rebind":
-                if self._server is not None:
-                    self._server.rebind()
+                self._have_bound()
             case "stop":
                 eventlet.spawn_n(self._stop, message["grace"])
+
+    def _have_bound(self) -> None:
+        """Have the daemon bind the connections to the device, which has been made anew."""
+        descriptors = self._server.descriptors() if self._server is not None else []
+        for first in range(0, len(descriptors), FDS_MAX):
+            socket.send_fds(self._rights, [b"x"], descriptors[first : first + FDS_MAX])
 
     def _know(self, message: Message) -> None:
         self._pipe.send({"what": "known", "known": message["known"]})

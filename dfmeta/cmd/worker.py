@@ -1,8 +1,8 @@
 """A worker: answers guests for a daemon that tells it who they are.
 
-Run as ``python -m dfmeta.cmd.worker LISTENER PIPE``, both descriptors. It opens what its backend
-needs, then becomes an unprivileged user, and serves. It knows of guests only what the daemon tells
-it over the pipe, and ends when that closes.
+Run as ``python -m dfmeta.cmd.worker LISTENER PIPE RIGHTS``, descriptors all. It opens what its
+backend needs, then becomes an unprivileged user, and serves. It knows of guests only what the
+daemon tells it over the pipe, and ends when that closes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a worker; gives its exit status."""
-    listener, pipe = map(int, sys.argv[1:] if argv is None else argv)
+    listener, pipe, rights = map(int, sys.argv[1:] if argv is None else argv)
     # The daemon says when to end, also where all of a service's processes get the signal.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     eventlet.monkey_patch()
     from dfmeta.cmd.serving import Serving
 
-    return Serving(listener, pipe, parent=os.getppid()).run()
+    return Serving(listener, pipe, rights, parent=os.getppid()).run()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from dfmeta.proxy.pipe import Message, Pipe
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
 
 PATIENCE = 1.0
-"""Seconds for what the daemon answers from memory."""
+"""Seconds for what the daemon answers from memory, and for its way on top of what a backend has."""
+STORE_PATIENCE = 5.0
+"""Seconds for what stands in a record: the daemon may be busy with a switch that has come back."""
 
 
 class RemoteStore:
@@ -55,7 +57,7 @@ class RemoteStore:
     def http_tokens(self, identity: Identity) -> str | None:
         """What the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
         question = {"what": "http_tokens", "identity": identity_fields(identity)}
-        found: str | None = self._ask(question, PATIENCE)["http_tokens"]
+        found: str | None = self._ask(question, STORE_PATIENCE)["http_tokens"]
         return found
 
     def remark(self, answer: Answer) -> str:

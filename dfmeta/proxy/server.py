@@ -93,6 +93,10 @@ class GuestServer:
         for connection in self._room:
             keep_to(connection.sock, self._device)
 
+    def descriptors(self) -> list[int]:
+        """Those of all connections."""
+        return [connection.sock.fileno() for connection in self._room]
+
     def stop(self, grace: float) -> None:
         """Accept no more, let running requests be answered, and close the rest after *grace* s."""
         self.draining = True

@@ -31,6 +31,8 @@ _BPF_LD_ABS, _BPF_JEQ, _BPF_RET = 0x20, 0x15, 0x06
 _SKF_AD_IFINDEX = 0xFFFFF000 + 8
 """Linux, networking/filter: the number of the device that a packet came in on."""
 _WHOLE = 0xFFFFFFFF
+FDS_MAX = 253
+"""Descriptors that one message may carry (Linux, SCM_MAX_FD)."""
 
 
 def listen(device: str, address: str, port: int) -> Any:

@@ -6,8 +6,10 @@ told to all workers in its order, and :meth:`Workers.settle` waits until each sa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from typing import Any
 import eventlet
 from eventlet.event import Event
 from eventlet.green import socket as green_socket
+from eventlet.hubs import trampoline
 from prometheus_client import Metric
 
 from dfmeta import metrics
@@ -26,6 +29,7 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import tell
 from dfmeta.proxy.desk import Desk
 from dfmeta.proxy.pipe import Message, Pipe
+from dfmeta.proxy.sockets import FDS_MAX, keep_to
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -55,13 +59,16 @@ class Worker:
 
     def __init__(self, listener: int, handle: Handle) -> None:
         ours, theirs = green_socket.socketpair()
+        self._rights, rights = green_socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = (listener, theirs.fileno(), rights.fileno())
         self.process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
-            [sys.executable, "-m", MODULE, str(listener), str(theirs.fileno())],
-            pass_fds=(listener, theirs.fileno()),
+            [sys.executable, "-m", MODULE, *map(str, given)],
+            pass_fds=given,
             stdin=subprocess.DEVNULL,
             cwd="/",
         )
         theirs.close()
+        rights.close()
         self.pipe = Pipe(ours)
         self.begun = time.monotonic()
         self.known = -1
@@ -74,16 +81,33 @@ class Worker:
         self.samples: metrics.Samples = {}
         self._handle = handle
 
-    def run(self) -> None:
-        """Take what it says until it ends."""
+    def run(self, device: str) -> None:
+        """Take what it says until it ends.
+
+        :param device: that its connections are bound to.
+        """
+        eventlet.spawn_n(self._bind, device)
         self.pipe.run(lambda message: self._handle(self, message))
         self.serving = False
+        self._rights.close()
         # Without its pipe it ends by itself, unless it hangs.
         with eventlet.Timeout(SETTLE_TIMEOUT, False):
             while self.process.poll() is None:
                 eventlet.sleep(POLL)
         self.kill()
         self.process.wait()
+
+    def _bind(self, device: str) -> None:
+        """Bind again what it sends: it may not do so itself (socket(7), SO_BINDTODEVICE)."""
+        with contextlib.suppress(OSError):
+            while True:
+                trampoline(self._rights, read=True)
+                told, descriptors, _flags, _address = socket.recv_fds(self._rights.fd, 1, FDS_MAX)
+                for descriptor in descriptors:
+                    with socket.socket(fileno=descriptor) as connection:
+                        keep_to(connection, device)
+                if not told:
+                    return
 
     def kill(self) -> None:
         """End it at once."""
@@ -98,6 +122,7 @@ class Workers:
     :param count: how many.
     :param settings: what a worker is told at its start; secrets among it go over the pipe alone.
     :param desk: answers what they ask.
+    :param device: name of tap-metadata, which answers leave by.
     """
 
     def __init__(
@@ -108,6 +133,7 @@ class Workers:
         count: int,
         settings: Callable[[], Message],
         desk: Desk,
+        device: str,
     ) -> None:
         self.port = int(sock.getsockname()[1])
         """TCP port that they listen on."""
@@ -118,6 +144,7 @@ class Workers:
         self._count = count
         self._settings = settings
         self._desk = desk
+        self._device = device
         self._workers: list[Worker] = []
         self._stopping = False
         self._marks = 0
@@ -164,11 +191,21 @@ class Workers:
                 LOG.error("Worker %d hangs; it is ended", worker.process.pid)
                 worker.kill()
 
-    def replace(self) -> None:
-        """Have others take over, with the settings of now; these end what they have begun."""
-        for worker in self._workers:
-            if not worker.leaving:
-                eventlet.spawn_n(self._keep_one, worker)
+    def replace(self, done: Callable[[], None]) -> None:
+        """Have others take over, with the settings of now; these end what they have begun.
+
+        :param done: called when all have.
+        """
+        before = [worker for worker in self._workers if not worker.leaving]
+        for worker in before:
+            eventlet.spawn_n(self._keep_one, worker)
+        eventlet.spawn_n(self._await, lambda: all(worker.leaving for worker in before), done)
+
+    @staticmethod
+    def _await(there: Callable[[], bool], done: Callable[[], None]) -> None:
+        while not there():
+            eventlet.sleep(POLL)
+        done()
 
     def rebind(self) -> None:
         """Tell them that the device has been made anew."""
@@ -205,7 +242,7 @@ class Workers:
             self._workers.append(worker)
             worker.pipe.send({"what": "start", **self._settings()})
             eventlet.spawn_n(self._introduce, worker, predecessor)
-            worker.run()
+            worker.run(self._device)
             self._forget(worker)
             if worker.leaving or self._stopping:
                 return

@@ -24,6 +24,7 @@ from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
 TWO = {"df_metadata": {"proxy_workers": 2}}
@@ -77,7 +78,7 @@ def test_a_worker_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
         assert "Max core file size        0" in limits
         kinds = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()]
         sockets = [kind for kind in kinds if kind.startswith("socket:")]
-        assert len(sockets) == 2, "the listener and the pipe"
+        assert len(sockets) == 3, "the listener and two to the daemon"
         others = {kind for kind in kinds if not kind.startswith(("socket:", "anon_inode:"))}
         assert others <= {"/dev/null", str(agent.stderr)}
         maps = Path(f"/proc/{pid}/maps").read_text()
@@ -163,6 +164,20 @@ def test_another_instance_on_the_port_gets_its_own_over_kept_connections_and_new
             kept.sendall(REQUEST)
             answer = kept.recv(65536)
         assert answer == b""
+
+
+def test_a_kept_connection_goes_on_over_a_device_that_was_made_anew(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    with open_connection(guest) as kept:
+        kept.settimeout(10)
+        kept.sendall(REQUEST)
+        assert guest.instance_id.encode() in kept.recv(65536)
+        host.vsctl("del-port", "br-int", "tap-metadata")
+        wait_for(lambda: agent.log().count("Put in place on tap-metadata") == 2, 10, "the repair")
+        wait_for(agent.ready, 10, "the daemon to be ready")
+        kept.sendall(REQUEST)
+        assert guest.instance_id.encode() in kept.recv(65536)
 
 
 def test_a_daemon_that_is_killed_takes_its_workers_with_it(agent: Agent, guest: Guest) -> None:
