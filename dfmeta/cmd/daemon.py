@@ -23,9 +23,9 @@ from prometheus_client import Metric
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
-from dfmeta.cmd import backends, identity
+from dfmeta.cmd import identity
+from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
-from dfmeta.cmd.limits import limits, rates
 from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.cmd.tap import TapKeeper
@@ -35,13 +35,6 @@ from dfmeta.health import Health
 from dfmeta.model import Endpoint, PortState
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.proxy import admin
-from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.desk import Desk
-from dfmeta.proxy.rate import RateLimiter
-from dfmeta.proxy.server import GuestServer
-from dfmeta.proxy.tokens import Tokens, load_key
-from dfmeta.proxy.workers import Workers
-from dfmeta.proxy.wsgi import Application
 from dfmeta.registry import Registry
 from dfmeta.state import Holder, StateFile
 
@@ -133,11 +126,7 @@ class Daemon:
         self._tap_is_told = False
         self._knows_ports = False
         """Whether OVSDB's ports have been taken in, once."""
-        self._rates = RateLimiter(rates(conf))
-        self._complaints = Complaints(logging.getLogger("dfmeta.proxy"))
-        self._application: Application | None = None
-        self._desk: Desk | None = None
-        self.server: GuestServer | Workers | None = None
+        self._front: Front | None = None
         self._ending = False
         self._ended_at = time.monotonic()
         self._reload = False
@@ -182,25 +171,14 @@ class Daemon:
         admin.serve(self.conf.df_metadata.admin_listen, application)
 
     def _metrics(self) -> Iterable[Metric]:
-        if isinstance(self.server, Workers):
-            return self.server.collect()
-        return metrics.REGISTRY.collect()
+        return metrics.REGISTRY.collect() if self._front is None else self._front.collect()
 
     def _listening(self) -> bool:
-        return self._serving and self.tap.in_place and self._proxying
+        serving = self._front is not None and self._front.serving
+        return self._serving and serving and self.tap.in_place
 
     def _start(self) -> None:
-        backend = backends.build(self.conf)
-        key = load_key(Path(self.conf.df_metadata.state_path))
-        self._application = Application(
-            self.registry,
-            backend,
-            backends.settings(self.conf),
-            tokens=Tokens(key),
-            rates=self._rates,
-            complaints=self._complaints,
-        )
-        self._desk = Desk(backend, self._rates, self._complaints)
+        front = self._front = Front(self.conf, self.registry)
         # As early as can be: what is left of an earlier run already leads guests here.
         sock = self.tap.listen_early()
         deadline = time.monotonic() + self.conf.df_metadata.startup_timeout
@@ -227,10 +205,9 @@ class Daemon:
             lambda: self.switch.ready, deadline, self._no_switch, busy=lambda: self.switch.busy
         ):
             return
-        self.server = self._front(sock, self._application, self._desk, key)
-        self.tap.made_anew = self.server.rebind
-        self.server.start()
-        if not self._await(lambda: self._proxying, deadline, self._no_workers):
+        self.switch.learner.told = front.serve(sock)
+        self.tap.made_anew = front.rebind
+        if not self._await(lambda: front.serving, deadline, self._no_workers):
             return
         self._save(now=True)
         hub.settle()
@@ -239,40 +216,11 @@ class Daemon:
             "Serving the guests of %s on %s port %d, backend %s",
             self.conf.df_metadata.integration_bridge,
             self.conf.df_metadata.metadata_interface,
-            self.server.port,
-            backend.name,
+            front.listener[0] if front.listener else 0,
+            front.backend_name,
         )
         # Last, since others ran while the state was saved: who is ready is to survive a kill.
         self._serving = True
-
-    def _front(
-        self, sock: Any, application: Application, desk: Desk, key: bytes
-    ) -> GuestServer | Workers:
-        """Who answers guests: the daemon itself, or its workers."""
-        count = self.conf.df_metadata.proxy_workers
-        if not count:
-            return GuestServer(
-                sock,
-                self.conf.df_metadata.metadata_interface,
-                self.registry,
-                application,
-                hold_timeout=self.conf.df_metadata.hold_timeout,
-                limits=limits(self.conf),
-            )
-        workers = Workers(
-            sock,
-            self.registry,
-            count=count,
-            settings=lambda: {"options": dfmeta.conf.freeze(self.conf), "key": key.hex()},
-            desk=desk,
-            device=self.conf.df_metadata.metadata_interface,
-        )
-        self.switch.learner.told = workers.settle
-        return workers
-
-    @property
-    def _proxying(self) -> bool:
-        return not isinstance(self.server, Workers) or self.server.serving
 
     def _await_identities(self) -> None:
         with eventlet.Timeout(FIRST_ROUND, False):
@@ -296,8 +244,8 @@ class Daemon:
     def _stop(self) -> None:
         LOG.info("dfmeta-agent ends")
         notify(os.environ, "STOPPING=1")
-        if self.server is not None:
-            self.server.stop(max(0.0, GRACE - (time.monotonic() - self._ended_at)))
+        if self._front is not None:
+            self._front.stop(max(0.0, GRACE - (time.monotonic() - self._ended_at)))
         self._save(now=True)
         self.watcher.stop()
 
@@ -351,14 +299,14 @@ class Daemon:
 
     def _save(self, *, now: bool = False) -> None:
         """Save what has changed since the last time; *now*: everything, whatever has been."""
-        if self.server is None:
+        listener = self._front.listener if self._front is not None else None
+        if listener is None:
             return
         begun = time.monotonic()
         if not now and (self._saved == self.registry.version or begun < self._next_save):
             return
         self._saved = self.registry.version
-        self._state.port = self.server.port
-        self._state.listener = self.server.inode
+        self._state.port, self._state.listener = listener
         turns, changed = hub.Turns(), self.registry.take_changed()
         if now:
             self._state.holders, self._state.meters, self._state.syn_meters = {}, {}, {}
@@ -463,24 +411,14 @@ class Daemon:
     def _do_reload(self) -> None:
         try:
             conf = _load(self._argv)
-            backend = backends.build(conf)
+            if self._front is not None:
+                self._front.reload(conf, self._say_reloaded)
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return
         self.conf = conf
         set_up_logging(debug=conf.debug)
-        self._rates.settings = rates(conf)
-        if self._application is not None and self._desk is not None:
-            self._application.replace(backend, backends.settings(conf))
-            self._desk.backend = backend
-        if isinstance(self.server, Workers):
-            self.server.replace(self._say_reloaded)
-        elif self.server is not None:
-            self.server.hold_timeout = conf.df_metadata.hold_timeout
-            self.server.limits = limits(conf)
         self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
-        if not isinstance(self.server, Workers):
-            self._say_reloaded()
 
     @staticmethod
     def _say_reloaded() -> None:
