@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import socket
 import struct
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -97,6 +99,23 @@ def failures(samples: dict[Guest, list[Sample]]) -> Counter[str]:
             elif sample.status != 200:
                 kinds[sample.error or str(sample.status)] += 1
     return kinds
+
+
+def served(guest: Guest) -> bool:
+    """Whether the guest gets an answer within a second and a half."""
+    reply = guest.curl("/latest/meta-data/instance-id", timeout=1.5)
+    return reply.status == 200
+
+
+def resident(agent: Agent) -> int:
+    """Memory of the daemon, in KiB (proc(5), status)."""
+    status = Path(f"/proc/{agent.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def descriptors(agent: Agent) -> int:
+    """How many the daemon has open."""
+    return len(os.listdir(f"/proc/{agent.pid}/fd"))
 
 
 def flows_of(guest_ofport: int, flows: list[str]) -> list[str]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from dfmeta.flows.key import SLOTS
 from dfmeta.proxy.limits import Limits
-from tests.e2e.support import asks_own, open_connection, put, uuid_in
+from tests.e2e.support import asks_own, open_connection, put, resident, served, uuid_in
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
@@ -54,12 +52,6 @@ def test_connections_without_end_are_cut_for_the_guest_that_opens_them(
 def ours(host: OpenvSwitch) -> int:
     """How many flows of dfmeta there are."""
     return sum("cookie=0x64666d65" in flow for flow in host.flows())
-
-
-def resident(agent: Agent) -> int:
-    """Memory of the daemon, in KiB (proc(5), status)."""
-    status = Path(f"/proc/{agent.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0])
 
 
 def counted(host: OpenvSwitch, agent: Agent, *, reason: str) -> float:
@@ -108,9 +100,3 @@ def test_a_flood_of_syns_is_nobody_elses(
     assert resident(agent) < memory + 16 * 1024
     wait_for(lambda: served(flooding), 5, "the flooding guest to be served again")
     assert all(counted(host, agent, reason=reason) > 0 for reason in reasons)
-
-
-def served(guest: Guest) -> bool:
-    """Whether the guest gets an answer within a second and a half."""
-    reply = guest.curl("/latest/meta-data/instance-id", timeout=1.5)
-    return reply.status == 200
