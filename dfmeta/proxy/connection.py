@@ -286,7 +286,10 @@ class GuestConnection:
                     raise TimeoutError
                 self.sock.settimeout(left)
                 rest = rest[self.sock.send(rest) :]
-            except TimeoutError:
+            except TimeoutError as error:
+                # eventlet's frame keeps the error that it has raised, which keeps the frames up to
+                # here: the answer would be in memory until the collector runs, minutes perhaps.
+                error.__traceback__ = None
                 metrics.LIMITS.labels("send_timeout").inc()
                 abort(self.sock)
                 raise Abandoned("not_read") from None

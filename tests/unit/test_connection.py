@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import socket
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -132,6 +134,10 @@ class Guest:
         while piece := self.sock.recv(65536):
             data += piece
         return data
+
+    def wait(self) -> None:
+        """Wait for the end of the server's side."""
+        self._thread.wait()
 
     def is_reset(self) -> bool:
         """Read until the end; whether that was a reset, which a green socket does not tell."""
@@ -365,6 +371,29 @@ def test_a_guest_that_does_not_read_is_reset_and_costs_no_more_than_its_answer()
         eventlet.sleep(0.01)
     assert guest.is_reset()
     assert server.places.counter == QUICK.requests_per_port, "its place is free again"
+    guest.close()
+
+
+def test_an_answer_that_is_not_read_is_given_up_without_the_collectors_help() -> None:
+    class Kept:
+        """Stands for all that a request has, and can be watched."""
+
+    watched: list[weakref.ref[Kept]] = []
+
+    def large(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        environ["kept"] = kept = Kept()
+        watched.append(weakref.ref(kept))
+        start_response("200 OK", [])
+        return [b"x" * 8_000_000]
+
+    guest = Guest(Server(QUICK, large))
+    gc.disable()
+    try:
+        guest.send(GET)
+        guest.wait()
+        assert [one() for one in watched] == [None]
+    finally:
+        gc.enable()
     guest.close()
 
 
