@@ -19,7 +19,7 @@ from tests.e2e.support import (
     served,
     uuid_in,
 )
-from tests.harness.agent import Agent, Options
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.greedy import Greedy, Kind
 from tests.harness.guest import Guest, Sample
@@ -27,14 +27,17 @@ from tests.harness.poll import wait_for
 
 WITHOUT_END = 100_000
 ASKED = 50
-"""Requests that each of the others has made at least, or nothing would be shown."""
+"""Requests that each of the others makes at least, or nothing would be shown."""
 WANTED = 100
 MEBIBYTE = 1024
 """In KiB."""
 SLACK = 16 * MEBIBYTE
+KEPT = 8
+"""Descriptors that the daemon may open meanwhile and keep, such as another one of its database."""
 MAC = "fa:16:3e:00:00:66"
 LARGE = 16 * MEBIBYTE * 1024
 """The largest user-data that the store takes, in bytes."""
+GIVEN_UP = 3 * Limits().requests_per_port
 LARGE_PATH = "/openstack/latest/user_data"
 
 
@@ -57,14 +60,15 @@ class Scene:
         batches = [guest.start_many(WITHOUT_END, path=META_DATA) for guest in self.others]
         try:
             yield
+            lasts = [guest.http_many(ASKED, path=META_DATA) for guest in self.others]
         except BaseException:
             for batch in batches:
                 batch.stop()
             raise
-        for guest, batch in zip(self.others, batches, strict=True):
-            samples = batch.finish()
+        for guest, batch, last in zip(self.others, batches, lasts, strict=True):
+            samples = [*batch.finish(), *last]
             assert wrong(guest, samples) == Counter()
-            assert len(samples) >= ASKED
+            assert len(samples) > len(last) == ASKED
             slowest = max(sample.seconds for sample in samples)
             sys.stdout.write(f"{guest.name}: {len(samples)}, slowest {1000 * slowest:.0f} ms\n")
 
@@ -84,14 +88,14 @@ class Scene:
     def assert_bounded(self, *, memory: int = SLACK) -> None:
         """No more of the daemon is taken than one guest may have, and what the others need."""
         room = Limits().connections_per_port + Limits().waiting_per_port
-        assert descriptors(self.agent) <= self.descriptors + room + len(self.others) + 8
+        assert descriptors(self.agent) <= self.descriptors + room + len(self.others) + KEPT
         assert resident(self.agent) <= self.memory + memory
 
     def assert_given_back(self, *, memory: int = SLACK) -> None:
         """The greedy guest is served again, and what it had taken is there again."""
         wait_for(lambda: served(self.greedy), 10, "the greedy guest to be served again")
         asks_own(self.greedy)
-        wait_for(lambda: self.held() <= self.descriptors + 2, 5, "the descriptors to be back")
+        wait_for(lambda: self.held() <= self.descriptors + KEPT, 5, "the descriptors to be back")
         grown = (resident(self.agent) - self.memory) / MEBIBYTE
         sys.stdout.write(f"memory: {grown:+.1f} MiB\n")
         assert grown * MEBIBYTE <= memory
@@ -109,21 +113,23 @@ def wrong(guest: Guest, samples: list[Sample]) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "limit"),
+    ("kind", "limit", "seconds"),
     [
-        ("silent", "header_timeout"),
-        ("head", "header_timeout"),
-        ("body", "body_timeout"),
+        # The others as well have to send theirs within it, on a machine that is busy.
+        ("silent", "header_timeout", 1),
+        ("head", "header_timeout", 1),
+        ("body", "body_timeout", 0.2),
     ],
 )
 def test_a_guest_that_sends_slowly_keeps_nobody_waiting_but_itself(
-    make_agent: MakeAgent, make_guest: MakeGuest, kind: Kind, limit: str
+    make_agent: MakeAgent, make_guest: MakeGuest, kind: Kind, limit: str, seconds: float
 ) -> None:
-    options: Options = {"guest_limits": {limit: 0.2}}
-    scene = Scene(make_agent(options), make_guest)
+    at_once = Limits().connections_per_port
+    agent = make_agent({"guest_limits": {limit: seconds, "waiting_per_port": at_once}})
+    scene = Scene(agent, make_guest)
     with Greedy(scene.greedy, kind, wanted=WANTED) as greedy:
         with scene.others_notice_nothing():
-            wait_for(lambda: scene.hit(limit) >= WANTED, 20, "connections to be given up")
+            wait_for(lambda: scene.hit(limit) >= 2 * at_once, 20, "connections to be given up")
             scene.assert_bounded()
         assert scene.hit("connections_per_port") > 0
         assert scene.hit("waiting_per_port") > 0
@@ -143,7 +149,7 @@ def test_connections_that_send_nothing_take_their_own_ports_room_by_default(
         with scene.others_notice_nothing():
             wait_for(lambda: scene.closed("too_many") >= 2 * WANTED, 20, "what is too much to go")
             scene.assert_bounded()
-        assert scene.hit("waiting_per_port") == scene.closed("too_many")
+        assert scene.hit("waiting_per_port") >= 2 * WANTED
         assert scene.greedy.curl(META_DATA, timeout=2).status == 0
         assert greedy.finish().opened > WANTED
     scene.assert_given_back()
@@ -155,9 +161,10 @@ def test_connections_that_come_and_go_as_fast_as_can_be_are_nobody_elses(
     scene = Scene(make_agent(), make_guest)
     with Greedy(scene.greedy, "churn", wanted=WANTED) as greedy:
         with scene.others_notice_nothing():
-            samples = [guest.http_many(2 * ASKED) for guest in scene.others]
+            late = make_guest("late", address="10.0.0.7/24")
+            put(scene.agent, late)
+            asks_own(late)
             scene.assert_bounded()
-        assert [len(mine) for mine in samples] == [2 * ASKED] * 2
         assert greedy.finish().opened > 10 * WANTED
     scene.assert_given_back()
 
@@ -165,21 +172,22 @@ def test_connections_that_come_and_go_as_fast_as_can_be_are_nobody_elses(
 def test_a_large_document_that_nobody_reads_is_kept_a_few_times_and_not_for_long(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
-    agent = make_agent({"guest_limits": {"send_timeout": 1}})
+    agent = make_agent({"guest_limits": {"send_timeout": 0.5}})
     scene = Scene(agent, make_guest)
     user_data = agent.folder / "user-data"
     user_data.write_bytes(b"#" * LARGE)
     put(agent, scene.greedy, "--user-data", str(user_data))
-    # A request's document, and its answer as it leaves.
-    kept = 2 * Limits().requests_per_port * LARGE // 1024 + SLACK
+    # A request's document, its answer as it leaves, and what malloc makes of both.
+    kept = 3 * Limits().requests_per_port * LARGE // 1024
     with Greedy(scene.greedy, "unread", wanted=WANTED, path=LARGE_PATH) as greedy:
         with scene.others_notice_nothing():
-            wait_for(lambda: scene.closed("not_read") >= 10, 30, "answers to be given up")
+            wait_for(lambda: scene.closed("not_read") >= GIVEN_UP, 30, "answers to be given up")
             sys.stdout.write(f"{resident(agent) - scene.memory} of {kept} KiB\n")
             scene.assert_bounded(memory=kept)
-        assert scene.hit("send_timeout") >= 10
+        assert scene.hit("send_timeout") >= GIVEN_UP
         assert scene.hit("requests_per_port") > 0
         greedy.rest()
         wait_for(lambda: served(scene.greedy), 20, "the answers that are open to be given up")
-        assert greedy.finish().ended >= 10
-    scene.assert_given_back(memory=4 * LARGE // 1024)
+        assert greedy.finish().ended > 0
+    # malloc(3) gives back only what is at the end; the rest is there for the next ones.
+    scene.assert_given_back(memory=kept)
