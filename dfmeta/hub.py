@@ -6,6 +6,8 @@ changed after that, so nothing that was looked up is carried over such a place.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import sys
 import time
@@ -27,6 +29,10 @@ gives the interpreter to OVSDB's thread, and 5,000 ports keep that busy for seco
 YOUNG, MIDDLE, OLD = 10_000, 5, 50
 """When Python's collector looks at new objects, at those that have stayed and at all: what one look
 takes is kept from everybody, 1 ms for some thousand objects."""
+
+_M_MMAP_THRESHOLD = -3
+MAPPED = 131072
+"""Bytes of memory from which on a piece is the host's again as soon as it is free."""
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], object]
@@ -88,7 +94,13 @@ def prepare() -> None:
 
 
 def settle() -> None:
-    """Let the collector run again, past what the start has made and what stays."""
+    """Let the collector run again, past what the start has made and what stays.
+
+    And have large documents given back to the host: each that is freed raises glibc's threshold,
+    up to 32 MiB, for what is kept for the next one (mallopt(3), M_MMAP_THRESHOLD).
+    """
+    with contextlib.suppress(AttributeError):  # where the C library is another one
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED)
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)
     gc.enable()

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
+from typing import NamedTuple
 
 OFPORT_MAX = 0xFEFF
 """Highest number that OpenFlow gives to an ordinary port (OFPP_MAX is 0xff00, exclusive)."""
@@ -31,9 +32,11 @@ class PortState(enum.StrEnum):
     """Its columns hold something that cannot be a guest's port; ``Port.fault`` says what."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a guest's frames enter the bridge: the only thing that identifies it."""
+class Endpoint(NamedTuple):
+    """Where a guest's frames enter the bridge: the only thing that identifies it.
+
+    A tuple, since each request looks it up a dozen times.
+    """
 
     ofport: int
     vid: int = 0

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Sequence
+
+from dfmeta.cmd.patching import patch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; gives its exit status."""
     os.environ["OSKEN_HUB_TYPE"] = "eventlet"
-    # It announces its own retirement at import; that is no message for an operator's journal.
-    warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated")
-    import eventlet
-
-    eventlet.monkey_patch()
+    patch()
     from dfmeta.cmd.daemon import run
 
     return run(sys.argv[1:] if argv is None else argv)

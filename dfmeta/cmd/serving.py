@@ -22,6 +22,7 @@ from dfmeta.proxy.remote import RemoteComplaints, RemoteRates, RemoteStore
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import FDS_MAX
 from dfmeta.proxy.tokens import Tokens
+from dfmeta.proxy.use import Place, Use
 from dfmeta.proxy.wsgi import Application
 from dfmeta.registry import Claim
 
@@ -32,6 +33,10 @@ SPARE = 256
 PUSH = 1.0
 """Seconds between two times that its counts go to the daemon: what it has not told is lost if it is
 killed."""
+
+
+REVIEW = 0.2
+"""Seconds between two times that addresses which nobody uses any more are told."""
 
 
 class Serving:
@@ -49,6 +54,7 @@ class Serving:
         self._rights = original("socket").socket(fileno=rights)
         self._parent = parent
         self._mirror = Mirror(self._count)
+        self._use = Use(self._tell_use)
         self._server: GuestServer | None = None
         self._status = 0
 
@@ -118,6 +124,7 @@ class Serving:
         hub.settle()
         eventlet.spawn_n(hub.watch)
         eventlet.spawn_n(self._push)
+        eventlet.spawn_n(self._review_use)
 
     def _stop(self, grace: float) -> None:
         if self._server is not None:
@@ -132,8 +139,15 @@ class Serving:
             self._pipe.send({"what": "samples", "samples": metrics.samples()})
 
     def _count(self, claim: Claim, change: int) -> None:
-        place = [claim.endpoint.ofport, claim.endpoint.vid, claim.slot, claim.epoch]
-        self._pipe.send({"what": "connection", "place": place, "change": change})
+        self._use.count((*claim.endpoint, claim.slot, claim.epoch), change)
+
+    def _tell_use(self, place: Place, *, used: bool) -> None:
+        self._pipe.send({"what": "use", "place": place, "used": used})
+
+    def _review_use(self) -> None:
+        while True:
+            eventlet.sleep(REVIEW)
+            self._use.review()
 
 
 def _green(descriptor: int) -> Any:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Sequence
+
+from dfmeta.cmd.patching import patch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,10 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The daemon says when to end, also where all of a service's processes get the signal.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated")
-    import eventlet
-
-    eventlet.monkey_patch()
+    patch()
     from dfmeta.cmd.serving import Serving
 
     return Serving(listener, pipe, rights, parent=os.getppid()).run()

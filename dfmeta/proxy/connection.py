@@ -7,6 +7,7 @@ but itself.
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import socket
@@ -26,7 +27,7 @@ from dfmeta.model import GuestRequest
 from dfmeta.proxy import access
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
 from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.sockets import abort, quiet
+from dfmeta.proxy.sockets import abort, quiet, unread
 from dfmeta.proxy.wsgi import CLAIM, DEADLINE, LATE, REQUEST, Abandoned
 from dfmeta.registry import Claim
 
@@ -34,11 +35,15 @@ LOG = logging.getLogger(__name__)
 
 PIECE = 8192
 """Bytes that are read at once."""
+KEYS = 256
+"""Names of headers whose key is remembered."""
 LINGER = 1.0
 LINGER_MAX = 65536
 """Seconds and bytes that are still read, and thrown away, behind an answer that closes: a
 connection that is closed with something unread is reset, and the guest loses the answer (RFC 9112,
 9.6)."""
+WHOLE = 65536
+"""Bytes of a body from which on it is sent apart from its head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Headers = list[tuple[str, str]]
@@ -231,8 +236,12 @@ class GuestConnection:
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        self.sock.settimeout(left)
-        data = self.sock.recv(PIECE)
+        try:
+            # Nearly always it is there already.
+            data = self.sock.fd.recv(PIECE)
+        except BlockingIOError:
+            self.sock.settimeout(left)
+            data = self.sock.recv(PIECE)
         if not data:
             raise _EndedError
         self._buffer += data
@@ -253,8 +262,14 @@ class GuestConnection:
         if self._host.draining or not head.keep_alive or not self._host.may_keep():
             self._last = True
         ((status, headers),) = given
-        self._send(render(status, headers, body, minor=head.minor, keep=not self._last))
-        if self._last and (self._buffer or not quiet(self.sock)):
+        rendered = render(status, headers, minor=head.minor, keep=not self._last)
+        if len(body) < WHOLE:
+            self._send(rendered + body)
+        else:
+            # Not in one piece: for as long as a guest does not read it, it would be there twice.
+            self._send(rendered)
+            self._send(body)
+        if self._last and (self._buffer or unread(self.sock)):
             self._linger()
 
     def _refuse(self, error: BadRequestError) -> None:
@@ -271,14 +286,21 @@ class GuestConnection:
                 ("Content-Type", "text/plain; charset=UTF-8"),
                 ("Content-Length", str(len(body))),
             ]
-            self._send(render(f"{status} {phrase}", headers, body, minor=1, keep=False))
+            self._send(render(f"{status} {phrase}", headers, minor=1, keep=False) + body)
             self._linger()
         except OSError as gone:
             LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, gone)
 
     def _send(self, data: bytes) -> None:
+        sent = 0
+        with suppress(BlockingIOError):
+            # Nearly always there is room for all of it. The socket itself: no time is to be kept.
+            sent = self.sock.fd.send(data)
+        if sent < len(data):
+            self._send_on(memoryview(data)[sent:])
+
+    def _send_on(self, rest: memoryview) -> None:
         until = time.monotonic() + self._host.limits.send_timeout
-        rest = memoryview(data)
         while rest:
             left = until - time.monotonic()
             try:
@@ -321,8 +343,8 @@ class _Date:
 _date = _Date()
 
 
-def render(status: str, headers: Headers, body: bytes, *, minor: int, keep: bool) -> bytes:
-    """An answer's bytes (RFC 9112, 4 to 6).
+def render(status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
+    """What comes before an answer's body (RFC 9112, 4 to 6).
 
     :param status: code and phrase.
     :param headers: with Content-Length, where there is one.
@@ -336,7 +358,16 @@ def render(status: str, headers: Headers, body: bytes, *, minor: int, keep: bool
     elif not minor:
         lines.append("Connection: keep-alive")
     lines += ["", ""]
-    return "\r\n".join(lines).encode("latin-1") + body
+    return "\r\n".join(lines).encode("latin-1")
+
+
+@functools.lru_cache(KEYS)
+def _key(name: str) -> str:
+    """The key of a header in the environment, or none (RFC 3875, 4.1.18)."""
+    # Of two spellings that a key cannot tell apart, only the one with hyphens counts.
+    if "_" in name or name in ("content-type", "content-length"):
+        return ""
+    return "HTTP_" + name.upper().replace("-", "_")
 
 
 def _environ(claim: Claim, head: Head, content: bytes) -> dict[str, Any]:
@@ -351,7 +382,9 @@ def _environ(claim: Claim, head: Head, content: bytes) -> dict[str, Any]:
     environ: dict[str, Any] = {
         "REQUEST_METHOD": head.method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(head.path).decode("latin-1"),
+        "PATH_INFO": unquote_to_bytes(head.path).decode("latin-1")
+        if "%" in head.path
+        else head.path,
         "QUERY_STRING": head.query,
         "SERVER_NAME": "169.254.169.254",
         "SERVER_PORT": "80",
@@ -370,9 +403,9 @@ def _environ(claim: Claim, head: Head, content: bytes) -> dict[str, Any]:
     if content:
         environ["CONTENT_LENGTH"] = str(len(content))
     for name, value in head.headers.items():
-        # Of two spellings that a key of CGI cannot tell apart, only the one with hyphens counts.
-        if "_" not in name and name not in ("content-type", "content-length"):
-            environ["HTTP_" + name.upper().replace("-", "_")] = value
+        key = _key(name)
+        if key:
+            environ[key] = value
     if "content-type" in head.headers:
         environ["CONTENT_TYPE"] = head.headers["content-type"]
     return environ

@@ -6,6 +6,7 @@ for as long as it lives. A peer that is nobody gets no answer at all.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -33,8 +34,14 @@ AT_ONCE = 8
 """Connections that are accepted before those that are there get their turn."""
 NOBODY = Endpoint(0)
 """Stands for all guests where an error is of none of them."""
+POLL = 0.01
+KEYS = 8192
+"""Peers whose address is not parsed again."""
 CROWDED = 0.75
 """Share of all connections from which on none is kept for another request."""
+
+
+_address = functools.lru_cache(KEYS)(IPv4Address)
 
 
 class GuestServer:
@@ -64,7 +71,6 @@ class GuestServer:
         self.draining = False
         self._sock = sock
         self._device = device
-        self._pool = eventlet.GreenPool(limits.connections)
         self._room: Room[GuestConnection] = Room(limits, quiet=lambda one: one.between)
         self._slots: dict[Endpoint, Semaphore] = {}
         self._thread: Any = None
@@ -85,13 +91,12 @@ class GuestServer:
     def limits(self, limits: Limits) -> None:
         """Have others in force."""
         self._room.limits = limits
-        self._pool.resize(limits.connections)
         self._slots.clear()
 
     def rebind(self) -> None:
         """Go on over the device, which has been made anew, with the connections that are open."""
         for connection in self._room:
-            keep_to(connection.sock, self._device)
+            keep_to(connection.sock, self._device, anew=True)
 
     def descriptors(self) -> list[int]:
         """Those of all connections."""
@@ -106,7 +111,8 @@ class GuestServer:
             if connection.between:
                 connection.cut()
         with eventlet.Timeout(grace, False):
-            self._pool.waitall()
+            while len(self._room):
+                eventlet.sleep(POLL)
         for connection in list(self._room):
             connection.cut()
 
@@ -161,7 +167,7 @@ class GuestServer:
 
     def _admit(self, client: Any, address: Any) -> None:
         peer, port = address[:2]
-        claim = self.registry.claim(IPv4Address(peer))
+        claim = self.registry.claim(_address(peer))
         if claim is None:
             # Nobody: not even an error goes out.
             metrics.CLOSED.labels("unknown_peer").inc()
@@ -185,7 +191,7 @@ class GuestServer:
         keep_to(client, self._device)
         self.registry.opened(claim, time.monotonic())
         if entry.place is Place.SERVED:
-            self._pool.spawn_n(self._serve, connection)
+            eventlet.spawn_n(self._serve, connection)
 
     def _serve(self, connection: GuestConnection) -> None:
         try:
@@ -210,7 +216,7 @@ class GuestServer:
         following = self._room.leave(endpoint, connection)
         self._forget(connection)
         if following is not None:
-            self._pool.spawn_n(self._serve, following)
+            eventlet.spawn_n(self._serve, following)
         elif not self._room.of(endpoint):
             self._slots.pop(endpoint, None)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
+import fcntl
 import logging
 import socket
 import struct
+import termios
 from typing import Any
 
 import eventlet.green.socket as green_socket
@@ -110,14 +113,16 @@ def abort(sock: Any) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def keep_to(sock: Any, device: str) -> None:
+def keep_to(sock: Any, device: str, *, anew: bool = False) -> None:
     """Bind a connection to *device*: not even with the rules gone does an answer leave elsewhere.
 
-    The inherited filter is needed no more then; it stays where the device is away for a moment.
+    :param anew: the device is another one than the inherited filter lets pass, which goes then; it
+        stays where the device is away for a moment.
     """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
-        sock.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+        if anew:
+            sock.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
 def quiet(sock: Any) -> bool:
@@ -126,6 +131,13 @@ def quiet(sock: Any) -> bool:
     poll = _select.poll()
     poll.register(sock.fileno(), _select.POLLIN)
     return not poll.poll(0)
+
+
+def unread(sock: Any) -> bool:
+    """Whether bytes have come that nobody has read (tcp(7), SIOCINQ)."""
+    count = array.array("i", [0])
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
+    return bool(count[0])
 
 
 def close_now(sock: Any) -> None:

@@ -123,7 +123,8 @@ class Tokens:
 
 def is_token_path(path: str) -> bool:
     """Whether an origin-form path is :data:`TOKEN_PATH`, however the guest spells it."""
-    return split_path(path) == _SEGMENTS
+    # Of other paths, and that is nearly all, this much is seen at a glance.
+    return ("%" in path or "token" in path) and split_path(path) == _SEGMENTS
 
 
 def passed_on(request: GuestRequest) -> bool:

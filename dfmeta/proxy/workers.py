@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from dfmeta.proxy.claims import tell
 from dfmeta.proxy.desk import Desk
 from dfmeta.proxy.pipe import Message, Pipe
 from dfmeta.proxy.sockets import FDS_MAX, keep_to
+from dfmeta.proxy.use import Place
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class Worker:
         self.serving = False
         """It may answer guests, and so has to know of every change."""
         self.leaving = False
-        self.connections: Counter[tuple[Endpoint, int, int]] = Counter()
-        """Endpoint, slot and epoch → how many it has."""
+        self.used: set[Place] = set()
+        """Addresses that it has connections of: they do not give way to others."""
         self.samples: metrics.Samples = {}
         self._handle = handle
 
@@ -105,7 +105,7 @@ class Worker:
                 told, descriptors, _flags, _address = socket.recv_fds(self._rights.fd, 1, FDS_MAX)
                 for descriptor in descriptors:
                     with socket.socket(fileno=descriptor) as connection:
-                        keep_to(connection, device)
+                        keep_to(connection, device, anew=True)
                 if not told:
                     return
 
@@ -276,8 +276,8 @@ class Workers:
     def _forget(self, worker: Worker) -> None:
         self._workers.remove(worker)
         now = time.monotonic()
-        for (endpoint, slot, epoch), count in worker.connections.items():
-            self._registry.count_connections(endpoint, slot, epoch, -count, now)
+        for ofport, vid, slot, epoch in worker.used:
+            self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, -1, now)
         metrics.add(self._retired, metrics.lasting(worker.samples))
         self._release()
 
@@ -293,18 +293,20 @@ class Workers:
             case "known":
                 worker.known = max(worker.known, message["known"])
                 self._release()
-            case "connection":
-                ofport, vid, slot, epoch = message["place"]
-                endpoint, change = Endpoint(ofport, vid), message["change"]
-                worker.connections[endpoint, slot, epoch] += change
-                if not worker.connections[endpoint, slot, epoch]:
-                    del worker.connections[endpoint, slot, epoch]
-                now = time.monotonic()
-                self._registry.count_connections(endpoint, slot, epoch, change, now)
+            case "use":
+                self._note_use(worker, tuple(message["place"]), used=message["used"])
             case "samples":
                 worker.samples = metrics.samples_from(message["samples"])
             case _:
                 self._desk.handle(worker.pipe, message)
+
+    def _note_use(self, worker: Worker, place: Place, *, used: bool) -> None:
+        if used is (place in worker.used):
+            return
+        (worker.used.add if used else worker.used.remove)(place)
+        ofport, vid, slot, epoch = place
+        change, now = (1 if used else -1), time.monotonic()
+        self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, now)
 
     # What they know
 

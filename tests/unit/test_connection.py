@@ -524,4 +524,4 @@ def test_the_environment_is_that_of_wsgi() -> None:
 
 
 def test_an_answer_says_nothing_of_keeping_to_whom_it_goes_without_saying() -> None:
-    assert b"Connection" not in render("200 OK", [], b"", minor=1, keep=True)
+    assert b"Connection" not in render("200 OK", [], minor=1, keep=True)

@@ -23,7 +23,7 @@ ADDRESSES = st.builds(
 )
 GUESTS = st.builds(
     Guest,
-    st.builds(Endpoint, st.integers(1, OFPORT_MAX)),
+    st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)),
     st.one_of(st.none(), st.integers(1, 0xFFFF)),
     st.dictionaries(st.sampled_from(SLOTS), ADDRESSES, max_size=3).filter(
         lambda slots: len(set(slots.values())) == len(slots)

@@ -30,7 +30,7 @@ ADDRESSES = st.dictionaries(
 )
 METERS = st.one_of(st.none(), st.integers(1, 0x3FFFF))
 GUESTS = st.builds(
-    Guest, st.builds(Endpoint, st.integers(1, OFPORT_MAX)), METERS, ADDRESSES, METERS
+    Guest, st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)), METERS, ADDRESSES, METERS
 )
 TAPS = st.builds(
     Tap,
