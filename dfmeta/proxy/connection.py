@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
 import eventlet
+from eventlet.hubs import trampoline
 
 from dfmeta import metrics
 from dfmeta.exceptions import BadRequestError
@@ -101,7 +102,7 @@ class _EndedError(Exception):
 class GuestConnection:
     """A connection that has been accepted.
 
-    :param sock: a green socket; closed by whoever made the object.
+    :param sock: a socket that does not block; closed by whoever made the object.
     :param accepted: monotonic seconds.
     :param waited: seconds of the hold budget that its SYN has used up.
     """
@@ -233,15 +234,15 @@ class GuestConnection:
         return body.content
 
     def _receive(self, until: float) -> None:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        try:
-            # Nearly always it is there already.
-            data = self.sock.fd.recv(PIECE)
-        except BlockingIOError:
-            self.sock.settimeout(left)
-            data = self.sock.recv(PIECE)
+        while True:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            try:
+                data = self.sock.recv(PIECE)
+                break
+            except BlockingIOError:
+                trampoline(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
         if not data:
             raise _EndedError
         self._buffer += data
@@ -294,8 +295,8 @@ class GuestConnection:
     def _send(self, data: bytes) -> None:
         sent = 0
         with suppress(BlockingIOError):
-            # Nearly always there is room for all of it. The socket itself: no time is to be kept.
-            sent = self.sock.fd.send(data)
+            # Nearly always there is room for all of it.
+            sent = self.sock.send(data)
         if sent < len(data):
             self._send_on(memoryview(data)[sent:])
 
@@ -306,8 +307,10 @@ class GuestConnection:
             try:
                 if left <= 0:
                     raise TimeoutError
-                self.sock.settimeout(left)
+                trampoline(self.sock, write=True, timeout=left, timeout_exc=TimeoutError)
                 rest = rest[self.sock.send(rest) :]
+            except BlockingIOError:
+                continue
             except TimeoutError as error:
                 # eventlet's frame keeps the error that it has raised, which keeps the frames up to
                 # here: the answer would be in memory until the collector runs, minutes perhaps.

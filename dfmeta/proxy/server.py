@@ -6,6 +6,7 @@ for as long as it lives. A peer that is nobody gets no answer at all.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -14,6 +15,7 @@ from ipaddress import IPv4Address
 from typing import Any
 
 import eventlet
+from eventlet import hubs
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
@@ -142,28 +144,45 @@ class GuestServer:
     # Accepting
 
     def _accept_loop(self) -> None:
-        accepted = 0
+        hub, accepting = hubs.get_hub(), eventlet.getcurrent()
+        listener = None
         try:
             while True:
-                try:
-                    client, address = self._sock.accept()
-                except OSError as error:
-                    self._complaints.about(
-                        NOBODY,
-                        "accept",
-                        "A connection could not be accepted: %s. See the limits of descriptors "
-                        "and memory that the daemon runs under",
-                        error.strerror,
+                if listener is None:
+                    # Once, and not anew for each connection: the hub switches to here, and from
+                    # here only back to it.
+                    listener = hub.add(
+                        hub.READ, self._sock.fileno(), accepting.switch, accepting.throw, None
                     )
+                hub.switch()
+                try:
+                    self._accept_some()
+                except OSError as error:
+                    hub.remove(listener)
+                    listener = None
+                    self._complain_of_accept(error)
                     eventlet.sleep(ACCEPT_PAUSE)
-                    continue
-                self._admit(client, address)
-                accepted += 1
-                if accepted % AT_ONCE == 0:
-                    # accept() gives way only once nobody waits any more.
-                    eventlet.sleep(0)
         finally:
+            if listener is not None:
+                hub.remove(listener)
             self._sock.close()
+
+    def _accept_some(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            # Then those that are there get their turn.
+            for _ in range(AT_ONCE):
+                client, address = self._sock.fd.accept()
+                client.setblocking(False)
+                self._admit(client, address)
+
+    def _complain_of_accept(self, error: OSError) -> None:
+        self._complaints.about(
+            NOBODY,
+            "accept",
+            "A connection could not be accepted: %s. See the limits of descriptors and memory that "
+            "the daemon runs under",
+            error.strerror,
+        )
 
     def _admit(self, client: Any, address: Any) -> None:
         peer, port = address[:2]

@@ -95,7 +95,8 @@ class Guest:
         with eventlet.listen(("127.0.0.1", 0)) as listener:
             keep_room(listener)
             self.sock = eventlet.connect(listener.getsockname())
-            self.other, _address = listener.accept()
+            self._green, _address = listener.accept()
+            self.other = self._green.fd
         self.sock.settimeout(5)
         self.connection = GuestConnection(
             self.other,

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import eventlet
+import eventlet.green.socket
 import pytest
 from eventlet.event import Event
-from eventlet.queue import Queue
 
 from dfmeta import metrics
 from dfmeta.flows.key import key_of
@@ -25,24 +25,31 @@ FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
 
 
 class Listener:
-    """Gives the server connections of whichever peer a test says."""
+    """A listener whose connections come from whichever peer a test says."""
 
     def __init__(self) -> None:
         self._sock = eventlet.listen(("127.0.0.1", 0))
-        self.queue: Queue = Queue()
+        self._peers: dict[int, str] = {}
+        self.error: OSError | None = None
+
+    @property
+    def fd(self) -> Listener:
+        return self
 
     def connect(self, peer: str) -> Any:
-        guest = eventlet.connect(self._sock.getsockname())
+        guest = eventlet.green.socket.socket()
+        guest.bind(("127.0.0.1", 0))
+        self._peers[guest.getsockname()[1]] = peer
+        guest.connect(self._sock.getsockname())
         guest.settimeout(5)
-        ours, (_ip, number) = self._sock.accept()
-        self.queue.put((ours, (peer, number)))
         return guest
 
     def accept(self) -> Any:
-        found = self.queue.get()
-        if isinstance(found, OSError):
-            raise found
-        return found
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        ours, (_ip, port) = self._sock.fd.accept()
+        return ours, (self._peers.pop(port), port)
 
     def getsockname(self) -> Any:
         return self._sock.getsockname()
@@ -236,7 +243,7 @@ def test_what_is_learnt_of_a_port_ends_no_connection(world: World) -> None:
 
 
 def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.listener.queue.put(OSError(24, "Too many open files"))
+    world.listener.error = OSError(24, "Too many open files")
     assert ask(world.connect()) == b"tap1"
     assert "could not be accepted" in caplog.text
 
