@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -40,7 +41,9 @@ class Listener:
         guest = eventlet.green.socket.socket()
         guest.bind(("127.0.0.1", 0))
         self._peers[guest.getsockname()[1]] = peer
-        guest.connect(self._sock.getsockname())
+        with contextlib.suppress(ConnectionResetError):
+            # What is too much may be reset before the guest knows that it is connected.
+            guest.connect(self._sock.getsockname())
         guest.settimeout(5)
         return guest
 
