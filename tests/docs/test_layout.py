@@ -128,6 +128,22 @@ def test_the_proxy_and_the_store_run_without_os_ken() -> None:
     assert ran.stdout == "[]\n"
 
 
+def test_a_worker_has_nothing_of_the_switch_or_of_the_store() -> None:
+    program = (
+        "import sys\nimport dfmeta.cmd.serving\n"
+        "print([one for one in sys.modules if one.partition('.')[0] in"
+        " ('os_ken', 'ovs', 'ovsdbapp', 'pyroute2', 'sqlalchemy', 'sqlite3')])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == "[]\n"
+
+
 @pytest.mark.parametrize("path", [one for one in MODULES if part(one) == "flows"], ids=name)
 def test_the_pipeline_is_pure(path: Path) -> None:
     assert not {one.split(".")[0] for one in imports(path)} & NOT_IN_FLOWS

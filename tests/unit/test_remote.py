@@ -1,0 +1,159 @@
+"""What a worker asks the daemon for should come as the daemon has it, or have an end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+import eventlet
+import pytest
+from eventlet.green import socket
+
+from dfmeta.exceptions import BackendError, BackendUnreachableError
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.proxy import remote
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.desk import Desk
+from dfmeta.proxy.pipe import Pipe
+from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
+from dfmeta.proxy.remote import RemoteComplaints, RemoteRates, RemoteStore
+from tests.unit.support import INSTANCE, PROJECT
+
+HERE = Endpoint(13)
+IDENTITY = Identity(INSTANCE, PROJECT, "port-tap1", "tap1", 7)
+FEW = RateSettings(enabled=True, base=Window(1, 1000), burst=Window(1, 1000), tolerated=0)
+
+
+class Store:
+    """A backend that says what a test says."""
+
+    name = "store"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[GuestRequest, Identity, float]] = []
+        self.reply: Answer | BackendError = Answer(200, b"\0\xff" * 10, "text/x", (("etag", "a"),))
+        self.tokens: str | None = "required"
+
+    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
+        self.asked.append((request, identity, deadline))
+        if isinstance(self.reply, BackendError):
+            raise self.reply
+        return self.reply
+
+    def http_tokens(self, identity: Identity) -> str | None:
+        assert identity == IDENTITY
+        if isinstance(self.reply, BackendError):
+            raise self.reply
+        return self.tokens
+
+    def remark(self, answer: Answer) -> str:
+        return ""
+
+
+class World:
+    """A daemon's desk and a worker's end."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.rates = RateLimiter(FEW)
+        self.desk = Desk(self.store, self.rates, Complaints(logging.getLogger("daemon")))
+        one, other = socket.socketpair()
+        self.near, self.far = Pipe(one), Pipe(other)
+        self.unknown: list[object] = []
+        self.threads = [
+            eventlet.spawn(self.far.run, self._handle),
+            eventlet.spawn(self.near.run, self.unknown.append),
+        ]
+
+    def _handle(self, message: dict[str, object]) -> None:
+        if not self.desk.handle(self.far, message):
+            self.unknown.append(message)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    one = World()
+    yield one
+    one.near.close()
+    one.far.close()
+
+
+def test_an_answer_is_the_stores(world: World) -> None:
+    request = GuestRequest(
+        "POST",
+        "/openstack/latest/password",
+        query="a=b",
+        headers={"accept": "x"},
+        body=b"\0\xff",
+        guest_ip="10.0.0.5",
+    )
+    answer = RemoteStore(world.near, "store").answer(
+        request, IDENTITY, deadline=time.monotonic() + 3
+    )
+    assert answer == world.store.reply
+    ((asked, identity, deadline),) = world.store.asked
+    assert (asked, identity) == (request, IDENTITY)
+    assert deadline - time.monotonic() == pytest.approx(3, abs=0.5)
+
+
+@pytest.mark.parametrize("said", ["required", "", None])
+def test_what_a_record_says_of_tokens_comes_as_it_is(world: World, said: str | None) -> None:
+    world.store.tokens = said
+    assert RemoteStore(world.near, "store").http_tokens(IDENTITY) == said
+
+
+def test_an_error_of_the_stores_comes_with_its_remedy(world: World) -> None:
+    world.store.reply = BackendUnreachableError(backend="store", cause="it is away", remedy="Mend")
+    store = RemoteStore(world.near, "store")
+    with pytest.raises(BackendError, match="store: it is away") as caught:
+        store.answer(GuestRequest("GET", "/"), IDENTITY, deadline=time.monotonic() + 3)
+    assert caught.value.remedy == "Mend"
+    with pytest.raises(BackendError, match="store: it is away"):
+        store.http_tokens(IDENTITY)
+
+
+def test_a_daemon_that_does_not_answer_is_an_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PATIENCE", 0.01)
+    world.threads[0].kill()
+    with pytest.raises(BackendError, match="the daemon has not answered"):
+        RemoteStore(world.near, "store").answer(
+            GuestRequest("GET", "/"), IDENTITY, deadline=time.monotonic()
+        )
+    assert not RemoteRates(FEW, world.near).ask(HERE, 4).refuse, "a slow daemon refuses nobody"
+
+
+def test_rates_are_counted_by_the_daemon(world: World) -> None:
+    first, second = (RemoteRates(FEW, world.near) for _ in range(2))
+    assert not first.ask(HERE, 4).refuse
+    verdict = second.ask(HERE, 4)
+    assert verdict.refuse
+    assert verdict.retry_after >= 1
+    first.forget(HERE)
+    assert second.ask(HERE, 4).refuse, "it is the daemon's to forget"
+
+
+def test_what_is_not_limited_is_not_asked_for(world: World) -> None:
+    world.near.close()
+    assert not RemoteRates(RateSettings(), world.near).ask(HERE, 4).refuse
+    assert not RemoteRates(FEW, world.near).ask(HERE, 6).refuse
+
+
+def test_an_error_is_logged_once_by_the_daemon(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = [RemoteComplaints(world.near, logging.getLogger("worker")) for _ in range(2)]
+    for _ in range(2):
+        for worker in workers:
+            worker.about(HERE, "kind", "50 %% of %s", "it", level=logging.ERROR)
+    RemoteRates(FEW, world.near).ask(HERE, 4)
+    lines = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    assert lines == [("daemon", "ERROR", "50 % of it")]
+
+
+def test_what_is_not_for_the_desk_is_left(world: World) -> None:
+    world.near.send({"what": "known", "known": 1})
+    RemoteRates(FEW, world.near).ask(HERE, 4)
+    assert world.unknown == [{"what": "known", "known": 1}]
