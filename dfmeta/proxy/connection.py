@@ -29,7 +29,7 @@ from dfmeta.proxy import access
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import abort, quiet, unread
-from dfmeta.proxy.wsgi import CLAIM, DEADLINE, LATE, REQUEST, Abandoned
+from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Abandoned
 from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
@@ -93,6 +93,29 @@ class Host(Protocol):
     def busy(self, connection: GuestConnection) -> None:
         """Note that one has begun to come."""
         ...
+
+
+class Turn:
+    """A request's place among those of its port, until its answer has been taken."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots: Slots = slots
+        self._taken = False
+
+    def __call__(self, deadline: float) -> bool:
+        """Take the place, and wait for it until *deadline* (monotonic); False when none came."""
+        self._taken = self._slots.acquire(blocking=False)
+        if not self._taken:
+            metrics.LIMITS.labels("requests_per_port").inc()
+            metrics.HELD_REQUESTS.labels("port").inc()
+            left = max(deadline - time.monotonic(), 0.001)
+            self._taken = self._slots.acquire(timeout=left)
+        return self._taken
+
+    def end(self) -> None:
+        """Give it back, if it was taken."""
+        if self._taken:
+            self._slots.release()
 
 
 class _EndedError(Exception):
@@ -167,18 +190,13 @@ class GuestConnection:
         now = time.monotonic()
         waited = now - self._accepted + self._waited if self._first else 0.0
         environ = _environ(self.claim, head, content)
-        environ[DEADLINE] = deadline = now + max(self._host.hold_timeout - waited, 0.0)
+        environ[DEADLINE] = now + max(self._host.hold_timeout - waited, 0.0)
         self._first = False
-        slots = self._host.slots(self)
-        if not slots.acquire(blocking=False):
-            metrics.LIMITS.labels("requests_per_port").inc()
-            metrics.HELD_REQUESTS.labels("port").inc()
-            environ[LATE] = not slots.acquire(timeout=max(deadline - time.monotonic(), 0.001))
+        turn = environ[TURN] = Turn(self._host.slots(self))
         try:
             self._answer(head, environ)
         finally:
-            if not environ.get(LATE):
-                slots.release()
+            turn.end()
 
     def _read_head(self) -> Head:
         limits = self._host.limits

@@ -30,9 +30,10 @@ from dfmeta.registry import Claim
 CLAIM = "dfmeta.claim"
 REQUEST = "dfmeta.request"
 DEADLINE = "dfmeta.deadline"
-LATE = "dfmeta.late"
+TURN = "dfmeta.turn"
 """Keys of the WSGI environment that the server sets: who asks, the :class:`GuestRequest`, monotonic
-seconds until which it may wait, and whether it has waited for its turn in vain."""
+seconds until which it may wait, and what waits until it is its turn among its port's, called with
+those seconds and giving whether it is."""
 HOLD_POLL = 0.1
 BODILESS = frozenset({204, 304})
 """Answers without a body and its length (RFC 9110, 8.6)."""
@@ -121,11 +122,10 @@ class Application:
         self, environ: dict[str, Any], claim: Claim, request: GuestRequest, spent: Spent
     ) -> Answer:
         try:
-            if environ.get(LATE):
-                return self._out_of_time(request)
             return (
                 self._limit(claim, spent)
                 or self._refuse(claim, request)
+                or self._await_turn(environ, request, spent)
                 or self._ask(claim, request, environ[DEADLINE], spent)
             )
         except BackendError as error:
@@ -196,6 +196,14 @@ class Application:
         return own or (TokenMode(said) if said else self._settings.http_tokens)
 
     # The backend
+
+    def _await_turn(
+        self, environ: dict[str, Any], request: GuestRequest, spent: Spent
+    ) -> Answer | None:
+        begun = time.monotonic()
+        there = environ[TURN](environ[DEADLINE])
+        spent.waited += time.monotonic() - begun
+        return None if there else self._out_of_time(request)
 
     def _ask(self, claim: Claim, request: GuestRequest, deadline: float, spent: Spent) -> Answer:
         identity = self._registry.current(claim)

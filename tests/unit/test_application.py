@@ -17,7 +17,7 @@ from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import TokenMode, Tokens
-from dfmeta.proxy.wsgi import CLAIM, DEADLINE, LATE, REQUEST, Abandoned, Application, Settings
+from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Abandoned, Application, Settings
 from dfmeta.registry import Claim, Registry
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, let_hub_run, port
 
@@ -115,7 +115,7 @@ class World:
                 method, path, query=query, headers=named, body=body, guest_ip="10.0.0.5"
             ),
             DEADLINE: time.monotonic() + seconds,
-            LATE: late,
+            TURN: lambda _deadline: not late,
         }
         answer = b"".join(self.application(environ, start_response))
         return Given(*given, answer)
@@ -345,6 +345,15 @@ def test_a_status_counts_in_one_of_four_classes(world: World, status: int, shown
     world.backend.reply = Answer(status)
     world.ask()
     assert counted() == before + 1
+
+
+def test_who_is_refused_waits_for_no_turn() -> None:
+    few = RateSettings(
+        enabled=True, base=Window(1, 60), burst=Window(1, 60), delay_max=0.01, tolerated=0
+    )
+    world = World(rate=few)
+    assert world.ask(late=True).status == 503
+    assert world.ask(late=True).status == 429
 
 
 def test_whose_turn_has_not_come_in_time_is_out_of_time(world: World) -> None:

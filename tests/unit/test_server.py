@@ -87,6 +87,7 @@ class World:
         self.server.start()
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        assert environ["dfmeta.turn"](environ["dfmeta.deadline"])
         self.running += 1
         self.most = max(self.most, self.running)
         if self.gate is not None:
