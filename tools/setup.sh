@@ -3,10 +3,12 @@
 #
 #   tools/setup.sh             what all of them need
 #   tools/setup.sh --neutron   and Neutron's Open vSwitch agent, which some tests run
+#   tools/setup.sh --bench     and nginx, haproxy and wrk, which `python -m bench.proxy` runs
 #
 # Packages: a few tools, the libraries that Open vSwitch links to and the Python modules that
 # cloud-init imports. Open vSwitch and cloud-init themselves are unpacked under .cache/root and
 # never installed: their packages would start services and enable cloud-init for the next boot.
+# The bench's programs are unpacked under .cache/bench for the same reason.
 # Python: a virtual environment in .venv with this checkout in it, and one in .cache/neutron for
 # Neutron, whose dependencies are not to decide on the versions of ours. Quick when all is there.
 set -euo pipefail
@@ -16,6 +18,8 @@ cache=$root/.cache
 venv=$root/.venv
 # Raise it when the content of .cache/root changes.
 layout=1
+# The same for .cache/bench.
+bench_layout=1
 neutron=neutron==29.0.0
 
 say() { printf '%s\n' "$*"; }
@@ -146,6 +150,30 @@ neutron() {
     printf '%s\n' "$neutron" >"$home/stamp"
 }
 
+# The programs alone, to be started by the bench in namespaces of its own.
+bench() {
+    local home=$cache/bench folder=$cache/bench.deb new=$cache/bench.new deb
+    local programs=(haproxy nginx wrk) packages=()
+    if [ "$(cat "$home/layout" 2>/dev/null)" != "$bench_layout" ]; then
+        say "Unpacking ${programs[*]} under .cache (nothing of them is installed)"
+        rm -rf "$folder" "$new"
+        mkdir -p "$folder" "$new"
+        cd "$folder"
+        with_lists apt download "${programs[@]}" ||
+            die "apt-get download ${programs[*]} failed, see above"
+        for deb in *.deb; do
+            dpkg-deb -x "$deb" "$new"
+            dependencies "$deb" '^(lib|zlib)'
+        done | sort -u >"$new/packages"
+        cd "$root"
+        rm -rf "$home" "$folder"
+        mv "$new" "$home"
+        printf '%s\n' "$bench_layout" >"$home/layout"
+    fi
+    mapfile -t packages <"$home/packages"
+    install "${packages[@]}"
+}
+
 [ "$(id -u)" -eq 0 ] || die "must be run as root (it needs network namespaces): sudo $0"
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 mkdir -p "$cache"
@@ -156,6 +184,10 @@ flock 9
 mapfile -t packages <"$cache/packages"
 install ca-certificates curl ethtool iproute2 procps tcpdump util-linux python3 "${packages[@]}"
 virtualenv
-if [ "${1-}" = --neutron ]; then
+case ${1-} in
+--neutron) neutron ;;
+--bench)
     neutron
-fi
+    bench
+    ;;
+esac

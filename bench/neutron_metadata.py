@@ -1,0 +1,125 @@
+"""Parts of Neutron's metadata service, as Neutron has them: a program.
+
+Run by the Python of the environment that tools/setup.sh makes for Neutron::
+
+    neutron_metadata.py agent SOCKET SECRET NOVA_PORT
+    neutron_metadata.py network PORT SOCKET
+    neutron_metadata.py path PORT HOST:PORT < ADDRESSES
+
+*agent* is the metadata agent, whose question to neutron-server (which port has that address?) is
+answered here, so without a message queue's time. *network* prints the configuration of the haproxy
+of a network, *path* that of metadata_path for one instance at each of the addresses.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import uuid
+from typing import Any
+
+from neutron.agent.metadata import agent, driver, proxy_base
+from neutron.conf.agent.metadata import config
+from neutron_lib.utils import host
+from oslo_config import cfg
+from oslo_log import log
+
+METADATA_IP = "169.254.169.254"
+
+
+def _id(*parts: object) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, " ".join(map(str, parts))))
+
+
+class _Server:
+    """What the agent asks neutron-server."""
+
+    def get_ports(self, context: Any, filters: dict[str, Any]) -> list[dict[str, str]]:
+        """The one port with that address."""
+        del context
+        (address,) = filters["fixed_ips"]["ip_address"]
+        return [{"device_id": _id("instance", address), "project_id": _id("project")}]
+
+
+class _Handler(agent.MetadataProxyHandler):
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The base class makes its client of the message queue and serves in its constructor.
+        super().__setattr__(name, _Server() if name == "plugin_rpc" else value)
+
+
+def serve(socket: str, secret: str, nova_port: str) -> None:
+    """Be the agent."""
+    for options in (
+        config.SHARED_OPTS,
+        config.UNIX_DOMAIN_METADATA_PROXY_OPTS,
+        config.METADATA_PROXY_HANDLER_OPTS,
+    ):
+        config.register_meta_conf_opts(options)
+    cfg.CONF([])
+    cfg.CONF.set_override("metadata_proxy_shared_secret", secret)
+    cfg.CONF.set_override("nova_metadata_port", int(nova_port))
+    # As UnixDomainMetadataProxy.run has it where metadata_workers is not set.
+    workers = host.cpu_count() // 2
+    agent.MetadataPluginAPI = lambda topic: None
+    _Handler._conf = cfg.CONF
+    proxy_base.MetadataProxyServer(workers, socket, _Handler).serve_forever()
+
+
+def network(port: str, socket: str) -> None:
+    """Print the configuration of a network's haproxy."""
+    groups = {
+        "metadata_rate_limiting": config.METADATA_RATE_LIMITING_OPTS,
+        "haproxy": config.METADATA_HAPROXY_OPTS,
+    }
+    for group, options in groups.items():
+        config.register_meta_conf_opts(options, group=group)
+    # Whether to log what it does is a question to the agent's own options.
+    log.register_options(cfg.CONF)
+    cfg.CONF([])
+    made = driver.HaproxyConfigurator(
+        _id("network", port),
+        None,
+        socket,
+        METADATA_IP,
+        port,
+        str(os.geteuid()),
+        str(os.getegid()),
+        tempfile.gettempdir(),
+        f"{socket}.{port}.pid",
+        cfg.CONF.metadata_rate_limiting,
+        cfg.CONF.haproxy,
+    )
+    print(made.haproxy_cfg)
+
+
+def path(port: str, nova: str) -> None:
+    """Print metadata_path's configuration."""
+    from neutron.agent.l2.extensions.metadata import host_metadata_proxy
+
+    instances = [
+        {
+            "uuid": _id("instance", address),
+            "provider_ip": address,
+            "project_id": _id("project"),
+            "signature": "0" * 64,
+        }
+        for address in sys.stdin.read().split()
+    ]
+    text = host_metadata_proxy._HOST_PATH_PROXY_TEMPLATE.render(
+        log_level="debug",
+        log_tag="haproxy-host_metadata_proxy",
+        user="root",
+        group="root",
+        maxconn=1024,
+        bind_port=port,
+        instance_list=instances,
+        meta_api=nova,
+    )
+    print(text)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    {"agent": serve, "network": network, "path": path}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,125 @@
+"""The stand-in for Nova, and what dfmeta's proxy is measured beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.programs import HAPROXY, METADATA_IP, NEUTRON, NGINX, Program, configured
+from tests.harness import netns
+from tests.harness.guest import uuid_of
+from tests.harness.netns import Namespace
+
+NOVA_PORT = 8775
+BODY_SIZE = 2048
+SECRET = "the secret of the bench"
+_LAUNCHER = Path(__file__).with_name("neutron_metadata.py")
+
+
+def document() -> str:
+    """2 kB of JSON in meta_data.json's form."""
+    keys: dict[str, object] = {
+        "uuid": uuid_of("bench"),
+        "name": "bench",
+        "hostname": "bench.novalocal",
+        "availability_zone": "nova",
+        "launch_index": 0,
+        "public_keys": {"key": ""},
+    }
+    room = BODY_SIZE - len(json.dumps(keys))
+    return json.dumps({**keys, "public_keys": {"key": "k" * room}})
+
+
+class Nova(Program):
+    """nginx, which answers everything with the same 2 kB and looks at no signature."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, "nova")
+        config = configured(self, "nginx.conf", self._lines())
+        self.run(str(NGINX), "-e", f"{self.folder}/errors", "-p", str(self.folder), "-c", config)
+        self.wait_listening(NOVA_PORT, "127.0.0.1")
+
+    def _lines(self) -> list[str]:
+        folders = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        return [
+            "daemon off; user root; worker_processes 2; worker_rlimit_nofile 20000;",
+            f"pid {self.folder}/pid;",
+            "events { worker_connections 8192; }",
+            "http {",
+            *(f"{name}_temp_path {self.folder}/{name};" for name in folders),
+            "access_log off; keepalive_requests 1000000000; keepalive_timeout 600;",
+            f"server {{ listen {NOVA_PORT} backlog=4096; default_type application/json;",
+            f"location / {{ return 200 '{document()}'; }} }}",
+            "}",
+        ]
+
+
+class Haproxy(Program):
+    """haproxy alone: it sets the same headers, the same ones for everybody."""
+
+    def __init__(self, namespace: Namespace, port: int) -> None:
+        super().__init__(namespace, "haproxy")
+        instance = uuid_of("instance")
+        config = configured(
+            self,
+            "haproxy.conf",
+            [
+                "global",
+                "    maxconn 4096",
+                "    nbthread 1",
+                "defaults",
+                "    mode http",
+                "    timeout connect 30s",
+                "    timeout client 32s",
+                "    timeout server 32s",
+                "listen proxy",
+                f"    bind {METADATA_IP}:{port}",
+                "    option forwardfor",
+                f"    http-request set-header X-Instance-ID {instance}",
+                f"    http-request set-header X-Tenant-ID {uuid_of('project')}",
+                f"    http-request set-header X-Instance-ID-Signature {'0' * 64}",
+                "    http-reuse always",
+                f"    server nova 127.0.0.1:{NOVA_PORT}",
+            ],
+        )
+        self.run(str(HAPROXY), "-db", "-f", config)
+        self.wait_listening(port)
+
+
+class MetadataPath(Program):
+    """haproxy with the configuration that Neutron's extension metadata_path writes."""
+
+    def __init__(self, namespace: Namespace, port: int, instances: Sequence[str]) -> None:
+        """:param instances: addresses, in the order of the configuration."""
+        super().__init__(namespace, "path")
+        done = netns.run(
+            [str(NEUTRON), "-I", str(_LAUNCHER), "path", str(port), f"127.0.0.1:{NOVA_PORT}"],
+            stdin="\n".join(instances),
+            timeout=60,
+        )
+        config = configured(self, "haproxy.conf", done.stdout.splitlines())
+        self.run(str(HAPROXY), "-db", "-f", config)
+        self.wait_listening(port)
+
+
+class NeutronMetadata(Program):
+    """Neutron's metadata agent behind the haproxy that Neutron would start for a network."""
+
+    def __init__(self, namespace: Namespace, port: int) -> None:
+        super().__init__(namespace, "agent")
+        self._socket = self.folder / "proxy"
+        launch = [str(NEUTRON), "-I", str(_LAUNCHER)]
+        self.run(*launch, "agent", str(self._socket), SECRET, str(NOVA_PORT))
+        self._first = port
+        self.add_network(port)
+
+    def add_network(self, port: int) -> None:
+        """Start the haproxy of one more network."""
+        done = netns.run(
+            [str(NEUTRON), "-I", str(_LAUNCHER), "network", str(port), str(self._socket)],
+            timeout=60,
+        )
+        config = configured(self, f"network-{port}.conf", done.stdout.splitlines())
+        self.run(str(HAPROXY), "-db", "-f", config)
+        self.wait_listening(port)

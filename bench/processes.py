@@ -1,0 +1,49 @@
+"""What processes use, by proc(5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_TICK: int = os.sysconf("SC_CLK_TCK")
+
+
+def family(roots: Iterable[int]) -> list[int]:
+    """Those processes and all that descend from them; one that is gone is left out."""
+    found: list[int] = []
+    ahead = list(roots)
+    while ahead:
+        pid = ahead.pop()
+        try:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                ahead += map(int, (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found.append(pid)
+    return found
+
+
+def cpu_seconds(roots: Iterable[int]) -> float:
+    """User and system time that they have used so far (utime and stime of stat)."""
+    total = 0
+    for pid in family(roots):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICK
+
+
+def resident(roots: Iterable[int]) -> float:
+    """Their proportional set size in MB: of what several share, each counts its share."""
+    total = 0
+    for pid in family(roots):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1])
+    return round(total / 1024, 1)
+
+
+def idle_seconds() -> float:
+    """Time that all cores together have been idle so far (the first line of stat)."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return (int(fields[4]) + int(fields[5])) / _TICK
