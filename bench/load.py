@@ -83,9 +83,7 @@ def start(
     command += ["--timeout", f"{TIMEOUT:g}s", "-s", str(_SCRIPT)]
     command += [] if load.keep else ["-H", "Connection: close"]
     known = {"BENCH_FIRST_USER": str(FIRST_USER), "BENCH_USERS": str(users)}
-    return namespace.spawn(
-        [*command, url], env={**environment(), **known}, stdout=subprocess.PIPE
-    )
+    return namespace.spawn([*command, url], env={**environment(), **known}, stdout=subprocess.PIPE)
 
 
 def finish(process: subprocess.Popen[bytes], seconds: float) -> Outcome:

@@ -58,7 +58,10 @@ class Nova(Program):
 class Haproxy(Program):
     """haproxy alone: it sets the same headers, the same ones for everybody."""
 
-    def __init__(self, namespace: Namespace, port: int) -> None:
+    def __init__(self, namespace: Namespace, port: int, *, reuse: str = "safe") -> None:
+        """:param reuse: ``safe``, haproxy's default, opens a connection to Nova for each of a
+        guest's; ``always`` keeps them, as dfmeta does.
+        """
         super().__init__(namespace, "haproxy")
         instance = uuid_of("instance")
         config = configured(
@@ -79,7 +82,7 @@ class Haproxy(Program):
                 f"    http-request set-header X-Instance-ID {instance}",
                 f"    http-request set-header X-Tenant-ID {uuid_of('project')}",
                 f"    http-request set-header X-Instance-ID-Signature {'0' * 64}",
-                "    http-reuse always",
+                f"    http-reuse {reuse}",
                 f"    server nova 127.0.0.1:{NOVA_PORT}",
             ],
         )

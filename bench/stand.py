@@ -1,0 +1,89 @@
+"""What everything is measured on: a compute node of the harness with nginx in Nova's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Address
+from typing import Self
+
+from bench.load import PATH
+from bench.peers import SECRET, Nova
+from dfmeta.flows.key import key_of
+from dfmeta.model import Endpoint
+from tests.harness.agent import Agent
+from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+
+PROJECT = uuid_of("project")
+OPTIONS = {
+    "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
+    "df_metadata": {"backend": "nova"},
+}
+PORT = 18080
+
+
+class Stand:
+    """Open vSwitch, nginx and a daemon that does not run yet; a context manager that ends all."""
+
+    def __init__(self, guests: int = 0) -> None:
+        """:param guests: that are plugged, each with an address of its own of 10.0.0.0/24."""
+        self._stack = ExitStack()
+        try:
+            self.host = self._stack.enter_context(OpenvSwitch())
+            self.nova = self._stack.enter_context(Nova(self.host.namespace))
+            self.agent = self._stack.enter_context(Agent(self.host, OPTIONS))
+            self.guests = [self.plug(number) for number in range(guests)]
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything. Idempotent."""
+        self._stack.close()
+
+    def plug(self, number: int) -> Guest:
+        """One more guest."""
+        ids = Ids(
+            iface_id=uuid_of(f"port {number}"),
+            vm_uuid=uuid_of(f"instance {number}"),
+            project_id=PROJECT,
+        )
+        address = f"10.0.0.{10 + number}/24"
+        return self._stack.enter_context(
+            Guest(self.host, f"guest{number}", address=address, ids=ids)
+        )
+
+    @contextmanager
+    def daemon(self, workers: int, *, forget: bool = False) -> Iterator[Agent]:
+        """The daemon, running.
+
+        :param forget: have it know of nobody, as a host has whose guests have not booted.
+        """
+        if forget:
+            done = self.agent.run("--cleanup")
+            assert not done.returncode, done.stderr
+        self.agent.configure({"df_metadata": {"proxy_workers": workers}})
+        self.agent.start()
+        try:
+            yield self.agent
+        finally:
+            self.agent.stop(timeout=10)
+
+    def introduce(self) -> list[IPv4Address]:
+        """Have each guest's first SYN go through the switch, and be answered; their keys."""
+        for guest in self.guests:
+            (sample,) = guest.http_many(1, path=PATH)
+            assert sample.status == 200, sample
+        assert wait_for(lambda: self._learned() >= len(self.guests), 5, "the guests to be known")
+        return [key_of(Endpoint(guest.ofport), 0) for guest in self.guests]
+
+    def _learned(self) -> float:
+        return self.agent.metric("dfmeta_packet_ins_total", outcome="learned")

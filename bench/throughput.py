@@ -1,0 +1,198 @@
+"""Requests a second and what they cost: each proxy under each load, in turn, some rounds."""
+
+from __future__ import annotations
+
+import http.client
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Any
+
+from bench import load, peers, processes
+from bench.direct import Direct
+from bench.load import PATH, Load
+from bench.programs import METADATA_IP, Program
+from bench.stand import PORT, Stand
+
+LOADS = tuple(
+    Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32, 256)
+)
+GUESTS = max(one.threads for one in LOADS)
+PEER_PORT = 18081
+WARM_UP = 1
+INSTANCES = (10, 200, 1000)
+HAPROXY, NEUTRON, NOVA = "haproxy", "neutron", "nginx alone"
+IN_PROCESS, TWO_WORKERS = "dfmeta", "dfmeta, 2 workers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A proxy that can be asked."""
+
+    port: int
+    pids: Sequence[int]
+    one_source: bool = False
+    """It is asked as one guest alone, the last it knows."""
+
+
+Start = Callable[[Stand, Sequence[IPv4Address]], AbstractContextManager[Running]]
+
+
+def contenders() -> dict[str, Start]:
+    """Name → how it is started."""
+    found: dict[str, Start] = {
+        IN_PROCESS: _dfmeta(0),
+        "dfmeta, 1 worker": _dfmeta(1),
+        TWO_WORKERS: _dfmeta(2),
+        HAPROXY: _peer(lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT)),
+        "haproxy, reuse always": _peer(
+            lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT, reuse="always")
+        ),
+        NEUTRON: _peer(lambda stand: peers.NeutronMetadata(stand.host.namespace, PEER_PORT)),
+        NOVA: _nova,
+    }
+    return found | {f"metadata_path, {count}": _path(count) for count in INSTANCES}
+
+
+def _dfmeta(workers: int) -> Start:
+    @contextmanager
+    def start(stand: Stand, _sources: Sequence[IPv4Address]) -> Iterator[Running]:
+        with stand.daemon(workers) as agent:
+            yield Running(port=PORT, pids=[agent.pid])
+
+    return start
+
+
+def _peer(make: Callable[[Stand], Program]) -> Start:
+    @contextmanager
+    def start(stand: Stand, _sources: Sequence[IPv4Address]) -> Iterator[Running]:
+        with make(stand) as program:
+            yield Running(port=PEER_PORT, pids=program.pids)
+
+    return start
+
+
+def _path(count: int) -> Start:
+    @contextmanager
+    def start(stand: Stand, sources: Sequence[IPv4Address]) -> Iterator[Running]:
+        first = IPv4Address("10.0.0.0")
+        known = [str(first + number) for number in range(count - 1)] + [str(sources[0])]
+        with peers.MetadataPath(stand.host.namespace, PEER_PORT, known) as program:
+            yield Running(port=PEER_PORT, pids=program.pids, one_source=True)
+
+    return start
+
+
+@contextmanager
+def _nova(stand: Stand, _sources: Sequence[IPv4Address]) -> Iterator[Running]:
+    yield Running(port=peers.NOVA_PORT, pids=stand.nova.pids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One proxy under one load. Times in milliseconds, CPU time in seconds, memory in MB."""
+
+    rate: float
+    p50: float
+    p99: float
+    requests: int
+    failed: int
+    causes: Mapping[str, int]
+    resent: int
+    """SYNs that had to be sent again, each of them a second late; wrk does not see them."""
+    cpu: float
+    """Of all processes of the proxy, for 1,000 requests."""
+    memory: float
+    idle: float
+    """Cores that nobody used."""
+
+
+def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dict[str, Cell]]:
+    """Proxy → load → the median of all rounds; failures are those of all rounds together."""
+    starts = contenders()
+    cells: dict[str, dict[str, list[Cell]]] = {
+        name: {one.name: [] for one in LOADS} for name in names
+    }
+    with ExitStack() as stack:
+        stand = stack.enter_context(Stand(GUESTS))
+        with stand.daemon(0):
+            sources = stand.introduce()
+            direct = Direct(stand.host.namespace, sources)
+            stack.callback(direct.close)
+        for turn in range(rounds):
+            # Whoever shares the machine is not to meet the same one each time.
+            first = turn * len(names) // rounds
+            for name in [*names[first:], *names[:first]]:
+                print(f"round {turn + 1} of {rounds}: {name}", flush=True)
+                with starts[name](stand, sources) as running:
+                    warm_up(direct, running)
+                    for one in LOADS:
+                        cell = ask(direct, running, one, seconds=seconds)
+                        cells[name][one.name].append(cell)
+    return {
+        name: {each: median(found) for each, found in loads.items()}
+        for name, loads in cells.items()
+    }
+
+
+def warm_up(direct: Direct, running: Running) -> None:
+    """Look whether the answer is the right one, and have nobody measured cold.
+
+    :raises AssertionError: it is not.
+    """
+    connection = http.client.HTTPConnection(METADATA_IP, running.port)
+    connection.sock = direct.namespace.connect(METADATA_IP, running.port)
+    connection.request("GET", PATH, headers={"Connection": "close"})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    assert answer.status == 200, answer.status
+    assert body == peers.document(), body
+    ask(direct, running, Load(clients=8, keep=False), seconds=WARM_UP)
+
+
+def ask(direct: Direct, running: Running, one: Load, *, seconds: int) -> Cell:
+    """Measure one cell."""
+    cpu, idle = processes.cpu_seconds(running.pids), processes.idle_seconds()
+    resent = direct.resent()
+    process = load.start(
+        direct.namespace,
+        one,
+        f"http://{METADATA_IP}:{running.port}{PATH}",
+        seconds=seconds,
+        users=1 if running.one_source else one.threads,
+    )
+    outcome = load.finish(process, seconds)
+    cpu = processes.cpu_seconds(running.pids) - cpu
+    return Cell(
+        rate=outcome.rate,
+        p50=outcome.p50,
+        p99=outcome.p99,
+        requests=outcome.requests,
+        failed=outcome.failed,
+        causes=outcome.causes,
+        resent=direct.resent() - resent,
+        cpu=1000 * cpu / max(1, outcome.requests),
+        memory=processes.resident(running.pids),
+        idle=(processes.idle_seconds() - idle) / outcome.seconds,
+    )
+
+
+def median(cells: Sequence[Cell]) -> Cell:
+    """The median of each figure; what failed is added up."""
+
+    def middle(name: str) -> float:
+        return statistics.median(getattr(cell, name) for cell in cells)
+
+    return Cell(
+        **{name: middle(name) for name in ("rate", "p50", "p99", "cpu", "memory", "idle")},
+        **{name: sum(getattr(cell, name) for cell in cells) for name in _ADDED},
+        causes={name: sum(cell.causes[name] for cell in cells) for name in cells[0].causes},
+    )
+
+
+_ADDED = ("requests", "failed", "resent")
+
+Figures = Mapping[str, Mapping[str, Any]]
