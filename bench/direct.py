@@ -35,9 +35,12 @@ class Direct:
         self.namespace = Namespace("load")
         veth(host, _NEAR, self.namespace, _FAR, mac=NEXT_HOP_MAC)
         near = host.run(["cat", f"/sys/class/net/{_NEAR}/address"]).stdout.strip()
-        self.namespace.sysctl(
-            **{"net.ipv4.ip_local_port_range": "1024 65535", "net.ipv4.tcp_tw_reuse": 1}
-        )
+        # Connections in TIME_WAIT use up ports; the second gives them out again.
+        ports: dict[str, int | str] = {
+            "net.ipv4.ip_local_port_range": "1024 65535",
+            "net.ipv4.tcp_tw_reuse": 1,
+        }
+        self.namespace.sysctl(**ports)
         self.namespace.ip(
             f"neigh replace {METADATA_IP} lladdr {near} dev {_FAR} nud permanent",
             f"route replace {METADATA_IP}/32 dev {_FAR}",

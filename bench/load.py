@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,8 +96,3 @@ def finish(process: subprocess.Popen[bytes], seconds: float) -> Outcome:
         process.kill()
         process.wait()
     return parse(output.decode())
-
-
-def pick(sources: Sequence[str], load: Load) -> Sequence[str]:
-    """The guests that take part."""
-    return sources[: load.threads]

@@ -18,13 +18,15 @@ import os
 import sys
 import tempfile
 import uuid
+from collections.abc import Callable
 from typing import Any
 
+from neutron.agent.l2.extensions.metadata import host_metadata_proxy
 from neutron.agent.metadata import agent, driver, proxy_base
 from neutron.conf.agent.metadata import config
 from neutron_lib.utils import host
 from oslo_config import cfg
-from oslo_log import log
+from oslo_log import log  # type: ignore[import-not-found]  # of that environment
 
 METADATA_IP = "169.254.169.254"
 
@@ -43,12 +45,6 @@ class _Server:
         return [{"device_id": _id("instance", address), "project_id": _id("project")}]
 
 
-class _Handler(agent.MetadataProxyHandler):
-    def __setattr__(self, name: str, value: Any) -> None:
-        # The base class makes its client of the message queue and serves in its constructor.
-        super().__setattr__(name, _Server() if name == "plugin_rpc" else value)
-
-
 def serve(socket: str, secret: str, nova_port: str) -> None:
     """Be the agent."""
     for options in (
@@ -62,9 +58,10 @@ def serve(socket: str, secret: str, nova_port: str) -> None:
     cfg.CONF.set_override("nova_metadata_port", int(nova_port))
     # As UnixDomainMetadataProxy.run has it where metadata_workers is not set.
     workers = host.cpu_count() // 2
-    agent.MetadataPluginAPI = lambda topic: None
-    _Handler._conf = cfg.CONF
-    proxy_base.MetadataProxyServer(workers, socket, _Handler).serve_forever()
+    agent.MetadataPluginAPI = lambda topic: _Server()
+    handler = agent.MetadataProxyHandler
+    handler._conf = cfg.CONF
+    proxy_base.MetadataProxyServer(workers, socket, handler).serve_forever()
 
 
 def network(port: str, socket: str) -> None:
@@ -96,8 +93,6 @@ def network(port: str, socket: str) -> None:
 
 def path(port: str, nova: str) -> None:
     """Print metadata_path's configuration."""
-    from neutron.agent.l2.extensions.metadata import host_metadata_proxy
-
     instances = [
         {
             "uuid": _id("instance", address),
@@ -122,4 +117,5 @@ def path(port: str, nova: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    {"agent": serve, "network": network, "path": path}[sys.argv[1]](*sys.argv[2:])
+    parts: dict[str, Callable[..., None]] = {"agent": serve, "network": network, "path": path}
+    parts[sys.argv[1]](*sys.argv[2:])

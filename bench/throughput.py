@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from typing import Any
 
 from bench import load, peers, processes
 from bench.direct import Direct
 from bench.load import PATH, Load
 from bench.programs import METADATA_IP, Program
 from bench.stand import PORT, Stand
+from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, ONE_WORKER, TWO_WORKERS
 
 LOADS = tuple(
     Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32, 256)
@@ -23,8 +23,7 @@ GUESTS = max(one.threads for one in LOADS)
 PEER_PORT = 18081
 WARM_UP = 1
 INSTANCES = (10, 200, 1000)
-HAPROXY, NEUTRON, NOVA = "haproxy", "neutron", "nginx alone"
-IN_PROCESS, TWO_WORKERS = "dfmeta", "dfmeta, 2 workers"
+NOVA = "nginx alone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ def contenders() -> dict[str, Start]:
     """Name → how it is started."""
     found: dict[str, Start] = {
         IN_PROCESS: _dfmeta(0),
-        "dfmeta, 1 worker": _dfmeta(1),
+        ONE_WORKER: _dfmeta(1),
         TWO_WORKERS: _dfmeta(2),
         HAPROXY: _peer(lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT)),
         "haproxy, reuse always": _peer(
@@ -184,15 +183,17 @@ def median(cells: Sequence[Cell]) -> Cell:
     """The median of each figure; what failed is added up."""
 
     def middle(name: str) -> float:
-        return statistics.median(getattr(cell, name) for cell in cells)
+        return float(statistics.median(getattr(cell, name) for cell in cells))
 
     return Cell(
-        **{name: middle(name) for name in ("rate", "p50", "p99", "cpu", "memory", "idle")},
-        **{name: sum(getattr(cell, name) for cell in cells) for name in _ADDED},
+        rate=middle("rate"),
+        p50=middle("p50"),
+        p99=middle("p99"),
+        cpu=middle("cpu"),
+        memory=middle("memory"),
+        idle=middle("idle"),
+        requests=sum(cell.requests for cell in cells),
+        failed=sum(cell.failed for cell in cells),
+        resent=sum(cell.resent for cell in cells),
         causes={name: sum(cell.causes[name] for cell in cells) for name in cells[0].causes},
     )
-
-
-_ADDED = ("requests", "failed", "resent")
-
-Figures = Mapping[str, Mapping[str, Any]]

@@ -1,0 +1,140 @@
+"""The proxy beside its peers: one run, one stand-in for Nova, the same way in for everybody.
+
+Run as root, with what ``tools/setup.sh --bench`` installs::
+
+    .venv/bin/python -m bench.proxy [--quick] [--only NAME] [--json FILE]
+
+*throughput*: requests a second, times, failures, CPU time and memory of each proxy under each load.
+*storm*: 50 guests that boot at once, through the switch.
+*syn*: a guest's first SYN while another keeps the proxy busy, through the switch.
+*memory*: of the daemon by how many guests it knows, beside Neutron's.
+
+``doc/source/performance.rst`` says what the figures mean; ``bench/report.py`` writes them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import memory, programs, saturation, storm, tables, throughput
+from bench.packet_path import machine
+from bench.targets import HAPROXY, NEUTRON
+from tests.harness.netns import ROOT
+from tests.harness.ovs import UNPACKED
+
+PARTS = ("throughput", "storm", "syn", "memory")
+PACKAGES = ("eventlet", "httplib2", "WebOb", "os-ken")
+ROUNDS, SECONDS = 3, 3
+QUICK_GUESTS = 8
+WIDTH = 150
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse()
+    programs.require()
+    wanted = set(options.only)
+    report: dict[str, Any] = {"machine": where(), "versions": versions()}
+    rounds, seconds = (1, 1) if options.quick else (ROUNDS, SECONDS)
+    names = chosen(wanted)
+    if names:
+        report["throughput"] = {
+            name: {load: asdict(cell) for load, cell in loads.items()}
+            for name, loads in throughput.measure(names, rounds=rounds, seconds=seconds).items()
+        }
+    if not wanted or "storm" in wanted:
+        report["storm"] = storm.measure(rounds=rounds)
+    if not wanted or "syn" in wanted:
+        guests = QUICK_GUESTS if options.quick else saturation.GUESTS
+        report["first SYN"] = saturation.measure(guests=guests)
+    if not wanted or "memory" in wanted:
+        report["memory"] = memory.measure()
+    report["machine"]["load after"] = load_average()
+    tables.print_tables(report, Console(width=WIDTH))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one short round: for a look only")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        choices=(*PARTS, *throughput.contenders()),
+        help=f"a part ({', '.join(PARTS)}), or one of the proxies, with which haproxy and neutron "
+        "are measured; may be given again",
+    )
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    return parser.parse_args()
+
+
+def chosen(wanted: set[str]) -> Sequence[str]:
+    """Proxies to measure, in the order of the table."""
+    every = throughput.contenders()
+    if not wanted or "throughput" in wanted:
+        return list(every)
+    named = wanted & set(every)
+    return [name for name in every if named and name in named | {HAPROXY, NEUTRON}]
+
+
+def where() -> dict[str, Any]:
+    """The machine, and how busy others keep it."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    found = machine()
+    return {
+        "cores": found["cores"],
+        "processor": models[0] if models else "unknown",
+        "kernel": found["kernel"],
+        "date": found["date"],
+        "load before": load_average(),
+    }
+
+
+def load_average() -> float:
+    """Of the last minute (proc(5), loadavg)."""
+    return os.getloadavg()[0]
+
+
+def versions() -> dict[str, str]:
+    """Of everything that takes part."""
+    switch = subprocess.run(
+        [str(UNPACKED / "usr/lib/openvswitch-switch/ovs-vswitchd"), "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "dfmeta": commit.stdout.strip() or version("dfmeta"),
+        "Python": str(machine()["python"]),
+        **{name: version(name) for name in PACKAGES},
+        "Open vSwitch": switch.stdout.split("\n", 1)[0].split()[-1],
+        **programs.versions(),
+    }
+
+
+if __name__ == "__main__":
+    main()

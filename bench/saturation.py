@@ -1,0 +1,120 @@
+"""A guest's first SYN while another guest keeps the proxy as busy as it can.
+
+Through the switch, both. A first SYN is one from an address that the daemon does not know: it goes
+to the controller, flows are made for it, and only then is it released to the proxy's listener. The
+time is that of connect(2), from the SYN to the answer of the kernel that listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from bench import load
+from bench.load import PATH, Load
+from bench.packet_path import quantile
+from bench.programs import METADATA_IP
+from bench.stand import Stand
+from bench.targets import IN_PROCESS, ONE_WORKER, TWO_WORKERS
+from dfmeta.flows.key import SLOTS
+from tests.harness.guest import Guest
+from tests.harness.poll import wait_for
+
+GUESTS = 30
+CONNECTIONS = 48
+"""Of the guest that keeps the proxy busy; a port may have 64."""
+PAUSE = 0.02
+"""Seconds between two first SYNs."""
+TIMEOUT = 5.0
+LONG = 3600
+WORKERS = {0: IN_PROCESS, 1: ONE_WORKER, 2: TWO_WORKERS}
+_RESET = struct.pack("ii", 1, 0)
+
+
+def measure(*, guests: int = GUESTS) -> dict[str, dict[str, float]]:
+    """Situation → p50 and p99 in milliseconds, how many SYNs and how many without an answer."""
+    figures: dict[str, dict[str, float]] = {}
+    with ExitStack() as stack:
+        stand = stack.enter_context(Stand(guests + 1))
+        busy, *others = stand.guests
+        for number, guest in enumerate(others):
+            guest.namespace.ip(
+                *(f"addr add {one}/24 dev {guest.device}" for one in addresses(number))
+            )
+        for workers, name in WORKERS.items():
+            for keep in (None, False, True):
+                situation = {None: "quiet", False: "new", True: "keep-alive"}[keep]
+                print(f"first SYN: {name}, {situation}", flush=True)
+                with stand.daemon(workers, forget=True), saturated(busy, keep) as rate:
+                    times = first_syns(others)
+                answered = [one for one in times if one < TIMEOUT]
+                figures[f"{name}, {situation}"] = {
+                    "p50": quantile(answered, 0.5),
+                    "p99": quantile(answered, 0.99),
+                    "count": len(times),
+                    "unanswered": len(times) - len(answered),
+                    "rate": rate[0] if rate else 0.0,
+                }
+    return figures
+
+
+def addresses(number: int) -> list[str]:
+    """Of a guest: with its own as many as the daemon tells apart, so that none gives way."""
+    return [f"10.0.{number + 1}.{turn + 1}" for turn in range(len(SLOTS) - 1)]
+
+
+@contextmanager
+def saturated(guest: Guest, keep: bool | None) -> Iterator[list[float]]:
+    """Have *guest* ask as fast as it can; afterwards the list has its requests a second.
+
+    :param keep: whether on kept connections; None leaves it quiet.
+    """
+    rate: list[float] = []
+    if keep is None:
+        yield rate
+        return
+    process = load.start(
+        guest.namespace,
+        Load(clients=CONNECTIONS, keep=keep),
+        f"http://{METADATA_IP}{PATH}",
+        seconds=LONG,
+    )
+    try:
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() > began + 1, 3, "the load to come up", interval=0.1)
+        yield rate
+        # At SIGINT wrk ends as at its time.
+        process.send_signal(2)
+        rate.append(load.finish(process, TIMEOUT).rate)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def first_syns(guests: Sequence[Guest]) -> list[float]:
+    """Seconds that each guest's first SYN from each of its addresses took."""
+    times = []
+    for number, guest in enumerate(guests):
+        # The neighbour's address, which has to be asked for first, is no part of the time.
+        _connect(guest, guest.ip)
+        for address in addresses(number):
+            times.append(_connect(guest, address))
+            time.sleep(PAUSE)
+    return times
+
+
+def _connect(guest: Guest, source: str) -> float:
+    with contextlib.closing(guest.namespace.open_socket()) as connection:
+        connection.bind((source, 0))
+        connection.settimeout(TIMEOUT)
+        # Closed by a reset: nothing of it is left for the time that follows.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        began = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            connection.connect((METADATA_IP, 80))
+            return time.monotonic() - began
+        return TIMEOUT

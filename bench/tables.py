@@ -1,0 +1,133 @@
+"""The figures of a run as tables, for a terminal and for the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from bench.targets import HAPROXY, NEUTRON, Report, ratio, targets
+
+COUNTS = (1, 32, 256)
+KINDS = {"new": "a connection for each request", "keep-alive": "kept connections"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A title, the columns' names, and rows of text."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def tables(report: Report) -> Iterator[Table]:
+    """All that the run has figures for."""
+    found = targets(report)
+    if found:
+        rows = [
+            (one.name, number(one.value), one.wanted, "met" if one.met else "missed")
+            for one in found
+        ]
+        yield Table(title="Targets", columns=("what", "figure", "wanted", ""), rows=rows)
+    if "throughput" in report:
+        for kind, words in KINDS.items():
+            for count in COUNTS:
+                clients = "1 client" if count == 1 else f"{count} clients"
+                yield _throughput(report, f"{kind} {count}", f"{clients}, {words}")
+    if "storm" in report:
+        yield _storm(report)
+    if "first SYN" in report:
+        yield _first_syns(report)
+    if "memory" in report:
+        yield _memory(report)
+
+
+def _throughput(report: Report, load: str, title: str) -> Table:
+    columns = ("proxy", "requests/s", "of haproxy", "of Neutron", "p50 ms", "p99 ms", "failed")
+    rows = []
+    for name, loads in report["throughput"].items():
+        cell = loads[load]
+        rows.append(
+            (
+                name,
+                f"{cell['rate']:,.0f}",
+                number(ratio(report, name, HAPROXY, load=load)),
+                number(ratio(report, name, NEUTRON, load=load)),
+                number(cell["p50"]),
+                number(cell["p99"]),
+                f"{cell['failed']:,} of {cell['requests']:,}",
+                str(cell["resent"]),
+                number(cell["cpu"]),
+                number(cell["memory"]),
+            )
+        )
+    more = ("SYNs again", "CPU s/1,000", "memory MB")
+    return Table(title=title, columns=(*columns, *more), rows=rows)
+
+
+def _storm(report: Report) -> Table:
+    columns = ("proxy", "last guest s", "half of them s", "failed", "CPU s", "asking, CPU s")
+    rows = [
+        (
+            name,
+            *(number(row[part]) for part in ("last", "median")),
+            f"{row['failed']:,.0f} of {row['requests']:,.0f}",
+            *(number(row[part]) for part in ("cpu", "asking")),
+        )
+        for name, row in report["storm"].items()
+    ]
+    return Table(title="Boot storm", columns=columns, rows=rows)
+
+
+def _first_syns(report: Report) -> Table:
+    columns = ("proxy, what the other guest does", "p50 ms", "p99 ms", "unanswered", "its rate")
+    rows = [
+        (
+            name,
+            *(number(row[part]) for part in ("p50", "p99")),
+            f"{row['unanswered']:g} of {row['count']:g}",
+            f"{row['rate']:,.0f}/s",
+        )
+        for name, row in report["first SYN"].items()
+    ]
+    return Table(title="First SYN beside a busy guest", columns=columns, rows=rows)
+
+
+def _memory(report: Report) -> Table:
+    listed = {name: row for name, row in report["memory"].items() if "parts" not in name}
+    counts = list(next(iter(listed.values())))
+    rows = [(name, *(f"{row[count]:,.0f}" for count in counts)) for name, row in listed.items()]
+    columns = ("MB with guests", *(f"{int(count):,}" for count in counts))
+    return Table(title="Memory", columns=columns, rows=rows)
+
+
+def number(value: float) -> str:
+    """Three significant digits; a dash for what is not a number."""
+    if value != value:
+        return "-"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def print_tables(report: Report, console: Console) -> None:
+    """For a terminal."""
+    for table in tables(report):
+        shown = RichTable(title=table.title, title_justify="left")
+        for place, column in enumerate(table.columns):
+            shown.add_column(column, justify="right" if place else "left")
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(shown)
+
+
+def restructured(table: Table) -> str:
+    """A list-table of docutils."""
+    lines = [f".. list-table:: {table.title}", "   :header-rows: 1", ""]
+    for row in (table.columns, *table.rows):
+        first, *rest = [cell or "\\" for cell in row]
+        lines += [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,80 @@
+"""What the proxy is to reach, and ratios between proxies of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+IN_PROCESS = "dfmeta"
+ONE_WORKER = "dfmeta, 1 worker"
+TWO_WORKERS = "dfmeta, 2 workers"
+HAPROXY = "haproxy"
+NEUTRON = "neutron"
+LOAD = "new 32"
+LOADS = ("new 32", "new 256")
+ONE_CLIENT = "new 1"
+SITUATIONS = ("new", "keep-alive")
+
+Report = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One of them."""
+
+    name: str
+    value: float
+    bound: float
+    at_most: bool = False
+    aim: float | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is on the right side of its bound; one that is not a number is not."""
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+    @property
+    def wanted(self) -> str:
+        """The bound in words."""
+        words = f"{'at most' if self.at_most else 'at least'} {self.bound:g}"
+        return words if self.aim is None else f"{words}, aim {self.aim:g}"
+
+
+def ratio(report: Report, name: str, other: str, *, load: str = LOAD, of: str = "rate") -> float:
+    """A proxy's figure as a multiple of another's; not a number where one was not measured."""
+    rows = report.get("throughput", {})
+    try:
+        return float(rows[name][load][of] / rows[other][load][of])
+    except (KeyError, ZeroDivisionError):
+        return float("nan")
+
+
+def targets(report: Report) -> list[Target]:
+    """Those that the run has figures for."""
+    return [one for one in _all(report) if one.value == one.value]
+
+
+def _all(report: Report) -> Iterator[Target]:
+    for bound, aim, other in ((2.5, 4.0, NEUTRON), (0.15, 0.2, HAPROXY)):
+        value = ratio(report, IN_PROCESS, other)
+        name = f"in the process, requests a second, as a multiple of {other}'s"
+        yield Target(name=name, value=value, bound=bound, aim=aim)
+    value = ratio(report, TWO_WORKERS, NEUTRON)
+    name = "2 workers, requests a second, as a multiple of neutron's"
+    yield Target(name=name, value=value, bound=4.0)
+    for proxy in (IN_PROCESS, ONE_WORKER, TWO_WORKERS):
+        for load in LOADS:
+            cell = report.get("throughput", {}).get(proxy, {}).get(load, {})
+            failed = cell.get("failed", float("nan"))
+            name = f"{proxy}, {load.split()[1]} clients, failed requests"
+            yield Target(name=name, value=failed, bound=0, at_most=True)
+    value = ratio(report, IN_PROCESS, HAPROXY, load=ONE_CLIENT, of="p50")
+    name = "in the process, one client's p50, as a multiple of haproxy's"
+    yield Target(name=name, value=value, bound=3.0, at_most=True)
+    for proxy in (ONE_WORKER, TWO_WORKERS):
+        for situation in SITUATIONS:
+            row = report.get("first SYN", {}).get(f"{proxy}, {situation}", {})
+            name = f"{proxy}, first SYN beside a busy guest ({situation}), p99 in ms"
+            value = row.get("p99", float("nan"))
+            yield Target(name=name, value=value, bound=20.0, at_most=True)

@@ -1,0 +1,164 @@
+"""What the bench makes of its programs' output should be what they have said."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from bench.chart import chart
+from bench.direct import counter
+from bench.load import Load, parse
+from bench.peers import BODY_SIZE, document
+from bench.storm import PATHS, request, whole
+from bench.tables import Table, restructured, tables
+from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, TWO_WORKERS, ratio, targets
+
+SAID = (
+    "Running 3s test @ http://169.254.169.254:18080/\n  2 threads and 32 connections\n"
+    "Requests/sec:   1000.00\n"
+    '{"requests": 3000, "microseconds": 2000000, "p50": 250, "p99": 4000, "max": 9000, '
+    '"connect": 1, "read": 2, "write": 3, "status": 400, "timeout": 5}\n'
+)
+NETSTAT = (
+    "TcpExt: SyncookiesSent TCPSynRetrans TCPOrigDataSent\n"
+    "TcpExt: 7 12 900\n"
+    "IpExt: InNoRoutes InOctets\n"
+    "IpExt: 1 2\n"
+)
+
+
+def cell(rate: float, *, p50: float = 1.0, failed: int = 0) -> dict[str, Any]:
+    return {
+        "rate": rate,
+        "p50": p50,
+        "p99": 2.0,
+        "requests": 100,
+        "failed": failed,
+        "resent": 0,
+        "cpu": 0.5,
+        "memory": 80.0,
+    }
+
+
+def report(**cells: dict[str, Any]) -> dict[str, Any]:
+    """A run in which each proxy had the same figures under every load."""
+    loads = [f"{kind} {count}" for kind in ("new", "keep-alive") for count in (1, 32, 256)]
+    return {"throughput": {name: dict.fromkeys(loads, one) for name, one in cells.items()}}
+
+
+def test_the_generators_figures_are_read_behind_its_own_report() -> None:
+    outcome = parse(SAID)
+    assert (outcome.requests, outcome.seconds) == (3000, 2.0)
+    assert (outcome.p50, outcome.p99) == (0.25, 4.0)
+
+
+def test_everything_that_went_wrong_counts_as_failed() -> None:
+    outcome = parse(SAID)
+    assert outcome.failed == 411
+    assert outcome.causes["status"] == 400
+
+
+def test_an_answer_with_an_errors_status_is_no_part_of_the_rate() -> None:
+    assert parse(SAID).rate == 1300
+
+
+def test_output_without_figures_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Expecting value"):
+        parse("unable to connect to 169.254.169.254:80 Connection refused\n")
+
+
+@pytest.mark.parametrize(("clients", "threads"), [(1, 1), (8, 1), (32, 4), (256, 32)])
+def test_no_guest_has_more_connections_than_its_limits_allow(clients: int, threads: int) -> None:
+    assert Load(clients=clients, keep=False).threads == threads
+
+
+def test_a_counter_is_found_by_its_name() -> None:
+    assert counter(NETSTAT, "TcpExt", "TCPSynRetrans") == 12
+    assert counter(NETSTAT, "IpExt", "InOctets") == 2
+
+
+def test_a_counter_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        counter(NETSTAT, "TcpExt", "InOctets")
+
+
+def test_the_document_has_its_size_and_needs_no_quoting_in_nginx() -> None:
+    assert len(document()) == BODY_SIZE
+    assert not set("'$\\") & set(document())
+
+
+def test_a_guest_sends_cloud_inits_28_requests() -> None:
+    assert len(PATHS) == 28
+    assert request("/openstack").startswith(b"GET /openstack HTTP/1.1\r\nHost: 169.254.169.254\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na", False),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", True),
+    ],
+)
+def test_an_answer_is_whole_when_its_body_is(answer: bytes, expected: bool) -> None:
+    assert whole(answer) is expected
+
+
+def test_a_ratio_is_a_multiple_of_the_others_figure() -> None:
+    run = report(**{IN_PROCESS: cell(200, p50=3.0), HAPROXY: cell(1000, p50=1.5)})
+    assert ratio(run, IN_PROCESS, HAPROXY) == 0.2
+    assert ratio(run, IN_PROCESS, HAPROXY, of="p50") == 2.0
+
+
+def test_a_ratio_to_what_was_not_measured_is_not_a_number() -> None:
+    run = report(**{IN_PROCESS: cell(200)})
+    assert ratio(run, IN_PROCESS, HAPROXY) != ratio(run, IN_PROCESS, HAPROXY)
+
+
+def test_a_target_is_missed_by_a_single_failed_request() -> None:
+    run = report(**{IN_PROCESS: cell(200, failed=1), TWO_WORKERS: cell(400)})
+    failed = {one.name: one.met for one in targets(run) if "failed" in one.name}
+    assert failed == {
+        "dfmeta, 32 clients, failed requests": False,
+        "dfmeta, 256 clients, failed requests": False,
+        "dfmeta, 2 workers, 32 clients, failed requests": True,
+        "dfmeta, 2 workers, 256 clients, failed requests": True,
+    }
+
+
+def test_a_target_is_met_by_its_bound_alone() -> None:
+    run = report(**{IN_PROCESS: cell(250), NEUTRON: cell(100), HAPROXY: cell(2000)})
+    rates = [one for one in targets(run) if "requests a second" in one.name]
+    assert [(one.value, one.met) for one in rates] == [(2.5, True), (0.125, False)]
+    assert rates[0].wanted == "at least 2.5, aim 4"
+
+
+def test_only_what_was_measured_is_shown() -> None:
+    run = report(**{HAPROXY: cell(1000)})
+    assert [table.title for table in tables(run)] == [
+        f"{clients}, {kind}"
+        for kind in ("a connection for each request", "kept connections")
+        for clients in ("1 client", "32 clients", "256 clients")
+    ]
+
+
+def test_a_table_is_written_as_docutils_reads_it() -> None:
+    table = Table(title="Memory", columns=("MB", "0"), rows=[("dfmeta", "80")])
+    assert restructured(table) == (
+        ".. list-table:: Memory\n   :header-rows: 1\n\n"
+        "   * - MB\n     - 0\n   * - dfmeta\n     - 80\n"
+    )
+
+
+def test_the_chart_has_two_bars_for_each_proxy_and_none_for_the_stand_in() -> None:
+    cells = {IN_PROCESS: cell(200), HAPROXY: cell(1000), "nginx alone": cell(9000)}
+    bars = [
+        one for one in ET.fromstring(chart(report(**cells))).iter() if one.get("height") == "16"
+    ]
+    widths = [int(one.get("width", "0")) for one in bars]
+    assert len(widths) == 4
+    assert widths[0] * 5 == widths[1]
