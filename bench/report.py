@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 
 from bench.chart import chart
@@ -46,11 +47,13 @@ def section(title: str) -> str:
 
 
 def machine(report: Report) -> str:
-    """Where the figures were taken."""
-    lines = []
-    for name, value in {**report["machine"], **report["versions"]}.items():
-        lines += [f"{name}", f"   {value}"]
-    return "\n".join([*lines, ""])
+    """Where the figures were taken, and with what."""
+    where = report["machine"]
+    parts = [f"{where['cores']} cores ({where['processor']}), Linux {where['kernel']}"]
+    parts += [f"{name} {value}" for name, value in report["versions"].items()]
+    busy = ", ".join(f"{where[f'load {when}']:.2f} {when}" for when in ("before", "after"))
+    text = f"{'; '.join(parts)}. {where['date']}, load average {busy} the run."
+    return "\n".join([*textwrap.wrap(text, 100, break_on_hyphens=False), ""])
 
 
 if __name__ == "__main__":
