@@ -94,6 +94,8 @@ class Cell:
     """One proxy under one load. Times in milliseconds, CPU time in seconds, memory in MB."""
 
     rate: float
+    rates: Sequence[float]
+    """Of each round."""
     p50: float
     p99: float
     requests: int
@@ -167,6 +169,7 @@ def ask(direct: Direct, running: Running, one: Load, *, seconds: int) -> Cell:
     cpu = processes.cpu_seconds(running.pids) - cpu
     return Cell(
         rate=outcome.rate,
+        rates=[outcome.rate],
         p50=outcome.p50,
         p99=outcome.p99,
         requests=outcome.requests,
@@ -187,6 +190,7 @@ def median(cells: Sequence[Cell]) -> Cell:
 
     return Cell(
         rate=middle("rate"),
+        rates=[cell.rate for cell in cells],
         p50=middle("p50"),
         p99=middle("p99"),
         cpu=middle("cpu"),
