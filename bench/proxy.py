@@ -121,8 +121,9 @@ def versions() -> dict[str, str]:
         text=True,
         check=True,
     )
+    # The last one that changed what is measured.
     commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+        ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--", "dfmeta"],
         capture_output=True,
         text=True,
         check=False,
