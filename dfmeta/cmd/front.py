@@ -14,6 +14,7 @@ import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd import backends
 from dfmeta.cmd.limits import limits, rates
+from dfmeta.cmd.privileges import go_first
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.desk import Desk
 from dfmeta.proxy.rate import RateLimiter
@@ -65,6 +66,7 @@ class Front:
                 device=group.metadata_interface,
             )
             workers.start()
+            go_first()
             return workers.settle
         server = self._server = GuestServer(
             sock,

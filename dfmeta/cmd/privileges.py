@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pwd
@@ -18,6 +19,8 @@ _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
+FIRST = -5
+"""Nice value of a daemon that has workers; theirs is 0."""
 MEMORY = 2 << 30
 """Bytes of address space: far above what a worker needs, far below what a host has."""
 
@@ -31,6 +34,15 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def go_first(priority: int = FIRST) -> None:
+    """Have this process run before its workers, where it may (setpriority(2), CAP_SYS_NICE).
+
+    A first SYN takes it a millisecond, and a guest that is waiting cannot go on without.
+    """
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, priority)
+
+
 def drop(user: str, *, descriptors: int) -> None:
     """Become *user*, if this is root, and keep no capability and no way to get one.
 
@@ -38,6 +50,8 @@ def drop(user: str, *, descriptors: int) -> None:
     :param descriptors: how many may be open.
     :raises OSError: when the kernel refuses; nothing may be served then.
     """
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

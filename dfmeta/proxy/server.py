@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 ACCEPT_PAUSE = 0.1
 """Seconds until accept is tried again when the process has no descriptor left, say."""
-AT_ONCE = 8
+AT_ONCE = 32
 """Connections that are accepted before those that are there get their turn."""
 NOBODY = Endpoint(0)
 """Stands for all guests where an error is of none of them."""

@@ -67,7 +67,9 @@ def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
 def test_a_worker_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
     mine = workers(agent)
     assert len(mine) == 2
+    assert os.getpriority(os.PRIO_PROCESS, agent.pid) < 0
     for pid in mine:
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 0, "the daemon goes first"
         found = status(pid)
         assert found["Uid"].split() == [NOBODY] * 4
         assert set(found["Gid"].split()) != {"0"}
