@@ -125,4 +125,7 @@ class Front:
         return metrics.REGISTRY.collect()
 
     def _settings(self) -> dict[str, Any]:
-        return {"options": dfmeta.conf.freeze(self._conf), "key": self._key.hex()}
+        options = dfmeta.conf.freeze(self._conf)
+        # The daemon reads the store for them.
+        options["store"]["connection"] = ""
+        return {"options": options, "key": self._key.hex()}

@@ -30,7 +30,7 @@ LOG = logging.getLogger("dfmeta.worker")
 
 SPARE = 256
 """Descriptors beside those of guests' connections: of the backend, of Python."""
-PUSH = 1.0
+PUSH = 5.0
 """Seconds between two times that its counts go to the daemon: what it has not told is lost if it is
 killed."""
 

@@ -157,7 +157,8 @@ class GuestServer:
                 hub.switch()
                 try:
                     self._accept_some()
-                except OSError as error:
+                except Exception as error:
+                    # Whatever it is: a server that accepts no more would be all guests' loss.
                     hub.remove(listener)
                     listener = None
                     self._complain_of_accept(error)
@@ -172,17 +173,30 @@ class GuestServer:
             # Then those that are there get their turn.
             for _ in range(AT_ONCE):
                 client, address = self._sock.fd.accept()
-                client.setblocking(False)
-                self._admit(client, address)
+                try:
+                    client.setblocking(False)
+                    self._admit(client, address)
+                except BaseException:
+                    client.close()
+                    raise
 
-    def _complain_of_accept(self, error: OSError) -> None:
-        self._complaints.about(
-            NOBODY,
-            "accept",
-            "A connection could not be accepted: %s. See the limits of descriptors and memory that "
-            "the daemon runs under",
-            error.strerror,
-        )
+    def _complain_of_accept(self, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._complaints.about(
+                NOBODY,
+                "accept",
+                "A connection could not be accepted: %s. See the limits of descriptors and memory "
+                "that the daemon runs under",
+                error.strerror,
+            )
+        else:
+            self._complaints.about(
+                NOBODY,
+                "defect",
+                "A connection was lost when it was accepted. Report this with the traceback below",
+                level=logging.ERROR,
+                exc_info=True,
+            )
 
     def _admit(self, client: Any, address: Any) -> None:
         peer, port = address[:2]

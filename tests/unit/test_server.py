@@ -252,6 +252,16 @@ def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureF
     assert "could not be accepted" in caplog.text
 
 
+def test_a_defect_in_accepting_costs_one_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(world.registry, "claim", lambda _peer: 1 / 0)
+        assert is_closed(world.connect())
+    assert "Traceback" in caplog.text
+    assert ask(world.connect()) == b"tap1"
+
+
 def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 
