@@ -124,9 +124,8 @@ class Application:
         try:
             return (
                 self._limit(claim, spent)
-                or self._refuse(claim, request)
-                or self._await_turn(environ, request, spent)
-                or self._ask(claim, request, environ[DEADLINE], spent)
+                or self._refuse(request)
+                or self._ask(environ, claim, request, spent)
             )
         except BackendError as error:
             return self._failed(claim, request, error)
@@ -165,27 +164,53 @@ class Application:
             spent.waited += verdict.delay
         return None
 
-    def _refuse(self, claim: Claim, request: GuestRequest) -> Answer | None:
+    def _refuse(self, request: GuestRequest) -> Answer | None:
         if _ADMIN.fullmatch(request.path):
             return _text(404)
         if self._settings.refuse_forwarded and passed_on(request):
             access.refuse("forwarded")
             return _text(403)
-        mode = self._mode(claim.identity)
-        if mode is None and request.method == "PUT" and is_token_path(request.path):
-            return _text(404)
-        answer = handshake(
-            request, claim.identity, mode or self._settings.http_tokens, self._tokens
-        )
-        if answer is not None:
-            if answer.status >= 400:
-                access.refuse("token")
-            return answer
+        if is_token_path(request.path):
+            return None
         allowed = ("GET", "HEAD", "POST") if _PASSWORD.fullmatch(request.path) else ("GET", "HEAD")
-        if request.method not in allowed:
-            access.refuse("method")
-            return _text(405, ("Allow", ", ".join(allowed)))
-        return None
+        if request.method in allowed:
+            return None
+        access.refuse("method")
+        return _text(405, ("Allow", ", ".join(allowed)))
+
+    # The backend
+
+    def _ask(
+        self, environ: dict[str, Any], claim: Claim, request: GuestRequest, spent: Spent
+    ) -> Answer:
+        deadline: float = environ[DEADLINE]
+        identity = self._registry.current(claim)
+        if identity is not None and self._lacks_project(identity):
+            identity = self._await_project(claim, deadline, spent)
+            if identity is not None and self._lacks_project(identity):
+                return self._out_of_time(request)
+        if identity is None:
+            raise Abandoned("changed")
+        answer = self._shake_hands(request, identity)
+        if answer is not None:
+            return answer
+        begun = time.monotonic()
+        there = environ[TURN](deadline)
+        spent.waited += time.monotonic() - begun
+        return (
+            self._forward(claim, request, deadline, spent) if there else self._out_of_time(request)
+        )
+
+    def _shake_hands(self, request: GuestRequest, identity: Identity) -> Answer | None:
+        """What EC2's handshake answers, or nothing."""
+        mode = self._mode(identity)
+        if mode is None and request.method == "PUT":
+            # Of other paths it was refused.
+            return _text(404)
+        answer = handshake(request, identity, mode or self._settings.http_tokens, self._tokens)
+        if answer is not None and answer.status >= 400:
+            access.refuse("token")
+        return answer
 
     def _mode(self, identity: Identity) -> TokenMode | None:
         """What holds for that instance; None when the backend does not know it."""
@@ -195,22 +220,10 @@ class Application:
         own = self._settings.http_tokens_of.get(identity.instance_id.lower())
         return own or (TokenMode(said) if said else self._settings.http_tokens)
 
-    # The backend
-
-    def _await_turn(
-        self, environ: dict[str, Any], request: GuestRequest, spent: Spent
-    ) -> Answer | None:
-        begun = time.monotonic()
-        there = environ[TURN](environ[DEADLINE])
-        spent.waited += time.monotonic() - begun
-        return None if there else self._out_of_time(request)
-
-    def _ask(self, claim: Claim, request: GuestRequest, deadline: float, spent: Spent) -> Answer:
+    def _forward(
+        self, claim: Claim, request: GuestRequest, deadline: float, spent: Spent
+    ) -> Answer:
         identity = self._registry.current(claim)
-        if identity is not None and self._lacks_project(identity):
-            identity = self._await_project(claim, deadline, spent)
-            if identity is not None and self._lacks_project(identity):
-                return self._out_of_time(request)
         if identity is None:
             raise Abandoned("changed")
         begun = time.monotonic()

@@ -412,6 +412,19 @@ def test_an_instances_own_mode_wins(
     assert len(world.backend.asked) == (status == 200)
 
 
+def test_a_record_that_is_known_only_once_the_project_is_asks_for_a_token_all_the_same() -> None:
+    class Wary(FakeBackend):
+        def http_tokens(self, identity: Identity) -> str | None:
+            return "required" if identity.project_id else None
+
+    world = World("", needs_project=True)
+    world.application.replace(Wary(), Settings(needs_project=True))
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    world.registry.set_port(port(project="p1"))
+    assert asking.wait().status == 401
+
+
 def test_a_guest_that_the_backend_does_not_know_gets_no_token(world: World) -> None:
     world.backend.tokens = None
     headers = {"x-aws-ec2-metadata-token-ttl-seconds": "60"}
