@@ -84,7 +84,7 @@ def test_a_worker_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
         others = {kind for kind in kinds if not kind.startswith(("socket:", "anon_inode:"))}
         assert others <= {"/dev/null", str(agent.stderr)}
         maps = Path(f"/proc/{pid}/maps").read_text()
-        assert "sqlite" not in maps, "no store"
+        assert "sqlalchemy" not in maps, "no store"
     asks_own(guest)
 
 
