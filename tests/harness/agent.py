@@ -23,7 +23,7 @@ from tests.harness.poll import wait_for
 
 ADMIN_PORT = 9697
 WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
-"""How many workers every daemon has whose test does not say it: tools/soak runs all tests so."""
+"""How many workers every daemon has whose test does not say it; tools/soak runs some tests so."""
 _SAMPLE = re.compile(r"^(?P<name>[^\s{#]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
