@@ -156,7 +156,8 @@ def test_another_instance_on_the_port_gets_its_own_over_kept_connections_and_new
         guest.set_external_ids(**{"vm-uuid": successor})
 
         def changed() -> bool:
-            return uuid_in(guest.curl(META_DATA).body) == successor
+            reply = guest.curl(META_DATA)
+            return reply.status == 200 and uuid_in(reply.body) == successor
 
         wait_for(changed, 5, "the successor to be answered")
         kept.settimeout(1)
