@@ -190,6 +190,7 @@ class GuestServer:
                 error.strerror,
             )
         else:
+            metrics.CLOSED.labels("defect").inc()
             self._complaints.about(
                 NOBODY,
                 "defect",

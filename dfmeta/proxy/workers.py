@@ -156,17 +156,12 @@ class Workers:
         registry.watch(self._mark)
 
     @property
-    def ready(self) -> bool:
-        """Whether as many as there should be answer guests, those that leave not counted."""
-        return sum(one.serving and not one.leaving for one in self._workers) >= self._count
-
-    @property
     def serving(self) -> bool:
         """Whether guests are answered."""
         return any(one.serving for one in self._workers)
 
     def start(self) -> None:
-        """Start all of them; see :attr:`ready`."""
+        """Start all of them; see :attr:`serving`."""
         eventlet.spawn_n(self._tell_on)
         for _ in range(self._count):
             eventlet.spawn_n(self._keep_one)

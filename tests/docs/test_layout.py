@@ -108,40 +108,33 @@ def test_libraries_are_confined(path: Path) -> None:
         assert part(path) in ONLY_IN[library], f"{name(path)} imports {library}"
 
 
+def brought_along(names: list[str], *libraries: str) -> str:
+    """Modules of those libraries that are there once *names* are imported, as a list in words."""
+    program = (
+        f"import importlib, sys\nfor one in {names!r}: importlib.import_module(one)\n"
+        f"print([one for one in sys.modules if one.partition('.')[0] in {libraries!r}])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout.strip()
+
+
 def test_the_proxy_and_the_store_run_without_os_ken() -> None:
     wanted = [path for path in MODULES if part(path) in ("proxy", "store")]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in wanted]
     # Migrations run inside Alembic alone.
     names = [one.removesuffix(".__init__") for one in names if ".migrations." not in one]
-    program = (
-        f"import importlib, sys\nfor one in {names!r}: importlib.import_module(one)\n"
-        "print([one for one in sys.modules if one.partition('.')[0] in"
-        " ('os_ken', 'ovs', 'ovsdbapp', 'pyroute2')])"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ran.stdout == "[]\n"
+    assert brought_along(names, "os_ken", "ovs", "ovsdbapp", "pyroute2") == "[]"
 
 
 def test_a_worker_has_nothing_of_the_switch_or_of_the_store() -> None:
-    program = (
-        "import sys\nimport dfmeta.cmd.serving\n"
-        "print([one for one in sys.modules if one.partition('.')[0] in"
-        " ('os_ken', 'ovs', 'ovsdbapp', 'pyroute2', 'sqlalchemy')])"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ran.stdout == "[]\n"
+    switch = ("os_ken", "ovs", "ovsdbapp", "pyroute2")
+    assert brought_along(["dfmeta.cmd.serving"], *switch, "sqlalchemy") == "[]"
 
 
 @pytest.mark.parametrize("path", [one for one in MODULES if part(one) == "flows"], ids=name)

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
 import dfmeta.conf
 from tests.harness.certificates import Authority
-from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401
+from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401  # fixtures
 from tests.unit.support import Load
 
 

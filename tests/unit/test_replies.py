@@ -278,7 +278,7 @@ class Wire:
 
 def oracle(data: bytes, method: str) -> tuple[int, list[tuple[str, str]], bytes]:
     """What http.client makes of it."""
-    response = http.client.HTTPResponse(Wire(data), method=method)  # type: ignore[arg-type]
+    response = http.client.HTTPResponse(Wire(data), method=method)  # type: ignore[arg-type]  # a part of one
     with contextlib.closing(response):
         response.begin()
         headers = [(name.lower(), value.strip(" \t")) for name, value in response.getheaders()]

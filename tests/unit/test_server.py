@@ -257,7 +257,9 @@ def test_a_defect_in_accepting_costs_one_connection(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(world.registry, "claim", lambda _peer: 1 / 0)
+        before = closed("defect")
         assert is_closed(world.connect())
+    assert closed("defect") == before + 1
     assert "Traceback" in caplog.text
     assert ask(world.connect()) == b"tap1"
 
@@ -269,13 +271,13 @@ def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None
         raise RuntimeError("a defect")
 
     before = closed("defect")
-    world.server.application = broken  # type: ignore[assignment]
+    world.server.application = broken  # type: ignore[assignment]  # as above
     sock = world.connect()
     sock.sendall(GET)
     assert answer(sock) == b""
     assert closed("defect") == before + 1
     assert "tap1 failed" in caplog.text
-    world.server.application = world._answer  # type: ignore[assignment]
+    world.server.application = world._answer  # type: ignore[assignment]  # as above
     kept = world.connect()
     assert ask(kept) == b"tap1"
     run()
@@ -338,4 +340,6 @@ def test_connections_go_on_over_a_device_that_was_made_anew(world: World) -> Non
     bound = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
     assert bound.rstrip(b"\0") == b"lo"
     assert ask(sock) == b"tap1"
-    assert world.registry.identity(Endpoint(1)).instance_id == INSTANCE  # type: ignore[union-attr]
+    identity = world.registry.identity(Endpoint(1))
+    assert identity is not None
+    assert identity.instance_id == INSTANCE

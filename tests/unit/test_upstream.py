@@ -272,7 +272,7 @@ def secure(upstreams: Any, authority: Authority) -> Callable[..., Upstream]:
     def start(*args: Any, **options: Any) -> Upstream:
         pair = authority.issue("localhost", "127.0.0.1", "::1")
         context = server_context(pair, authority.certificate)
-        return upstreams(*args, context=context, **options)  # type: ignore[no-any-return]
+        return upstreams(*args, context=context, **options)  # type: ignore[no-any-return]  # a fixture
 
     return start
 
