@@ -208,9 +208,8 @@ def merged(others: Iterable[Samples]) -> list[Metric]:
         known = {(one.name, tuple(sorted(one.labels.items()))): one for one in family.samples}
         own = {key: one.value for key, one in known.items()}
         add(own, {key: value for key, value in more.items() if key in known})
-        new = {key: more[key] for key in more if key[0].startswith(family.name)} if more else {}
         family.samples = [one._replace(value=own[key]) for key, one in known.items()]
-        for (name, labels), value in new.items():
+        for (name, labels), value in more.items():
             if (name, labels) not in known and _of(family, name):
                 family.add_sample(name, dict(labels), value)
     return families

@@ -33,8 +33,6 @@ SPARE = 256
 PUSH = 5.0
 """Seconds between two times that its counts go to the daemon: what it has not told is lost if it is
 killed."""
-
-
 REVIEW = 0.2
 """Seconds between two times that addresses which nobody uses any more are told."""
 
@@ -56,13 +54,12 @@ class Serving:
         self._mirror = Mirror(self._count)
         self._use = Use(self._tell_use)
         self._server: GuestServer | None = None
-        self._status = 0
 
     def run(self) -> int:
-        """Serve until the daemon says to stop, or is gone."""
+        """Serve until the daemon says to stop, or is gone; gives the exit status."""
         self._pipe.run(self._handle)
         # Nobody says any more who the guests are.
-        return self._status
+        return 0
 
     def _handle(self, message: Message) -> None:
         match message["what"]:

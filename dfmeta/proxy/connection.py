@@ -233,7 +233,7 @@ class GuestConnection:
         if not head.length and not head.chunked:
             return b""
         limits = self._host.limits
-        body = Body(head, limits.body)
+        body = Body(head, limits.body, limits=limits.head)
         body.feed(bytes(self._buffer))
         self._buffer.clear()
         until = time.monotonic() + limits.body_timeout

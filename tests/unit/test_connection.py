@@ -278,6 +278,17 @@ def test_limits_are_those_that_were_given() -> None:
         guest.close()
 
 
+def test_trailers_have_the_limits_of_headers() -> None:
+    server = Server(replace(QUICK, head=HeadLimits(lines=3)))
+    for lines, status in ((3, 200), (4, 431)):
+        guest = Guest(server)
+        trailers = "".join(f"A-{n}: b\r\n" for n in range(lines))
+        sent = get("/a", "Transfer-Encoding: chunked", "Connection: close")
+        guest.send(sent + f"0\r\n{trailers}\r\n".encode())
+        assert statuses(guest.rest()) == [status]
+        guest.close()
+
+
 def test_a_refusal_arrives_although_more_was_sent(guest: Guest) -> None:
     guest.send(GET[:-2] + b"Content-Length: 60000\r\n\r\n" + b"x" * 60000)
     let_hub_run()
