@@ -18,6 +18,10 @@ from dfmeta.model import Endpoint, GuestAddress, Identity
 from dfmeta.registry import Claim, Registry
 
 
+WAITS_KEPT = 16
+"""Waiting times of one port that a worker remembers; few are asked for."""
+
+
 class Claims(Protocol):
     """The registry, as far as the proxy asks it; see :class:`~dfmeta.registry.Registry`."""
 
@@ -126,11 +130,16 @@ class Mirror:
                         slot: (GuestAddress(mac, IPv4Address(ip)), epoch)
                         for slot, mac, ip, epoch in one["slots"]
                     },
-                    {**(before.waits if before else {}), **dict(one["waits"])},
+                    _latest({**(before.waits if before else {}), **dict(one["waits"])}),
                 )
             if before is not None and _lost(before, self._known.get(endpoint)):
                 for listener in self._listeners:
                     listener(endpoint)
+
+
+def _latest(waits: dict[int, float]) -> dict[int, float]:
+    """Those that were told last: of each, another worker may have the connection."""
+    return dict(list(waits.items())[-WAITS_KEPT:])
 
 
 def _lost(before: _Known, after: _Known | None) -> bool:

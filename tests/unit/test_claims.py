@@ -120,6 +120,14 @@ def test_how_long_a_syn_waited_is_told_and_given_once(world: World) -> None:
     assert world.mirror.take_wait(Endpoint(14), 1234) == 0.0
 
 
+def test_waiting_times_that_another_worker_takes_do_not_pile_up(world: World) -> None:
+    for source_port in range(1000):
+        world.registry.note_wait(HERE, source_port, 1.0)
+        world.tell()
+    assert world.mirror.take_wait(HERE, 0) == 0.0
+    assert world.mirror.take_wait(HERE, 999) == 1.0
+
+
 class Following(RuleBasedStateMachine):
     """Whatever happens to ports and addresses, both say the same of every key."""
 
