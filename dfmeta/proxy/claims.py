@@ -17,7 +17,6 @@ from dfmeta.flows.key import parse_key
 from dfmeta.model import Endpoint, GuestAddress, Identity
 from dfmeta.registry import Claim, Registry
 
-
 WAITS_KEPT = 16
 """Waiting times of one port that a worker remembers; few are asked for."""
 
