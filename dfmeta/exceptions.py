@@ -182,6 +182,10 @@ class StoreError(DfmetaError):
     sentence = "store: {cause}"
 
 
+class StoreAwayError(StoreError):
+    """The database does not answer; it is asked again by whatever needs it next."""
+
+
 class RecordError(StoreError):
     """A record that was offered to the store is not acceptable; nothing was changed."""
 

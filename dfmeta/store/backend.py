@@ -61,20 +61,20 @@ class StoreBackend:
     def http_tokens(self, identity: Identity) -> str | None:
         """Return what the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`.
 
-        It is asked for each request: one query, of two short columns.
+        It is asked for each request, of a record that is kept.
 
         :raises BackendError: the database failed, or the record says something that is no mode.
         """
         try:
-            access = self._repository.access(identity.instance_id)
+            record = self._repository.get(identity.instance_id)
         except StoreError as error:
             raise BackendError(backend="store", cause=error.fields["cause"]) from error
-        if access is None or (identity.claimed and access.project_id != identity.project_id):
+        if record is None or (identity.claimed and record.project_id != identity.project_id):
             return None
-        if access.http_tokens is not None and access.http_tokens not in HTTP_TOKENS:
+        if record.http_tokens is not None and record.http_tokens not in HTTP_TOKENS:
             cause = f"http_tokens of record {identity.instance_id} is no mode"
             raise BackendError(backend="store", cause=cause)
-        return access.http_tokens or ""
+        return record.http_tokens or ""
 
     def _set_password(self, record: Record, password: bytes) -> Answer:
         """Keep a password once. An empty one sets nothing, as in Nova."""

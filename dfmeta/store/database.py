@@ -1,187 +1,309 @@
-"""The database under the repository: its file, its connections and its transactions.
+"""The database under the repository: its connections and its transactions.
 
-SQLite in a file. The file and its ``-wal`` and ``-shm`` belong to their owner alone (mode 0600):
-they hold user-data, which often holds secrets. A writer that finds the database locked waits with
-``time.sleep``, which under a monkey-patched hub lets others run; a reader never waits for a
-writer (WAL).
+SQLite in a file of this host, or PostgreSQL for a store that many hosts share. Everything that may
+block runs where :class:`~dfmeta.store.apart.Apart` puts it. Connections are kept in a pool of our
+own: SQLAlchemy's takes locks that, in a daemon, are the hub's and must not be waited for in other
+threads.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import stat
+import contextlib
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from dfmeta.exceptions import ConfigError, StoreError
+from dfmeta.exceptions import StoreAwayError, StoreError
+from dfmeta.store.apart import Apart, at_once
 from dfmeta.store.migrations import ensure_schema
+from dfmeta.store.urls import wrong_url
 
-BUSY_SECONDS: Final = 5.0
-"""How long an operation waits for another process' write before it fails."""
-BUSY_STEP_MS: Final = 5
-"""How long SQLite itself may wait, milliseconds: it blocks the whole process meanwhile."""
-FILE_MODE: Final = 0o600
-FOLDER_MODE: Final = 0o700
+SECONDS: Final = 5.0
+REST: Final = 1.0
+"""Seconds after a failed attempt to open it during which nobody tries again."""
 _RETRY_SECONDS: Final = 0.02
-_PRIMARY_CODE: Final = 0xFF
-"""SQLite's extended result codes keep the primary one in the low byte."""
 
 T = TypeVar("T")
 
 
-class Database:
-    """An open SQLite database at the newest schema.
+class Dialect(Protocol):
+    """What differs between the databases."""
 
-    :param url: an SQLAlchemy URL, ``sqlite:///path``; the operator's word.
-    :raises ConfigError: the URL is of another kind, or names no file.
-    :raises StoreError: the file cannot be created, read and written, or is not a database of this
-        or an older version.
+    shown: str
+    """For errors: a path, or where a server is. Never a password."""
+    engine: Engine
+
+    def follow(self) -> bool:
+        """Whether another database stands in the place of the one that was opened. Must not block.
+
+        :raises OSError: there is none any more.
+        """
+        ...
+
+    def adopt(self) -> None:
+        """See that what is there can be used, before its schema is looked at."""
+        ...
+
+    def begin(self, connection: Connection, *, write: bool) -> None:
+        """Begin a transaction's work on a connection."""
+        ...
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Keep other processes from changing the schema until the transaction ends."""
+        ...
+
+    def version(self) -> object | None:
+        """What differs whenever somebody else has written; None: ask the rows. Must not block."""
+        ...
+
+    def conflicts(self, error: DBAPIError) -> bool:
+        """Whether the same transaction may succeed if it is tried again."""
+        ...
+
+    def is_away(self, error: DBAPIError) -> bool:
+        """Whether there was no server to answer."""
+        ...
+
+    def cause(self, error: DBAPIError) -> str:
+        """What the database says, in one line and without the values that it was given."""
+        ...
+
+    def interrupt(self, connection: Connection) -> None:
+        """End what runs on a connection; called from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the dialect itself holds."""
+        ...
+
+
+class Database:
+    """A database at the newest schema.
+
+    :param url: an SQLAlchemy URL, the operator's word: ``sqlite:///PATH`` or ``postgresql://...``.
+    :param apart: where blocking calls run.
+    :param seconds: how long an operation may take, waiting for other writers and for the server
+        included.
+    :raises ConfigError: the URL cannot work.
+    :raises StoreError: what is there cannot be used. A server that is away is no error here: it is
+        asked again by what needs it.
     """
 
-    def __init__(self, url: str) -> None:
-        self.path = _path_of(url)
-        self._file: tuple[int, int] | None = None
-        self._engine = create_engine(f"sqlite:///{self.path}", hide_parameters=True)
-        self._writer = self._engine.execution_options(dfmeta_write=True)
-        event.listen(self._engine, "connect", _prepare_connection)
-        event.listen(self._engine, "begin", _begin)
-        self._call(self._open)
+    def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
+        self.dialect = _dialect(url)
+        self.generation = 0
+        """Grows when what was read before may be another database's."""
+        self._apart = apart
+        self._seconds = seconds
+        self._idle: deque[Connection] = deque()
+        self._opening = threading.Lock()
+        self._opened = False
+        self._failed: tuple[float, StoreAwayError] | None = None
+        with contextlib.suppress(StoreAwayError):
+            self._ready()
+
+    @property
+    def name(self) -> str:
+        """``sqlite`` or ``postgresql``."""
+        return self.dialect.engine.dialect.name
 
     def run(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
         """Run ``work`` in one transaction and return what it returns.
 
         :param work: called again from its beginning when another writer was in the way.
-        :param write: keep other writers out from the transaction's first statement on.
-        :raises StoreError: the database failed, or stayed locked for :data:`BUSY_SECONDS`.
+        :param write: it changes something.
+        :raises StoreError: the database failed, or was in the way for too long.
+        :raises StoreAwayError: its server is away.
         """
-        engine = self._writer if write else self._engine
+        self._ready()
+        return self._call(lambda job: self._transaction(job, work, write=write), write=write)
 
-        def transaction() -> T:
-            self._follow_file()
-            with engine.begin() as connection:
-                return work(connection)
+    def ping(self, *, seconds: float | None = None) -> None:
+        """Ask something that costs nothing; see :meth:`run` for what is raised."""
+        self._ready(seconds)
+        self._call(
+            lambda job: self._transaction(job, _nothing, write=False), write=False, seconds=seconds
+        )
 
-        return self._call(transaction)
+    def version(self) -> object | None:
+        """See :meth:`Dialect.version`; also None before the database is open, or while away."""
+        try:
+            self._ready()
+        except StoreError:
+            return None
+        return self.dialect.version()
 
     def close(self) -> None:
         """Close all connections. Closing twice does no harm."""
-        self._engine.dispose()
+        self._drop_idle()
+        self.dialect.close()
+        self.dialect.engine.dispose()
 
-    def _call(self, step: Callable[[], T]) -> T:
-        """Run a step, again while the database is busy, and name the file in its errors."""
-        deadline = time.monotonic() + BUSY_SECONDS
+    def _ready(self, seconds: float | None = None) -> None:
+        """Open the database unless it is, and notice another one in its place."""
+        try:
+            if self._opened and not self.dialect.follow():
+                return
+            with self._opening:
+                if not self._opened or self.dialect.follow():
+                    self._reopen(seconds)
+        except OSError as error:
+            raise StoreError(cause=f"{self.dialect.shown}: {error.strerror}") from error
+
+    def _reopen(self, seconds: float | None) -> None:
+        if self._failed is not None and time.monotonic() < self._failed[0]:
+            raise StoreAwayError(**self._failed[1].fields)
+        self._opened = False
+        self.generation += 1
+        self._drop_idle()
+        try:
+            self._call(self._open, write=True, seconds=seconds)
+        except StoreAwayError as error:
+            self._failed = time.monotonic() + REST, error
+            raise
+        self._opened, self._failed = True, None
+
+    def _open(self, job: _Job) -> None:
+        self.dialect.adopt()
+        self._transaction(job, self._update_schema, write=True)
+
+    def _update_schema(self, connection: Connection) -> None:
+        self.dialect.lock_schema(connection)
+        ensure_schema(connection)
+
+    def _call(self, step: Callable[[_Job], T], *, write: bool, seconds: float | None = None) -> T:
+        """Run a step apart, and say in its errors which database it was."""
+        job, seconds = _Job(self.dialect), self._seconds if seconds is None else seconds
+        deadline = time.monotonic() + seconds
+        try:
+            while True:
+                left = max(deadline - time.monotonic(), 0.0)
+                try:
+                    return self._apart(
+                        lambda: step(job), seconds=left, abort=job.abort, write=write
+                    )
+                except DBAPIError as error:
+                    if not self.dialect.conflicts(error) or time.monotonic() >= deadline:
+                        raise
+                time.sleep(_RETRY_SECONDS)
+        except TimeoutError as error:
+            raise self._away("it is too slow") from error
+        except DBAPIError as error:
+            if job.aborted:
+                raise self._away(f"no answer within {seconds:g} s") from error
+            if self.dialect.is_away(error):
+                raise self._away(self.dialect.cause(error)) from error
+            raise StoreError(cause=f"{self.dialect.shown}: {self.dialect.cause(error)}") from error
+        except SQLAlchemyError as error:
+            raise StoreError(cause=f"{self.dialect.shown}: {type(error).__name__}") from error
+        except OSError as error:
+            raise StoreError(cause=f"{self.dialect.shown}: {error.strerror}") from error
+
+    def _away(self, cause: str) -> StoreAwayError:
+        self._opened = self._opened and self.name == "sqlite"
+        return StoreAwayError(cause=f"{self.dialect.shown}: {cause}")
+
+    def _transaction(self, job: _Job, work: Callable[[Connection], T], *, write: bool) -> T:
+        """Run ``work`` on a connection of the pool; a stale one is replaced once."""
         while True:
+            generation, kept = self.generation, self._take()
+            connection = kept or self.dialect.engine.connect()
+            job.begin(connection)
+            good = False
             try:
-                return step()
+                with connection.begin():
+                    self.dialect.begin(connection, write=write)
+                    result = work(connection)
+                    job.committing = True
             except DBAPIError as error:
-                if not _is_busy(error) or time.monotonic() >= deadline:
-                    raise StoreError(cause=f"{self.path}: {error.orig}") from error
-            except SQLAlchemyError as error:
-                raise StoreError(cause=f"{self.path}: {type(error).__name__}") from error
-            except OSError as error:
-                raise StoreError(cause=f"{self.path}: {error.strerror}") from error
-            time.sleep(_RETRY_SECONDS)
+                if kept is None or job.ending or not self.dialect.is_away(error):
+                    raise
+                # The server has been away since the connection was used last.
+                self._drop_idle()
+            else:
+                good = True
+                return result
+            finally:
+                job.end()
+                if good and not job.aborted and generation == self.generation:
+                    self._idle.append(connection)
+                else:
+                    _close(connection)
 
-    def _open(self) -> None:
-        """Create the file if it is missing, guard it, and bring its schema up to date."""
-        _ensure_file(self.path)
-        self._adopt(self.path.stat())
+    def _take(self) -> Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
-    def _follow_file(self) -> None:
-        """Notice a file that was put in the place of ours: a back-up restored, for one.
-
-        A missing file is an error and not an empty store: between an operator's ``rm`` and
-        ``cp`` no guest is to hear that it has no metadata.
-        """
-        found = self.path.stat()
-        if (found.st_dev, found.st_ino) != self._file:
-            self._engine.dispose()
-            self._adopt(found)
-
-    def _adopt(self, found: os.stat_result) -> None:
-        _guard_files(self.path)
-        with self._engine.connect() as connection:
-            mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar()
-        if mode != "wal":
-            raise StoreError(cause=f"{self.path}: no write-ahead log here, only {mode!r}")
-        with self._writer.begin() as connection:
-            ensure_schema(connection)
-        self._file = (found.st_dev, found.st_ino)
+    def _drop_idle(self) -> None:
+        while (connection := self._take()) is not None:
+            _close(connection)
 
 
-def _path_of(url: str) -> Path:
-    """Return the absolute path that a URL names."""
+class _Job:
+    """One operation, and the connection that it has at the moment."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.aborted = False
+        self.committing = False
+        self._dialect = dialect
+        self._connection: Connection | None = None
+
+    @property
+    def ending(self) -> bool:
+        """Whether what it did may be done already, or is not wanted any more."""
+        return self.committing or self.aborted
+
+    def begin(self, connection: Connection) -> None:
+        self._connection, self.committing = connection, False
+
+    def end(self) -> None:
+        self._connection = None
+
+    def abort(self) -> None:
+        """End it; called from another thread."""
+        self.aborted = True
+        connection = self._connection
+        if connection is not None:
+            self._dialect.interrupt(connection)
+
+
+def _nothing(connection: Connection) -> None:
+    connection.exec_driver_sql("SELECT 1 FROM records WHERE id = ''").all()
+
+
+def _close(connection: Connection) -> None:
+    """Close a connection, whatever state it is in."""
+    try:
+        connection.invalidate()
+        connection.close()
+    except SQLAlchemyError:
+        # It is broken; there is nothing to be saved of it.
+        return
+
+
+def _dialect(url: str) -> Dialect:
+    """Return what the URL names.
+
+    :raises ConfigError: it is none of ours.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise _wrong_url("(hidden)" if "@" in url else url, "it is not a URL") from None
-    shown = parsed.render_as_string(hide_password=True)
-    if parsed.get_backend_name() != "sqlite":
-        raise _wrong_url(shown, f"this version cannot use {parsed.get_backend_name()}")
-    name = parsed.database or ""
-    if not name or name.startswith((":", "file:")) or parsed.query:
-        raise _wrong_url(shown, "it names no file")
-    return Path(name).absolute()
+        raise wrong_url(url, "it is not a URL") from None
+    # Each brings a driver along, and the other one's need not be installed.
+    if parsed.get_backend_name() == "sqlite":
+        from dfmeta.store.sqlite import Sqlite
 
+        return Sqlite(parsed)
+    if parsed.get_backend_name() == "postgresql":
+        from dfmeta.store.postgresql import Postgresql
 
-def _wrong_url(shown: str, cause: str) -> ConfigError:
-    return ConfigError(
-        option="[store] connection",
-        value=shown,
-        cause=cause,
-        remedy="Give sqlite:////path/to/store.db",
-    )
-
-
-def _ensure_file(path: Path) -> None:
-    """Create the file with mode 0600, and its folder with 0700, unless they are there.
-
-    An existing file is not opened: closing it again would drop this process' SQLite locks on it
-    (https://www.sqlite.org/howtocorrupt.html, 2.2).
-    """
-    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
-    except FileExistsError:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise StoreError(cause=f"{path}: not a regular file") from None
-
-
-def _guard_files(path: Path) -> None:
-    """See that we ourselves can read and write, and take all rights from group and others."""
-    if not _may(path, os.R_OK | os.W_OK) or not _may(path.parent, os.W_OK | os.X_OK):
-        raise StoreError(
-            cause=f"{path}: this user may not read and write it and its folder. "
-            "Run the command as the file's owner"
-        )
-    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        if name.exists() and stat.S_IMODE(name.stat().st_mode) & ~FILE_MODE:
-            name.chmod(FILE_MODE)
-
-
-def _may(path: Path, mode: int) -> bool:
-    return os.access(path, mode, effective_ids=True)
-
-
-def _prepare_connection(connection: sqlite3.Connection, _record: Any) -> None:
-    """Set what SQLite forgets between connections; transactions begin when we say so."""
-    connection.isolation_level = None
-    connection.execute(f"PRAGMA busy_timeout={BUSY_STEP_MS}")
-    connection.execute("PRAGMA foreign_keys=ON")
-
-
-def _begin(connection: Connection) -> None:
-    """Begin a writer's transaction with the lock taken; a reader's single statement needs none."""
-    if connection.get_execution_options().get("dfmeta_write"):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _is_busy(error: DBAPIError) -> bool:
-    code: int = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return code & _PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+        return Postgresql(parsed)
+    raise wrong_url(parsed, f"this version cannot use {parsed.get_backend_name()}")

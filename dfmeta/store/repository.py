@@ -1,45 +1,60 @@
-"""Records in and out of the database.
-
-A record's document is a JSON object with the member names that specification 003 uses where it
-has one (``hostname``, ``ssh_keys``), so that what is put from the command line and what is pushed
-over HTTP read the same.
-"""
+"""Records in and out of the database."""
 
 from __future__ import annotations
 
-import enum
 import functools
 import json
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import threading
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 
-from dfmeta.exceptions import StoreError
-from dfmeta.store.database import Database
-from dfmeta.store.schema import records
+from dfmeta.store import networks as nets
+from dfmeta.store.apart import Apart, at_once
+from dfmeta.store.cache import Cache
+from dfmeta.store.database import SECONDS, Database
+from dfmeta.store.networks import Address, Network
+from dfmeta.store.record import (
+    KEEP,
+    Keep,
+    Kind,
+    PutResult,
+    Record,
+    Summary,
+    dump_document,
+    is_older,
+    merge_patch,
+    parse_document,
+)
+from dfmeta.store.schema import addresses, records
+
+__all__ = ["KEEP", "Keep", "Kind", "PutResult", "Record", "Repository", "Summary", "parse_document"]
 
 SEED_BYTES: Final = 32
 PAGE: Final = 500
 """Records that :meth:`Repository.list` reads in one statement."""
+DEFAULTS: Final = "default:"
+"""How the ids of records that are no instance's begin; see :mod:`dfmeta.store.defaults`."""
 
-
-class Keep(enum.Enum):
-    """Type of :data:`KEEP`."""
-
-    KEEP = enum.auto()
-
-
-KEEP: Final = Keep.KEEP
-"""Leaves a value as it is, where None removes it."""
 
 _BY_ID: Final = records.c.id == bindparam("record_id")
 _GET: Final = select(*records.c).where(_BY_ID)
-_ACCESS: Final = select(records.c.project_id, records.c.http_tokens).where(_BY_ID)
 _LIST: Final = (
     select(
         records.c.id,
@@ -49,7 +64,10 @@ _LIST: Final = (
         records.c.password.is_not(None).label("password_set"),
         records.c.updated_at,
     )
-    .where(records.c.id > bindparam("after"))
+    .where(
+        records.c.id > bindparam("after"),
+        records.c.id.like(bindparam("like")) == bindparam("defaults"),
+    )
     .order_by(records.c.id)
     .limit(PAGE)
 )
@@ -58,68 +76,49 @@ _SET_PASSWORD: Final = _UPDATE.where(records.c.password.is_(None)).values(
     password=bindparam("new_password")
 )
 _DELETE: Final = delete(records).where(_BY_ID)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """All that the store has of one instance. Secrets stay out of its ``repr``."""
-
-    id: str
-    """Lower case."""
-    seed: bytes = field(repr=False)
-    """Random bytes, made when the record was."""
-    created_at: datetime
-    updated_at: datetime
-    project_id: str | None = None
-    metadata: str | None = field(default=None, repr=False)
-    """The document, a JSON object as text."""
-    userdata: bytes | None = field(default=None, repr=False)
-    """None: the instance has none, which is not the same as empty."""
-    password: bytes | None = field(default=None, repr=False)
-    """What the guest posted; guests encrypt it, but nothing makes them."""
-    http_tokens: str | None = None
-    """One of :data:`~dfmeta.store.schema.HTTP_TOKENS`; None: as configured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A record without what is large or secret."""
-
-    id: str
-    updated_at: datetime
-    project_id: str | None
-    metadata: str | None = field(repr=False)
-    userdata_bytes: int | None
-    password_set: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What decides whether a request for a record goes on."""
-
-    project_id: str | None
-    http_tokens: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PutResult:
-    """What a put did."""
-
-    created: bool
-    changed: tuple[str, ...]
-    """The document's members, ``project_id``, ``userdata`` and ``http_tokens``, where they are not
-    as before."""
+_XMIN: Final[Any] = literal_column("records.xmin::text || records.ctid::text")
+"""Another one for each version of a row, whoever wrote it (PostgreSQL, "System Columns")."""
+_VERSION: Final = select(_XMIN).select_from(records).where(_BY_ID)
+_OWNER: Final = {
+    "postgresql": text(
+        "SELECT record_id FROM addresses WHERE network = ANY(CAST(:networks AS text[]))"
+        " ORDER BY prefix DESC LIMIT 1"
+    ),
+    "sqlite": text(
+        "SELECT record_id FROM addresses WHERE network IN (SELECT value FROM json_each(:networks))"
+        " ORDER BY prefix DESC LIMIT 1"
+    ),
+}
+"""One parameter, where a list of them would cost more to write down than to look up."""
+_LOCKS: Final = 512
+"""Advisory locks for all networks together: a server has some thousands in all."""
+_LOCK_NETWORKS: Final = text(
+    "SELECT pg_advisory_xact_lock(1684434277, key) FROM unnest(CAST(:keys AS int[])) AS key"
+)
+"""In the order of the array, which is sorted. The number says "dfme": these are ours."""
+_ADDRESSES: Final = (
+    select(addresses.c.network)
+    .where(addresses.c.record_id == bindparam("record_id"))
+    .order_by(addresses.c.position)
+)
 
 
 class Repository:
     """The records of one database. Safe to use from several threads.
 
+    What is read is kept and given again until somebody, this process or another, has written.
+
     :param url: an SQLAlchemy URL; see :class:`dfmeta.store.database.Database`. Every method
         raises :class:`~dfmeta.exceptions.StoreError` when the database fails.
+    :param apart: where what may block is run.
+    :param seconds: how long each method may take.
     """
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
+        self._database = Database(url, apart=apart, seconds=seconds)
+        self._cache: Cache[Record | None] = Cache()
+        self._generation = self._database.generation
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -136,19 +135,62 @@ class Repository:
         """Close all connections. Closing twice does no harm."""
         self._database.close()
 
+    def ping(self, *, seconds: float | None = None) -> None:
+        """Ask the database something small; raises as everything here does."""
+        self._database.ping(seconds=seconds)
+
     def get(self, record_id: str) -> Record | None:
-        """Return the record of an instance, None when there is none. The id's case is ignored."""
-        return self._database.run(lambda connection: _get(connection, record_id.lower()))
+        """Return the record of an instance, None when there is none. The id's case is ignored.
 
-    def access(self, record_id: str) -> Access | None:
-        """Return what a request needs to go on, without the record; None when there is none."""
-        return self._database.run(lambda connection: _access(connection, record_id.lower()))
+        The same object is returned for as long as the record has not changed.
+        """
+        key = record_id.lower()
+        version = self._database.version()
+        kept = self._kept(key)
+        if kept is not None and version is not None and kept[0] == version:
+            return kept[1]
 
-    def list(self) -> Iterator[Summary]:
-        """Yield all records in the order of their ids, without loading their user-data."""
+        def work(connection: Connection) -> tuple[object, Record | None]:
+            under = version
+            if connection.dialect.name == "postgresql":
+                under = connection.execute(_VERSION, {"record_id": key}).scalar()
+                if kept is not None and kept[0] == under:
+                    return kept
+            return under, _get(connection, key)
+
+        under, record = self._database.run(work)
+        self._keep(key, under, record)
+        return record
+
+    def find(self, address: Address) -> Record | None:
+        """Return the record that has *address*, by the longest prefix; None when none has."""
+        names = nets.containing(address)
+
+        def work(connection: Connection) -> str | None:
+            sqlite_too = connection.dialect.name == "sqlite"
+            networks = json.dumps(names) if sqlite_too else names
+            statement = _OWNER[connection.dialect.name]
+            found: str | None = connection.execute(statement, {"networks": networks}).scalar()
+            return found
+
+        owner = self._database.run(work)
+        return None if owner is None else self.get(owner)
+
+    def addresses(self, record_id: str) -> tuple[str, ...]:
+        """Return the networks of a record, canonical, in the order of the last write."""
+        parameters = {"record_id": record_id.lower()}
+        return self._database.run(
+            lambda connection: tuple(connection.execute(_ADDRESSES, parameters).scalars())
+        )
+
+    def list(self, *, defaults: bool = False) -> Iterator[Summary]:
+        """Yield all records in the order of their ids, without loading their user-data.
+
+        :param defaults: those that are no instance's, and no others.
+        """
         after = ""
         while True:
-            page = self._database.run(functools.partial(_page, after=after))
+            page = self._database.run(functools.partial(_page, after=after, defaults=defaults))
             yield from page
             if len(page) < PAGE:
                 return
@@ -162,6 +204,7 @@ class Repository:
         userdata: bytes | Keep | None = KEEP,
         project_id: str | Keep | None = KEEP,
         http_tokens: str | Keep | None = KEEP,
+        networks: Sequence[Network] | Keep = KEEP,
     ) -> PutResult:
         """Create a record or change what is named of it, in one transaction.
 
@@ -171,119 +214,245 @@ class Repository:
         :param userdata: None removes it, ``b""`` makes it empty.
         :param project_id: None removes it.
         :param http_tokens: None leaves it to the configuration. Validated by the caller.
+        :param networks: all of its addresses; others that have one of them lose it.
         """
         patch = dict(document or {})
         columns = {"userdata": userdata, "project_id": project_id, "http_tokens": http_tokens}
 
         def work(connection: Connection) -> PutResult:
-            key = record_id.lower()
-            before = _get(connection, key)
+            before, created = _lock(connection, record_id.lower())
             values, changed = _changes(before, patch=patch, columns=columns)
-            _write(connection, key, before=before, values=values)
-            return PutResult(created=before is None, changed=tuple(changed))
+            if values:
+                _update(connection, before.id, values)
+            if networks is not KEEP and _own(connection, before.id, networks):
+                changed.append("addresses")
+            return PutResult(created=created, changed=tuple(changed))
+
+        return self._database.run(work, write=True)
+
+    def push(
+        self,
+        kind: Kind,
+        record_id: str,
+        *,
+        content: Mapping[str, object] | bytes,
+        networks: Sequence[Network],
+        http_tokens: str | Keep | None = KEEP,
+        fetched: bool = False,
+    ) -> bool:
+        """Replace one half of a record and all of its addresses, in one transaction.
+
+        The last write wins: an address that another record has moves here, one that is not named
+        any more goes. A document that its own ``updated_at`` calls older than the one that is there
+        changes nothing, addresses included.
+
+        :param kind: which half. The other one stays.
+        :param content: a document for METADATA, bytes for USERDATA. Validated by the caller.
+        :param networks: in their order; one that is there twice counts once.
+        :param fetched: it was asked for upstream, not pushed.
+        :returns: False when it was ignored for its age.
+        """
+
+        def work(connection: Connection) -> bool:
+            before, _created = _lock(connection, record_id.lower())
+            if isinstance(content, bytes):
+                value: str | bytes = content
+            elif before.metadata is not None and is_older(content, before.metadata):
+                return False
+            else:
+                value = dump_document(content)
+            now = datetime.now(UTC)
+            values = {kind.value: value, f"{kind}_fetched_at": now if fetched else None}
+            if http_tokens is not KEEP:
+                values["http_tokens"] = http_tokens
+            _update(connection, before.id, values)
+            _own(connection, before.id, networks)
+            return True
+
+        return self._database.run(work, write=True)
+
+    def remove(self, kind: Kind, record_id: str) -> bool:
+        """Remove one half of a record, and with the last one all of it; False: it had none."""
+
+        def work(connection: Connection) -> bool:
+            row = _locked(connection, record_id.lower())
+            if row is None or getattr(row, kind.value) is None:
+                return False
+            if getattr(row, kind.other.value) is None:
+                _remove(connection, row.id)
+            else:
+                _update(connection, row.id, {kind.value: None, f"{kind}_fetched_at": None})
+            return True
 
         return self._database.run(work, write=True)
 
     def delete(self, record_id: str) -> bool:
         """Remove a record with all that it holds; False when there was none."""
-        parameters = {"record_id": record_id.lower()}
-        return self._database.run(
-            lambda connection: connection.execute(_DELETE, parameters).rowcount == 1, write=True
-        )
 
-    def set_password(self, record_id: str, password: bytes) -> bool:
+        def work(connection: Connection) -> bool:
+            row = _locked(connection, record_id.lower())
+            if row is not None:
+                _remove(connection, row.id)
+            return row is not None
+
+        return self._database.run(work, write=True)
+
+    def set_password(self, record_id: str, password: bytes, *, seed: bytes | None = None) -> bool:
         """Keep a guest's password unless it has one; False when it has, or has no record.
 
-        One statement: of several at once exactly one returns True.
+        Of several at once exactly one returns True.
+
+        :param seed: make a record that holds nothing else, with this seed, where there is none.
         """
         parameters = {"record_id": record_id.lower(), "new_password": password}
-        return self._database.run(
-            lambda connection: connection.execute(_SET_PASSWORD, parameters).rowcount == 1,
-            write=True,
-        )
 
+        def work(connection: Connection) -> bool:
+            if seed is not None:
+                _lock(connection, record_id.lower(), seed=seed)
+            return connection.execute(_SET_PASSWORD, parameters).rowcount == 1
 
-def parse_document(record_id: str, text: str | None) -> dict[str, Any]:
-    """Return a record's document; ``{}`` when it has none.
+        return self._database.run(work, write=True)
 
-    :raises StoreError: the text is not a JSON object (RFC 8259: without NaN and Infinity).
-    """
-    if text is None:
-        return {}
-    try:
-        parsed = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise StoreError(cause=f"the document of record {record_id} is not a JSON object")
-    return parsed
+    def _kept(self, key: str) -> tuple[object, Record | None] | None:
+        with self._lock:
+            if self._generation != self._database.generation:
+                self._generation = self._database.generation
+                self._cache.clear()
+            return self._cache.get(key)
 
-
-def merge_patch(target: object, patch: Mapping[str, object]) -> dict[str, object]:
-    """Return ``target`` changed by a JSON merge patch that is an object (RFC 7396, section 2)."""
-    merged = dict(target) if isinstance(target, Mapping) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        elif isinstance(value, Mapping):
-            merged[name] = merge_patch(merged.get(name), value)
-        else:
-            merged[name] = value
-    return merged
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
+    def _keep(self, key: str, under: object, record: Record | None) -> None:
+        if under is None:
+            return
+        size = 0 if record is None else len(record.metadata or "") + len(record.userdata or b"")
+        with self._lock:
+            self._cache.put(key, under, record, size=size)
 
 
 def _get(connection: Connection, record_id: str) -> Record | None:
     row = connection.execute(_GET, {"record_id": record_id}).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else _record(row)
+
+
+def _record(row: Row[Any]) -> Record:
     values = row._asdict()
-    values.update(created_at=_utc(row.created_at), updated_at=_utc(row.updated_at))
+    for name in ("created_at", "updated_at", "metadata_fetched_at", "userdata_fetched_at"):
+        values[name] = None if values[name] is None else _utc(values[name])
     return Record(**values)
 
 
-def _access(connection: Connection, record_id: str) -> Access | None:
-    row = connection.execute(_ACCESS, {"record_id": record_id}).one_or_none()
-    return None if row is None else Access(**row._asdict())
-
-
-def _page(connection: Connection, *, after: str) -> list[Summary]:
-    rows = connection.execute(_LIST, {"after": after})
+def _page(connection: Connection, *, after: str, defaults: bool) -> list[Summary]:
+    parameters = {"after": after, "like": f"{DEFAULTS}%", "defaults": defaults}
+    rows = connection.execute(_LIST, parameters)
     return [Summary(**(row._asdict() | {"updated_at": _utc(row.updated_at)})) for row in rows]
 
 
+def _locked(connection: Connection, record_id: str) -> Row[Any] | None:
+    """Return a record's row, kept from other writers until the transaction ends."""
+    return connection.execute(_GET.with_for_update(), {"record_id": record_id}).one_or_none()
+
+
+def _lock(
+    connection: Connection, record_id: str, *, seed: bytes | None = None
+) -> tuple[Record, bool]:
+    """Return a record, locked, and whether it had to be made; a new one is empty."""
+    now = datetime.now(UTC)
+    values: dict[str, Any] = {
+        "id": record_id,
+        "seed": seed or secrets.token_bytes(SEED_BYTES),
+        "created_at": now,
+        "updated_at": now,
+    }
+    while True:
+        row = _locked(connection, record_id)
+        if row is not None:
+            return _record(row), False
+        made = connection.execute(_insert(connection, records).on_conflict_do_nothing(), values)
+        if made.rowcount == 1:
+            return Record(**values), True
+
+
 def _changes(
-    before: Record | None, *, patch: Mapping[str, object], columns: Mapping[str, object]
+    before: Record, *, patch: Mapping[str, object], columns: Mapping[str, object]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the columns to write, and the names of what is not as before."""
-    old = {} if before is None else parse_document(before.id, before.metadata)
+    old = parse_document(before.id, before.metadata)
     new = merge_patch(old, patch)
     changed = [name for name in patch if old.get(name) != new.get(name)]
     values: dict[str, Any] = {}
-    if changed or before is None:
-        values["metadata"] = json.dumps(new, ensure_ascii=False, separators=(",", ":"))
+    if changed or before.empty:
+        values |= {"metadata": dump_document(new), "metadata_fetched_at": None}
     for name, value in columns.items():
-        if value is not KEEP and value != getattr(before, name, None):
+        if value is not KEEP and value != getattr(before, name):
             values[name] = value
             changed.append(name)
+    if "userdata" in values:
+        values["userdata_fetched_at"] = None
     return values, changed
 
 
-def _write(
-    connection: Connection, record_id: str, *, before: Record | None, values: dict[str, Any]
-) -> None:
-    now = datetime.now(UTC)
-    if before is None:
-        seed = secrets.token_bytes(SEED_BYTES)
-        stamps = {"created_at": now, "updated_at": now}
-        connection.execute(insert(records).values(id=record_id, seed=seed, **stamps, **values))
-    elif values:
-        connection.execute(_UPDATE.values(updated_at=now, **values), {"record_id": record_id})
+def _update(connection: Connection, record_id: str, values: Mapping[str, Any]) -> None:
+    connection.execute(
+        _UPDATE.values(updated_at=datetime.now(UTC), **values), {"record_id": record_id}
+    )
+
+
+def _remove(connection: Connection, record_id: str) -> None:
+    _own(connection, record_id, [])
+    connection.execute(_DELETE, {"record_id": record_id})
+
+
+def _own(connection: Connection, record_id: str, networks: Sequence[Network]) -> bool:
+    """Make *networks* all that a record has, whoever had them; False: it had just these.
+
+    The record is locked, and the networks are, in one order by everybody: no two writers wait for
+    each other.
+    """
+    wanted = list(dict.fromkeys(str(network) for network in networks))
+    had = list(connection.execute(_ADDRESSES, {"record_id": record_id}).scalars())
+    if wanted == had:
+        return False
+    rows = [
+        {"network": name, "record_id": record_id, "prefix": prefix, "position": position}
+        for position, name in enumerate(wanted)
+        for prefix in [int(name.rpartition("/")[2])]
+    ]
+    _lock_networks(connection, {*wanted, *had})
+    dropped = set(had) - set(wanted)
+    if dropped:
+        connection.execute(
+            delete(addresses).where(
+                addresses.c.network == bindparam("gone"),
+                addresses.c.record_id == bindparam("owner"),
+            ),
+            [{"gone": name, "owner": record_id} for name in dropped],
+        )
+    if rows:
+        statement = _insert(connection, addresses)
+        fresh = {name: statement.excluded[name] for name in ("record_id", "prefix", "position")}
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=["network"], set_=fresh), rows
+        )
+    return True
+
+
+def _lock_networks(connection: Connection, names: Collection[str]) -> None:
+    """Keep other writers from these networks, whether they stand in the table or not.
+
+    Locks on rows would not do: what another writer is about to add has no row to be locked, and
+    two that each wait for the other's would be a deadlock.
+    """
+    if connection.dialect.name == "postgresql" and names:
+        keys = sorted({zlib.crc32(name.encode()) % _LOCKS for name in names})
+        connection.execute(_LOCK_NETWORKS, {"keys": keys})
+
+
+def _insert(connection: Connection, table: Any) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that may say what to do about a row that is there; the two read the same."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
 
 
 def _utc(moment: datetime) -> datetime:
-    """Say that a moment read from the database is UTC; SQLite does not keep the zone."""
-    return moment.replace(tzinfo=UTC)
+    """Say that a moment is UTC: SQLite does not keep the zone, PostgreSQL gives its session's."""
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

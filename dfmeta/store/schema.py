@@ -1,19 +1,28 @@
 """The store's tables, as SQLAlchemy Core describes them.
 
-The migrations under ``dfmeta/store/migrations`` build the same tables; a test compares the two.
-Later migrations add to them (addresses); none of these columns has to change its meaning.
+The migrations under ``dfmeta/store/migrations`` build the same tables; a test compares the two, in
+SQLite and in PostgreSQL.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Column, DateTime, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import (
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 """The newest migration: what a database has to be at before it is used."""
 
-UUID_LENGTH: Final = 36
 HTTP_TOKENS: Final = ("off", "optional", "required")
 """What a record may say of tokens (``[store] http_tokens``)."""
 
@@ -30,7 +39,7 @@ metadata: Final = MetaData(
 records: Final = Table(
     "records",
     metadata,
-    Column("id", String(UUID_LENGTH), primary_key=True, comment="instance id, lower case"),
+    Column("id", Text, primary_key=True, comment="instance id, lower case; or default:SCOPE"),
     Column("project_id", Text, comment="null: not known"),
     Column("metadata", Text, comment="a JSON object; null: user-data only"),
     Column("userdata", LargeBinary, comment="byte for byte; null: none, which is not empty"),
@@ -39,5 +48,23 @@ records: Final = Table(
     Column("created_at", DateTime(timezone=True), nullable=False, comment="UTC"),
     Column("updated_at", DateTime(timezone=True), nullable=False, comment="UTC"),
     Column("http_tokens", Text, comment="off, optional or required; null: as configured"),
+    Column("metadata_fetched_at", DateTime(timezone=True), comment="null: pushed, or none"),
+    Column("userdata_fetched_at", DateTime(timezone=True), comment="null: pushed, or none"),
 )
-"""One row for each instance."""
+"""One row for each instance, and one for each set of defaults. A row with neither metadata nor
+userdata keeps a password alone, and counts as no record."""
+
+addresses: Final = Table(
+    "addresses",
+    metadata,
+    Column("network", Text, primary_key=True, comment="ADDRESS/PREFIX, canonical"),
+    Column("record_id", Text, ForeignKey(records.c.id, ondelete="CASCADE"), nullable=False),
+    Column("prefix", Integer, nullable=False, comment="its length, bits"),
+    Column("position", Integer, nullable=False, comment="in the list that it was pushed with"),
+    Index("ix_addresses_record_id", "record_id"),
+)
+"""Which record an address asks for. A network stands here once: it has one owner.
+
+An address is looked up by the 33 or 129 networks that can contain it, all of them by the primary
+key: the same statement in both databases, whose cost does not grow with the table.
+"""

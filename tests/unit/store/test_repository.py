@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import ConfigError, StoreError
-from dfmeta.store import database
 from dfmeta.store.repository import PAGE, PutResult, Repository, merge_patch, parse_document
 
 SAME_DATABASE = settings(
@@ -279,11 +278,8 @@ def test_a_writer_waits_for_another(url: str, instance_id: str) -> None:
         assert put.result(timeout=30).created
 
 
-def test_a_writer_does_not_wait_for_ever(
-    url: str, instance_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
-    with Repository(url) as opened:
+def test_a_writer_does_not_wait_for_ever(url: str, instance_id: str) -> None:
+    with Repository(url, seconds=0.05) as opened:
         writer = sqlite3.connect(database_file(url), isolation_level=None)
         writer.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="locked"):
@@ -310,7 +306,9 @@ def test_an_error_repeats_no_userdata(url: str, instance_id: str) -> None:
         "sqlite://",
         "sqlite:///:memory:",
         "sqlite:///file:x?uri=true",
-        "postgresql://user:hush@host/db",
+        "mysql://user:hush@host/db",
+        "postgresql://user:hush@host",
+        "postgresql+psycopg2://user:hush@host/db",
     ],
 )
 def test_a_url_that_cannot_work_is_refused(url: str) -> None:
@@ -344,6 +342,7 @@ from dfmeta.store.repository import Repository
 if os.geteuid() == 0:
     os.setegid(65534)
     os.seteuid(65534)
+import dfmeta.store.sqlite
 try:
     Repository(sys.argv[1])
 except StoreError as error:

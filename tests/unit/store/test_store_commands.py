@@ -268,7 +268,7 @@ def test_delete_says_so_and_removes(run: Run, instance_id: str) -> None:
 
 
 def test_a_wrong_connection_is_one_line(config: Path, run: Run) -> None:
-    config.write_text("[store]\nconnection = postgresql://u:hush@h/d\n")
+    config.write_text("[store]\nconnection = mysql://u:hush@h/d\n")
     result = run("list")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("dfmeta: option [store] connection = ")
