@@ -12,8 +12,13 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import eventlet
+from eventlet import tpool
+from eventlet.hubs import get_hub
+from eventlet.semaphore import Semaphore
+from eventlet.support.greenlets import GreenletExit
 
 from dfmeta import metrics
 
@@ -33,6 +38,8 @@ takes is kept from everybody, 1 ms for some thousand objects."""
 _M_MMAP_THRESHOLD = -3
 MAPPED = 131072
 """Bytes of memory from which on a piece is the host's again as soon as it is free."""
+
+T = TypeVar("T")
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], object]
@@ -104,3 +111,39 @@ def settle() -> None:
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)
     gc.enable()
+
+
+class Threads:
+    """OS threads for calls that wait for a disk, a lock or another host.
+
+    See :class:`dfmeta.store.apart.Apart`. Whoever calls waits; the hub goes on.
+
+    :param readers: how many calls that only read may run at once.
+    :param writers: how many others may. eventlet has 20 threads in all (EVENTLET_THREADPOOL_SIZE).
+    """
+
+    def __init__(self, *, readers: int, writers: int) -> None:
+        self._readers = Semaphore(readers)
+        self._writers = Semaphore(writers)
+
+    def __call__(
+        self, step: Callable[[], T], *, seconds: float, abort: Callable[[], None], write: bool
+    ) -> T:
+        """Call *step* in a thread; see :class:`dfmeta.store.apart.Apart`.
+
+        :raises TimeoutError: when all threads were taken for that long.
+        """
+        slots = self._writers if write else self._readers
+        deadline = time.monotonic() + seconds
+        if not slots.acquire(timeout=max(seconds, 0.001)):
+            raise TimeoutError
+        timer = get_hub().schedule_call_global(max(deadline - time.monotonic(), 0.0), abort)
+        try:
+            return tpool.execute(step)  # type: ignore[no-any-return]  # eventlet is untyped
+        except (GreenletExit, eventlet.Timeout):
+            # Nobody waits for it any more, and its thread is wanted.
+            abort()
+            raise
+        finally:
+            timer.cancel()
+            slots.release()

@@ -30,11 +30,11 @@ def build(conf: cfg.ConfigOpts) -> Backend:
             )
         )
     # SQLAlchemy takes a third of a second to import: not where Nova answers.
+    from dfmeta.cmd.database import repository
     from dfmeta.proxy.stored import LocalStore
     from dfmeta.store.backend import StoreBackend
-    from dfmeta.store.repository import Repository
 
-    return LocalStore(StoreBackend(Repository(conf.store.connection)))
+    return LocalStore(StoreBackend(repository(conf.store.connection)))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

@@ -163,12 +163,22 @@ class Daemon:
         self.health.watch("bridge", lambda: self._update.bridge is not None)
         self.health.watch("flows", lambda: self.switch.ready)
         self.health.watch("proxy", lambda: self._listening())
+        self.health.watch("store", self._store_answers)
         application = admin.AdminApplication(
             self.health, self._metrics, {"/ports": self._port_rows}
         )
         for state in PortState:
             metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
         admin.serve(self.conf.df_metadata.admin_listen, application)
+
+    def _store_answers(self) -> bool:
+        if self.conf.df_metadata.backend != "store":
+            return True
+        if self._front is None:
+            return False
+        from dfmeta.cmd.database import answers
+
+        return answers(self.conf.store.connection)
 
     def _metrics(self) -> Iterable[Metric]:
         return metrics.REGISTRY.collect() if self._front is None else self._front.collect()

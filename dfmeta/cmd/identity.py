@@ -47,7 +47,7 @@ def _neutron(conf: cfg.ConfigOpts) -> Source:
 
 def _store(conf: cfg.ConfigOpts) -> Source:
     # SQLAlchemy takes a third of a second to import: only where it is needed.
+    from dfmeta.cmd.database import repository
     from dfmeta.ports.records import StoreSource
-    from dfmeta.store.repository import Repository
 
-    return StoreSource(Repository(conf.store.connection).get)
+    return StoreSource(repository(conf.store.connection).get)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
+_IPV4_BITS = 32
 _MAPPED_BITS = 96
 """Of the prefix before an IPv4 address that is written as an IPv6 one (RFC 4291, 2.5.5.2)."""
 
@@ -39,10 +41,16 @@ def parse_address(text: str) -> Address:
 
 
 def containing(address: Address) -> list[str]:
-    """Return every network that contains *address*, the longest prefix first."""
-    kind = type(address)
+    """Return every network that contains *address*, as :func:`str` writes it, the longest first."""
     number, width = int(address), address.max_prefixlen
-    return [
-        f"{kind(number >> (width - prefix) << (width - prefix))}/{prefix}"
-        for prefix in range(width, -1, -1)
-    ]
+    family = socket.AF_INET if width == _IPV4_BITS else socket.AF_INET6
+    found = []
+    for prefix in range(width, -1, -1):
+        number = number >> (width - prefix) << (width - prefix)
+        # The C library is 10 times as fast, but writes an IPv4 address where it takes one to be in.
+        if family == socket.AF_INET6 and number >> _IPV4_BITS in (0, 0xFFFF):
+            text = str(type(address)(number))
+        else:
+            text = socket.inet_ntop(family, number.to_bytes(width // 8, "big"))
+        found.append(f"{text}/{prefix}")
+    return found

@@ -338,11 +338,11 @@ def test_a_folder_below_a_file_is_an_error(tmp_path: Path) -> None:
 UNPRIVILEGED = """
 import os, sys
 from dfmeta.exceptions import StoreError
+from dfmeta.store import sqlite
 from dfmeta.store.repository import Repository
 if os.geteuid() == 0:
     os.setegid(65534)
     os.seteuid(65534)
-import dfmeta.store.sqlite
 try:
     Repository(sys.argv[1])
 except StoreError as error:
