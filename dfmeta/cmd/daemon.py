@@ -172,10 +172,8 @@ class Daemon:
         admin.serve(self.conf.df_metadata.admin_listen, application)
 
     def _store_answers(self) -> bool:
-        if self.conf.df_metadata.backend != "store":
+        if self._front is None or self.conf.df_metadata.backend != "store":
             return True
-        if self._front is None:
-            return False
         from dfmeta.cmd.database import answers
 
         return answers(self.conf.store.connection)
