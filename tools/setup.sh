@@ -5,9 +5,9 @@
 #   tools/setup.sh --neutron   and Neutron's Open vSwitch agent, which some tests run
 #   tools/setup.sh --bench     and nginx, haproxy and wrk, which `python -m bench.proxy` runs
 #
-# Packages: a few tools, the libraries that Open vSwitch links to and the Python modules that
-# cloud-init imports. Open vSwitch and cloud-init themselves are unpacked under .cache/root and
-# never installed: their packages would start services and enable cloud-init for the next boot.
+# Packages: a few tools, the libraries that Open vSwitch and PostgreSQL link to and the Python
+# modules that cloud-init imports. These three themselves are unpacked under .cache/root and never
+# installed: their packages would start services and enable cloud-init for the next boot.
 # The bench's programs are unpacked under .cache/bench for the same reason.
 # Python: a virtual environment in .venv with this checkout in it, and one in .cache/neutron for
 # Neutron, whose dependencies are not to decide on the versions of ours. Quick when all is there.
@@ -17,7 +17,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$root/.cache
 venv=$root/.venv
 # Raise it when the content of .cache/root changes.
-layout=1
+layout=2
 # The same for .cache/bench.
 bench_layout=1
 neutron=neutron==29.0.0
@@ -69,14 +69,17 @@ dependencies() {
 
 unpack() {
     local folder=$cache/deb new=$cache/root.new deb name packages=$cache/packages.new
-    local wanted=(openvswitch-switch openvswitch-common cloud-init)
-    say "Unpacking Open vSwitch and cloud-init under .cache (nothing of them is installed)"
+    local wanted=(openvswitch-switch openvswitch-common cloud-init postgresql)
+    say "Unpacking Open vSwitch, cloud-init and PostgreSQL under .cache (nothing of them is installed)"
     rm -rf "$folder" "$new"
     mkdir -p "$folder" "$new"
     cd "$folder"
     with_lists apt download "${wanted[@]}" || die "apt-get download ${wanted[*]} failed, see above"
-    # Newer releases split cloud-init.
-    for name in $(dependencies cloud-init_*.deb '^cloud-init-'); do
+    # Newer releases split cloud-init; postgresql names the server of the release.
+    for name in $(
+        dependencies cloud-init_*.deb '^cloud-init-'
+        dependencies postgresql_*.deb '^postgresql-[0-9]+$'
+    ); do
         with_lists apt download "$name" || die "apt-get download $name failed, see above"
     done
     : >"$packages"
@@ -84,6 +87,8 @@ unpack() {
         dpkg-deb -x "$deb" "$new"
         case $deb in
         cloud-init*) dependencies "$deb" '^python3-' ;;
+        # Its time zones are the system's. It needs LLVM only to compile queries, which we do not.
+        postgresql*) dependencies "$deb" '^(lib|zlib|tzdata)' | grep -v '^libllvm' || true ;;
         *) dependencies "$deb" '^lib' ;;
         esac >>"$packages"
     done
