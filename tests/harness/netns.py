@@ -1,7 +1,7 @@
 """Network namespaces, veth pairs, and the processes in them.
 
-Names are ``dfm-<pid>-…`` and temporary folders ``/tmp/dfm-<pid>-…``: whoever finds one whose
-process is gone may remove it, which :func:`remove_stale` does.
+Names are ``dfm-<pid>-…`` and temporary folders ``/tmp/dfm-<pid>-…``, or the same in /dev/shm:
+whoever finds one whose process is gone may remove it, which :func:`remove_stale` does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
 """The checkout."""
 
 PREFIX = "dfm-"
+TMP = Path("/tmp")
 _RUN = Path("/run/netns")
+_PLACES = (_RUN, TMP, Path("/dev/shm"))
 _OWNED = re.compile(rf"{PREFIX}(\d+)-")
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -111,9 +113,12 @@ def end(process: subprocess.Popen[bytes], *, timeout: float = 5) -> int:
     return process.wait(timeout)
 
 
-def temporary_folder(name: str) -> Path:
-    """A new folder that :func:`remove_stale` knows; its path is short enough for unix sockets."""
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{name}-", dir="/tmp"))
+def temporary_folder(name: str, *, place: Path = TMP) -> Path:
+    """A new folder that :func:`remove_stale` knows; its path is short enough for unix sockets.
+
+    :param place: /tmp, or /dev/shm for what is to be in memory.
+    """
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{name}-", dir=place))
 
 
 class Namespace:
@@ -252,7 +257,7 @@ def tx_off(namespace: Namespace, device: str) -> None:
 
 def remove_stale() -> None:
     """Remove the namespaces and folders of processes that are gone."""
-    for path in [*_RUN.glob(f"{PREFIX}*"), *Path("/tmp").glob(f"{PREFIX}*")]:
+    for path in _found(f"{PREFIX}*"):
         owner = _OWNED.match(path.name)
         if owner and not Path("/proc", owner[1]).exists():
             _discard(path)
@@ -260,9 +265,12 @@ def remove_stale() -> None:
 
 def remove_own() -> None:
     """Remove the namespaces and folders of this process: the last line of defence at its exit."""
-    own = f"{PREFIX}{os.getpid()}-*"
-    for path in [*_RUN.glob(own), *Path("/tmp").glob(own)]:
+    for path in _found(f"{PREFIX}{os.getpid()}-*"):
         _discard(path)
+
+
+def _found(pattern: str) -> list[Path]:
+    return [path for place in _PLACES for path in place.glob(pattern)]
 
 
 def _discard(path: Path) -> None:

@@ -1,0 +1,408 @@
+"""A PostgreSQL server in a folder of its own, from the binaries that tools/setup.sh unpacks.
+
+It runs as an unprivileged user, in an IPC and a mount namespace of its own: a server that is killed
+leaves a System V segment behind, which goes with the namespace, and the folder of the checkout may
+be closed to that user. A PostgreSQL that is installed on the machine is never used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+from urllib.parse import urlsplit
+
+from tests.harness import netns
+from tests.harness.netns import Namespace
+from tests.harness.ovs import UNPACKED
+from tests.harness.poll import wait_for
+
+if TYPE_CHECKING:
+    import psycopg
+
+Mode = Literal["fast", "immediate"]
+"""``fast`` ends the sessions and writes a checkpoint; ``immediate`` has the next start recover."""
+
+ROLE = "dfmeta"
+"""Owns the databases that tests get; it may log in and nothing else."""
+
+_SUPERUSER = "postgres"
+_SIGNALS: dict[Mode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_TEMPLATE_FILES = {
+    # The superuser is for the harness alone: for root on this machine, through the socket.
+    "pg_hba.conf": (
+        f"local all {_SUPERUSER} peer map=harness\n"
+        f"host all {_SUPERUSER} all reject\n"
+        "local all all scram-sha-256\n"
+        "host all all all scram-sha-256\n"
+    ),
+    "pg_ident.conf": f"harness {pwd.getpwuid(0).pw_name} {_SUPERUSER}\n",
+}
+_SETTINGS = {
+    # Its workers would be in a database that is to be copied or dropped.
+    "autovacuum": "off",
+    # The other kinds leave files in /dev/shm after a SIGKILL.
+    "dynamic_shared_memory_type": "mmap",
+    # LLVM is not installed.
+    "jit": "off",
+    "log_line_prefix": "%m [%p] %d ",
+    "max_wal_senders": "0",
+    "shared_buffers": "16MB",
+    # A server's zone is its operator's: whoever takes a time for UTC is to notice here.
+    "timezone": "Asia/Kathmandu",
+    "log_timezone": "UTC",
+    "wal_level": "minimal",
+}
+# Committed data survive a SIGKILL all the same: the kernel has them.
+_FORGETFUL = {"fsync": "off", "full_page_writes": "off"}
+_MEMORY = Path("/dev/shm")
+_ROOM = 1 << 30
+"""Bytes that have to be free in memory for data to be there: a database has eight million."""
+_template: Path | None = None
+
+
+class Postgres:
+    """A server; a context manager that leaves nothing behind.
+
+    It listens on a Unix socket in ``folder``, and on TCP where an address is given. It is killed
+    when the thread that started it ends (see :func:`tests.harness.netns.spawn`).
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str = "",
+        namespace: Namespace | None = None,
+        durable: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it, on a port that the kernel chooses and that stays this server's to the end.
+
+        :param address: IPv4 or IPv6, to listen on as well; of ``namespace`` if there is one.
+        :param durable: each commit reaches the disk, as it does in production; otherwise the data
+            may be in memory, and outlive the server's processes but not the machine.
+        :param settings: more of postgresql.conf, over the harness' own.
+        :raises FileNotFoundError: tools/setup.sh has not run.
+        """
+        self.address = address
+        self.port = 5432
+        self.password = secrets.token_hex(16)
+        """Of :data:`ROLE`, for those who look for it in logs."""
+        self._namespace = namespace
+        self._durable = durable
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+        self._names = (f"test_{number}" for number in itertools.count(1))
+        self._settings = _SETTINGS | ({} if durable else _FORGETFUL) | dict(settings or {})
+        self._stack = contextlib.ExitStack()
+        try:
+            self._prepare()
+            self.start()
+            self.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{self.password}'")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it and remove its folder. Idempotent."""
+        self._stack.close()
+
+    # The server
+
+    @property
+    def running(self) -> bool:
+        """Whether the postmaster is there, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it on the folder and port that it has had, and wait until it takes connections.
+
+        :raises RuntimeError: it runs already, or ended at once; the message has its log.
+        """
+        if self.running:
+            raise RuntimeError("PostgreSQL is running already")
+        with self._log.open("ab") as log:
+            command = _as_nobody(self.folder, "postgres", *self._options())
+            if self._namespace is not None:
+                command = self._namespace.command(command)
+            self._process = netns.spawn(command, stdout=log, stderr=log)
+        wait_for(self._ready, 30, "PostgreSQL to take connections", interval=0.005)
+
+    def stop(self, mode: Mode = "fast") -> int:
+        """Stop it, whoever is connected, and return its exit status. It may be paused."""
+        process = self._running()
+        self.resume()
+        process.send_signal(_SIGNALS[mode])
+        return process.wait(30)
+
+    def kill(self) -> None:
+        """SIGKILL to all of its processes at once, as if the machine had lost its power."""
+        self._kill()
+
+    def pause(self) -> None:
+        """SIGSTOP to all of its processes: it looks as if it hangs.
+
+        Connections are still made, by the kernel; nobody answers on them.
+        """
+        process = self._running()
+        # First the one that starts others.
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: _state(process.pid) == "T", 5, "the postmaster to stop", interval=0.001)
+        self._paused = True
+        _signal(_children(process.pid), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after :meth:`pause`; otherwise nothing happens."""
+        if self._paused:
+            self._paused = False
+            process = self._running()
+            _signal([*_children(process.pid), process.pid], signal.SIGCONT)
+
+    def log(self) -> str:
+        """What it has logged."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._log.read_text(errors="replace")
+        return ""
+
+    # Databases
+
+    def url(self, database: str) -> str:
+        """SQLAlchemy's URL of a database for :data:`ROLE`, with its password.
+
+        By TCP if it listens there, otherwise by the Unix socket.
+        """
+        user = f"postgresql+psycopg://{ROLE}:{self.password}"
+        if not self.address:
+            return f"{user}@/{database}?host={self.folder}&port={self.port}"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{user}@{host}:{self.port}/{database}"
+
+    def create_database(self, template: str = "template1") -> str:
+        """Create a database that :data:`ROLE` owns and return its URL. It takes some 40 ms.
+
+        :param template: the name of a database to copy, to which nobody is connected.
+        """
+        name = next(self._names)
+        self.execute(f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE {template}")
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        """Drop a database of this server by its URL; those who are connected to it are cut."""
+        self.execute(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+
+    @contextlib.contextmanager
+    def admin(self, database: str = "postgres") -> Iterator[psycopg.Connection]:
+        """A superuser's connection in which each statement is a transaction of its own."""
+        # Here, because tests that need no PostgreSQL are not to wait for this import.
+        import psycopg
+
+        with psycopg.connect(
+            host=str(self.folder),
+            port=self.port,
+            user=_SUPERUSER,
+            dbname=database,
+            autocommit=True,
+            connect_timeout=10,
+        ) as connection:
+            yield connection
+
+    def execute(self, statement: str) -> None:
+        """Run a statement as the superuser."""
+        with self.admin() as connection:
+            connection.execute(statement.encode())
+
+    # Inside
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _prepare(self) -> None:
+        template = _initialised()
+        self.folder = _folder("pg", on_disk=self._durable)
+        self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self._stack.callback(self._end)
+        netns.run(["cp", "-a", "--reflink=auto", str(template / "data"), str(self._data)])
+        if self.address:
+            held = self._stack.enter_context(self._reserve())
+            self.port = held.getsockname()[1]
+
+    def _reserve(self) -> socket.socket:
+        """A socket that holds a port while the server is away.
+
+        It does not listen, and both say SO_REUSEADDR: so the server may bind to it as well, and
+        the kernel gives it to nobody else.
+        """
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        if self._namespace is None:
+            held = socket.socket(family, socket.SOCK_STREAM)
+        else:
+            held = self._namespace.open_socket(family)
+        try:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind((self.address, 0))
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    def _options(self) -> list[str]:
+        settings = {
+            **self._settings,
+            "listen_addresses": self.address,
+            "port": str(self.port),
+            "unix_socket_directories": str(self.folder),
+        }
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        return ["-D", str(self._data), *options]
+
+    def _ready(self) -> bool:
+        process = self._process
+        assert process is not None
+        if process.poll() is not None:
+            raise RuntimeError(f"PostgreSQL ended with status {process.returncode}: {self.log()}")
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+            # A server that was killed has left the same file with another pid.
+            return lines[:1] == [str(process.pid)] and lines[7:] == ["ready   "]
+        return False
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError("PostgreSQL is not running")
+        return self._process
+
+    def _end(self) -> None:
+        """The postmaster reaps its children when it is asked to end; killed, it leaves them."""
+        if self.running:
+            try:
+                self.stop("immediate")
+            except subprocess.TimeoutExpired:
+                self._kill()
+
+    def _kill(self) -> None:
+        process = self._running()
+        self._paused = False
+        # Stopped, it starts no more of them meanwhile.
+        process.send_signal(signal.SIGSTOP)
+        children = _children(process.pid)
+        process.kill()
+        _signal(children, signal.SIGKILL)
+        process.wait(10)
+        wait_for(
+            lambda: all(_state(child) in {"", "Z", "X"} for child in children),
+            10,
+            "the processes of PostgreSQL to end",
+            interval=0.002,
+        )
+
+
+def _initialised() -> Path:
+    """A folder whose ``data`` every server starts with; made once by each process of tests."""
+    global _template
+    if _template is None or not _template.exists():
+        folder = _folder("pg-template")
+        arguments = ["-D", f"{folder}/data", "-U", _SUPERUSER, "--no-sync", "--no-instructions"]
+        arguments += ["--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1"]
+        netns.run(_as_nobody(folder, "initdb", *arguments))
+        for name, text in _TEMPLATE_FILES.items():
+            (folder / "data" / name).write_text(text)
+        _template = folder
+    return _template
+
+
+def _folder(name: str, *, on_disk: bool = False) -> Path:
+    """A temporary folder of the server's user that others may look into: the socket is there.
+
+    In memory if that may be: ext4 is slow to create files where many have just been deleted (its
+    ``recently_deleted``), and a server comes and goes with a thousand.
+    """
+    in_memory = not on_disk and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM
+    folder = netns.temporary_folder(name, place=_MEMORY if in_memory else netns.TMP)
+    user = _nobody()
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    folder.chmod(0o755)
+    return folder
+
+
+def _as_nobody(folder: Path, program: str, *arguments: str) -> list[str]:
+    """The command that runs one of PostgreSQL's programs, in namespaces, as another user.
+
+    The programs find what belongs to them by their own place, which is ``folder`` in there.
+    """
+    found = sorted(UNPACKED.glob(f"usr/lib/postgresql/*/bin/{program}"))
+    if not found:
+        raise FileNotFoundError(f"no PostgreSQL under {UNPACKED}: run tools/setup.sh")
+    user = _nobody()
+    mounted = folder / "usr"
+    mounted.mkdir(exist_ok=True)
+    return [
+        *("unshare", "--ipc", "--mount", "--", "sh", "-c"),
+        'mount -o bind,ro "$0" "$1" && shift && cd / && exec "$@"',
+        *(str(UNPACKED / "usr"), str(mounted)),
+        # Another user's programs lose the signal at their parent's end: it is asked for again.
+        *("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"),
+        *("--pdeathsig=KILL", "--", "env", "-i", "LC_ALL=C.UTF-8", "TZ=UTC"),
+        str(folder / found[-1].relative_to(UNPACKED)),
+        *arguments,
+    ]
+
+
+def _nobody() -> pwd.struct_passwd:
+    """PostgreSQL refuses root, and initdb a user without a name."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam("nobody")
+    return next(user for user in pwd.getpwall() if user.pw_uid)
+
+
+def _children(parent: int) -> list[int]:
+    """Pids of its children: all of PostgreSQL's processes are children of the postmaster."""
+    return [pid for pid in _pids() if _stat(pid)[1:2] == [str(parent)]]
+
+
+def _pids() -> Iterator[int]:
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+
+
+def _state(pid: int) -> str:
+    """Its state, proc(5): T is stopped, Z a zombie; empty if there is no such process."""
+    return "".join(_stat(pid)[:1])
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc says of a process after its name, from the state on; empty if it is gone."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
