@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -14,6 +15,7 @@ from tests.harness.agent import Agent, Options
 from tests.harness.guest import Guest, Ids, Route
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.postgres import Postgres
 
 _HOSTS = ("host", "shared_host")
 _things: list[tuple[OpenvSwitch, object]] = []
@@ -149,11 +151,39 @@ def cloud_init() -> Iterator[Callable[..., cloudinit.Booting]]:
         yield start
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The session's PostgreSQL server, up in a second; a test leaves it running as it was.
+
+    Who stops, kills or pauses one has ``with Postgres() as server``: that takes 0.1 s.
+    """
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """An empty PostgreSQL database that goes with the test."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database that nobody has used: the test runs on SQLite (no file yet) and on PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/state/store.db"
+    # Asked for only here: what runs on SQLite starts no server.
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the switch, the guests' neighbours and the daemon's log to a failure."""
+    """Attach the switch, the guests' neighbours, the daemon's and PostgreSQL's log to a failure."""
     report = yield
     if report.failed:
         values = getattr(item, "funcargs", {})
@@ -161,6 +191,9 @@ def pytest_runtest_makereport(
             if isinstance(switch := values.get(name), OpenvSwitch):
                 report.sections.append((f"switch ({name})", switch.diagnosis()))
                 report.sections.extend(_describe(switch))
+        for name, value in values.items():
+            if isinstance(value, Postgres):
+                report.sections.append((f"the end of the log of {name}", value.log()[-8000:]))
     if call.when == "teardown":
         _things.clear()
     return report

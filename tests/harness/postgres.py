@@ -65,6 +65,7 @@ _SETTINGS = {
 }
 # Committed data survive a SIGKILL all the same: the kernel has them.
 _FORGETFUL = {"fsync": "off", "full_page_writes": "off"}
+_CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
 _MEMORY = Path("/dev/shm")
 _ROOM = 1 << 30
 """Bytes that have to be free in memory for data to be there: a database has eight million."""
@@ -135,6 +136,11 @@ class Postgres:
         """Whether the postmaster is there, paused or not."""
         return self._process is not None and self._process.poll() is None
 
+    def processes(self) -> list[int]:
+        """Their pids, the postmaster's first."""
+        process = self._running()
+        return [process.pid, *_children(process.pid)]
+
     def start(self) -> None:
         """Start it on the folder and port that it has had, and wait until it takes connections.
 
@@ -170,14 +176,13 @@ class Postgres:
         process.send_signal(signal.SIGSTOP)
         wait_for(lambda: _state(process.pid) == "T", 5, "the postmaster to stop", interval=0.001)
         self._paused = True
-        _signal(_children(process.pid), signal.SIGSTOP)
+        _signal(self.processes(), signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it go on after :meth:`pause`; otherwise nothing happens."""
         if self._paused:
             self._paused = False
-            process = self._running()
-            _signal([*_children(process.pid), process.pid], signal.SIGCONT)
+            _signal(self.processes(), signal.SIGCONT)
 
     def log(self) -> str:
         """What it has logged."""
@@ -209,7 +214,16 @@ class Postgres:
 
     def drop_database(self, url: str) -> None:
         """Drop a database of this server by its URL; those who are connected to it are cut."""
-        self.execute(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+        name = urlsplit(url).path[1:]
+        with self.admin() as connection:
+            # FORCE looks again only after 0.1 s when a session is still on its way out.
+            wait_for(
+                lambda: not connection.execute(_CUT, [name]).fetchall(),
+                5,
+                f"the sessions in {name} to end",
+                interval=0.001,
+            )
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
     @contextlib.contextmanager
     def admin(self, database: str = "postgres") -> Iterator[psycopg.Connection]:
@@ -307,15 +321,13 @@ class Postgres:
 
     def _kill(self) -> None:
         process = self._running()
+        self.pause()
         self._paused = False
-        # Stopped, it starts no more of them meanwhile.
-        process.send_signal(signal.SIGSTOP)
-        children = _children(process.pid)
-        process.kill()
-        _signal(children, signal.SIGKILL)
+        pids = self.processes()
+        _signal(pids, signal.SIGKILL)
         process.wait(10)
         wait_for(
-            lambda: all(_state(child) in {"", "Z", "X"} for child in children),
+            lambda: all(_state(pid) in {"", "Z", "X"} for pid in pids),
             10,
             "the processes of PostgreSQL to end",
             interval=0.002,
