@@ -262,7 +262,11 @@ class Repository:
             else:
                 value = dump_document(content)
             now = datetime.now(UTC)
-            values = {kind.value: value, f"{kind}_fetched_at": now if fetched else None}
+            values: dict[str, Any] = {
+                kind.value: value,
+                f"{kind}_fetched_at": now if fetched else None,
+                "updated_at": now,
+            }
             if http_tokens is not KEEP:
                 values["http_tokens"] = http_tokens
             _update(connection, before.id, values)
@@ -366,8 +370,8 @@ def _lock(
         row = _locked(connection, record_id)
         if row is not None:
             return _record(row), False
-        made = connection.execute(_insert(connection, records).on_conflict_do_nothing(), values)
-        if made.rowcount == 1:
+        statement = _insert(connection, records).on_conflict_do_nothing()
+        if connection.execute(statement.returning(records.c.id), values).first() is not None:
             return Record(**values), True
 
 
@@ -391,9 +395,8 @@ def _changes(
 
 
 def _update(connection: Connection, record_id: str, values: Mapping[str, Any]) -> None:
-    connection.execute(
-        _UPDATE.values(updated_at=datetime.now(UTC), **values), {"record_id": record_id}
-    )
+    stamped = {"updated_at": datetime.now(UTC), **values}
+    connection.execute(_UPDATE.values(stamped), {"record_id": record_id})
 
 
 def _remove(connection: Connection, record_id: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.backend import StoreBackend
@@ -25,9 +26,23 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def repository(url: str) -> Iterator[Repository]:
-    with Repository(url) as opened:
+def repository(database_url: str) -> Iterator[Repository]:
+    """An empty store, on SQLite and on PostgreSQL: a test that has it runs twice."""
+    with Repository(database_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def sql(database_url: str) -> Callable[[str], None]:
+    """Change the database behind the repository's back."""
+
+    def execute(statement: str) -> None:
+        engine = create_engine(database_url)
+        with engine.begin() as connection:
+            connection.execute(text(statement))
+        engine.dispose()
+
+    return execute
 
 
 @pytest.fixture
