@@ -12,7 +12,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, create_engine, inspect, make_url, text
 
 from dfmeta.exceptions import StoreError
 from dfmeta.store import migrations, schema
@@ -27,9 +27,20 @@ with Repository(sys.argv[1]) as repository:
 """
 
 
+RECORD = text(
+    "INSERT INTO records (id, userdata, seed, created_at, updated_at)"
+    " VALUES (:id, :userdata, :seed, '2026-01-01', '2026-01-02')"
+).bindparams(userdata=b"\x00\xff", seed=b"\x01")
+"""A record as each release could write it."""
+
+
 @pytest.fixture
-def connection(tmp_path: Path) -> Iterator[Connection]:
-    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+def connection(database_url: str) -> Iterator[Connection]:
+    """In one transaction, as the store runs its migrations."""
+    path = Path(make_url(database_url).database or "")
+    if database_url.startswith("sqlite"):
+        path.parent.mkdir()
+    engine = create_engine(database_url)
     with engine.begin() as opened:
         yield opened
     engine.dispose()
@@ -43,9 +54,9 @@ def test_an_empty_database_is_brought_to_the_head(connection: Connection) -> Non
 
 def test_a_second_time_changes_nothing(connection: Connection) -> None:
     migrations.ensure_schema(connection)
-    before = connection.execute(text("SELECT sql FROM sqlite_master")).all()
+    connection.execute(RECORD, {"id": "a"})
     migrations.ensure_schema(connection)
-    assert connection.execute(text("SELECT sql FROM sqlite_master")).all() == before
+    assert connection.execute(text("SELECT id FROM records")).scalars().all() == ["a"]
 
 
 def test_the_head_is_the_newest_script(connection: Connection) -> None:
@@ -74,15 +85,10 @@ def test_records_of_before_tokens_stay_and_leave_them_to_the_configuration(
 ) -> None:
     config = migrations.configuration(connection)
     command.upgrade(config, "0001")
-    connection.execute(
-        text(
-            "INSERT INTO records (id, userdata, seed, created_at, updated_at)"
-            " VALUES ('a', x'00ff', x'01', '2026-01-01', '2026-01-01')"
-        )
-    )
+    connection.execute(RECORD, {"id": "a"})
     command.upgrade(config, "0002")
-    found = connection.execute(text("SELECT userdata, http_tokens FROM records")).all()
-    assert found == [(b"\x00\xff", None)]
+    found = connection.execute(text("SELECT userdata, http_tokens FROM records")).one()
+    assert (bytes(found.userdata), found.http_tokens) == (b"\x00\xff", None)
 
 
 def test_going_back_before_tokens_keeps_the_records(connection: Connection) -> None:
@@ -90,18 +96,44 @@ def test_going_back_before_tokens_keeps_the_records(connection: Connection) -> N
     command.upgrade(config, "0001")
     before = {column["name"] for column in inspect(connection).get_columns("records")}
     command.upgrade(config, "0002")
-    connection.execute(
-        text(
-            "INSERT INTO records (id, seed, created_at, updated_at, http_tokens)"
-            " VALUES ('a', x'01', '2026-01-01', '2026-01-01', 'off')"
-        )
-    )
+    connection.execute(RECORD, {"id": "a"})
+    connection.execute(text("UPDATE records SET http_tokens = 'off'"))
     command.downgrade(config, "0001")
     assert {column["name"] for column in inspect(connection).get_columns("records")} == before
     assert connection.execute(text("SELECT id FROM records")).all() == [("a",)]
 
 
-def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
+@pytest.mark.parametrize("released", ["0001", "0002"])
+def test_the_records_of_each_release_come_along_and_go_back(
+    connection: Connection, released: str
+) -> None:
+    config = migrations.configuration(connection)
+    command.upgrade(config, released)
+    connection.execute(RECORD, {"id": "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"})
+    before = connection.execute(text("SELECT * FROM records")).mappings().one()
+    command.upgrade(config, "head")
+    after = connection.execute(text("SELECT * FROM records")).mappings().one()
+    assert {name: after[name] for name in before} == before
+    assert [after[name] for name in after if name not in before] == [None] * (
+        len(after) - len(before)
+    )
+    connection.execute(RECORD, {"id": "default:project:" + "f" * 32})
+    connection.execute(
+        text("INSERT INTO addresses VALUES ('192.0.2.1/32', :id, 32, 0)"), {"id": before["id"]}
+    )
+    command.downgrade(config, released)
+    assert connection.execute(text("SELECT * FROM records")).mappings().all() == [before]
+    assert "addresses" not in inspect(connection).get_table_names()
+
+
+def test_an_address_cannot_outlive_its_record(connection: Connection) -> None:
+    migrations.ensure_schema(connection)
+    (key,) = inspect(connection).get_foreign_keys("addresses")
+    assert (key["referred_table"], key["options"]) == ("records", {"ondelete": "CASCADE"})
+
+
+def test_a_newer_schema_is_refused_and_left_alone(database_url: str) -> None:
+    url = database_url
     Repository(url).close()
     engine = create_engine(url)
     with engine.begin() as opened:
@@ -113,11 +145,11 @@ def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
     engine.dispose()
 
 
-def test_processes_that_open_a_fresh_database_at_once_all_succeed(url: str) -> None:
+def test_processes_that_open_a_fresh_database_at_once_all_succeed(database_url: str) -> None:
     ids = [f"00000000-0000-0000-0000-{number:012}" for number in range(6)]
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACE, url, record_id],
+            [sys.executable, "-c", RACE, database_url, record_id],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -130,5 +162,5 @@ def test_processes_that_open_a_fresh_database_at_once_all_succeed(url: str) -> N
         racer.stdin.flush()
     errors = [racer.communicate(timeout=60)[1] for racer in racers]
     assert errors == [""] * len(ids)
-    with Repository(url) as repository:
+    with Repository(database_url) as repository:
         assert [summary.id for summary in repository.list()] == ids
