@@ -192,6 +192,45 @@ class RecordError(StoreError):
     sentence = "{what} = {value!r} is wrong: {cause}. {remedy}"
 
 
+class TokenFileError(StoreError):
+    """The file of tokens cannot be used as it is; nothing was changed."""
+
+    sentence = "{path}: {cause}. {remedy}"
+
+
+class Unauthorized(DfmetaError):  # noqa: N818  # the status' own name
+    """Nobody knows who asks: 401 (RFC 9110, 15.5.2). ``message`` is for the client to read."""
+
+    sentence = "{message}"
+
+    message: str
+
+
+class Forbidden(DfmetaError):  # noqa: N818  # the status' own name
+    """Who asks is known and may not: 403 (RFC 9110, 15.5.4). ``message`` is for the client."""
+
+    sentence = "{message}"
+
+    message: str
+
+
+class AuthUnavailable(DfmetaError):  # noqa: N818  # beside the two above
+    """Whether a token is good cannot be said now: 503. ``cause`` is for the log alone."""
+
+    sentence = "{message}: {cause}"
+
+    message: str
+    cause: str
+
+
+class IssuerError(DfmetaError):
+    """The issuer of tokens gave no keys that can be used."""
+
+    sentence = "{url}: {cause}"
+
+    cause: str
+
+
 class NotRunningError(DfmetaError):
     """A command needs the daemon, and there is none."""
 

@@ -1,0 +1,97 @@
+"""Who may use the store's admin API: bearer tokens (RFC 6750) and what they allow.
+
+The words of the answers are those of the library that hollow-metadataservice uses, so that a client
+that looks for them finds them.
+
+Trust: the header is the client's, and nothing of it is believed before a verifier has found its
+hash in the file, or a signature of the issuer on it. No part of a token is logged or answered; the
+scopes that an answer names are those that the file or the issuer has given it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from dfmeta.exceptions import Forbidden, Unauthorized
+
+EXPECTED: Final = 'expected format: "Bearer token"'
+MISSING: Final = f"missing authorization header, {EXPECTED}"
+MALFORMED: Final = f"invalid authorization header, {EXPECTED}"
+INVALID: Final = "invalid auth token"
+DENIED: Final = "not authorized, missing required scope"
+TOKEN_MAX: Final = 16384
+"""Characters of a token; an issuer that puts many groups into one needs some thousands."""
+SCOPES_SHOWN: Final = 32
+"""How many of a token's own scopes an answer names."""
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+"""``b64token`` of RFC 6750, 2.1."""
+
+
+class Authorizer(Protocol):
+    """Decides whether a request may go on."""
+
+    def authorize(self, header: str | None, accepted: Collection[str]) -> None:
+        """Return when it may.
+
+        :param header: value of the request's Authorization, as it came; None when it has none.
+        :param accepted: scopes of which any one is enough.
+        :raises Unauthorized: without a token that is known and valid.
+        :raises Forbidden: when the token has none of *accepted*.
+        :raises AuthUnavailable: when that cannot be found out at the moment.
+        """
+
+
+class Verifier(Protocol):
+    """Knows one kind of token."""
+
+    def scopes(self, token: str) -> frozenset[str] | None:
+        """Return what *token*, of which nothing is known, allows; None when it is not valid here.
+
+        :raises AuthUnavailable: when that cannot be found out at the moment.
+        """
+
+
+class BearerAuthorizer:
+    """Asks verifiers in their order; the first that knows a token decides.
+
+    :param verifiers: the cheap ones first.
+    """
+
+    def __init__(self, *verifiers: Verifier) -> None:
+        self._verifiers = verifiers
+
+    def authorize(self, header: str | None, accepted: Collection[str]) -> None:
+        """See :class:`Authorizer`."""
+        token = bearer_token(header)
+        for verifier in self._verifiers:
+            scopes = verifier.scopes(token)
+            if scopes is None:
+                continue
+            if scopes.isdisjoint(accepted):
+                raise Forbidden(message=_denied(scopes, accepted))
+            return
+        raise Unauthorized(message=INVALID)
+
+
+def bearer_token(header: str | None) -> str:
+    """Return the token in an Authorization header, which is the client's and may be anything.
+
+    :raises Unauthorized: when there is none.
+    """
+    if not header or not header.strip(" \t"):
+        raise Unauthorized(message=MISSING)
+    scheme, _, token = header.strip(" \t").partition(" ")
+    token = token.lstrip(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise Unauthorized(message=MALFORMED)
+    if len(token) > TOKEN_MAX or not _TOKEN.fullmatch(token):
+        raise Unauthorized(message=INVALID)
+    return token
+
+
+def _denied(scopes: Collection[str], accepted: Collection[str]) -> str:
+    shown = sorted(scopes)[:SCOPES_SHOWN]
+    return f"{DENIED}. Have: {','.join(shown)}; Need: {','.join(accepted)}"

@@ -1,0 +1,266 @@
+"""The file of tokens should be followed, and a broken one should neither open nor shut the door."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dfmeta.exceptions import RecordError, TokenFileError
+from dfmeta.store import auth_edit
+from dfmeta.store.auth_edit import Grant
+from dfmeta.store.auth_tokens import (
+    FILE_MAX,
+    StaticToken,
+    TokenFile,
+    format_line,
+    hash_token,
+    parse,
+    read_tokens,
+)
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+READ = Grant(("read",), NOW)
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+@pytest.fixture
+def write(path: Path) -> Write:
+    """Write the file's text, its mode 0600 unless it is said."""
+
+    def write(text: str, mode: int = 0o600) -> Path:
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    return write
+
+
+def line(name: str, token: str, *, scopes: tuple[str, ...] = ("read",)) -> str:
+    return format_line(StaticToken(name, hash_token(token), scopes)) + "\n"
+
+
+def test_a_token_is_in_the_file_as_its_hash_alone(path: Path) -> None:
+    token = auth_edit.new_token()
+    auth_edit.add(path, READ, token)
+    assert token not in path.read_text()
+    assert token.removeprefix(auth_edit.TOKEN_PREFIX) not in path.read_text()
+    assert TokenFile(path).scopes(token) == {"read"}
+    assert TokenFile(path).scopes(hash_token(token)) is None
+
+
+def test_tokens_have_256_random_bits() -> None:
+    asked: list[int] = []
+
+    def make(count: int) -> str:
+        asked.append(count)
+        return "x"
+
+    assert auth_edit.new_token(make) == "dfm_x"
+    assert asked == [32]
+    assert len({auth_edit.new_token() for _ in range(100)}) == 100
+    assert len(auth_edit.new_token()) == 47
+
+
+def test_a_missing_file_has_no_tokens_until_there_is_one(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = TokenFile(path)
+    assert "dfmeta token create" in caplog.text
+    assert file.scopes("a") is None
+    auth_edit.add(path, READ, "a")
+    assert file.scopes("a") == {"read"}
+
+
+def test_a_change_is_noticed_without_a_restart(path: Path) -> None:
+    auth_edit.add(path, READ, "a")
+    file = TokenFile(path)
+    auth_edit.add(path, Grant(("write", "delete"), NOW), "b")
+    assert (file.scopes("a"), file.scopes("b")) == ({"read"}, {"write", "delete"})
+    assert auth_edit.remove(path, "token-1")
+    assert (file.scopes("a"), file.scopes("b")) == (None, {"write", "delete"})
+    path.unlink()
+    assert file.scopes("b") is None
+
+
+@pytest.mark.parametrize("broken", ["not JSON\n", "{}\n", "\xff"])
+def test_a_broken_file_keeps_the_former_tokens_and_is_complained_of_once(
+    write: Write, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = TokenFile(write(line("a", "a")))
+    path = write("", 0o600)
+    path.write_bytes(line("a", "a").encode() + broken.encode("latin-1"))
+    assert [file.scopes("a") for _ in range(3)] == [{"read"}] * 3
+    complaints = [one for one in caplog.records if one.levelno == logging.WARNING]
+    assert len(complaints) == 1
+    assert str(path) in complaints[0].getMessage()
+    write(line("b", "b"))
+    assert (file.scopes("a"), file.scopes("b")) == (None, {"read"})
+
+
+def test_a_file_that_others_may_read_is_refused_with_a_remedy(write: Write) -> None:
+    for mode in (0o640, 0o604, 0o620, 0o602, 0o601, 0o777):
+        path = write(line("a", "a"), mode)
+        with pytest.raises(TokenFileError, match=f"mode 0{mode:o}.*chmod 600 {path}"):
+            TokenFile(path)
+        with pytest.raises(TokenFileError, match="chmod 600"):
+            auth_edit.add(path, READ, "b")
+        assert path.read_text() == line("a", "a")
+    assert TokenFile(write(line("a", "a"), 0o400)).scopes("a") == {"read"}
+
+
+def test_rights_that_are_given_later_add_nothing(write: Write) -> None:
+    file = TokenFile(write(line("a", "a")))
+    write(line("a", "a") + line("b", "b"), 0o666)
+    assert (file.scopes("a"), file.scopes("b")) == ({"read"}, None)
+    write(line("a", "a") + line("b", "b"), 0o600)
+    assert file.scopes("b") == {"read"}
+
+
+def test_a_token_ends_at_its_time(path: Path) -> None:
+    now = NOW.timestamp()
+    auth_edit.add(path, Grant(("read",), NOW, expires=NOW + timedelta(seconds=60)), "a")
+    file = TokenFile(path, clock=lambda: now)
+    assert file.scopes("a") == {"read"}
+    now += 59.9
+    assert file.scopes("a") == {"read"}
+    now += 0.1
+    assert file.scopes("a") is None
+
+
+def sound(**members: object) -> str:
+    return json.dumps({"name": "a", "sha256": "0" * 64, "scopes": ["read"], **members})
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("nonsense", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ("[" * 100_000, "not JSON"),
+        (sound(name=None), "name is not a string"),
+        (sound(name=""), "its name is not"),
+        (sound(name="a b"), "its name is not"),
+        (sound(name="a" * 65), "its name is not"),
+        (sound(sha256="0" * 63), "sha256 is not"),
+        (sound(sha256="g" * 64), "sha256 is not"),
+        (sound(sha256=5), "sha256 is not"),
+        (sound(scopes=[]), "scopes is not"),
+        (sound(scopes="read"), "scopes is not"),
+        (sound(scopes=["read", 5]), "scopes is not"),
+        (sound(scopes=["read write"]), "scopes is not"),
+        (sound(expires="tomorrow"), "expires is not a time"),
+        (sound(expires=5), "expires is not a time"),
+        (sound(expires="9999-12-31T23:59:59-24:00"), "expires is not a time"),
+        (sound() + "\n" + sound(sha256="1" * 64), "line 2: a line above has the same name"),
+        (sound() + "\n" + sound(name="b"), "line 2: a line above has the same name or the same"),
+    ],
+)
+def test_a_wrong_line_is_named_with_what_is_wrong(text: str, cause: str, path: Path) -> None:
+    with pytest.raises(TokenFileError, match=cause) as caught:
+        parse(text, path)
+    assert "line " in str(caught.value)
+    assert "0000" not in str(caught.value)
+
+
+def test_what_an_operator_writes_by_hand_is_read(path: Path) -> None:
+    text = f"# deploys\n\n  \n{sound(sha256='AB' * 32, expires='2030-01-31', colour='red')}\r\n"
+    (token,) = parse(text, path)
+    assert token.digest == "ab" * 32
+    assert token.expires == datetime(2030, 1, 31, tzinfo=UTC)
+
+
+def test_a_file_that_is_too_large_or_none_is_refused(path: Path, write: Write) -> None:
+    write("#" * (FILE_MAX + 1))
+    with pytest.raises(TokenFileError, match="it has over"):
+        read_tokens(path)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(TokenFileError, match="not a file"):
+        read_tokens(path)
+    path.unlink()
+    path.mkdir(0o700)
+    with pytest.raises(TokenFileError, match="Is a directory"):
+        read_tokens(path)
+
+
+def test_others_lines_stay_as_they_are(write: Write) -> None:
+    before = f"# mine\n{line('a', 'a')}\n{sound(name='b', note='keep me')}"
+    path = write(before)
+    auth_edit.add(path, Grant(("read",), NOW, name="c"), "c")
+    assert path.read_text().startswith(before + "\n")
+    assert auth_edit.remove(path, "a")
+    assert auth_edit.remove(path, "c")
+    assert path.read_text() == f"# mine\n\n{sound(name='b', note='keep me')}\n"
+    assert not auth_edit.remove(path, "c")
+
+
+def test_a_file_that_is_made_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "tokens"
+    auth_edit.add(path, READ, "a")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert [one.name for one in path.parent.iterdir()] == ["tokens"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+    auth_edit.add(link, READ, "a")
+    assert link.is_symlink()
+    assert TokenFile(link).scopes("a") == {"read"}
+
+
+def test_a_name_is_given_and_free(path: Path) -> None:
+    names = [auth_edit.add(path, READ, token).name for token in "ab"]
+    assert auth_edit.add(path, Grant(("read",), NOW, name="ci@host"), "c").name == "ci@host"
+    auth_edit.remove(path, "token-1")
+    assert [*names, auth_edit.add(path, READ, "d").name] == ["token-1", "token-2", "token-1"]
+    for name in ("ci@host", "a b", "-x", "a\n"):
+        before = path.read_text()
+        with pytest.raises(RecordError, match="--name"):
+            auth_edit.add(path, Grant(("read",), NOW, name=name), "e")
+        assert path.read_text() == before
+
+
+def test_nothing_is_written_into_a_broken_file(write: Write) -> None:
+    path = write("broken\n")
+    for change in (lambda: auth_edit.add(path, READ, "a"), lambda: auth_edit.remove(path, "a")):
+        with pytest.raises(TokenFileError, match="line 1"):
+            change()
+    assert path.read_text() == "broken\n"
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TokenFileError, match="cannot be written"):
+        auth_edit.add(tmp_path / "file" / "tokens", READ, "a")
+
+
+def _add_some(path: Path, start: int) -> None:
+    for number in range(start, start + 10):
+        auth_edit.add(path, READ, f"token {number}")
+
+
+def test_writers_at_once_lose_nobodys_token(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_add_some, args=(path, 10 * n)) for n in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    file = TokenFile(path)
+    assert all(file.scopes(f"token {number}") for number in range(40))
