@@ -49,6 +49,7 @@ ONLY_IN: dict[str, set[str]] = {
     "sqlalchemy": {"store"},
     "keystoneauth1": {"conf", "ports"},
     "alembic": {"store"},
+    "jwt": {"store"},
     "httplib2": {"proxy", "store", "ports", "cmd"},
 }
 # What has no place where nothing may wait, look at a clock or open a socket.

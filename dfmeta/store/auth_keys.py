@@ -1,0 +1,189 @@
+"""The issuer's public keys (JWK, RFC 7517), and when they are fetched again.
+
+Keys change while the service runs: an unknown key id makes it ask again. Everybody can send unknown
+key ids, so that this happens once in :data:`SEARCH_PAUSE` at most, whoever asks; who comes while
+the issuer is being asked waits for that answer and asks no other question. Keys that were fetched
+are good for as long as the issuer is away.
+
+Trust: the keys are the issuer's. What a key may verify comes from the key and never from a token
+(RFC 8725, 3.1), and only public keys of asymmetric algorithms are taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jwt
+
+from dfmeta.exceptions import AuthUnavailable, IssuerError
+
+LOG = logging.getLogger(__name__)
+
+RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+CURVES: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
+"""RFC 7518, 3.4; RFC 8037, 3.1."""
+ALGORITHMS: Final = frozenset({*RSA_ALGORITHMS, *CURVES.values()})
+RSA_BITS: Final = 2048
+"""The least that an RSA key may have (RFC 7518, 3.3)."""
+KEYS_MAX: Final = 64
+"""How many keys of a set are looked at."""
+
+LIFESPAN: Final = 300.0
+"""Seconds after which the keys are fetched again: one that was withdrawn is forgotten then."""
+SEARCH_PAUSE: Final = 5.0
+"""Seconds between two fetches for unknown key ids."""
+RETRY_PAUSE: Final = 2.0
+"""Seconds after a fetch that failed while there are no keys."""
+AWAY_PAUSE: Final = 30.0
+"""The same while there are some."""
+
+UNAVAILABLE: Final = "authentication is not available at the moment"
+_PUBLIC: Final = frozenset({"kty", "kid", "alg", "crv", "n", "e", "x", "y"})
+"""Of a private key that was published by mistake, the rest is not even read."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A public key and what it may verify."""
+
+    kid: str | None
+    algorithms: tuple[str, ...]
+    public: Any
+    """Of the cryptography library."""
+
+
+def read_keys(document: object) -> Iterator[Key]:
+    """Yield the keys of a JWK set that can verify a signature; others are passed over.
+
+    :raises IssuerError: when it is not a set; ``url`` is left for the caller to know.
+    """
+    members = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(members, list):
+        raise IssuerError(url="JWK set", cause="there is no list of keys in it")
+    for member in members[:KEYS_MAX]:
+        key = _read_key(member) if isinstance(member, dict) else None
+        if key is not None:
+            yield key
+
+
+class KeyCache:
+    """The keys as they were fetched last.
+
+    :param fetch: gets them; raises :class:`IssuerError`. Blocks the caller's thread alone.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, fetch: Callable[[], Sequence[Key]], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._keys: tuple[Key, ...] = ()
+        self._fetches = 0
+        self._due = self._search_due = clock()
+        self._failure = ""
+
+    def find(self, kid: str | None, algorithm: str) -> Key | None:
+        """Return the key that a token names, None when there is no such key.
+
+        :param kid: the token's, not trusted; None stands for the only key of its kind.
+        :raises AuthUnavailable: when the issuer would have to be asked and is away.
+        """
+        self._refresh()
+        key = _pick(self._keys, kid, algorithm)
+        if key is None:
+            self._search(self._fetches)
+            key = _pick(self._keys, kid, algorithm)
+        if key is None and self._failure:
+            # It may be a new one.
+            raise AuthUnavailable(message=UNAVAILABLE, cause=self._failure)
+        return key
+
+    def _refresh(self) -> None:
+        if self._clock() < self._due:
+            return
+        # With keys at hand, nobody waits for who is asking already.
+        if self._lock.acquire(blocking=not self._keys):
+            try:
+                if self._clock() >= self._due:
+                    self._load()
+            finally:
+                self._lock.release()
+
+    def _search(self, fetches: int) -> None:
+        """Ask again, unless somebody has done so since *fetches* or only just before."""
+        with self._lock:
+            now = self._clock()
+            if self._keys and self._fetches == fetches and now >= self._search_due:
+                self._search_due = now + SEARCH_PAUSE
+                self._load()
+
+    def _load(self) -> None:
+        try:
+            self._keys = tuple(self._fetch())
+        except IssuerError as error:
+            if not self._failure:
+                LOG.warning("no keys from the issuer of tokens: %s", error)
+            self._failure = str(error)
+            self._due = self._clock() + (AWAY_PAUSE if self._keys else RETRY_PAUSE)
+        else:
+            LOG.log(
+                logging.INFO if self._failure or not self._fetches else logging.DEBUG,
+                "the issuer of tokens has %d keys",
+                len(self._keys),
+            )
+            self._failure = ""
+            self._due = self._clock() + LIFESPAN
+        self._fetches += 1
+
+
+def _pick(keys: Sequence[Key], kid: str | None, algorithm: str) -> Key | None:
+    fitting = [
+        key for key in keys if algorithm in key.algorithms and (kid is None or key.kid == kid)
+    ]
+    # A token without a key id names a key only where there is one (RFC 7515, 4.1.4).
+    return fitting[0] if fitting and (kid is not None or len(fitting) == 1) else None
+
+
+def _read_key(member: dict[str, Any]) -> Key | None:
+    algorithms = _algorithms(member)
+    kid = member.get("kid")
+    if not algorithms or not isinstance(kid, str | None):
+        return None
+    try:
+        # The algorithm only says how the key is read.
+        public = jwt.PyJWK(
+            {name: value for name, value in member.items() if name in _PUBLIC}, algorithms[0]
+        ).key
+    except (jwt.PyJWTError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        LOG.warning("a key of the issuer of tokens cannot be read: %s", type(error).__name__)
+        return None
+    if member["kty"] == "RSA" and public.key_size < RSA_BITS:
+        LOG.warning("an RSA key of the issuer of tokens has under %d bits: not used", RSA_BITS)
+        return None
+    return Key(kid, algorithms, public)
+
+
+def _algorithms(member: dict[str, Any]) -> tuple[str, ...]:
+    """Return what a key may verify; nothing where it is not for that, or of an unknown kind."""
+    if member.get("use", "sig") != "sig":
+        return ()
+    operations = member.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        return ()
+    able: tuple[str, ...]
+    match member.get("kty"), member.get("crv"):
+        case "RSA", _:
+            able = RSA_ALGORITHMS
+        case ("EC", "P-256" | "P-384" | "P-521" as curve) | ("OKP", "Ed25519" as curve):
+            able = (CURVES[curve],)
+        case _:
+            return ()
+    stated = member.get("alg")
+    return able if stated is None else tuple(name for name in able if name == stated)

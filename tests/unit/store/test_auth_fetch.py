@@ -1,0 +1,171 @@
+"""What an issuer answers should be bounded in time and size, and wait without keeping others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from dfmeta.exceptions import IssuerError
+from dfmeta.store.auth_fetch import ANSWER_MAX, fetch_json
+from tests.harness.certificates import Authority
+from tests.harness.issuer import Issuer, send, send_bytes, silent_listener
+
+ROOT = Path(__file__).parents[3]
+GREEN = """
+import eventlet
+eventlet.monkey_patch()
+import sys, time
+from dfmeta.store.auth_fetch import fetch_json
+from dfmeta.exceptions import IssuerError
+
+turns = 0
+
+def turn():
+    global turns
+    while True:
+        turns += 1
+        eventlet.sleep(0.01)
+
+eventlet.spawn(turn)
+try:
+    found = fetch_json(sys.argv[1], timeout=float(sys.argv[2]))
+except IssuerError as error:
+    found = str(error)
+print(turns, found)
+"""
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    with Issuer() as issuer:
+        yield issuer
+
+
+def test_a_document_is_fetched(issuer: Issuer) -> None:
+    issuer.answers["/x"] = lambda handler: send(handler, {"a": [1, "ä"]})
+    assert fetch_json(f"{issuer.url}/x") == {"a": [1, "ä"]}
+
+
+def test_an_answer_that_is_too_long_is_not_read_to_its_end(issuer: Issuer) -> None:
+    document = json.dumps({"a": "a" * ANSWER_MAX}).encode()
+    issuer.answers["/x"] = lambda handler: send_bytes(handler, document)
+    with pytest.raises(IssuerError, match="over 262144 bytes"):
+        fetch_json(f"{issuer.url}/x")
+
+
+def test_neither_is_a_head(issuer: Issuer) -> None:
+    def endless(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        for number in range(90):
+            handler.wfile.write(b"X-%d: %s\r\n" % (number, b"a" * 8000))
+        send_bytes(handler, b"{}")
+
+    issuer.answers["/x"] = endless
+    with pytest.raises(IssuerError, match="over 262144 bytes"):
+        fetch_json(f"{issuer.url}/x")
+
+
+def test_a_body_that_is_packed_is_not_unpacked(issuer: Issuer) -> None:
+    bomb = gzip.compress(b" " * (50 << 20))
+    assert len(bomb) < ANSWER_MAX
+    issuer.answers["/x"] = lambda handler: send_bytes(handler, bomb, Content_Encoding="gzip")
+    with pytest.raises(IssuerError, match="not answer with JSON"):
+        fetch_json(f"{issuer.url}/x")
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_an_answer_that_trickles_has_a_deadline(issuer: Issuer, part: str) -> None:
+    done = threading.Event()
+
+    def trickle(handler: BaseHTTPRequestHandler) -> None:
+        if part == "body":
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n")
+        while not done.wait(0.02):
+            handler.wfile.write(b"a")
+
+    issuer.answers["/x"] = trickle
+    begun = time.monotonic()
+    with pytest.raises(IssuerError, match=r"no answer within 0\.3 s"):
+        fetch_json(f"{issuer.url}/x", timeout=0.3)
+    done.set()
+    assert time.monotonic() - begun < 10
+
+
+def test_a_listener_that_is_silent_has_a_deadline() -> None:
+    with silent_listener() as url, pytest.raises(IssuerError, match=r"no answer within 0\.2 s"):
+        fetch_json(url, timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:1/",
+        "http://127.0.0.1:99999/",
+        "http://127.0.0.1:x/",
+        "http://nowhere.invalid/",
+        "http://" + "a" * 300 + "/",
+        "http://[::1/",
+        "https://127.0.0.1:1/",
+    ],
+)
+def test_an_address_that_leads_nowhere_is_an_error_that_names_it(url: str) -> None:
+    with pytest.raises(IssuerError) as caught:
+        fetch_json(url, timeout=1)
+    assert str(caught.value).startswith(f"{url}: ")
+    assert caught.value.cause
+
+
+def test_what_does_not_speak_http_is_said_to(issuer: Issuer) -> None:
+    def other(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"220 mail.example.org ESMTP\r\n")
+
+    issuer.answers["/x"] = other
+    with pytest.raises(IssuerError, match="does not speak HTTP"):
+        fetch_json(f"{issuer.url}/x")
+
+
+def green(url: str, timeout: float, **environment: str) -> tuple[int, str]:
+    """Fetch in a process that is patched as the daemons are: others' turns, and what came."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GREEN, url, str(timeout)],
+        cwd=ROOT,
+        env={"PATH": "", "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    turns, _, found = ran.stdout.strip().partition(" ")
+    return int(turns), found
+
+
+def test_the_hub_goes_on_while_an_issuer_takes_its_time(issuer: Issuer) -> None:
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        # The client's end is all that it waits for.
+        handler.connection.settimeout(30)
+        handler.rfile.read(1)
+
+    issuer.answers["/x"] = slow
+    turns, found = green(f"{issuer.url}/x", 0.5)
+    assert "no answer within 0.5 s" in found
+    assert turns >= 10
+
+
+def test_certificates_are_checked_against_the_systems_authorities(authority: Authority) -> None:
+    with Issuer(tls=authority.issue("localhost")) as issuer:
+        issuer.answers["/x"] = lambda handler: send(handler, {"a": 1})
+        url = f"{issuer.url}/x"
+        trusted = {"SSL_CERT_FILE": str(authority.certificate)}
+        assert green(url, 5, **trusted)[1] == "{'a': 1}"
+        assert "certificate verify failed" in green(url, 5)[1].lower()
+        wrong = url.replace("localhost", "127.0.0.1")
+        assert "certificate verify failed" in green(wrong, 5, **trusted)[1].lower()
