@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "flows": "dfmeta.cmd.flows_command:flows",
     "ports": "dfmeta.cmd.ports_command:ports",
     "store": "dfmeta.cmd.store_commands:store",
+    "token": "dfmeta.cmd.token_command:token",
     "trace": "dfmeta.cmd.trace_command:trace",
 }
 """Name to where its ``click.Command`` is, ``module:attribute``."""

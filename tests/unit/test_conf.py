@@ -66,6 +66,11 @@ DEFAULTS = {
         "connection": "sqlite:////var/lib/dfmeta/store.db",
         "http_tokens": "optional",
         "http_tokens_of": {},
+        "token_file": None,
+        "oidc_issuer": None,
+        "oidc_audience": None,
+        "oidc_jwks_url": None,
+        "oidc_roles_claim": None,
     },
 }
 
@@ -202,6 +207,15 @@ BAD = [
     ("store", "http_tokens_of", "web1:required"),
     ("store", "http_tokens_of", f"{INSTANCE}:always"),
     ("store", "http_tokens_of", f"{{{INSTANCE}}}:off"),
+    ("store", "token_file", "tokens"),
+    ("store", "oidc_issuer", "login.example.org"),
+    ("store", "oidc_issuer", "ftp://login.example.org"),
+    ("store", "oidc_issuer", "https://user:password@login.example.org"),
+    ("store", "oidc_issuer", "https://login.example.org/?tenant=1"),
+    ("store", "oidc_audience", "$nothing"),
+    ("store", "oidc_jwks_url", "/etc/keys.json"),
+    ("store", "oidc_roles_claim", "..."),
+    ("store", "oidc_roles_claim", "the roles"),
 ]
 
 
@@ -246,6 +260,10 @@ def test_every_option_has_a_wrong_value_in_these_tests() -> None:
         ({"DEFAULT__nova_client_priv_key": "/etc/hostname"}, "nova_client_cert"),
         ({"backend": "nova"}, "metadata_proxy_shared_secret"),
         ({"neutron__keyfile": "/etc/hostname"}, "certfile"),
+        ({"store__oidc_issuer": "https://login.example.org"}, "oidc_audience"),
+        ({"store__oidc_audience": "dfmeta"}, "oidc_issuer"),
+        ({"store__oidc_jwks_url": "https://login.example.org/keys"}, "oidc_issuer"),
+        ({"store__oidc_roles_claim": "realm_access.roles"}, "oidc_issuer"),
         ({"table_base": 5, "classification_table": 5}, "table_base"),
         ({"table_base": 5, "classification_table": 6}, "table_base"),
         ({"table_base": 5, "classification_table": 100}, "table_base"),

@@ -1,0 +1,191 @@
+"""``dfmeta token`` should make tokens that work, show them once, and take them back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dfmeta.cmd.auth import build
+from dfmeta.cmd.common import load_config
+from dfmeta.cmd.ctl import cli
+from dfmeta.cmd.token_command import parse_expiry
+from dfmeta.exceptions import Forbidden, RecordError, Unauthorized
+from dfmeta.store import scopes
+from dfmeta.store.auth_tokens import hash_token
+
+Run = Callable[..., Result]
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "tokens"
+
+
+@pytest.fixture
+def config(tmp_path: Path, tokens: Path) -> Path:
+    path = tmp_path / "dfmeta.conf"
+    path.write_text(f"[store]\ntoken_file = {tokens}\n")
+    return path
+
+
+@pytest.fixture
+def run(config: Path) -> Run:
+    """Run ``dfmeta token COMMAND --config-file … ARGUMENTS``."""
+
+    def run(command: str, *arguments: str) -> Result:
+        line = ["token", command, "--config-file", str(config), *arguments]
+        return CliRunner().invoke(cli, line)
+
+    return run
+
+
+def rows(run: Run) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(run("list", "--format", "json").stdout)
+    return found
+
+
+def one_line(result: Result, status: int) -> str:
+    assert (result.exit_code, result.stdout) == (status, "")
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_a_token_that_is_created_works_until_it_is_revoked(run: Run, config: Path) -> None:
+    result = run("create", "--scope", "read", "--scope", "metadata:delete:userdata", "--name", "ci")
+    assert result.exit_code == 0
+    token = result.stdout.removesuffix("\n")
+    assert token.startswith("dfm_")
+    assert "\n" not in token
+    assert result.stderr == "ci: created, without an end, with read, metadata:delete:userdata\n"
+    authorizer = build(load_config([str(config)]))
+    assert authorizer is not None
+    authorizer.authorize(f"Bearer {token}", scopes.accepted("read", "metadata"))
+    authorizer.authorize(f"Bearer {token}", scopes.accepted("delete", "userdata"))
+    with pytest.raises(Forbidden):
+        authorizer.authorize(f"Bearer {token}", scopes.accepted("upsert", "userdata"))
+    assert run("revoke", "ci").stdout == "ci: revoked\n"
+    with pytest.raises(Unauthorized):
+        authorizer.authorize(f"Bearer {token}", scopes.accepted("read", "metadata"))
+
+
+def test_a_token_is_shown_once_and_its_hash_never(run: Run, tokens: Path) -> None:
+    token = run("create", "--scope", "write").stdout.strip()
+    listed = run("list").stdout + run("list", "--format", "json").stdout
+    assert token not in listed + tokens.read_text()
+    assert hash_token(token) in tokens.read_text()
+    assert hash_token(token) not in listed
+    assert tokens.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_list_says_what_each_token_is(run: Run) -> None:
+    assert rows(run) == []
+    run("create", "--scope", "write,delete", "--scope", "read write")
+    run("create", "--scope", "read", "--name", "short", "--expires", "9999-12-31T23:59:59+01:00")
+    first, second = rows(run)
+    assert (first["name"], first["scopes"], first["expires_at"], first["state"]) == (
+        "token-1",
+        ["write", "delete", "read"],
+        None,
+        "valid",
+    )
+    assert (second["name"], second["expires_at"]) == ("short", "9999-12-31T22:59:59Z")
+    heading, *lines = run("list").stdout.splitlines()
+    assert heading.split() == ["NAME", "SCOPES", "CREATED", "EXPIRES", "STATE"]
+    assert [line.split()[0] for line in lines] == ["token-1", "short"]
+
+
+def test_a_token_that_is_over_is_listed_as_such(run: Run, tokens: Path) -> None:
+    run("create", "--scope", "read", "--expires", "1d")
+    before = rows(run)[0]
+    assert before["state"] == "valid"
+    ends = str(before["expires_at"]).replace("Z", "+00:00")
+    tokens.write_text(tokens.read_text().replace(ends, "2020-01-31T00:00:00+00:00"))
+    assert rows(run)[0]["state"] == "expired"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--scope", "admin"), "--scope = 'admin'"),
+        (("--scope", "read", "--scope", "Write"), "--scope = 'Write'"),
+        (("--scope", ""), "--scope = ''"),
+        (("--scope", "read", "--expires", "soon"), "--expires = 'soon'"),
+        (("--scope", "read", "--expires", "2020-01-31"), "it is over already"),
+        (("--scope", "read", "--name", "a b"), "--name = 'a b'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named_and_makes_nothing(
+    run: Run, tokens: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    assert named in one_line(run("create", *arguments), 2)
+    assert not tokens.exists()
+
+
+def test_a_name_that_is_taken_stays_as_it_is(run: Run) -> None:
+    run("create", "--scope", "read", "--name", "ci")
+    assert "another token has it" in one_line(run("create", "--scope", "write", "--name", "ci"), 2)
+    assert [row["scopes"] for row in rows(run)] == [["read"]]
+
+
+def test_a_token_that_is_not_there_cannot_be_revoked(run: Run) -> None:
+    assert "no token named ci" in one_line(run("revoke", "ci"), 1)
+
+
+def test_a_file_that_others_may_read_is_refused(run: Run, tokens: Path) -> None:
+    run("create", "--scope", "read")
+    tokens.chmod(0o644)
+    for command in (("create", "--scope", "read"), ("list",), ("revoke", "token-1")):
+        assert f"chmod 600 {tokens}" in one_line(run(*command), 1)
+
+
+@pytest.mark.parametrize("command", [("create", "--scope", "read"), ("list",), ("revoke", "x")])
+def test_without_a_file_in_the_configuration_the_option_is_named(
+    run: Run, config: Path, command: tuple[str, ...]
+) -> None:
+    config.write_text("")
+    assert "[store] token_file" in one_line(run(*command), 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("90s", NOW + timedelta(seconds=90)),
+        ("90m", NOW + timedelta(minutes=90)),
+        ("12h", NOW + timedelta(hours=12)),
+        ("30d", NOW + timedelta(days=30)),
+        (" 52w ", NOW + timedelta(weeks=52)),
+        ("2030-02-01", datetime(2030, 2, 1, tzinfo=UTC)),
+        ("2030-01-31T12:00:01", NOW + timedelta(seconds=1)),
+        ("2030-01-31T13:00:01+01:00", NOW + timedelta(seconds=1)),
+    ],
+)
+def test_an_end_is_a_duration_or_a_time(text: str, ends: datetime) -> None:
+    assert parse_expiry(text, NOW) == ends
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0d",
+        "30",
+        "1y",
+        "-1d",
+        "1.5h",
+        "999999w",
+        "2030-02-30",
+        "2030-01-31T12:00:00Z",
+        "9999-12-31T23:59:59-01:00",
+        "0001-01-01T00:00:00+01:00",
+    ],
+)
+def test_what_is_no_end_to_come_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match="--expires"):
+        parse_expiry(text, NOW)
