@@ -32,7 +32,6 @@ from dfmeta.store.auth_tokens import (
 
 TOKEN_BYTES: Final = 32
 TOKEN_PREFIX: Final = "dfm_"  # noqa: S105  # what programs that look for leaked secrets can see
-FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 
 
@@ -119,7 +118,7 @@ def _free_name(taken: Sequence[str] | set[str]) -> str:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[Path]:
     """Give the file that *path* leads to, with other writers kept out."""
-    file = path.resolve()
+    file = Path(os.path.realpath(path))
     try:
         file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -134,11 +133,10 @@ def _locked(path: Path) -> Iterator[Path]:
 
 def _write(file: Path, text: str) -> None:
     try:
-        # Its mode is 0600 from the first moment.
+        # mkstemp(3) makes it with mode 0600.
         descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as new:
-                os.fchmod(descriptor, FILE_MODE)
                 _keep_owner(descriptor, file)
                 new.write(text)
                 new.flush()

@@ -85,7 +85,6 @@ class KeyCache:
         self._clock = clock
         self._lock = threading.Lock()
         self._keys: tuple[Key, ...] = ()
-        self._fetches = 0
         self._due = self._search_due = clock()
         self._failure = ""
 
@@ -98,7 +97,7 @@ class KeyCache:
         self._refresh()
         key = _pick(self._keys, kid, algorithm)
         if key is None:
-            self._search(self._fetches)
+            self._search()
             key = _pick(self._keys, kid, algorithm)
         if key is None and self._failure:
             # It may be a new one.
@@ -116,15 +115,16 @@ class KeyCache:
             finally:
                 self._lock.release()
 
-    def _search(self, fetches: int) -> None:
-        """Ask again, unless somebody has done so since *fetches* or only just before."""
+    def _search(self) -> None:
+        """Ask again, unless somebody has only just done so: meanwhile, or while this one waited."""
         with self._lock:
             now = self._clock()
-            if self._keys and self._fetches == fetches and now >= self._search_due:
+            if self._keys and now >= self._search_due:
                 self._search_due = now + SEARCH_PAUSE
                 self._load()
 
     def _load(self) -> None:
+        first = not self._keys
         try:
             self._keys = tuple(self._fetch())
         except IssuerError as error:
@@ -134,13 +134,12 @@ class KeyCache:
             self._due = self._clock() + (AWAY_PAUSE if self._keys else RETRY_PAUSE)
         else:
             LOG.log(
-                logging.INFO if self._failure or not self._fetches else logging.DEBUG,
+                logging.INFO if self._failure or first else logging.DEBUG,
                 "the issuer of tokens has %d keys",
                 len(self._keys),
             )
             self._failure = ""
             self._due = self._clock() + LIFESPAN
-        self._fetches += 1
 
 
 def _pick(keys: Sequence[Key], kid: str | None, algorithm: str) -> Key | None:
@@ -156,16 +155,17 @@ def _read_key(member: dict[str, Any]) -> Key | None:
     kid = member.get("kid")
     if not algorithms or not isinstance(kid, str | None):
         return None
+    # Each fetch finds the same ones, and strangers can bring it about: nothing for every log.
     try:
         # The algorithm only says how the key is read.
         public = jwt.PyJWK(
             {name: value for name, value in member.items() if name in _PUBLIC}, algorithms[0]
         ).key
     except (jwt.PyJWTError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-        LOG.warning("a key of the issuer of tokens cannot be read: %s", type(error).__name__)
+        LOG.debug("a key of the issuer of tokens cannot be read: %s", type(error).__name__)
         return None
     if member["kty"] == "RSA" and public.key_size < RSA_BITS:
-        LOG.warning("an RSA key of the issuer of tokens has under %d bits: not used", RSA_BITS)
+        LOG.debug("an RSA key of the issuer of tokens has under %d bits: not used", RSA_BITS)
         return None
     return Key(kid, algorithms, public)
 

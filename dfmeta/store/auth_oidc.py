@@ -95,7 +95,7 @@ class OidcVerifier:
         except _UNSOUND:
             return None
         algorithm, kid = head.get("alg"), head.get("kid")
-        # Extensions that have to be understood are not (RFC 7515, 4.1.11).
+        # Extensions that have to be understood are not (RFC 7515, 4.1.11): PyJWT 2.8 passes them.
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS or "crit" in head:
             return None
         if not isinstance(kid, str | None):

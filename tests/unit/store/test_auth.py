@@ -110,7 +110,7 @@ def one_token(tmp_path: Path) -> TokenFile:
     return TokenFile(path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(header=HEADERS)
 def test_no_header_does_anything_but_be_refused(header: str | None, one_token: TokenFile) -> None:
     with pytest.raises(Unauthorized) as caught:

@@ -221,6 +221,10 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     auth_edit.add(link, READ, "a")
     assert link.is_symlink()
     assert TokenFile(link).scopes("a") == {"read"}
+    target.unlink()
+    target.symlink_to(link)
+    with pytest.raises(TokenFileError, match="symbolic links"):
+        auth_edit.add(link, READ, "b")
 
 
 def test_a_name_is_given_and_free(path: Path) -> None:
