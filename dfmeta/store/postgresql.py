@@ -14,7 +14,7 @@ import socket
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, NullPool, create_engine, text
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError
 
 from dfmeta.store.urls import wrong_url
 
@@ -92,7 +92,7 @@ class Postgresql:
         """Whether the connection is lost or could not be made."""
         state = _state(error)
         return error.connection_invalidated or (
-            state.startswith(_AWAY) if state else type(error.orig).__name__ == "OperationalError"
+            state.startswith(_AWAY) if state else isinstance(error, OperationalError)
         )
 
     def cause(self, error: DBAPIError) -> str:
