@@ -11,7 +11,7 @@ from typing import Final
 
 from dfmeta.exceptions import BackendError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store import documents, ec2, openstack
+from dfmeta.store import dialects, documents, openstack
 from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Record, Repository
 from dfmeta.store.schema import HTTP_TOKENS
@@ -19,19 +19,18 @@ from dfmeta.store.schema import HTTP_TOKENS
 PASSWORD_MAX: Final = 1020
 """Bytes. Nova keeps four pieces of 255 (nova/api/metadata/password.py)."""
 
-NOT_FOUND: Final = Answer(404, b"404 Not Found\n")
 CONFLICT: Final = Answer(409, b"409 Conflict: the password is set already\n")
 TOO_LARGE: Final = Answer(400, b"400 Bad Request: the password is too large\n")
 
 _READING: Final = frozenset({"GET", "HEAD"})
-_OPENSTACK: Final = "openstack"
 
 
 class StoreBackend:
     """Answers guests from a repository."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, settings: dialects.Settings | None = None) -> None:
         self._repository = repository
+        self._settings = settings or dialects.Settings()
 
     def answer(self, request: GuestRequest, identity: Identity) -> Answer:
         """Answer a request from the record of ``identity.instance_id``.
@@ -44,17 +43,18 @@ class StoreBackend:
         """
         segments = split_path(request.path)
         if segments is None:
-            return NOT_FOUND
+            return dialects.NOT_FOUND
+        missing = dialects.not_found(segments, self._settings)
         posting = _takes_password(segments)
         if request.method not in _READING and not (posting and request.method == "POST"):
             return _method_not_allowed(posting)
         try:
             record = self._repository.get(identity.instance_id)
             if record is None or (identity.claimed and record.project_id != identity.project_id):
-                return NOT_FOUND
+                return missing
             if request.method == "POST":
                 return self._set_password(record, request.body)
-            return _read(record, segments) or NOT_FOUND
+            return self._read(record, segments, request) or missing
         except StoreError as error:
             raise BackendError(backend="store", cause=error.fields["cause"]) from error
 
@@ -76,6 +76,10 @@ class StoreBackend:
             raise BackendError(backend="store", cause=cause)
         return record.http_tokens or ""
 
+    def _read(self, record: Record, segments: list[str], request: GuestRequest) -> Answer | None:
+        document = documents.from_record(record)
+        return dialects.answer(document, segments, request=request, settings=self._settings)
+
     def _set_password(self, record: Record, password: bytes) -> Answer:
         """Keep a password once. An empty one sets nothing, as in Nova."""
         if record.password:
@@ -87,15 +91,8 @@ class StoreBackend:
         return Answer(200)
 
 
-def _read(record: Record, segments: list[str]) -> Answer | None:
-    document = documents.from_record(record)
-    if segments[:1] == [_OPENSTACK]:
-        return openstack.answer(document, segments[1:])
-    return ec2.answer(document, segments)
-
-
 def _takes_password(segments: list[str]) -> bool:
-    return segments[:1] == [_OPENSTACK] and openstack.is_password(segments[1:])
+    return segments[:1] == [dialects.OPENSTACK] and openstack.is_password(segments[1:])
 
 
 def _method_not_allowed(posting: bool) -> Answer:

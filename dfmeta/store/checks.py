@@ -11,8 +11,9 @@ import re
 from typing import Final
 
 from dfmeta.exceptions import RecordError
-from dfmeta.store.documents import LABEL_MAX, is_one_line
+from dfmeta.store.documents import LABEL_MAX
 from dfmeta.store.schema import HTTP_TOKENS
+from dfmeta.store.values import is_one_line
 
 HOSTNAME_MAX: Final = 253
 """RFC 1123, 2.1 with RFC 1035, 2.3.4: 255 octets on the wire."""

@@ -2,64 +2,83 @@
 
 Trust: a document is the operator's, but may have been written by another program. A member of
 another type than expected, or with control characters in it, counts as not there; nothing in a
-document can make a listing name what does not exist.
+document can make a listing name what does not exist. doc/source/store-documents.rst says which
+member becomes what.
 """
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import re
-import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
+from dfmeta.store.keys import Key, keys_of
 from dfmeta.store.repository import Record, parse_document
+from dfmeta.store.values import first_text, list_of, object_of, plain, text_of
 
 RANDOM_SEED_BYTES: Final = 512
 """As many as Nova gives (nova/api/metadata/base.py)."""
 USERDATA_TYPE: Final = "application/octet-stream"
 """Any bytes: gzip, MIME, scripts."""
-KEY_NAME_MAX: Final = 64
 LABEL_MAX: Final = 63
 """Longest label of a host name (RFC 1123, 2.1)."""
+LAUNCH_INDEX_MAX: Final = 2**31 - 1
+CLOUD_INIT: Final = "cloud-init"
+"""The member of vendor data that cloud-init reads."""
 
-_UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Unicode's categories of controls, surrogates, line and paragraph separators."""
-_COMMENT_FIELD: Final = 2
-"""An OpenSSH public key line: type, base64, comment (sshd(8), AUTHORIZED_KEYS FILE FORMAT)."""
+_TAG_KEY: Final = re.compile(r"(?!\.{1,2}$|_index$)[A-Za-z0-9+.,_:@-]{1,128}")
+"""What EC2 allows of a tag's key in instance metadata, without ``=``: cloud-init takes a listed
+``0=x`` for an SSH key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """An SSH public key under a name that is safe in a listing and unique in its document."""
+class Address:
+    """An address of the guest, as its document has it."""
 
-    name: str
-    data: str
-    """The whole OpenSSH line, without a line break."""
+    text: str
+    version: int
+    """4 or 6."""
+    public: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a guest may learn of itself. Secrets stay out of its ``repr``."""
+    """What a guest may learn of itself. Secrets stay out of its ``repr``.
+
+    Texts are one line, and empty where the document has none.
+    """
 
     instance_id: str
+    """Never empty."""
     hostname: str
     """Never empty."""
     name: str
     """Never empty."""
     zone: str
-    """Availability zone; empty: not known."""
+    """Availability zone."""
+    region: str
+    instance_type: str
     project_id: str
-    """Empty: not known."""
+    launch_index: int | None
     keys: tuple[Key, ...]
-    meta: Mapping[str, object]
+    addresses: tuple[Address, ...]
+    instance_tags: Mapping[str, str]
+    """What the guest may see of tags; the keys are safe in a listing."""
+    created_at: datetime
     random_seed: bytes = field(repr=False)
     """The same for as long as the record lives; nobody can tell it from the instance's id."""
     userdata: bytes | None = field(repr=False)
     """None: there is none, which is not the same as empty."""
     password: bytes = field(repr=False)
     """Empty before the guest has set it."""
+    text: str | None = field(repr=False)
+    """The document as it was written; None: there is none, user-data alone."""
+    members: Mapping[str, Any] = field(repr=False)
+    """The document; ``{}`` where there is none. Of any types."""
 
 
 def from_record(record: Record) -> Document:
@@ -68,20 +87,26 @@ def from_record(record: Record) -> Document:
     :raises StoreError: the record's document is not a JSON object.
     """
     members = parse_document(record.id, record.metadata)
-    name = _text(members.get("name"))
-    hostname = _text(members.get("hostname")) or hostname_of(name) or record.id
-    meta = members.get("meta")
+    name = text_of(members.get("name"))
+    hostname = text_of(members.get("hostname")) or hostname_of(name) or record.id
     return Document(
-        instance_id=record.id,
+        instance_id=text_of(members.get("id")) or record.id,
         hostname=hostname,
         name=name or hostname,
-        zone=_text(members.get("availability_zone")),
+        zone=first_text((members.get("availability_zone"), members.get("facility"))),
+        region=first_text((members.get("region"), members.get("metro"))),
+        instance_type=first_text((members.get("plan"), members.get("class"))),
         project_id=record.project_id or "",
-        keys=name_keys(_lines(members.get("ssh_keys"))),
-        meta=meta if isinstance(meta, dict) else {},
+        launch_index=_launch_index(members.get("launch_index")),
+        keys=keys_of(members),
+        addresses=_addresses(members.get("network")),
+        instance_tags=_tags(members.get("instance_tags")),
+        created_at=record.created_at,
         random_seed=hashlib.shake_256(record.seed).digest(RANDOM_SEED_BYTES),
         userdata=record.userdata,
         password=record.password or b"",
+        text=record.metadata,
+        members=members,
     )
 
 
@@ -98,39 +123,74 @@ def hostname_of(name: str) -> str:
     return ".".join(label for label in labels if label)
 
 
-def name_keys(lines: Iterable[str]) -> tuple[Key, ...]:
-    """Give each key a name made of its comment: letters, digits and ``. _ @ -``, no two the same.
-
-    cloud-init takes a listed name that ends in ``/`` for a folder, splits it at ``=`` and drops
-    the second of two equal ones (cloudinit/sources/helpers/ec2.py, ``_parse``).
-    """
-    used: set[str] = set()
-    keys = []
-    for line in lines:
-        fields = line.split(None, _COMMENT_FIELD)
-        comment = fields[_COMMENT_FIELD] if len(fields) > _COMMENT_FIELD else ""
-        base = re.sub(r"[^A-Za-z0-9._@-]+", "-", comment)[:KEY_NAME_MAX].strip("-") or "key"
-        name, number = base, 1
-        while name in used:
-            number += 1
-            name = f"{base}-{number}"
-        used.add(name)
-        keys.append(Key(name=name, data=line))
-    return tuple(keys)
+def meta_of(document: Document) -> dict[str, Any]:
+    """Return what the operator wrote for the guest to read; any names, any values."""
+    return object_of(plain(document.members.get("meta")))
 
 
-def is_one_line(text: str) -> bool:
-    """Whether a text is one line that UTF-8 can hold, without control characters."""
-    return not any(unicodedata.category(character) in _UNPRINTABLE for character in text)
+def devices_of(document: Document) -> list[dict[str, Any]]:
+    """Return the tagged devices, as Nova's meta_data.json has them."""
+    return [one for one in list_of(plain(document.members.get("devices"))) if object_of(one)]
 
 
-def _text(value: object) -> str:
-    """Return a one-line text, or an empty one for anything else."""
-    return value.strip() if isinstance(value, str) and is_one_line(value) else ""
+def vendor_data_of(document: Document) -> dict[str, Any]:
+    """Return the vendor's data as OpenStack has it: a text stands under ``cloud-init``."""
+    return _vendor_data(document.members.get("vendor_data"))
 
 
-def _lines(value: object) -> list[str]:
-    """Return the lines of a list of texts that are not empty and not comments."""
-    texts = [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
-    lines = [line.strip() for text in texts for line in text.splitlines()]
-    return [line for line in lines if line and is_one_line(line) and not line.startswith("#")]
+def vendor_data2_of(document: Document) -> dict[str, Any]:
+    """Return the vendor's second data, which OpenStack alone has."""
+    return _vendor_data(document.members.get("vendor_data2"))
+
+
+def network_data_of(document: Document) -> dict[str, list[dict[str, Any]]]:
+    """Return the network in the form of Nova's network_data.json: three lists of objects."""
+    given = object_of(plain(document.members.get("network_data")))
+    return {
+        name: [one for one in list_of(given.get(name)) if object_of(one)]
+        for name in ("links", "networks", "services")
+    }
+
+
+def network_config_of(document: Document) -> str | dict[str, Any]:
+    """Return the network in cloud-init's form, as YAML or as an object; empty: there is none."""
+    given = document.members.get("network_config")
+    return given if isinstance(given, str) else object_of(plain(given))
+
+
+def addresses_of(document: Document, version: int, *, public: bool) -> list[str]:
+    """Return the addresses of one kind in the document's order."""
+    return [
+        one.text for one in document.addresses if one.version == version and one.public == public
+    ]
+
+
+def _vendor_data(value: object) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {CLOUD_INIT: value} if value else {}
+    return object_of(plain(value))
+
+
+def _launch_index(value: object) -> int | None:
+    # A bool is an int, and is none here.
+    return value if type(value) is int and 0 <= value <= LAUNCH_INDEX_MAX else None
+
+
+def _addresses(network: object) -> tuple[Address, ...]:
+    found = []
+    for one in map(object_of, list_of(object_of(network).get("addresses"))):
+        text = text_of(one.get("address"))
+        try:
+            version = ipaddress.ip_address(text).version
+        except ValueError:
+            continue
+        found.append(Address(text=text, version=version, public=one.get("public") is True))
+    return tuple(found)
+
+
+def _tags(value: object) -> dict[str, str]:
+    return {
+        key: text_of(text)
+        for key, text in object_of(value).items()
+        if _TAG_KEY.fullmatch(key) and isinstance(text, str) and text_of(text) == text.strip()
+    }

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.model import Answer
-from dfmeta.store.documents import USERDATA_TYPE, Document
+from dfmeta.store.documents import (
+    USERDATA_TYPE,
+    Document,
+    devices_of,
+    meta_of,
+    network_data_of,
+    vendor_data2_of,
+    vendor_data_of,
+)
 
 JSON_TYPE: Final = "application/json"
 
@@ -75,15 +83,15 @@ def is_password(segments: Sequence[str]) -> bool:
 
 
 def _metadata(document: Document, version: str) -> Answer:
-    """Build ``meta_data.json``. The launch index is 0: every record is an instance of its own."""
+    """Build ``meta_data.json``. The launch index is 0 unless the document says otherwise."""
     content: dict[str, Any] = {
         "uuid": document.instance_id,
         "name": document.name,
         "hostname": document.hostname,
-        "launch_index": 0,
+        "launch_index": document.launch_index or 0,
     }
-    if document.meta:
-        content["meta"] = document.meta
+    if meta := meta_of(document):
+        content["meta"] = meta
     if document.keys:
         content["public_keys"] = {key.name: key.data for key in document.keys}
         content["keys"] = [
@@ -95,6 +103,8 @@ def _metadata(document: Document, version: str) -> Answer:
         content["random_seed"] = base64.b64encode(document.random_seed).decode()
     if version >= LIBERTY and document.project_id:
         content["project_id"] = document.project_id
+    if version >= NEWTON_ONE and (devices := devices_of(document)):
+        content["devices"] = devices
     return _json(content)
 
 
@@ -112,13 +122,16 @@ def _password(document: Document, _version: str) -> Answer:
     return Answer(200, document.password)
 
 
-def _vendor_data(_document: Document, _version: str) -> Answer:
-    return _json({})
+def _vendor_data(document: Document, _version: str) -> Answer:
+    return _json(vendor_data_of(document))
 
 
-def _network_data(_document: Document, _version: str) -> Answer:
-    """Build ``network_data.json``: the store knows of no links, networks and services."""
-    return _json({"links": [], "networks": [], "services": []})
+def _vendor_data2(document: Document, _version: str) -> Answer:
+    return _json(vendor_data2_of(document))
+
+
+def _network_data(document: Document, _version: str) -> Answer:
+    return _json(network_data_of(document))
 
 
 _FILES: Final = (
@@ -127,6 +140,6 @@ _FILES: Final = (
     _File(PASSWORD, GRIZZLY, _password),
     _File("vendor_data.json", HAVANA, _vendor_data),
     _File("network_data.json", LIBERTY, _network_data),
-    _File("vendor_data2.json", NEWTON_TWO, _vendor_data),
+    _File("vendor_data2.json", NEWTON_TWO, _vendor_data2),
 )
 """In the order in which Nova lists them."""

@@ -1,0 +1,59 @@
+"""Conditional requests: a guest that has an answer already is told so. Pure functions.
+
+Trust: If-None-Match is a guest's word. One that is not well-formed counts as not there; nothing of
+it is repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from dfmeta.model import Answer, GuestRequest
+
+DIGEST_BYTES: Final = 16
+
+_MEMBER: Final = re.compile(r'[ \t]*(?:(?:W/)?("[\x21\x23-\x7e\x80-\xff]*"))?[ \t]*(?:,|$)')
+"""An entity tag and what ends it, or an empty member of a list (RFC 9110, 5.6.1 and 8.8.3)."""
+
+
+def etag_of(answer: Answer) -> str:
+    """Return the strong entity tag of an answer: the same bytes of the same type, the same tag."""
+    digest = hashlib.blake2b(answer.content_type.encode(), digest_size=DIGEST_BYTES)
+    digest.update(b"\0" + answer.body)
+    return f'"{digest.hexdigest()}"'
+
+
+def conditional(answer: Answer, request: GuestRequest) -> Answer:
+    """Give a 200 its tag, and make it a 304 without a body where the guest names that tag.
+
+    Tags are compared weakly and ``*`` is any (RFC 9110, 13.1.2). What is not 200 stays as it is.
+    """
+    if answer.status != 200:
+        return answer
+    etag = etag_of(answer)
+    headers = (*answer.headers, ("ETag", etag))
+    given = request.headers.get("if-none-match", "")
+    if given.strip(" \t") == "*" or etag in _tags(given):
+        return Answer(304, content_type="", headers=headers)
+    return replace(answer, headers=headers)
+
+
+def _tags(given: str) -> list[str]:
+    """Return the opaque tags of a list; none of a list that is not well-formed."""
+    members = [*_members(given)]
+    return [] if None in members else [one for one in members if one]
+
+
+def _members(given: str) -> Iterator[str | None]:
+    at = 0
+    while at < len(given):
+        found = _MEMBER.match(given, at)
+        if found is None:
+            yield None
+            return
+        yield found[1] or ""
+        at = found.end()

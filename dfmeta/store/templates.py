@@ -1,0 +1,63 @@
+"""Members that a document gets where it has none: templates over the document. Pure functions.
+
+The templates are the operator's, in the form of Go's text/template, of which this has fields
+alone: ``https://{{.facility}}.example.org/{{.operating_system.slug}}``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_ACTION: Final = re.compile(r"(\{\{.*?\}\})", re.DOTALL)
+_FIELD: Final = re.compile(r"\{\{\s*((?:\.[^\W\d]\w*)+)\s*\}\}")
+
+
+def filled(document: Mapping[str, Any], templates: Mapping[str, str]) -> dict[str, Any]:
+    """Return the document with a member for each template whose name it lacks.
+
+    A template that fails adds nothing: what it names is not there or is not a text, a number, true
+    or false, or it is written in another way than above. An empty template adds nothing either.
+
+    :param templates: name of the member → template.
+    """
+    added = {}
+    for name, template in templates.items():
+        text = rendered(template, document) if name not in document else None
+        if text:
+            added[name] = text
+    return {**document, **added}
+
+
+def rendered(template: str, document: Mapping[str, Any]) -> str | None:
+    """Return a template's text, None when it fails."""
+    pieces = _ACTION.split(template)
+    for index, piece in enumerate(pieces):
+        # Every second one is an action.
+        found = _FIELD.fullmatch(piece) if index % 2 else None
+        value = _value(found[1], document) if found else None
+        if index % 2 and value is None:
+            return None
+        if not index % 2 and "{{" in piece:
+            return None
+        pieces[index] = piece if value is None else value
+    return "".join(pieces)
+
+
+def _value(path: str, document: Mapping[str, Any]) -> str | None:
+    value: Any = document
+    for name in path.split(".")[1:]:
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    match value:
+        case str():
+            return value
+        case float() if not math.isfinite(value):
+            return None
+        case bool() | int() | float():
+            return json.dumps(value)
+    return None

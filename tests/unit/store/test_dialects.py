@@ -1,0 +1,238 @@
+"""Whatever a document holds, each dialect should answer all that it lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.model import Answer, GuestRequest
+from dfmeta.store import documents
+from dfmeta.store.dialects import EC2_TREES, NOT_FOUND, Settings, answer, not_found
+from dfmeta.store.paths import split_path
+from dfmeta.store.repository import Record
+from tests.unit.store.crawling import crawl
+
+Ask = Callable[..., Answer]
+INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TEMPLATES = {"api_url": "{{.hostname}}/{{.operating_system.slug}}"}
+NAMES = (
+    *("id", "hostname", "name", "availability_zone", "facility", "region", "metro", "plan"),
+    *("class", "launch_index", "ssh_keys", "public_keys", "meta", "instance_tags", "devices"),
+    *("vendor_data", "vendor_data2", "network_config", "network_data", "network", "iqn"),
+    *("operating_system", "spot", "tags", "api_url", "links", "addresses", "address", "public"),
+    *("key", "label", "slug", "termination_time", "state", "license_activation", "cloud-init"),
+)
+TEXTS = st.text(max_size=20) | st.sampled_from(
+    [
+        *("web1", "a/b", "0=x", "..", "10.0.0.1", "2001:db8::1", "ssh-rsa AAAA a/b", "\n", " "),
+        *("_index", "%2e", "%2f", "\ud800", "\x85", "😀", "meta-data/"),
+    ]
+)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(NAMES) | TEXTS, inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+ADDRESSES = st.fixed_dictionaries(
+    {"addresses": st.lists(st.fixed_dictionaries({"address": LEAVES, "public": LEAVES}))}
+)
+LIKELY: Mapping[str, st.SearchStrategy[Any]] = {
+    "instance_tags": st.dictionaries(TEXTS, LEAVES),
+    "meta": st.dictionaries(TEXTS, JSON),
+    "ssh_keys": st.lists(TEXTS | st.fixed_dictionaries({"key": TEXTS, "label": LEAVES})),
+    "public_keys": st.dictionaries(TEXTS, TEXTS),
+    "network": ADDRESSES,
+}
+DOCUMENTS = st.builds(
+    lambda any_, likely: {**any_, **likely},
+    st.dictionaries(st.sampled_from(NAMES) | TEXTS, JSON, max_size=6),
+    st.fixed_dictionaries({}, optional=LIKELY),
+)
+
+
+def asker(
+    members: Mapping[str, object] | None,
+    *,
+    userdata: bytes | None = None,
+    ec2_tree: str = "cloud-init",
+) -> Ask:
+    """Ask as a guest whose document has those members; 404 as the backend answers it."""
+    text = None if members is None else json.dumps(members).replace("Infinity", "1e999")
+    record = Record(
+        id=INSTANCE, seed=b"s", created_at=NOW, updated_at=NOW, metadata=text, userdata=userdata
+    )
+    document = documents.from_record(record)
+    told = Settings(ec2_tree=ec2_tree, templates=TEMPLATES)
+
+    def ask(path: str, if_none_match: str = "") -> Answer:
+        segments = split_path(path)
+        if segments is None:
+            return NOT_FOUND
+        request = GuestRequest("GET", path, headers={"if-none-match": if_none_match})
+        found = answer(document, segments, request=request, settings=told)
+        return found or not_found(segments, told)
+
+    return ask
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    members=DOCUMENTS, userdata=st.none() | st.binary(max_size=9), tree=st.sampled_from(EC2_TREES)
+)
+def test_everything_that_is_listed_is_there_whatever_the_document(
+    members: dict[str, object], userdata: bytes | None, tree: str
+) -> None:
+    ask = asker(members, userdata=userdata, ec2_tree=tree)
+    found = [*crawl(ask, ec2_tree=tree), ("/metadata", ask("/metadata"))]
+    assert {path: one.status for path, one in found if one.status != 200} == {}
+    assert len({path for path, _one in found}) == len(found)
+    for path, one in found:
+        assert ask(path, dict(one.headers)["ETag"]).status == 304
+        if one.content_type == "application/json" and path != "/metadata":
+            json.loads(one.body, parse_constant=refuse_constant)
+    assert isinstance(yaml.safe_load(ask("/nocloud/meta-data").body), dict)
+    assert isinstance(json.loads(ask("/metadata").body), dict)
+
+
+@pytest.mark.parametrize("tree", EC2_TREES)
+def test_a_guest_with_userdata_alone_has_a_whole_tree(tree: str) -> None:
+    ask = asker(None, userdata=b"x", ec2_tree=tree)
+    assert {one.status for _path, one in crawl(ask, ec2_tree=tree)} == {200}
+
+
+def test_a_document_as_deep_as_json_goes_is_served() -> None:
+    deep: object = 1
+    for _ in range(200):
+        deep = {"a": [deep]}
+    ask = asker(dict.fromkeys(NAMES, deep))
+    assert {one.status for _path, one in crawl(ask)} == {200}
+    assert ask("/metadata").status == 200
+
+
+# EC2: what the tree has of the document
+
+
+WHOLE = {
+    "hostname": "web1",
+    "facility": "da11",
+    "metro": "da",
+    "plan": "c3",
+    "launch_index": 3,
+    "instance_tags": {"role": "web", "a/b": "x", "empty": ""},
+    "network": {
+        "addresses": [
+            {"address": "10.0.0.1"},
+            {"address": "10.0.0.2"},
+            {"address": "192.0.2.1", "public": True},
+            {"address": "2001:db8::1", "public": True},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("item", "body"),
+    [
+        ("ami-launch-index", "3"),
+        ("instance-type", "c3"),
+        ("local-ipv4", "10.0.0.1"),
+        ("public-ipv4", "192.0.2.1"),
+        ("ipv6", "2001:db8::1"),
+        ("placement/", "availability-zone\nregion"),
+        ("placement/availability-zone", "da11"),
+        ("placement/region", "da"),
+        ("tags/", "instance/"),
+        ("tags/instance", "role\nempty"),
+        ("tags/instance/role", "web"),
+        ("tags/instance/empty", ""),
+    ],
+)
+def test_ec2_says_what_the_document_says(item: str, body: str) -> None:
+    found = asker(WHOLE)(f"/2021-03-23/meta-data/{item}")
+    assert (found.status, found.body.decode()) == (200, body)
+
+
+@pytest.mark.parametrize("version", ["2009-04-04", "2016-09-02", "2018-09-24"])
+def test_tags_come_with_their_version(version: str) -> None:
+    assert b"tags" not in asker(WHOLE)(f"/{version}/meta-data/").body
+    assert asker(WHOLE)(f"/{version}/meta-data/tags/instance/role").status == 404
+
+
+def test_tags_that_are_not_for_the_guest_are_not_there() -> None:
+    ask = asker({"tags": ["worker"], "meta": {"role": "web"}})
+    assert ask("/latest/meta-data/tags/").status == 404
+
+
+def test_the_identity_document_says_who_the_guest_is() -> None:
+    ask = asker(WHOLE)
+    assert ask("/latest/dynamic/").body == b"instance-identity/"
+    assert ask("/latest/dynamic/instance-identity/").body == b"document"
+    assert json.loads(ask("/latest/dynamic/instance-identity/document").body) == {
+        "instanceId": INSTANCE,
+        "instanceType": "c3",
+        "availabilityZone": "da11",
+        "region": "da",
+        "privateIp": "10.0.0.1",
+        "pendingTime": "2026-01-02T03:04:05Z",
+        "version": "2017-09-30",
+    }
+
+
+# OpenStack: what comes of the members that Nova has as well
+
+
+def test_openstack_has_networks_devices_and_vendor_data() -> None:
+    link = {"id": "tap1", "type": "phy", "ethernet_mac_address": "fa:16:3e:00:00:01"}
+    ask = asker(
+        {
+            "network_data": {"links": [link, "odd"], "networks": 5, "more": 1},
+            "devices": [{"type": "disk", "tags": ["db"]}, "odd", {}],
+            "vendor_data": "#cloud-config\n",
+            "vendor_data2": {"static": {"cloud-init": "x"}},
+            "launch_index": 4,
+        }
+    )
+    latest = {path: one for path, one in crawl(ask) if path.startswith("/openstack/latest/")}
+    found = {path.rpartition("/")[2]: one.body for path, one in latest.items()}
+    assert json.loads(found["network_data.json"]) == {
+        "links": [link],
+        "networks": [],
+        "services": [],
+    }
+    metadata = json.loads(found["meta_data.json"])
+    assert metadata["devices"] == [{"type": "disk", "tags": ["db"]}]
+    assert metadata["launch_index"] == 4
+    assert json.loads(found["vendor_data.json"]) == {"cloud-init": "#cloud-config\n"}
+    assert json.loads(found["vendor_data2.json"]) == {"static": {"cloud-init": "x"}}
+    older = json.loads(ask("/openstack/2015-10-15/meta_data.json").body)
+    assert "devices" not in older
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/api/v1", "/api", "/api/v1/latest", "/api/v1/openstack", "/api/v1/2009-04-04"),
+        *("/api/v2/metadata", "/metadata/x", "/userdata/x", "/Metadata", "/latest/metadata"),
+    ],
+)
+def test_what_no_dialect_has_is_not_there(path: str) -> None:
+    assert asker({}, userdata=b"x")(path).status == 404

@@ -1,0 +1,265 @@
+"""Equinix Metal's guests should get what they are used to, from what other programs push."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.store.backend import StoreBackend
+from dfmeta.store.dialects import Settings
+from dfmeta.store.repository import Repository
+
+Ask = Callable[..., Answer]
+KEYS = ["ssh-ed25519 AAAA a/b=c", "ssh-rsa BBBB"]
+DOCUMENT: dict[str, Any] = {
+    "id": "cc40301c-4038-4011-af55-6eae3ba60246",
+    "hostname": "metadata-example-01",
+    "iqn": "iqn.2022-02.net.packet:device.cc40301c",
+    "operating_system": {
+        "slug": "ubuntu_20_04",
+        "distro": "ubuntu",
+        "version": "20.04",
+        "license_activation": {"state": "unlicensed"},
+        "image_tag": "31853a2b",
+    },
+    "plan": "c3.medium.x86",
+    "facility": "da11",
+    "tags": ["worker", 5, "a b"],
+    "ssh_keys": KEYS,
+    "spot": {"termination_time": "2022-02-25T18:55:11Z"},
+    "network": {
+        "addresses": [
+            {"address_family": 4, "public": True, "address": "40.91.78.229"},
+            {"address_family": 6, "public": True, "address": "2001:0db8:8583:0000::9"},
+            {"address_family": 4, "public": False, "address": "10.70.17.9"},
+            {"address_family": 4, "public": True, "address": "40.91.78.231"},
+        ]
+    },
+}
+ALWAYS = [
+    "instance-id",
+    "hostname",
+    "iqn",
+    "plan",
+    "facility",
+    "tags",
+    "operating-system",
+    "public-keys",
+]
+TEMPLATES = {
+    "api_url": "https://metadata.example.org",
+    "phone_home_url": "https://{{.facility}}.phone.home/phone-home",
+    "user_state_url": "https://{{.operating_system.slug}}/events",
+}
+NOT_FOUND = (404, b'{"message":"resource not found"}', "application/json")
+TREE = "/2009-04-04/meta-data"
+
+
+@pytest.fixture
+def equinix(repository: Repository, identity: Identity) -> Ask:
+    settings = Settings(ec2_tree="equinix", templates=TEMPLATES)
+    backend = StoreBackend(repository, settings)
+    return lambda path, method="GET": backend.answer(GuestRequest(method, path), identity)
+
+
+def parts(answer: Answer) -> tuple[int, bytes, str]:
+    return answer.status, answer.body, answer.content_type
+
+
+def lines(answer: Answer) -> list[str]:
+    assert answer.status == 200
+    return answer.body.decode().split("\n")
+
+
+def forget_metadata(url: str) -> None:
+    """Leave a record with user-data alone."""
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        database.execute("UPDATE records SET metadata = NULL")
+    database.close()
+
+
+# /metadata and /userdata
+
+
+@pytest.mark.parametrize("path", ["/metadata", "/metadata/", "/api/v1/metadata"])
+def test_metadata_is_the_document_with_what_the_templates_add(
+    equinix: Ask, repository: Repository, instance_id: str, path: str
+) -> None:
+    repository.put(instance_id, document=DOCUMENT)
+    answer = equinix(path)
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    assert json.loads(answer.body) == {
+        **DOCUMENT,
+        "api_url": "https://metadata.example.org",
+        "phone_home_url": "https://da11.phone.home/phone-home",
+        "user_state_url": "https://ubuntu_20_04/events",
+    }
+
+
+def test_a_member_that_is_there_is_not_made(
+    equinix: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id, document={"api_url": "mine"})
+    assert json.loads(equinix("/metadata").body) == {"api_url": "mine"}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1e999, "b": 1.0, "a": 2}', ' {"é" :"\\ud800"}\n', "{ }", "{}"]
+)
+def test_what_was_written_is_not_written_anew(
+    equinix: Ask, ask: Ask, repository: Repository, instance_id: str, url: str, text: str
+) -> None:
+    repository.put(instance_id)
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        database.execute("UPDATE records SET metadata = ?", (text,))
+    database.close()
+    assert ask("/metadata").body == text.strip().encode()
+    added = equinix("/metadata").body.decode()
+    assert added.startswith(text.strip()[:-1])
+    assert json.loads(added) == {**json.loads(text), "api_url": "https://metadata.example.org"}
+
+
+@pytest.mark.parametrize("path", ["/userdata", "/userdata/", "/api/v1/userdata"])
+def test_userdata_is_raw(equinix: Ask, repository: Repository, instance_id: str, path: str) -> None:
+    repository.put(instance_id, userdata=b"\x1f\x8b\0\xff")
+    assert parts(equinix(path)) == (200, b"\x1f\x8b\0\xff", "text/plain")
+
+
+def test_empty_userdata_is_there(equinix: Ask, repository: Repository, instance_id: str) -> None:
+    repository.put(instance_id, userdata=b"")
+    assert parts(equinix("/userdata")) == (200, b"", "text/plain")
+
+
+@pytest.mark.parametrize("path", ["/metadata", "/userdata", "/api/v1/metadata", TREE])
+def test_a_guest_without_a_record_is_told_so_in_json(equinix: Ask, path: str) -> None:
+    assert parts(equinix(path)) == NOT_FOUND
+
+
+def test_a_guest_with_userdata_alone_has_no_metadata(
+    equinix: Ask, ask: Ask, repository: Repository, instance_id: str, url: str
+) -> None:
+    repository.put(instance_id, userdata=b"x")
+    forget_metadata(url)
+    assert parts(equinix("/metadata")) == NOT_FOUND
+    assert parts(equinix(TREE)) == NOT_FOUND
+    assert lines(equinix("/2009-04-04")) == ["user-data"]
+    assert equinix("/userdata").body == b"x"
+    for path in ("/latest/meta-data/instance-id", "/openstack", "/nocloud", "/latest"):
+        assert ask(path).status == 200
+    assert parts(ask("/metadata")) == NOT_FOUND
+
+
+def test_a_guest_without_userdata_has_none(
+    equinix: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id, document=DOCUMENT)
+    assert parts(equinix("/userdata")) == NOT_FOUND
+    assert parts(equinix("/2009-04-04/user-data")) == NOT_FOUND
+    assert lines(equinix("/2009-04-04")) == ["meta-data/"]
+
+
+# The tree
+
+
+@pytest.mark.parametrize("path", [TREE, f"{TREE}/"])
+def test_the_tree_lists_the_items_in_their_order(
+    equinix: Ask, repository: Repository, instance_id: str, path: str
+) -> None:
+    repository.put(instance_id, document=DOCUMENT)
+    optional = ["spot", "public-ipv4", "public-ipv6", "local-ipv4"]
+    assert lines(equinix(path)) == ALWAYS + optional
+    assert equinix(path).content_type.startswith("text/plain")
+
+
+@pytest.mark.parametrize(
+    ("item", "body"),
+    [
+        ("instance-id", "cc40301c-4038-4011-af55-6eae3ba60246"),
+        ("hostname", "metadata-example-01"),
+        ("iqn", "iqn.2022-02.net.packet:device.cc40301c"),
+        ("plan", "c3.medium.x86"),
+        ("facility", "da11"),
+        ("tags", "worker\na b"),
+        ("operating-system", "slug\ndistro\nversion\nlicense-activation\nimage-tag"),
+        ("operating-system/slug", "ubuntu_20_04"),
+        ("operating-system/distro", "ubuntu"),
+        ("operating-system/version", "20.04"),
+        ("operating-system/license-activation", "state"),
+        ("operating-system/license-activation/state", "unlicensed"),
+        ("operating-system/image-tag", "31853a2b"),
+        ("public-keys", "\n".join(KEYS)),
+        ("spot", "termination-time"),
+        ("spot/termination-time", "2022-02-25T18:55:11Z"),
+        ("public-ipv4", "40.91.78.229\n40.91.78.231"),
+        ("public-ipv6", "2001:0db8:8583:0000::9"),
+        ("local-ipv4", "10.70.17.9"),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "/"])
+def test_an_item_says_what_the_document_says(
+    equinix: Ask, repository: Repository, instance_id: str, *, item: str, body: str, end: str
+) -> None:
+    repository.put(instance_id, document=DOCUMENT)
+    assert (equinix(f"{TREE}/{item}{end}").status, equinix(f"{TREE}/{item}").body.decode()) == (
+        200,
+        body,
+    )
+
+
+@pytest.mark.parametrize("document", [{}, {"network": {"addresses": []}, "spot": None}])
+def test_an_empty_document_has_every_item_that_is_always_listed(
+    equinix: Ask, repository: Repository, instance_id: str, document: dict[str, object]
+) -> None:
+    repository.put(instance_id, document=document)
+    assert lines(equinix(TREE)) == ALWAYS
+    for item in ALWAYS:
+        expected = b"slug\ndistro\nversion\nlicense-activation\nimage-tag"
+        body = expected if item == "operating-system" else b""
+        assert (equinix(f"{TREE}/{item}").status, equinix(f"{TREE}/{item}").body) == (200, body)
+    assert equinix(f"{TREE}/operating-system/license-activation").body == b"state"
+    for item in ("spot", "spot/termination-time", "public-ipv4", "public-ipv6", "local-ipv4"):
+        assert parts(equinix(f"{TREE}/{item}")) == NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        *("operating-systemslug", "operating-system/slugx", "spottermination-time", "host"),
+        *(
+            "instance-id/x",
+            "public-keys/0",
+            "public-keys/0/openssh-key",
+            "local-hostname",
+            "spot/x",
+        ),
+    ],
+)
+def test_what_only_begins_as_an_item_is_not_there(
+    equinix: Ask, repository: Repository, instance_id: str, item: str
+) -> None:
+    repository.put(instance_id, document=DOCUMENT)
+    assert parts(equinix(f"{TREE}/{item}")) == NOT_FOUND
+
+
+def test_the_other_versions_stay_what_cloud_init_crawls(
+    equinix: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id, document=DOCUMENT, userdata=b"x")
+    for version in ("latest", "2021-03-23"):
+        assert lines(equinix(f"/{version}/meta-data/public-keys/")) == ["0=a-b-c", "1=key"]
+    assert lines(equinix("/2009-04-04")) == ["meta-data/", "user-data"]
+    assert parts(equinix("/2009-04-04/user-data")) == (200, b"x", "text/plain")
+
+
+def test_by_default_the_tree_is_cloud_init_s(
+    ask: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id, document=DOCUMENT)
+    assert ask(f"{TREE}/public-keys/0/openssh-key").body.decode() == KEYS[0]
+    missing = ask(f"{TREE}/iqn")
+    assert (missing.status, missing.content_type) == (404, "text/plain; charset=UTF-8")
