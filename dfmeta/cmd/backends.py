@@ -32,9 +32,14 @@ def build(conf: cfg.ConfigOpts) -> Backend:
     # SQLAlchemy takes a third of a second to import: not where Nova answers.
     from dfmeta.cmd.database import repository
     from dfmeta.proxy.stored import LocalStore
+    from dfmeta.store import dialects
     from dfmeta.store.backend import StoreBackend
 
-    return LocalStore(StoreBackend(repository(conf.store.connection)))
+    answers = dialects.Settings(
+        ec2_tree=conf.store.ec2_tree,
+        templates={name: conf.store[name] for name in store_options.TEMPLATES},
+    )
+    return LocalStore(StoreBackend(repository(conf.store.connection), answers))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

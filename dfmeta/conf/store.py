@@ -21,6 +21,17 @@ _HTTP_TOKENS: Final = {
     "required": "Every request needs a token, or is refused (401). Unmodified cloud-init asks "
     "without one unless it finds itself on AWS.",
 }
+_EC2_TREES: Final = {
+    "cloud-init": "Nova's form, which an unmodified cloud-init crawls.",
+    "equinix": "Equinix Metal's form: other items, no folders marked by a slash, and keys as they "
+    "are. cloud-init takes a newer version of the tree then.",
+}
+_TEMPLATE: Final = (
+    "The member {name} that /metadata gets where an instance's document has none. A template over "
+    "the document in the form of Go's text/template, of which it has fields: "
+    "https://{{{{.facility}}}}.example.org/{path}. One that fails, such as over a member that the "
+    "document lacks, adds nothing. Empty: none is added."
+)
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 OPTS: Final = [
@@ -44,6 +55,22 @@ OPTS: Final = [
         help="EC2's tokens against forged requests (IMDSv2), with every backend. A record's own "
         "word (dfmeta store put --http-tokens) and http_tokens_of come before it.",
     ),
+    cfg.StrOpt(
+        "ec2_tree",
+        default="cloud-init",
+        choices=list(_EC2_TREES.items()),
+        help="What guests get below /2009-04-04. Every other version, and /latest, is always the "
+        "tree that cloud-init crawls.",
+    ),
+    cfg.StrOpt("api_url", default="", help=_TEMPLATE.format(name="api_url", path="api")),
+    cfg.StrOpt(
+        "phone_home_url",
+        default="",
+        help=_TEMPLATE.format(name="phone_home_url", path="phone-home"),
+    ),
+    cfg.StrOpt(
+        "user_state_url", default="", help=_TEMPLATE.format(name="user_state_url", path="events")
+    ),
     cfg.DictOpt(
         "http_tokens_of",
         default={},
@@ -52,6 +79,10 @@ OPTS: Final = [
         "records have none, such as Nova.",
     ),
 ]
+
+
+TEMPLATES: Final = ("api_url", "phone_home_url", "user_state_url")
+"""Options that are templates for the member of the same name."""
 
 
 def http_tokens_of(conf: cfg.ConfigOpts) -> dict[str, str]:

@@ -40,7 +40,7 @@ BODILESS = frozenset({204, 304})
 _PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
 _OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
 _ADMIN = re.compile(
-    r"/(?:api/v1/.*|healthz(?:/.*)?|metrics|version|device-(?:meta|user)data(?:/.*)?)"
+    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|device-(?:meta|user)data(?:/.*)?)"
 )
 """What the admin listener has is not there for guests, whatever a backend would make of it."""
 

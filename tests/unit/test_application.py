@@ -166,6 +166,8 @@ def test_an_empty_body_has_a_length(world: World) -> None:
         "/device-userdata",
         "/api/v1/device-metadata",
         "/api/v1/anything",
+        "/api/v1/metadata/x",
+        "/api/v1/metadatax",
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
@@ -174,7 +176,13 @@ def test_admin_paths_are_not_there_for_guests(world: World, path: str, method: s
     assert world.backend.asked == []
 
 
-@pytest.mark.parametrize("path", ["/", "/versions", "/metricsx", "/healthzz", "/device-metadatax"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/versions", "/metricsx", "/healthzz", "/device-metadatax"),
+        *("/metadata", "/api/v1/metadata", "/api/v1/userdata/"),
+    ],
+)
 def test_paths_that_only_look_so_are_the_backends(world: World, path: str) -> None:
     world.ask(path)
     assert len(world.backend.asked) == 1
