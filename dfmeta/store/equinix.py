@@ -106,12 +106,12 @@ def _tree(document: Document) -> Tree:
     return tree
 
 
-def _operating_system(members: Mapping[str, Any]) -> Tree:
-    activation = object_of(members.get("license_activation"))
+def _operating_system(system: Mapping[str, Any]) -> Tree:
+    activation = object_of(system.get("license_activation"))
     return {
-        "slug": text_of(members.get("slug")),
-        "distro": text_of(members.get("distro")),
-        "version": text_of(members.get("version")),
+        "slug": text_of(system.get("slug")),
+        "distro": text_of(system.get("distro")),
+        "version": text_of(system.get("version")),
         "license-activation": {"state": text_of(activation.get("state"))},
-        "image-tag": text_of(members.get("image_tag")),
+        "image-tag": text_of(system.get("image_tag")),
     }

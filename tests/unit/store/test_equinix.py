@@ -42,13 +42,7 @@ DOCUMENT: dict[str, Any] = {
     },
 }
 ALWAYS = [
-    "instance-id",
-    "hostname",
-    "iqn",
-    "plan",
-    "facility",
-    "tags",
-    "operating-system",
+    *("instance-id", "hostname", "iqn", "plan", "facility", "tags", "operating-system"),
     "public-keys",
 ]
 TEMPLATES = {
