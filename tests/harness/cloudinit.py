@@ -2,8 +2,9 @@
 
 It runs as PID 1's child in mount, UTS, IPC and PID namespaces of its own, in a root on tmpfs (see
 :mod:`tests.harness.cloudinit_runner`): hostname, keys, files and logs of the host stay as they are.
-ds-identify is not run. DMI is hidden, and PID 1's environment says ``product_name=OpenStack Nova``,
-which is how cloud-init recognises OpenStack in a container.
+ds-identify is not run. Of DMI a guest has its serial number alone, which names the seed in NoCloud
+mode as ``virsh edit`` would. PID 1's environment says ``product_name=OpenStack Nova``, which is how
+cloud-init recognises OpenStack in a container.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ INTERPRETER = "/usr/bin/python3"
 """Debian's own: it has the python3-* packages that cloud-init imports."""
 
 METADATA_URL = "http://169.254.169.254"
+SEED = "ds=nocloud-net;s="
+"""Before the seed's URL. From 24.1 on ``ds=nocloud`` does as well; releases before take that for a
+seed on a disk, and leave one that comes over the network unused."""
 _RUNNER = Path(__file__).with_name("cloudinit_runner.py")
 _FILES = {
     "keys": "/root/.ssh/authorized_keys",
@@ -37,14 +41,14 @@ _FILES = {
     "etc_hostname": "/etc/hostname",
 }
 
-Mode = Literal["OpenStack", "Ec2"]
+Mode = Literal["OpenStack", "Ec2", "NoCloud"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
     """What a boot came to.
 
-    ``datasource`` is "OpenStack", "Ec2" or, if none was found, empty or "None".
+    ``datasource`` is "OpenStack", "Ec2", "NoCloudNet" or, if none was found, empty or "None".
     ``files`` has the contents of those that were asked for; one that is not there is left out.
     """
 
@@ -101,6 +105,7 @@ class Booting:
         order = {
             "folder": str(self._folder),
             "unpacked": str(UNPACKED),
+            "serial": f"{SEED}{url}/nocloud/" if mode == "NoCloud" else "",
             "config": configuration(mode, url=url, timeout=timeout, max_wait=max_wait),
             "files": [*_FILES.values(), *self._files],
         }
@@ -185,8 +190,11 @@ def configuration(mode: Mode, *, url: str, timeout: float, max_wait: float) -> d
     source: dict[str, Any] = {"metadata_urls": [url], "timeout": timeout, "max_wait": max_wait}
     if mode == "OpenStack":
         source["apply_network_config"] = False
-    else:
+    elif mode == "Ec2":
         source["strict_id"] = False
+    else:
+        # Firmware says where the seed is.
+        source = {}
     return {
         "datasource_list": [mode],
         "datasource": {mode: source},

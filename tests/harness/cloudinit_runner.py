@@ -73,10 +73,30 @@ def build(root: Path, unpacked: Path) -> None:
     mount("-t", "proc", "-o", "ro,nosuid,nodev,noexec", "proc", str(root / "proc"))
     (root / "sys").mkdir()
     mount("-t", "sysfs", "-o", "ro,nosuid,nodev,noexec", "sysfs", str(root / "sys"))
-    for name in ("sys/class/dmi/id", "sys/hypervisor"):
-        # The machine below must not look through: no cloud but the one under test.
-        if (root / name).exists():
-            mount("-t", "tmpfs", "-o", "ro", "tmpfs", str((root / name).resolve()))
+    # The machine below must not look through: no cloud but the one under test.
+    if (root / "sys" / "hypervisor").exists():
+        mount("-t", "tmpfs", "-o", "ro", "tmpfs", str((root / "sys" / "hypervisor").resolve()))
+
+
+def build_firmware(root: Path, serial: str) -> None:
+    """DMI as the guest sees it: nothing, or a serial number alone.
+
+    Not every machine has DMI, and nobody can add a folder to sysfs: what lies under /sys/class is
+    laid anew, with the network's devices from below.
+    """
+    classes = root / "sys" / "class"
+    below = root / "run" / "sys-class"
+    below.mkdir()
+    mount("--bind", str(classes), str(below))
+    mount("-t", "tmpfs", "tmpfs", str(classes))
+    (classes / "net").mkdir()
+    mount("--bind", str(below / "net"), str(classes / "net"))
+    (classes / "dmi" / "id").mkdir(parents=True)
+    if serial:
+        (classes / "dmi" / "id" / "product_serial").write_text(f"{serial}\n")
+    mount("-o", "remount,ro", str(classes))
+    subprocess.run(["umount", str(below)], check=True, stdin=subprocess.DEVNULL, stdout=2)
+    below.rmdir()
 
 
 def boot() -> list[dict[str, Any]]:
@@ -124,6 +144,7 @@ def main() -> None:
     order = json.load(sys.stdin)
     root = Path(order["folder"])
     build(root, Path(order["unpacked"]))
+    build_firmware(root, order["serial"])
     (root / "etc" / "cloud" / "cloud.cfg").write_text(json.dumps(order["config"], indent=1))
     os.chroot(root)
     os.chdir("/")
