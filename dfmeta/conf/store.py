@@ -24,7 +24,8 @@ _HTTP_TOKENS: Final = {
 _EC2_TREES: Final = {
     "cloud-init": "Nova's form, which an unmodified cloud-init crawls.",
     "equinix": "Equinix Metal's form: other items, no folders marked by a slash, and keys as they "
-    "are. cloud-init takes a newer version of the tree then.",
+    "are. cloud-init takes a newer version of the tree then, but asks this one first for an "
+    "instance-id, which is empty here unless the document has an id.",
 }
 _TEMPLATE: Final = (
     "The member {name} that /metadata gets where an instance's document has none. A template over "

@@ -72,17 +72,18 @@ def _metadata(document: Document, version: str) -> Tree:
         "public-ipv4": _first(addresses_of(document, 4, public=True)),
         "ipv6": _first(addresses_of(document, 6, public=True)),
     }
-    tree: dict[str, Tree | bytes] = {name: _bytes(text) for name, text in texts.items() if text}
+    tree: dict[str, Tree | bytes] = {name: text.encode() for name, text in texts.items() if text}
     zones = {"availability-zone": document.zone, "region": document.region}
-    if placement := {name: _bytes(text) for name, text in zones.items() if text}:
+    if placement := {name: text.encode() for name, text in zones.items() if text}:
         tree["placement"] = placement
     if document.keys:
         tree[PUBLIC_KEYS] = {
-            str(index): {"openssh-key": _bytes(key.data)} for index, key in enumerate(document.keys)
+            str(index): {"openssh-key": key.data.encode()}
+            for index, key in enumerate(document.keys)
         }
     # "latest" sorts behind every date.
     if document.instance_tags and version >= TAGS_SINCE:
-        tags = {key: _bytes(text) for key, text in document.instance_tags.items()}
+        tags = {key: text.encode() for key, text in document.instance_tags.items()}
         tree["tags"] = {"instance": tags}
     return tree
 
@@ -113,8 +114,3 @@ def _listing(folder: Tree) -> bytes:
 
 def _key_listing(document: Document) -> bytes:
     return "\n".join(f"{index}={key.name}" for index, key in enumerate(document.keys)).encode()
-
-
-def _bytes(text: str) -> bytes:
-    """Encode, with a question mark for what UTF-8 cannot hold (a lone surrogate)."""
-    return text.encode("utf-8", "replace")

@@ -42,8 +42,8 @@ def metadata(document: Document, templates: Mapping[str, str]) -> Answer | None:
     if added:
         # Put in before the end: what another program wrote is not written anew.
         comma = "," if document.members else ""
-        text = f"{text[:-1]}{comma}{json.dumps(added, ensure_ascii=False)[1:]}"
-    return Answer(200, text.encode("utf-8", "replace"), content_type="application/json")
+        text = f"{text[:-1]}{comma}{json.dumps(added)[1:]}"
+    return Answer(200, text.encode(), content_type="application/json")
 
 
 def userdata(document: Document) -> Answer | None:
@@ -77,7 +77,7 @@ def _item(tree: Tree, items: Sequence[str]) -> Answer | None:
     if node is None:
         return None
     text = node if isinstance(node, str) else "\n".join(node)
-    return Answer(200, text.encode("utf-8", "replace"))
+    return Answer(200, text.encode())
 
 
 def _tree(document: Document) -> Tree:

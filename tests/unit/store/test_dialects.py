@@ -57,9 +57,14 @@ LIKELY: Mapping[str, st.SearchStrategy[Any]] = {
 }
 DOCUMENTS = st.builds(
     lambda any_, likely: {**any_, **likely},
-    st.dictionaries(st.sampled_from(NAMES) | TEXTS, JSON, max_size=6),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, JSON)),
     st.fixed_dictionaries({}, optional=LIKELY),
 )
+ODD = (
+    *(None, True, 0, -1, 1.5, float("inf"), "", " ", "x", "a/b", "0=x", "..", "_index", "a\nb"),
+    *("\0", "\x85", "\ud800", "\u2028", "😀", "10.0.0.1", [], {}),
+)
+"""What may stand where something else is expected."""
 
 
 def asker(
@@ -98,7 +103,11 @@ def refuse_constant(name: str) -> None:
 def test_everything_that_is_listed_is_there_whatever_the_document(
     members: dict[str, object], userdata: bytes | None, tree: str
 ) -> None:
-    ask = asker(members, userdata=userdata, ec2_tree=tree)
+    check(asker(members, userdata=userdata, ec2_tree=tree), tree)
+
+
+def check(ask: Ask, tree: str) -> None:
+    """All that is listed is there, once, has a tag, and is what its type says."""
     found = [*crawl(ask, ec2_tree=tree), ("/metadata", ask("/metadata"))]
     assert {path: one.status for path, one in found if one.status != 200} == {}
     assert len({path for path, _one in found}) == len(found)
@@ -108,6 +117,19 @@ def test_everything_that_is_listed_is_there_whatever_the_document(
             json.loads(one.body, parse_constant=refuse_constant)
     assert isinstance(yaml.safe_load(ask("/nocloud/meta-data").body), dict)
     assert isinstance(json.loads(ask("/metadata").body), dict)
+
+
+@pytest.mark.parametrize("tree", EC2_TREES)
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_any_odd_value_anywhere_leaves_every_listing_whole(odd: object, tree: str) -> None:
+    inside = {**dict.fromkeys(NAMES, odd), str(odd): odd}
+    for value in (odd, [odd], {str(odd): odd}, inside, [inside], {"addresses": [inside, odd]}):
+        check(asker({**dict.fromkeys(NAMES, value), str(odd): value}, ec2_tree=tree), tree)
+
+
+@pytest.mark.parametrize("key", ODD, ids=repr)
+def test_an_odd_key_of_a_tag_leaves_every_listing_whole(key: object) -> None:
+    check(asker({"instance_tags": {str(key): "web", "b": "c"}}), "cloud-init")
 
 
 @pytest.mark.parametrize("tree", EC2_TREES)
