@@ -100,7 +100,7 @@ def _identity(document: Document) -> bytes:
         "region": document.region,
         "version": IDENTITY_VERSION,
     }
-    return json.dumps({name: text for name, text in content.items() if text}, indent=2).encode()
+    return json.dumps({name: text for name, text in content.items() if text}).encode()
 
 
 def _first(texts: Sequence[str]) -> str:

@@ -61,16 +61,14 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
     version = VERSIONS[-1] if segments[0] == LATEST else segments[0]
     if version not in VERSIONS:
         return None
-    there = {
-        file.name: found
-        for file in _FILES
-        if file.since <= version and (found := file.answer(document, version)) is not None
-    }
+    files = [file for file in _FILES if file.since <= version]
     match segments[1:]:
         case []:
+            there = [file.name for file in files if file.answer(document, version) is not None]
             return Answer(200, "\n".join(there).encode())
         case [name]:
-            return there.get(name)
+            # One alone: each is made for the asking.
+            return next((one.answer(document, version) for one in files if one.name == name), None)
     return None
 
 
