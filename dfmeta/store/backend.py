@@ -1,8 +1,8 @@
 """The store as a backend: a guest's request in, an answer out.
 
 Trust: who asks is ``identity``, which comes from the port that the request came in on. The path,
-the headers, the body and the guest's address are claims; only the path and the body of a password
-are looked at, and neither can name another instance.
+the headers, the body and the guest's address are claims; only the path, If-None-Match and the body
+of a password are looked at, and none of them can name another instance.
 """
 
 from __future__ import annotations
