@@ -104,7 +104,7 @@ def test_a_token_of_the_issuer_passes_with_its_scopes(issuer: Issuer, rig: Rig) 
         (OTHER, "any", "PS384"),
         (ec_key("first"), None, "ES256"),
     ],
-    ids=str,
+    ids=lambda value: "" if hasattr(value, "public_key") else str(value),
 )
 def test_each_kind_of_key_verifies(
     issuer: Issuer, rig: Rig, key: Any, kid: str | None, algorithm: str
@@ -157,7 +157,6 @@ PAST, TO_COME = int(time.time()) - 3600, int(time.time()) + 3600
         {"nbf": {}},
         {"iat": TO_COME},
     ],
-    ids=str,
 )
 def test_a_claim_that_is_wrong_is_refused(issuer: Issuer, rig: Rig, claims: dict[str, Any]) -> None:
     body = issuer.claims() | {"scope": "read"} | claims
@@ -179,7 +178,6 @@ def test_a_claim_that_is_wrong_is_refused(issuer: Issuer, rig: Rig, claims: dict
         {"nbf": int(time.time()) + 2},
         {"exp": TO_COME + 0.5},
     ],
-    ids=str,
 )
 def test_a_claim_that_is_right_in_another_way_passes(
     issuer: Issuer, rig: Rig, claims: dict[str, Any]
@@ -255,10 +253,9 @@ def test_a_symmetric_key_that_the_issuer_publishes_verifies_nothing(issuer: Issu
         {"n": "AQAB"},
         {"kty": "EC", "crv": "secp256k1"},
         {"kty": ["RSA"]},
-        jwk(rsa_key("short", 1024)),
+        pytest.param(jwk(rsa_key("short", 1024)), id="a short key"),
         {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
     ],
-    ids=str,
 )
 def test_a_key_that_is_not_for_signatures_or_not_sound_is_passed_over(
     issuer: Issuer, members: dict[str, Any], caplog: pytest.LogCaptureFixture
@@ -294,7 +291,6 @@ def test_of_a_private_key_that_is_published_only_the_public_half_is_read(issuer:
         ({"roles": [["read"], {"read": "write"}]}, "roles", set()),
         ({"scope": {"read": 1}, "scp": 5}, "nothing.there", set()),
     ],
-    ids=str,
 )
 def test_scopes_come_from_scope_scp_and_the_roles_claim(
     claims: dict[str, Any], path: str, scopes: set[str]
