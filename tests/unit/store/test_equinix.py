@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.backend import StoreBackend
@@ -72,9 +72,15 @@ def lines(answer: Answer) -> list[str]:
 
 def forget_metadata(url: str) -> None:
     """Leave a record with user-data alone."""
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
-        database.execute("UPDATE records SET metadata = NULL")
-    database.close()
+    change(url, "UPDATE records SET metadata = NULL")
+
+
+def change(url: str, statement: str, **values: str) -> None:
+    """Change the database behind the repository's back."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(statement), values)
+    engine.dispose()
 
 
 # /metadata and /userdata
@@ -103,19 +109,22 @@ def test_a_member_that_is_there_is_not_made(
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": 1e999, "b": 1.0, "a": 2}', ' {"é" :"\\ud800"}\n', "{ }", "{}"]
+    "written", ['{"a": 1e999, "b": 1.0, "a": 2}', ' {"é" :"\\ud800"}\n', "{ }", "{}"]
 )
 def test_what_was_written_is_not_written_anew(
-    equinix: Ask, ask: Ask, repository: Repository, instance_id: str, url: str, text: str
+    equinix: Ask,
+    ask: Ask,
+    repository: Repository,
+    instance_id: str,
+    database_url: str,
+    written: str,
 ) -> None:
     repository.put(instance_id)
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
-        database.execute("UPDATE records SET metadata = ?", (text,))
-    database.close()
-    assert ask("/metadata").body == text.strip().encode()
+    change(database_url, "UPDATE records SET metadata = :written", written=written)
+    assert ask("/metadata").body == written.strip().encode()
     added = equinix("/metadata").body.decode()
-    assert added.startswith(text.strip()[:-1])
-    assert json.loads(added) == {**json.loads(text), "api_url": "https://metadata.example.org"}
+    assert added.startswith(written.strip()[:-1])
+    assert json.loads(added) == {**json.loads(written), "api_url": "https://metadata.example.org"}
 
 
 @pytest.mark.parametrize("path", ["/userdata", "/userdata/", "/api/v1/userdata"])
@@ -135,10 +144,10 @@ def test_a_guest_without_a_record_is_told_so_in_json(equinix: Ask, path: str) ->
 
 
 def test_a_guest_with_userdata_alone_has_no_metadata(
-    equinix: Ask, ask: Ask, repository: Repository, instance_id: str, url: str
+    equinix: Ask, ask: Ask, repository: Repository, instance_id: str, database_url: str
 ) -> None:
     repository.put(instance_id, userdata=b"x")
-    forget_metadata(url)
+    forget_metadata(database_url)
     assert parts(equinix("/metadata")) == NOT_FOUND
     assert parts(equinix(TREE)) == NOT_FOUND
     assert lines(equinix("/2009-04-04")) == ["user-data"]
