@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import eventlet
 import pytest
 
 from dfmeta import hub, metrics
@@ -85,3 +88,79 @@ def test_the_collector_rests_during_the_start_and_passes_over_what_it_has_made()
     hub.settle()
     assert gc.isenabled()
     assert gc.get_freeze_count() > 0
+
+
+class Gate:
+    """A step that blocks its OS thread until it is opened or aborted."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self._open = threading.Event()
+        self.aborted = False
+
+    def __call__(self) -> str:
+        self.entered.set()
+        if not self._open.wait(20):
+            raise AssertionError("nobody has opened it")
+        return "aborted" if self.aborted else "passed"
+
+    def open(self) -> None:
+        self._open.set()
+
+    def abort(self) -> None:
+        self.aborted = True
+        self._open.set()
+
+
+def call(threads: hub.Threads, gate: Gate, *, seconds: float = 10, write: bool = False) -> Any:
+    return eventlet.spawn(threads, gate, seconds=seconds, abort=gate.abort, write=write)
+
+
+def turn_until(condition: Callable[[], bool]) -> None:
+    """Let the hub go on until something holds."""
+    with eventlet.Timeout(10):
+        while not condition():
+            eventlet.sleep(0.001)
+
+
+def test_what_blocks_keeps_its_own_thread_alone() -> None:
+    threads, gate = hub.Threads(readers=2, writers=1), Gate()
+    waiting = call(threads, gate)
+    turn_until(gate.entered.is_set)
+    assert threads(lambda: 5, seconds=10, abort=gate.abort, write=False) == 5
+    gate.open()
+    assert waiting.wait() == "passed"
+
+
+def test_what_a_step_raises_comes_out() -> None:
+    threads, gate = hub.Threads(readers=1, writers=1), Gate()
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            threads(lambda: 1 // 0, seconds=10, abort=gate.abort, write=False)
+    assert not gate.aborted
+
+
+def test_writers_wait_for_their_turn_and_not_for_ever() -> None:
+    threads, first, second = hub.Threads(readers=1, writers=1), Gate(), Gate()
+    running = call(threads, first, write=True)
+    turn_until(first.entered.is_set)
+    with pytest.raises(TimeoutError):
+        threads(second, seconds=0.01, abort=second.abort, write=True)
+    waiting = call(threads, second, write=True)
+    assert not second.entered.is_set()
+    first.open()
+    second.open()
+    assert (running.wait(), waiting.wait()) == ("passed", "passed")
+
+
+def test_a_step_that_takes_too_long_is_aborted() -> None:
+    threads, gate = hub.Threads(readers=1, writers=1), Gate()
+    assert call(threads, gate, seconds=0.01).wait() == "aborted"
+
+
+def test_a_step_that_nobody_waits_for_is_aborted() -> None:
+    threads, gate = hub.Threads(readers=1, writers=1), Gate()
+    waiting = call(threads, gate)
+    turn_until(gate.entered.is_set)
+    waiting.kill()
+    turn_until(lambda: gate.aborted)
