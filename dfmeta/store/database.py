@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from dfmeta.exceptions import StoreAwayError, StoreError
 from dfmeta.store.apart import Apart, at_once
-from dfmeta.store.migrations import ensure_schema
+from dfmeta.store.migrations import current_revision, ensure_schema, move
 from dfmeta.store.urls import wrong_url
 
 SECONDS: Final = 5.0
@@ -307,3 +307,38 @@ def _dialect(url: str) -> Dialect:
 
         return Postgresql(parsed)
     raise wrong_url(parsed, f"this version cannot use {parsed.get_backend_name()}")
+
+
+def schema_of(url: str) -> str | None:
+    """Return the schema that a database is at, None for an empty one; nothing is changed.
+
+    :raises ConfigError, StoreError: as :class:`Database` does.
+    """
+    return _apart_from_use(url, current_revision, write=False)
+
+
+def move_schema(url: str, revision: str) -> None:
+    """Bring a database to another schema, forward or back.
+
+    Nobody else may have it open: whoever opens it next brings it to the schema that it knows.
+
+    :param revision: one of :func:`dfmeta.store.migrations.known_revisions`.
+    :raises ConfigError, StoreError: as :class:`Database` does.
+    """
+    _apart_from_use(url, lambda connection: move(connection, revision), write=True)
+
+
+def _apart_from_use(url: str, work: Callable[[Connection], T], *, write: bool) -> T:
+    dialect = _dialect(url)
+    try:
+        dialect.adopt()
+        with dialect.engine.begin() as connection:
+            dialect.begin(connection, write=write)
+            if write:
+                dialect.lock_schema(connection)
+            return work(connection)
+    except DBAPIError as error:
+        raise StoreError(cause=f"{dialect.shown}: {dialect.cause(error)}") from error
+    finally:
+        dialect.close()
+        dialect.engine.dispose()

@@ -22,6 +22,8 @@ from sqlalchemy import (
 
 HEAD: Final = "0003"
 """The newest migration: what a database has to be at before it is used."""
+REVISIONS: Final = ("0001", "0002", "0003")
+"""All of them, the oldest first."""
 
 HTTP_TOKENS: Final = ("off", "optional", "required")
 """What a record may say of tokens (``[store] http_tokens``)."""

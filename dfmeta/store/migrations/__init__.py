@@ -53,17 +53,45 @@ def ensure_schema(connection: Connection) -> None:
         _upgrade(connection, found)
 
 
-def _upgrade(connection: Connection, found: str | None) -> None:
-    """Run the missing migrations. Alembic is imported here: it is slow and seldom needed."""
-    from alembic import command
+def known_revisions(connection: Connection) -> list[str]:
+    """Return the revisions that this version can bring a database to, the oldest first."""
     from alembic.script import ScriptDirectory
 
-    config = configuration(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    scripts = ScriptDirectory.from_config(configuration(connection)).walk_revisions()
+    return [script.revision for script in scripts][::-1]
+
+
+def move(connection: Connection, revision: str) -> None:
+    """Bring the database to *revision*, forward or back.
+
+    :param connection: inside a transaction that keeps other writers out.
+    :param revision: one of :func:`known_revisions`.
+    :raises StoreError: the database is at a revision that this version does not know.
+    """
+    found, known = current_revision(connection), known_revisions(connection)
+    _check_known(found, known)
+    if found is not None and known.index(revision) < known.index(found):
+        _run("downgrade", connection, revision)
+    elif found != revision:
+        _run("upgrade", connection, revision)
+
+
+def _upgrade(connection: Connection, found: str | None) -> None:
+    _check_known(found, known_revisions(connection))
+    _run("upgrade", connection, schema.HEAD)
+
+
+def _check_known(found: str | None, known: list[str]) -> None:
     if found is not None and found not in known:
         raise StoreError(
             cause=f"the database has schema {found}, this version of dfmeta knows up to "
             f"{schema.HEAD}. Install the newer dfmeta that wrote it, or restore a back-up"
         )
+
+
+def _run(what: str, connection: Connection, revision: str) -> None:
+    """Run migrations. Alembic is imported here: it is slow and seldom needed."""
+    from alembic import command
+
     with _alembic_lock:
-        command.upgrade(config, schema.HEAD)
+        getattr(command, what)(configuration(connection), revision)

@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, make_url, text
 
 from dfmeta.exceptions import StoreError
-from dfmeta.store import migrations, schema
+from dfmeta.store import database, migrations, schema
 from dfmeta.store.repository import Repository
 
 RACE = """
@@ -62,6 +62,7 @@ def test_a_second_time_changes_nothing(connection: Connection) -> None:
 def test_the_head_is_the_newest_script(connection: Connection) -> None:
     scripts = ScriptDirectory.from_config(migrations.configuration(connection))
     assert scripts.get_heads() == [schema.HEAD]
+    assert tuple(migrations.known_revisions(connection)) == schema.REVISIONS
 
 
 def test_the_migrations_build_what_the_code_declares(connection: Connection) -> None:
@@ -124,6 +125,17 @@ def test_the_records_of_each_release_come_along_and_go_back(
     command.downgrade(config, released)
     assert connection.execute(text("SELECT * FROM records")).mappings().all() == [before]
     assert "addresses" not in inspect(connection).get_table_names()
+
+
+def test_an_operator_can_go_back_and_forth(database_url: str) -> None:
+    with Repository(database_url) as repository:
+        repository.put("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01", userdata=b"u")
+    for revision in ("0001", "0003", "0002"):
+        database.move_schema(database_url, revision)
+        assert database.schema_of(database_url) == revision
+    with Repository(database_url) as repository:
+        assert repository.get("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01") is not None
+    assert database.schema_of(database_url) == schema.HEAD
 
 
 def test_an_address_cannot_outlive_its_record(connection: Connection) -> None:

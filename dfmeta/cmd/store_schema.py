@@ -1,0 +1,33 @@
+"""``dfmeta store schema``: which schema the database has, and the way back to an older one."""
+
+from __future__ import annotations
+
+import click
+
+from dfmeta.cmd.common import config_options, load_config
+from dfmeta.exceptions import RecordError
+from dfmeta.store.database import move_schema, schema_of
+from dfmeta.store.schema import HEAD, REVISIONS
+
+
+@click.command("schema")
+@config_options
+@click.option(
+    "--to",
+    metavar="REVISION",
+    help="Bring the database to this schema, forward or back. Stop every dfmeta that has it open "
+    "first: the next one that opens it brings it to its own.",
+)
+def schema(config_files: tuple[str, ...], to: str | None) -> None:
+    """Show the schema of the database, or change it before an older dfmeta is installed."""
+    url = load_config(config_files).store.connection
+    if to is not None:
+        if to not in REVISIONS:
+            raise RecordError(
+                what="--to",
+                value=to,
+                cause="this dfmeta does not know it",
+                remedy=f"Give one of {', '.join(REVISIONS)}",
+            )
+        move_schema(url, to)
+    click.echo(f"schema {schema_of(url) or 'none, the database is empty'}; this dfmeta's is {HEAD}")
