@@ -67,6 +67,18 @@ class Record:
         """Whether it has neither document nor user-data, and so counts as no record."""
         return self.metadata is None and self.userdata is None
 
+    def fetched_at(self, kind: Kind) -> datetime | None:
+        """When a half came from upstream; None: it was pushed, or there is none."""
+        return self.metadata_fetched_at if kind is Kind.METADATA else self.userdata_fetched_at
+
+    def has(self, kind: Kind) -> bool:
+        """Whether it has that half; an empty one is one."""
+        return (self.metadata if kind is Kind.METADATA else self.userdata) is not None
+
+    def pushed(self, kind: Kind) -> bool:
+        """Whether it has that half, and not from upstream."""
+        return self.has(kind) and self.fetched_at(kind) is None
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:

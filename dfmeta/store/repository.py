@@ -6,8 +6,7 @@ import functools
 import json
 import secrets
 import threading
-import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,13 +22,13 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from dfmeta.store import networks as nets
 from dfmeta.store.apart import Apart, at_once
 from dfmeta.store.cache import Cache
 from dfmeta.store.database import SECONDS, Database
 from dfmeta.store.networks import Address, Network
+from dfmeta.store.owners import ADDRESSES, insert, own
 from dfmeta.store.record import (
     KEEP,
     Keep,
@@ -42,7 +41,7 @@ from dfmeta.store.record import (
     merge_patch,
     parse_document,
 )
-from dfmeta.store.schema import addresses, records
+from dfmeta.store.schema import records
 
 __all__ = ["KEEP", "Keep", "Kind", "PutResult", "Record", "Repository", "Summary", "parse_document"]
 
@@ -90,17 +89,6 @@ _OWNER: Final = {
     ),
 }
 """One parameter, where a list of them would cost more to write down than to look up."""
-_LOCKS: Final = 512
-"""Advisory locks for all networks together: a server has some thousands in all."""
-_LOCK_NETWORKS: Final = text(
-    "SELECT pg_advisory_xact_lock(1684434277, key) FROM unnest(CAST(:keys AS int[])) AS key"
-)
-"""In the order of the array, which is sorted. The number says "dfme": these are ours."""
-_ADDRESSES: Final = (
-    select(addresses.c.network)
-    .where(addresses.c.record_id == bindparam("record_id"))
-    .order_by(addresses.c.position)
-)
 
 
 class Repository:
@@ -180,7 +168,7 @@ class Repository:
         """Return the networks of a record, canonical, in the order of the last write."""
         parameters = {"record_id": record_id.lower()}
         return self._database.run(
-            lambda connection: tuple(connection.execute(_ADDRESSES, parameters).scalars())
+            lambda connection: tuple(connection.execute(ADDRESSES, parameters).scalars())
         )
 
     def list(self, *, defaults: bool = False) -> Iterator[Summary]:
@@ -224,7 +212,7 @@ class Repository:
             values, changed = _changes(before, patch=patch, columns=columns)
             if values:
                 _update(connection, before.id, values)
-            if networks is not KEEP and _own(connection, before.id, networks):
+            if networks is not KEEP and own(connection, before.id, networks):
                 changed.append("addresses")
             return PutResult(created=created, changed=tuple(changed))
 
@@ -255,32 +243,64 @@ class Repository:
 
         def work(connection: Connection) -> bool:
             before, _created = _lock(connection, record_id.lower())
-            if isinstance(content, bytes):
-                value: str | bytes = content
-            elif before.metadata is not None and is_older(content, before.metadata):
+            values = _half(before, kind=kind, content=content, fetched=fetched)
+            if values is None:
                 return False
-            else:
-                value = dump_document(content)
-            now = datetime.now(UTC)
-            values: dict[str, Any] = {
-                kind.value: value,
-                f"{kind}_fetched_at": now if fetched else None,
-                "updated_at": now,
-            }
             if http_tokens is not KEEP:
                 values["http_tokens"] = http_tokens
             _update(connection, before.id, values)
-            _own(connection, before.id, networks)
+            own(connection, before.id, networks)
             return True
 
         return self._database.run(work, write=True)
 
-    def remove(self, kind: Kind, record_id: str) -> bool:
-        """Remove one half of a record, and with the last one all of it; False: it had none."""
+    def adopt(
+        self,
+        kind: Kind,
+        record_id: str,
+        *,
+        content: Mapping[str, object] | bytes,
+        networks: Sequence[Network] | Keep,
+        http_tokens: str | Keep | None = KEEP,
+        over: Record | None = None,
+    ) -> bool:
+        """Write one half of a record as upstream has it; like :meth:`push`, after what was pushed.
+
+        A half that was pushed stays, addresses and http_tokens stay where the other half was
+        pushed, and no record of which something was pushed loses an address.
+
+        :param over: the record as it was when upstream was asked: unless something has been
+            written since, it gives way although it was pushed.
+        :returns: False when it was ignored.
+        """
+
+        def work(connection: Connection) -> bool:
+            before, _created = _lock(connection, record_id.lower())
+            yields = over is None or over.updated_at != before.updated_at
+            values = _half(before, kind=kind, content=content, fetched=True)
+            if values is None or (yields and before.pushed(kind)):
+                return False
+            whole = not (yields and before.pushed(kind.other))
+            if whole and http_tokens is not KEEP:
+                values["http_tokens"] = http_tokens
+            _update(connection, before.id, values)
+            if whole and networks is not KEEP:
+                own(connection, before.id, networks, spare=True)
+            return True
+
+        return self._database.run(work, write=True)
+
+    def remove(self, kind: Kind, record_id: str, *, fetched: bool = False) -> bool:
+        """Remove one half of a record, and with the last one all of it; False: it had none.
+
+        :param fetched: only if it came from upstream.
+        """
 
         def work(connection: Connection) -> bool:
             row = _locked(connection, record_id.lower())
             if row is None or getattr(row, kind.value) is None:
+                return False
+            if fetched and getattr(row, f"{kind}_fetched_at") is None:
                 return False
             if getattr(row, kind.other.value) is None:
                 _remove(connection, row.id)
@@ -370,7 +390,7 @@ def _lock(
         row = _locked(connection, record_id)
         if row is not None:
             return _record(row), False
-        statement = _insert(connection, records).on_conflict_do_nothing()
+        statement = insert(connection, records).on_conflict_do_nothing()
         if connection.execute(statement.returning(records.c.id), values).first() is not None:
             return Record(**values), True
 
@@ -394,66 +414,28 @@ def _changes(
     return values, changed
 
 
+def _half(
+    before: Record, *, kind: Kind, content: Mapping[str, object] | bytes, fetched: bool
+) -> dict[str, Any] | None:
+    """Return the columns of a half that is written anew; None: what is there is newer."""
+    if isinstance(content, bytes):
+        value: str | bytes = content
+    elif before.metadata is not None and is_older(content, before.metadata):
+        return None
+    else:
+        value = dump_document(content)
+    now = datetime.now(UTC)
+    return {kind.value: value, f"{kind}_fetched_at": now if fetched else None, "updated_at": now}
+
+
 def _update(connection: Connection, record_id: str, values: Mapping[str, Any]) -> None:
     stamped = {"updated_at": datetime.now(UTC), **values}
     connection.execute(_UPDATE.values(stamped), {"record_id": record_id})
 
 
 def _remove(connection: Connection, record_id: str) -> None:
-    _own(connection, record_id, [])
+    own(connection, record_id, [])
     connection.execute(_DELETE, {"record_id": record_id})
-
-
-def _own(connection: Connection, record_id: str, networks: Sequence[Network]) -> bool:
-    """Make *networks* all that a record has, whoever had them; False: it had just these.
-
-    The record is locked, and the networks are, in one order by everybody: no two writers wait for
-    each other.
-    """
-    wanted = list(dict.fromkeys(str(network) for network in networks))
-    had = list(connection.execute(_ADDRESSES, {"record_id": record_id}).scalars())
-    if wanted == had:
-        return False
-    rows = [
-        {"network": name, "record_id": record_id, "prefix": prefix, "position": position}
-        for position, name in enumerate(wanted)
-        for prefix in [int(name.rpartition("/")[2])]
-    ]
-    _lock_networks(connection, {*wanted, *had})
-    dropped = set(had) - set(wanted)
-    if dropped:
-        connection.execute(
-            delete(addresses).where(
-                addresses.c.network == bindparam("gone"),
-                addresses.c.record_id == bindparam("owner"),
-            ),
-            [{"gone": name, "owner": record_id} for name in dropped],
-        )
-    if rows:
-        statement = _insert(connection, addresses)
-        fresh = {name: statement.excluded[name] for name in ("record_id", "prefix", "position")}
-        connection.execute(
-            statement.on_conflict_do_update(index_elements=["network"], set_=fresh), rows
-        )
-    return True
-
-
-def _lock_networks(connection: Connection, names: Collection[str]) -> None:
-    """Keep other writers from these networks, whether they stand in the table or not.
-
-    Locks on rows would not do: what another writer is about to add has no row to be locked, and
-    two that each wait for the other's would be a deadlock.
-    """
-    if connection.dialect.name == "postgresql" and names:
-        keys = sorted({zlib.crc32(name.encode()) % _LOCKS for name in names})
-        connection.execute(_LOCK_NETWORKS, {"keys": keys})
-
-
-def _insert(connection: Connection, table: Any) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT that may say what to do about a row that is there; the two read the same."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table)
-    return sqlite.insert(table)
 
 
 def _utc(moment: datetime) -> datetime:
