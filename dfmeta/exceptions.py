@@ -229,6 +229,19 @@ class IssuerError(DfmetaError):
     sentence = "{url}: {cause}"
 
     cause: str
+class LookupAwayError(StoreAwayError):
+    """Upstream is slow, away or fails: whether it has a record is not known, and asked again later.
+
+    A field ``whole`` says whom it concerns: True, everybody who would ask; False, nobody else.
+    """
+
+    sentence = "store: look-up at {upstream}: {cause}"
+
+
+class LookupAnswerError(StoreError):
+    """What upstream answers is nothing that can be stored or passed on."""
+
+    sentence = "store: look-up at {upstream}: {cause}"
 
 
 class NotRunningError(DfmetaError):

@@ -1,0 +1,185 @@
+"""A store that others ask, of the tests' own: a real HTTP server that answers as it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import socketserver
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from tests.harness.certificates import Pair
+
+JSON = "application/json"
+
+
+class Reset(Exception):  # noqa: N818  # it is what happens, nothing that has gone wrong
+    """The connection is to be reset in the place of an answer."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it came."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: str
+
+
+class Last(bytes):
+    """What is said before the connection is closed."""
+
+
+Answer = Callable[[Asked], bytes | Iterator[bytes]]
+
+
+def reply(
+    content: object,
+    *,
+    status: int = 200,
+    kind: str = JSON,
+    headers: tuple[str, ...] = (),
+) -> bytes:
+    """An answer with a length; what is not bytes is written as JSON."""
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    lines = [f"HTTP/1.1 {status} Said", *([f"Content-Type: {kind}"] if kind else []), *headers]
+    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
+    return head.encode() + body
+
+
+NOT_FOUND = reply({"message": "resource not found"}, status=404)
+
+
+class OtherStore:
+    """Listens on loopback. ``answer`` gets each request and gives the bytes of what is said.
+
+    Several pieces close the connection after the last one. ``asked`` has all requests in their
+    order, ``connections`` counts.
+    """
+
+    def __init__(self, answer: Answer | None = None, *, tls: Pair | None = None) -> None:
+        self.answers: dict[str, bytes] = {}
+        self.answer: Answer = answer or (lambda asked: self.answers.get(asked.target, NOT_FOUND))
+        self.asked: list[Asked] = []
+        self.connections = 0
+        self.stopping = threading.Event()
+        self._context: ssl.SSLContext | None = None
+        if tls is not None:
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._context.load_cert_chain(tls.certificate, tls.key)
+        self._port = 0
+        self._server: _Server | None = None
+        self._thread = threading.Thread()
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http{'s' if self._context else ''}://localhost:{self._port}"
+
+    def targets(self) -> list[str]:
+        """What was asked for, in its order."""
+        return [asked.target for asked in self.asked]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stopping.set()
+        self.stop()
+
+    def start(self) -> None:
+        """Listen, on the port that it had before."""
+        self._server = _Server(self, ("127.0.0.1", self._port))
+        self._port = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Refuse connections, and close those that are there."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server.close_connections()
+            self._server = None
+
+    def talk(self, sock: socket.socket) -> None:
+        """Serve a connection."""
+        self.connections += 1
+        if self._context is not None:
+            sock = self._context.wrap_socket(sock, server_side=True)
+        with sock, sock.makefile("rb") as lines:
+            while (asked := _read(lines)) is not None:
+                self.asked.append(asked)
+                try:
+                    said = self.answer(asked)
+                except Reset:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    return
+                for piece in [said] if isinstance(said, bytes) else said:
+                    sock.sendall(piece)
+                if not isinstance(said, bytes) or isinstance(said, Last):
+                    return
+
+    def trickle(self, start: bytes, piece: bytes) -> Iterator[bytes]:
+        """Say something every now and then, and never all of it."""
+        yield start
+        while not self.stopping.wait(0.02):
+            yield piece
+
+
+def _read(lines: BinaryIO) -> Asked | None:
+    first = lines.readline().decode().split()
+    if not first:
+        return None
+    headers = {}
+    while (line := lines.readline().decode().strip()) != "":
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    body = lines.read(int(headers.get("content-length", 0)))
+    return Asked(first[0], first[1], headers, body.decode())
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, store: OtherStore, address: tuple[str, int]) -> None:
+        self._store = store
+        self._open: set[socket.socket] = set()
+        super().__init__(address, socketserver.BaseRequestHandler)
+
+    def finish_request(self, request: object, _client: object) -> None:
+        """Serve a connection; who asks may have lost its patience."""
+        assert isinstance(request, socket.socket)
+        self._open.add(request)
+        with contextlib.suppress(OSError):
+            self._store.talk(request)
+
+    def shutdown_request(self, request: object) -> None:
+        """Close a connection as the answer left it: a shutdown would make an end of a reset."""
+        assert isinstance(request, socket.socket)
+        self._open.discard(request)
+        request.close()
+
+    def close_connections(self) -> None:
+        """Close what is open."""
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,218 @@
+"""An upstream's answer should be read as one thing, or refused."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from ipaddress import ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.store.lookup_answer import ENVELOPE, Found, by_address, by_id
+from dfmeta.store.lookup_http import Reply
+from dfmeta.store.lookup_json import DEPTH_MAX, loads
+from dfmeta.store.record import KEEP, Kind
+
+INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
+OTHER = "0d2c8a8e-54e0-4a9d-a9b1-2f1d5c3b7e02"
+SCRIPT = "#!/bin/sh\necho hello\n"
+
+
+def answer(content: object, kind: str = "application/json", *, whole: bool = True) -> Reply:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return Reply(200, kind, body, whole=whole)
+
+
+def envelope(**members: object) -> dict[str, object]:
+    return {"id": INSTANCE, "ipAddresses": ["10.1.2.3/28", "2001:db8::9"], **members}
+
+
+def base64_of(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+@pytest.mark.parametrize("document", [{"a": 1}, '{"a": 1}'])
+def test_metadata_is_an_object_or_one_in_a_string(document: object) -> None:
+    found = by_address(Kind.METADATA, answer(envelope(metadata=document)))
+    networks = (ip_network("10.1.2.0/28"), ip_network("2001:db8::9"))
+    assert found == Found(INSTANCE, {"a": 1}, networks)
+    assert found.names(ip_address("10.1.2.15"))
+    assert not found.names(ip_address("10.1.2.16"))
+    assert found.names(ip_address("2001:db8::9"))
+
+
+def test_an_id_is_told_apart_in_lower_case() -> None:
+    shout = envelope(metadata={}, id=INSTANCE.upper())
+    assert by_address(Kind.METADATA, answer(shout)).id == INSTANCE
+    assert by_id(Kind.METADATA, INSTANCE, answer(shout)).id == INSTANCE
+
+
+def test_a_record_without_addresses_names_none() -> None:
+    for listed in ({"ipAddresses": None}, {"ipAddresses": []}):
+        found = by_address(Kind.METADATA, answer(envelope(metadata={}, **listed)))
+        assert found.networks == ()
+    silent = by_address(Kind.METADATA, answer({"id": INSTANCE, "metadata": {}}))
+    assert silent.networks is KEEP
+    assert not silent.names(ip_address("10.1.2.3"))
+
+
+@pytest.mark.parametrize(
+    ("members", "content"),
+    [
+        ({"userdata": SCRIPT, "userdata_encoding": "plain"}, SCRIPT.encode()),
+        ({"userdata": "dXNlcg==", "userdata_encoding": "plain"}, b"dXNlcg=="),
+        ({"userdata": "AP\n8=\n", "userdata_encoding": "base64"}, b"\x00\xff"),
+        ({"userdata": SCRIPT}, SCRIPT.encode()),
+        ({"userdata": SCRIPT, "userdata_encoding": None}, SCRIPT.encode()),
+        ({"userdata": base64_of(SCRIPT.encode())}, SCRIPT.encode()),
+        ({"userdata": base64_of(gzip.compress(b"x"))}, gzip.compress(b"x")),
+        ({"userdata": "userdata"}, b"userdata"),
+        ({"userdata": "test"}, b"test"),
+        ({"userdata": ""}, b""),
+        ({"userdata": None}, b""),
+        ({}, b""),
+    ],
+)
+def test_userdata_comes_out_as_bytes(members: dict[str, object], content: bytes) -> None:
+    assert by_address(Kind.USERDATA, answer(envelope(**members))).content == content
+
+
+@given(st.binary())
+def test_base64_of_anything_comes_out_when_it_says_so(content: bytes) -> None:
+    said = envelope(userdata=base64_of(content), userdata_encoding="base64")
+    assert by_id(Kind.USERDATA, INSTANCE, answer(said)).content == content
+
+
+@given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
+def test_so_does_base64_of_text_when_it_does_not(text: str) -> None:
+    said = envelope(userdata=base64_of(text.encode()))
+    assert by_id(Kind.USERDATA, INSTANCE, answer(said)).content == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"), [({}, KEEP), ({"http_tokens": None}, None), ({"http_tokens": "off"}, "off")]
+)
+def test_a_mode_of_tokens_may_come_along(given: dict[str, object], mode: object) -> None:
+    assert (
+        by_id(Kind.METADATA, INSTANCE, answer(envelope(metadata={}, **given))).http_tokens == mode
+    )
+
+
+def test_a_document_may_come_alone_by_id() -> None:
+    document = {"id": "something", "hostname": "a", "metadata": "b"}
+    found = by_id(Kind.METADATA, INSTANCE, answer(document))
+    assert found == Found(INSTANCE, document, KEEP)
+
+
+def test_userdata_may_come_alone_by_id() -> None:
+    for content in (b"\x00\xff", SCRIPT.encode(), b"", b"{}", b'{"ignition": {}}'):
+        found = by_id(Kind.USERDATA, INSTANCE, answer(content, "text/plain"))
+        assert found == Found(INSTANCE, content, KEEP)
+
+
+def test_an_envelope_that_a_tenant_could_have_written_names_no_address() -> None:
+    said = envelope(userdata=base64_of(b"abc"), ipAddresses=["10.9.9.9"])
+    found = by_id(Kind.USERDATA, INSTANCE, answer(said, "text/plain"))
+    assert found == Found(INSTANCE, b"abc", KEEP)
+    other = answer({**said, "id": OTHER}, "text/plain")
+    assert by_id(Kind.USERDATA, INSTANCE, other) == Found(INSTANCE, other.body, KEEP)
+
+
+def test_userdata_alone_of_which_nobody_knows_the_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="where it ends"):
+        by_id(Kind.USERDATA, INSTANCE, answer(b"#!/bin/sh\n", "text/plain", whole=False))
+
+
+NONSENSE: list[object] = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    {},
+    {"id": INSTANCE, "hostname": "alone"},
+    envelope(metadata={}, id="1"),
+    envelope(metadata={}, id=None),
+    envelope(metadata={}, id=f"{{{INSTANCE}}}"),
+    envelope(metadata=None),
+    envelope(metadata="x"),
+    envelope(metadata="[]"),
+    envelope(metadata=[]),
+    envelope(),
+    envelope(metadata={}, ipAddresses="10.0.0.1"),
+    envelope(metadata={}, ipAddresses=["x"]),
+    envelope(metadata={}, ipAddresses=[1]),
+    envelope(metadata={}, ipAddresses=["fe80::1%eth0"]),
+    envelope(metadata={}, http_tokens="always"),
+    envelope(metadata={}, http_tokens=["off"]),
+]
+
+
+@pytest.mark.parametrize("content", NONSENSE)
+def test_what_is_no_record_is_refused(content: object) -> None:
+    with pytest.raises(ValueError, match=r"^(it|its|one)\b"):
+        by_address(Kind.METADATA, answer(content))
+    with pytest.raises(ValueError, match=r"^(it|its|one)\b"):
+        by_id(Kind.METADATA, INSTANCE, answer(content, ENVELOPE))
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"userdata": 1},
+        {"userdata": "a", "userdata_encoding": "gzip"},
+        {"userdata": "a", "userdata_encoding": "base64"},
+        {"userdata": "a", "userdata_encoding": ["plain"]},
+        {"userdata": "\0", "userdata_encoding": "plain"},
+        {"userdata": "a" * ((16 << 20) + 1), "userdata_encoding": "plain"},
+    ],
+)
+def test_userdata_that_is_none_is_refused(members: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"^it"):
+        by_address(Kind.USERDATA, answer(envelope(**members)))
+
+
+def test_another_record_than_the_one_asked_for_is_refused() -> None:
+    for kind, content in ((Kind.METADATA, {"metadata": {}}), (Kind.USERDATA, {"userdata": "a"})):
+        with pytest.raises(ValueError, match="another record"):
+            by_id(kind, OTHER, answer(envelope(**content)))
+
+
+def test_json_that_is_no_record_is_no_userdata() -> None:
+    with pytest.raises(ValueError, match="neither"):
+        by_id(Kind.USERDATA, INSTANCE, answer({"message": "maintenance"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{} {}",
+        '{"a": NaN}',
+        '{"a": -Infinity}',
+        '{"a": 1e999}',
+        '{"a": 1, "a": 2}',
+        '{"a": {"b": 1, "b": 1}}',
+        r'{"a": "\ud800"}',
+        r'{"\udc00": 1}',
+        r'{"a": "\u0000"}',
+        r'{"a": "\\\u0000"}',
+        '{"a": "\0"}',
+        b'{"a": "\xff"}',
+        b"\xef\xbb\xbf{}",
+        "[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1),
+        "[" * 100000,
+        "1" * 5000,
+        "",
+    ],
+)
+def test_json_with_two_readings_or_none_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"^it is not sound JSON$"):
+        loads(text)
+
+
+def test_sound_json_is_read() -> None:
+    assert loads(r'{"a": "\\u0000", "b": [1.5, null]}') == {"a": r"\u0000", "b": [1.5, None]}
+    assert loads("[" * DEPTH_MAX + "]" * DEPTH_MAX)
+    assert loads(rb'"\ud83d\ude00"') == "\N{GRINNING FACE}"
