@@ -229,6 +229,8 @@ class IssuerError(DfmetaError):
     sentence = "{url}: {cause}"
 
     cause: str
+
+
 class LookupAwayError(StoreAwayError):
     """Upstream is slow, away or fails: whether it has a record is not known, and asked again later.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, auth, limits, neutron, nova, rate, store
+from dfmeta.conf import agent, auth, limits, lookup, neutron, nova, rate, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
@@ -44,7 +44,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
         (limits.GROUP.name, limits.OPTS),
         (neutron.GROUP.name, neutron.OPTS),
         (rate.GROUP.name, rate.OPTS),
-        (store.GROUP.name, [*store.OPTS, *auth.OPTS]),
+        (store.GROUP.name, [*store.OPTS, *auth.OPTS, *lookup.OPTS]),
     ]
 
 
@@ -139,6 +139,7 @@ def _check(conf: cfg.ConfigOpts) -> None:
     rate.check(conf)
     store.check(conf)
     auth.check(conf)
+    lookup.check(conf)
 
 
 def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None:

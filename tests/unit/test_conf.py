@@ -17,6 +17,7 @@ from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Load
 
 SECRET = "a secret nobody may see"
+LOOKUP = {"store__lookup_base_url": "https://store", "store__lookup_issuer": "https://login"}
 # CONTRACT.md, "Options": the names and defaults that operators rely on.
 DEFAULTS = {
     "DEFAULT": {
@@ -75,6 +76,16 @@ DEFAULTS = {
         "oidc_audience": None,
         "oidc_jwks_url": None,
         "oidc_roles_claim": None,
+        "lookup_base_url": None,
+        "lookup_timeout": 2,
+        "lookup_retries": 2,
+        "lookup_negative_ttl": 10,
+        "lookup_expiry": 0,
+        "lookup_issuer": None,
+        "lookup_client_id": None,
+        "lookup_client_secret": None,
+        "lookup_audience": None,
+        "lookup_scopes": [],
     },
 }
 
@@ -224,6 +235,22 @@ BAD = [
     ("store", "oidc_jwks_url", "/etc/keys.json"),
     ("store", "oidc_roles_claim", "..."),
     ("store", "oidc_roles_claim", "the roles"),
+    ("store", "lookup_base_url", "store.example.org"),
+    ("store", "lookup_base_url", "ftp://store.example.org"),
+    ("store", "lookup_base_url", "https://user:word@store.example.org"),
+    ("store", "lookup_base_url", "https://store.example.org/?a=b"),
+    ("store", "lookup_base_url", "https://store.example.org:99999"),
+    ("store", "lookup_base_url", "https://:443"),
+    ("store", "lookup_timeout", "0"),
+    ("store", "lookup_timeout", "nan"),
+    ("store", "lookup_retries", "-1"),
+    ("store", "lookup_negative_ttl", "-1"),
+    ("store", "lookup_expiry", "soon"),
+    ("store", "lookup_issuer", "login"),
+    ("store", "lookup_client_id", "ä"),
+    ("store", "lookup_client_secret", "ä"),
+    ("store", "lookup_audience", "ä"),
+    ("store", "lookup_scopes", 'a"b'),
 ]
 
 
@@ -267,6 +294,11 @@ def test_every_option_has_a_wrong_value_in_these_tests() -> None:
         ({"DEFAULT__nova_client_cert": "/etc/hostname"}, "nova_client_priv_key"),
         ({"DEFAULT__nova_client_priv_key": "/etc/hostname"}, "nova_client_cert"),
         ({"backend": "nova"}, "metadata_proxy_shared_secret"),
+        ({"store__lookup_issuer": "https://login"}, "lookup_base_url"),
+        ({**LOOKUP, "store__lookup_client_secret": "s"}, "lookup_client_id"),
+        ({**LOOKUP, "store__lookup_client_id": "c"}, "lookup_client_secret"),
+        ({"store__lookup_client_id": "c"}, "lookup_issuer"),
+        ({"store__lookup_scopes": "read"}, "lookup_issuer"),
         ({"neutron__keyfile": "/etc/hostname"}, "certfile"),
         ({"store__oidc_issuer": "https://login.example.org"}, "oidc_audience"),
         ({"store__oidc_audience": "dfmeta"}, "oidc_issuer"),

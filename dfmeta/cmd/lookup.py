@@ -1,0 +1,52 @@
+"""From the configuration to what asks another store."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+if TYPE_CHECKING:
+    from dfmeta.store.lookup import Puller
+    from dfmeta.store.repository import Repository
+
+LOG = logging.getLogger(__name__)
+
+
+def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
+    """Build what reads *repository* and asks upstream for the rest; None: nobody is asked.
+
+    The environment's proxies are not used: a metadata store is a neighbour.
+    """
+    group = conf.store
+    if not group.lookup_base_url:
+        return None
+    # tenacity and oauthlib take a while to import: not where nobody is asked.
+    from dfmeta.store.lookup import Lifetimes, Puller
+    from dfmeta.store.lookup_http import Client
+    from dfmeta.store.lookup_oauth import Credentials, Tokens
+    from dfmeta.store.lookup_upstream import Patience, Upstream
+
+    client = Client()
+    tokens = None
+    if group.lookup_issuer:
+        credentials = Credentials(
+            issuer=group.lookup_issuer,
+            client_id=group.lookup_client_id,
+            client_secret=group.lookup_client_secret,
+            audience=group.lookup_audience or "",
+            scopes=tuple(group.lookup_scopes),
+        )
+        tokens = Tokens(credentials, client)
+        for option in ("lookup_base_url", "lookup_issuer"):
+            if not group[option].lower().startswith("https:"):
+                LOG.warning("%s is http: whoever is between can read tokens and secrets", option)
+    upstream = Upstream(
+        group.lookup_base_url,
+        client=client,
+        tokens=tokens,
+        patience=Patience(timeout=group.lookup_timeout, retries=group.lookup_retries),
+    )
+    lifetimes = Lifetimes(negative=group.lookup_negative_ttl, expiry=group.lookup_expiry)
+    return Puller(repository, upstream, lifetimes=lifetimes)
