@@ -144,6 +144,13 @@ BACKEND_CONNECTIONS = Counter(
     ["outcome"],
     registry=REGISTRY,
 )
+STORE_LOOKUPS = Counter(
+    "dfmeta_store_lookups",
+    "Questions of the store to another one: found, absent, away (slow or away, after all tries), "
+    "nonsense (an answer that cannot be taken)",
+    ["outcome"],
+    registry=REGISTRY,
+)
 CLOSED = Counter(
     "dfmeta_closed_connections",
     "Guests' connections closed without an answer, by reason",

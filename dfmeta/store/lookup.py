@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from dfmeta import metrics
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.lookup_answer import UUID, Found
 from dfmeta.store.lookup_http import Clock
@@ -158,20 +159,28 @@ class Puller:
     def _pull(self, kind: Kind, record_id: str, record: Record | None) -> Record | None:
         """Ask upstream for a half, unless somebody does; what is known will do if it fails."""
         key = (kind, record_id)
-        known = record is not None and record.has(kind)
+        known = self._is_known(key, record)
         if known and self._flights.busy(key):
             return record
         try:
             self._flights.run(key, lambda: self._ask(kind, record_id, retry=not known))
         except (LookupAwayError, LookupAnswerError):
-            if known:
-                self._later.put(key, self._clock() + LATER)
-                return record
-            if record is not None and not record.empty and self._absent.get(key) is not None:
-                # There was none the last time that upstream could be asked.
-                return record
-            raise
+            if record is None or not known:
+                raise
+            memory = self._later if record.has(kind) else self._absent
+            memory.put(key, self._clock() + LATER)
+            return record
         return self._repository.get(record_id)
+
+    def _is_known(self, key: _Key, record: Record | None) -> bool:
+        """Whether a half is here, or was not there the last time that upstream could be asked.
+
+        That counts only where the other half is here: what an instance has none of may be about to
+        come, what it boots with has to be asked for.
+        """
+        if record is None or record.empty:
+            return False
+        return record.has(key[0]) or self._absent.get(key) is not None
 
     def _ask(self, kind: Kind, record_id: str, *, retry: bool) -> None:
         before = self._repository.get(record_id)
@@ -184,7 +193,7 @@ class Puller:
 
     def _refresh(self, kind: Kind, record_id: str) -> bool:
         before = self._repository.get(record_id)
-        found = self._upstream.by_id(kind, record_id)
+        found = _counted(lambda: self._upstream.by_id(kind, record_id))
         self._rests.answered((kind, record_id))
         self._settle(kind, found, record_id=record_id, before=before, forced=True)
         return found is not None
@@ -247,9 +256,22 @@ class Puller:
     def _asked(self, key: _Key, ask: Callable[[], Found | None]) -> Found | None:
         self._rests.check(key)
         try:
-            found = ask()
+            found = _counted(ask)
         except (LookupAwayError, LookupAnswerError) as error:
             self._rests.failed(key, error)
             raise
         self._rests.answered(key)
         return found
+
+
+def _counted(ask: Callable[[], Found | None]) -> Found | None:
+    try:
+        found = ask()
+    except LookupAwayError:
+        metrics.STORE_LOOKUPS.labels("away").inc()
+        raise
+    except LookupAnswerError:
+        metrics.STORE_LOOKUPS.labels("nonsense").inc()
+        raise
+    metrics.STORE_LOOKUPS.labels("absent" if found is None else "found").inc()
+    return found

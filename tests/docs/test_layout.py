@@ -50,6 +50,8 @@ ONLY_IN: dict[str, set[str]] = {
     "keystoneauth1": {"conf", "ports"},
     "alembic": {"store"},
     "jwt": {"store"},
+    "oauthlib": {"store"},
+    "tenacity": {"store"},
     "httplib2": {"proxy", "store", "ports", "cmd"},
 }
 # What has no place where nothing may wait, look at a clock or open a socket.

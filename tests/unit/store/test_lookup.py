@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from dfmeta import metrics
 from dfmeta.cmd import lookup as from_configuration
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
 from dfmeta.store.lookup import LATER, Lifetimes, Puller
@@ -400,6 +401,34 @@ def test_a_failure_is_said_once_in_the_log(
     assert len(caplog.records) == 2
 
 
+def test_questions_are_counted_by_what_came_of_them(
+    store: OtherStore, build: Build, clock: Clock
+) -> None:
+    def counted() -> dict[str, float]:
+        name = "dfmeta_store_lookups_total"
+        outcomes = ("found", "absent", "away", "nonsense")
+        get = metrics.REGISTRY.get_sample_value
+        return {one: get(name, {"outcome": one}) or 0.0 for one in outcomes}
+
+    before = counted()
+    puller = build()
+    store.answers = {METADATA: metadata(), USERDATA: BROKEN}
+    with pytest.raises(LookupAwayError):
+        puller.get(INSTANCE)
+    store.answers = {USERDATA: reply(b"nonsense")}
+    clock.ahead = REST
+    with pytest.raises(LookupAnswerError):
+        puller.get(INSTANCE)
+    assert puller.find(ADDRESS + 100) is None
+    after = counted()
+    assert {one: after[one] - before[one] for one in after} == {
+        "found": 1,
+        "absent": 2,
+        "away": 1,
+        "nonsense": 1,
+    }
+
+
 # What is known.
 
 
@@ -482,12 +511,26 @@ def test_what_upstream_did_not_have_is_not_there_while_it_is_away(
     store.answers = {METADATA: metadata()}
     puller = build(negative=10)
     puller.get(INSTANCE)
+    store.answer = lambda _asked: BROKEN
+    store.asked.clear()
+    clock.ahead = 1000
+    for _ in range(5):
+        record = puller.get(INSTANCE)
+        assert hostname(record) == "a"
+        assert record is not None
+        assert record.userdata is None
+    assert store.targets() == [USERDATA]
+
+
+def test_but_an_instance_of_which_nothing_is_known_is_an_error_then(
+    store: OtherStore, build: Build, clock: Clock
+) -> None:
+    puller = build()
+    assert puller.get(INSTANCE) is None
     store.stop()
     clock.ahead = 1000
-    record = puller.get(INSTANCE)
-    assert hostname(record) == "a"
-    assert record is not None
-    assert record.userdata is None
+    with pytest.raises(LookupAwayError):
+        puller.get(INSTANCE)
 
 
 def test_whether_there_is_userdata_is_an_error_when_nobody_could_be_asked(
