@@ -19,7 +19,7 @@ from dfmeta.store.lookup_oauth import DISCOVERY, EARLY, LIFE, Credentials, Token
 from dfmeta.store.lookup_upstream import Patience, Upstream
 from dfmeta.store.record import Kind
 from tests.harness.other_store import Asked, OtherStore, reply
-from tests.unit.store.conftest import INSTANCE
+from tests.unit.support import INSTANCE
 
 SECRET = "a secret: n&body may see"
 TOKEN_PATH = "/token"
