@@ -56,6 +56,8 @@ _SETTINGS = {
     # LLVM is not installed.
     "jit": "off",
     "log_line_prefix": "%m [%p] %d ",
+    # Threads of a test have a connection each.
+    "max_connections": "300",
     "max_wal_senders": "0",
     "shared_buffers": "16MB",
     # A server's zone is its operator's: whoever takes a time for UTC is to notice here.

@@ -68,7 +68,7 @@ def test_a_record_without_addresses_names_none() -> None:
         ({"userdata": SCRIPT}, SCRIPT.encode()),
         ({"userdata": SCRIPT, "userdata_encoding": None}, SCRIPT.encode()),
         ({"userdata": base64_of(SCRIPT.encode())}, SCRIPT.encode()),
-        ({"userdata": base64_of(gzip.compress(b"x", mtime=0))}, gzip.compress(b"x")),
+        ({"userdata": base64_of(gzip.compress(b"x", mtime=0))}, gzip.compress(b"x", mtime=0)),
         ({"userdata": "userdata"}, b"userdata"),
         ({"userdata": "test"}, b"test"),
         ({"userdata": ""}, b""),
