@@ -246,6 +246,24 @@ class LookupAnswerError(StoreError):
     sentence = "store: look-up at {upstream}: {cause}"
 
 
+class ApiError(DfmetaError):
+    """A request to the store's admin API is refused. All of it is for the client to read.
+
+    A field ``errors``, one text for each member of the body that is wrong, may come along.
+    """
+
+    sentence = "refused with {status}: {message}"
+
+    status: int
+    message: str
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """What is wrong, one by one; empty where ``message`` says all."""
+        found = self.fields.get("errors", ())
+        return tuple(found) if isinstance(found, list | tuple) else ()
+
+
 class NotRunningError(DfmetaError):
     """A command needs the daemon, and there is none."""
 

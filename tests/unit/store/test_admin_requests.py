@@ -1,0 +1,295 @@
+"""What is pushed should be stored as it is, or refused with every reason there is."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import ApiError
+from dfmeta.store import strictjson
+from dfmeta.store.record import KEEP, Kind, dump_document
+from dfmeta.store.requests import ADDRESSES_MAX, Push, parse_id, parse_push, parse_query
+
+INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
+GOOD: dict[str, dict[str, Any]] = {
+    Kind.METADATA: {"id": INSTANCE, "metadata": {"hostname": "web1"}},
+    Kind.USERDATA: {"id": INSTANCE, "userdata": "#!/bin/sh\n"},
+}
+
+
+def push(kind: Kind = Kind.METADATA, **changed: object) -> Push:
+    """Parse a good body with some members changed; None as a value stays null."""
+    return parse_push(kind, json.dumps(GOOD[kind] | changed).encode())
+
+
+def errors(kind: Kind, members: dict[str, object]) -> list[str]:
+    with pytest.raises(ApiError) as caught:
+        parse_push(kind, json.dumps(members).encode())
+    assert (caught.value.status, caught.value.message) == (400, "Invalid request")
+    return [
+        one.removeprefix("validation failed on ").replace(", condition: ", " ")
+        for one in caught.value.errors
+    ]
+
+
+def wrong(kind: Kind = Kind.METADATA, **changed: object) -> list[str]:
+    return errors(kind, GOOD[kind] | changed)
+
+
+def refused(body: bytes, kind: Kind = Kind.METADATA) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_push(kind, body)
+    assert (caught.value.status, caught.value.message) == (400, "invalid request body")
+    assert not caught.value.errors
+
+
+def test_an_error_reads_as_the_originals() -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_push(Kind.METADATA, b"{}")
+    assert caught.value.errors == (
+        "validation failed on id, condition: required",
+        "validation failed on metadata, condition: required",
+    )
+
+
+def test_every_error_is_told_in_the_order_of_the_fields() -> None:
+    members: dict[str, object] = {
+        "ipAddresses": ["192.0.2.1", "a.b.c.d", "a:b:c:d:e:f:g:h"],
+        "http_tokens": "always",
+        "metadata": "[]",
+        "id": "abc123",
+    }
+    assert errors(Kind.METADATA, members) == [
+        "id uuid",
+        "metadata json",
+        "ipAddresses[1] ip_addr|cidr",
+        "ipAddresses[2] ip_addr|cidr",
+        "http_tokens oneof",
+    ]
+
+
+@pytest.mark.parametrize("value", ["", None])
+def test_an_id_is_required(value: object) -> None:
+    assert wrong(id=value) == ["id required"]
+    assert wrong(Kind.USERDATA, id=value) == ["id required"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "web1",
+        INSTANCE.replace("-", ""),
+        f"{{{INSTANCE}}}",
+        f"urn:uuid:{INSTANCE}",
+        f"{INSTANCE} ",
+        f"{INSTANCE}\n",
+        INSTANCE.replace("6", "\uff16"),
+        5,
+        True,
+        [INSTANCE],
+        {},
+    ],
+)
+def test_an_id_is_a_uuid_with_dashes(value: object) -> None:
+    assert wrong(id=value) == ["id uuid"]
+
+
+def test_an_id_is_stored_in_lower_case() -> None:
+    assert push(id=INSTANCE.upper()).record_id == INSTANCE
+    assert parse_id(INSTANCE.upper()) == INSTANCE
+    assert parse_id("refresh") is None
+
+
+def test_metadata_is_an_object_or_a_string_that_holds_one() -> None:
+    document = {"tags": ["ü"], "n": 1.5, "deep": {"null": None}}
+    assert push(metadata=document).content == document
+    assert push(metadata=json.dumps(document)).content == document
+    assert push(metadata=" {}\n").content == {}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[]", "null", '"{}"', "{", "{} {}", '{"a":1,"a":2}', '{"a":NaN}', 5, [], True, "\ufeff{}"],
+)
+def test_metadata_that_is_no_object_is_no_json(value: object) -> None:
+    assert wrong(metadata=value) == ["metadata json"]
+
+
+def test_metadata_in_a_string_is_held_to_the_same_rules() -> None:
+    assert wrong(metadata='{"a":"\\u0000"}') == ["metadata json"]
+    assert wrong(metadata='{"a":"\\ud800"}') == ["metadata json"]
+    assert wrong(metadata='{"a":1e999}') == ["metadata json"]
+    assert wrong(metadata='{"a":' * 200 + "1" + "}" * 200) == ["metadata json"]
+
+
+@pytest.mark.parametrize("value", ["", None])
+def test_metadata_is_required(value: object) -> None:
+    assert wrong(metadata=value) == ["metadata required"]
+
+
+def test_userdata_is_plain_unless_it_says_otherwise() -> None:
+    text = "#cloud-config\nü: [1]\n"
+    for encoding in ("plain", None):
+        assert push(Kind.USERDATA, userdata=text, userdata_encoding=encoding).content == (
+            text.encode()
+        )
+    assert push(Kind.USERDATA, userdata="AAAA").content == b"AAAA"
+
+
+def test_base64_may_have_line_breaks() -> None:
+    content = bytes(range(256))
+    for text in (
+        base64.b64encode(content).decode(),
+        base64.encodebytes(content).decode(),
+        base64.encodebytes(content).decode().replace("\n", "\r\n"),
+    ):
+        assert push(Kind.USERDATA, userdata=text, userdata_encoding="base64").content == content
+
+
+@pytest.mark.parametrize("text", ["A", "AAA", "A A=", "AA==AA==", "=", "AA-_", "ü", "AAAA\tAAAA"])
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    assert wrong(Kind.USERDATA, userdata=text, userdata_encoding="base64") == ["userdata base64"]
+
+
+@pytest.mark.parametrize("encoding", ["", "Base64", "gzip", 5, [], {}, False])
+def test_another_encoding_is_refused(encoding: object) -> None:
+    assert wrong(Kind.USERDATA, userdata_encoding=encoding) == ["userdata_encoding oneof"]
+
+
+@pytest.mark.parametrize("value", [5, [], {}, False])
+def test_userdata_is_a_string(value: object) -> None:
+    assert wrong(Kind.USERDATA, userdata=value) == ["userdata string"]
+
+
+def test_no_userdata_is_empty() -> None:
+    assert parse_push(Kind.USERDATA, json.dumps({"id": INSTANCE}).encode()).content == b""
+    assert push(Kind.USERDATA, userdata=None).content == b""
+    assert push(Kind.USERDATA, userdata=None, userdata_encoding="base64").content == b""
+
+
+def test_addresses_are_folded_masked_and_in_their_order() -> None:
+    given = ["2001:db8::9", "10.1.2.9/28", "192.0.2.7", "10.1.2.0/28", "::ffff:192.0.2.7"]
+    assert [str(one) for one in push(ipAddresses=given).networks] == [
+        "2001:db8::9/128",
+        "10.1.2.0/28",
+        "192.0.2.7/32",
+    ]
+
+
+def test_no_addresses_are_none() -> None:
+    assert push(ipAddresses=[]).networks == push(ipAddresses=None).networks == push().networks == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "10.0.0.256", "10.0.0.1/33", "::1/129", "fe80::1%eth0", "10.0.0.1:80", "[::1]", 1, None,
+     [], {}, "10.0.0.1/", "010.0.0.1", " 10.0.0.1", "10.1"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused(value: object) -> None:
+    assert wrong(ipAddresses=["192.0.2.1", value]) == ["ipAddresses[1] ip_addr|cidr"]
+
+
+@pytest.mark.parametrize("value", ["10.0.0.1", {}, 5, False])
+def test_addresses_are_a_list(value: object) -> None:
+    assert wrong(ipAddresses=value) == ["ipAddresses array"]
+
+
+def test_an_instance_has_a_bounded_number_of_addresses() -> None:
+    assert len(push(ipAddresses=["192.0.2.1"] * ADDRESSES_MAX).networks) == 1
+    assert wrong(ipAddresses=["192.0.2.1"] * (ADDRESSES_MAX + 1)) == ["ipAddresses max"]
+
+
+@pytest.mark.parametrize("value", ["off", "optional", "required", None])
+def test_what_a_record_says_of_tokens_is_taken(value: object) -> None:
+    assert push(http_tokens=value).http_tokens == value
+    assert push(Kind.USERDATA, http_tokens=value).http_tokens == value
+
+
+def test_what_is_not_said_of_tokens_is_kept() -> None:
+    assert push().http_tokens is KEEP
+
+
+@pytest.mark.parametrize("value", ["always", "", 5, [], {}, True])
+def test_other_words_about_tokens_are_refused(value: object) -> None:
+    assert wrong(http_tokens=value) == ["http_tokens oneof"]
+
+
+def test_unknown_members_are_ignored() -> None:
+    assert push(colour="red", userdata=5).content == GOOD[Kind.METADATA]["metadata"]
+
+
+BROKEN = [
+    b"", b" ", b"null", b"[]", b"5", b'"x"', b"{", b"{}{}", b"{} x", b"{'id':1}", b'{"id":1,}',
+    b'{"id":"a","id":"a"}', b'{"x":{"a":1,"a":1}}', b'{"x":NaN}', b'{"x":Infinity}',
+    b'{"x":-Infinity}', b'{"x":1e999}', b'{"x":"\\ud800"}', b'{"\\udfff":1}', b'{"x":"\\u0000"}',
+    b'{"x":"a\0b"}', b'{"x":"\n"}', b'{"x":"\\x"}', b'{"x":01}', b'{"x":"\xff"}',
+    b'{"x":"\xed\xa0\x80"}', b"\xef\xbb\xbf{}", '{"id":"x"}'.encode("utf-16"), b"\x1f\x8b\x08",
+    b'{"x":' + b"9" * 5000 + b"}", b'{"x":' + b"[" * 100_000, b'{"x":' * 100_000,
+    b"[" * 100_000 + b"]" * 100_000, b'{"x":' + b"[" * 120 + b"]" * 120 + b"}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BROKEN, ids=lambda body: repr(body[:24]))
+def test_what_readers_could_read_in_two_ways_is_refused(body: bytes) -> None:
+    refused(body)
+    refused(body, Kind.USERDATA)
+
+
+def nested(depth: int) -> bytes:
+    return b'{"a":' * (depth - 1) + b"{}" + b"}" * (depth - 1)
+
+
+def test_depth_is_bounded_the_same_wherever_it_is_read() -> None:
+    document = strictjson.loads(nested(strictjson.DEPTH_MAX))
+    assert dump_document(document).encode() == nested(strictjson.DEPTH_MAX)
+    with pytest.raises(ValueError, match="too deeply"):
+        strictjson.loads(nested(strictjson.DEPTH_MAX + 1))
+    with pytest.raises(ValueError, match="kept"):
+        strictjson.loads(b"[" * strictjson.DEPTH_MAX + b'"\\u0000"' + b"]" * strictjson.DEPTH_MAX)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text("ab\\u0é\U0001f600"), inner),
+)
+
+
+@given(st.dictionaries(st.text("xyz"), JSON))
+@settings(derandomize=True, deadline=None)
+def test_what_is_json_comes_out_as_it_went_in(document: dict[str, Any]) -> None:
+    for ascii_only in (True, False):
+        text = json.dumps(document, ensure_ascii=ascii_only)
+        assert strictjson.loads(text.encode()) == document
+    assert strictjson.loads(dump_document(document)) == document
+
+
+def test_a_query_asks_for_one_address() -> None:
+    assert str(parse_query(["10.1.2.5"])) == "10.1.2.5"
+    assert str(parse_query(["::ffff:10.1.2.5"])) == "10.1.2.5"
+    assert str(parse_query(["2001:DB8::9"])) == "2001:db8::9"
+
+
+@pytest.mark.parametrize(
+    ("values", "condition"),
+    [
+        ([], "required"),
+        ([""], "required"),
+        (["10.1.2.0/28"], "ip_addr"),
+        (["web1"], "ip_addr"),
+        (["fe80::1%eth0"], "ip_addr"),
+        (["10.1.2.5", "10.1.2.6"], "ip_addr"),
+    ],
+)
+def test_a_query_for_anything_else_is_refused(values: list[str], condition: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_query(values)
+    assert caught.value.errors == (f"validation failed on ip_address, condition: {condition}",)
