@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, auth, limits, lookup, neutron, nova, rate, store
+from dfmeta.conf import agent, api, auth, limits, lookup, neutron, nova, rate, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
@@ -44,7 +44,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
         (limits.GROUP.name, limits.OPTS),
         (neutron.GROUP.name, neutron.OPTS),
         (rate.GROUP.name, rate.OPTS),
-        (store.GROUP.name, [*store.OPTS, *auth.OPTS, *lookup.OPTS]),
+        (store.GROUP.name, [*store.OPTS, *api.OPTS, *auth.OPTS, *lookup.OPTS]),
     ]
 
 

@@ -10,7 +10,7 @@ import json
 import socket
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import eventlet
 import webob
@@ -21,7 +21,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, ge
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
 
+SILENCE = 60.0
+"""Seconds that a client may keep a request, or a connection between two, without a byte."""
+
 Rows = Callable[[], list[dict[str, Any]]]
+
+_PATHS = frozenset({"/healthz", "/healthz/liveness", "/healthz/readiness", "/metrics", "/version"})
+"""Those that are always there."""
 
 
 class _Collected(CollectorRegistry):
@@ -35,29 +41,56 @@ class _Collected(CollectorRegistry):
         return self._collect()
 
 
-class AdminApplication:
-    """Routes of the admin listener.
+class Api(Protocol):
+    """Further routes, with rules of their own: :class:`dfmeta.store.admin.AdminApi`."""
 
-    :param metrics: gives every metric.
-    :param listings: path → rows that it answers with, as a JSON array.
-    """
-
-    def __init__(
-        self, health: Health, metrics: Callable[[], Iterable[Metric]], listings: dict[str, Rows]
-    ) -> None:
-        self._health = health
-        self._metrics = metrics
-        self._listings = listings
+    def handles(self, path: str) -> bool:
+        """Whether a path is one of these, or would be one of these if there was such a thing."""
+        ...
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
         """Answer one request (PEP 3333)."""
+        ...
+
+
+class AdminApplication:
+    """Routes of the admin listener.
+
+    :param metrics: gives every metric.
+    :param listings: path → rows that it answers with, as a JSON array.
+    :param api: the store's, where there is a store.
+    """
+
+    def __init__(
+        self,
+        health: Health,
+        metrics: Callable[[], Iterable[Metric]],
+        listings: dict[str, Rows],
+        *,
+        api: Api | None = None,
+    ) -> None:
+        self._health = health
+        self._metrics = metrics
+        self._listings = listings
+        self._api = api
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer one request (PEP 3333)."""
+        path = environ.get("PATH_INFO", "")
+        if self._api is not None and self._api.handles(path):
+            return self._api(environ, start_response)
         request = webob.Request(environ)
-        if request.method not in ("GET", "HEAD"):
+        if path not in _PATHS and path not in self._listings:
+            # In the words of hollow-metadataservice, as the API has it below its own paths.
+            response = _json({"message": "invalid request - route not found"}, status=404)
+        elif request.method not in ("GET", "HEAD"):
             response = webob.exc.HTTPMethodNotAllowed(headers={"Allow": "GET, HEAD"})
         else:
-            response = self._route(environ.get("PATH_INFO", ""))
+            response = self._route(path)
         return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
 
     def _route(self, path: str) -> webob.Response:
@@ -75,9 +108,7 @@ class AdminApplication:
             )
         if path == "/version":
             return _json({"version": version("dfmeta")})
-        if path in self._listings:
-            return _json(self._listings[path]())
-        return _json({"message": "resource not found"}, status=404)
+        return _json(self._listings[path]())
 
 
 def serve(address: str, application: AdminApplication) -> Any:
@@ -96,7 +127,28 @@ def serve(address: str, application: AdminApplication) -> Any:
             cause=f"[df_metadata] admin_listen = {address} cannot be listened on: {error.strerror}",
             remedy="Stop what uses it, or give another HOST:PORT",
         ) from error
-    return eventlet.spawn(wsgi.server, sock, application, log_output=False, debug=False)
+    return eventlet.spawn(
+        wsgi.server,
+        sock,
+        application,
+        protocol=_Protocol,
+        socket_timeout=SILENCE,
+        keepalive=SILENCE,
+        log_output=False,
+        debug=False,
+    )
+
+
+class _Protocol(wsgi.HttpProtocol):  # type: ignore[misc]  # eventlet has no types
+    """eventlet's, but an application can have the connection closed after its answer."""
+
+    def get_environ(self) -> dict[str, Any]:
+        environ: dict[str, Any] = super().get_environ()
+        environ["dfmeta.hang_up"] = self._hang_up
+        return environ
+
+    def _hang_up(self) -> None:
+        self.close_connection = 1
 
 
 def _json(value: Any, *, status: int = 200) -> webob.Response:

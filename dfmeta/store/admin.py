@@ -1,0 +1,246 @@
+"""The store's admin API: who may, pushes, reads and removes records over HTTP.
+
+Routes, bodies, scopes and texts are those of hollow-metadataservice (specification 003), whose
+clients it serves; doc/source/store-api.rst says where ours differ.
+
+Trust: none before the authorizer has agreed, and nothing of a body is read before that. After it,
+what is pushed is validated in :mod:`dfmeta.store.requests`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs
+
+from dfmeta.exceptions import (
+    ApiError,
+    AuthUnavailable,
+    Forbidden,
+    LookupAnswerError,
+    LookupAwayError,
+    StoreAwayError,
+    StoreError,
+    Unauthorized,
+)
+from dfmeta.model import Answer, GuestRequest
+from dfmeta.store import openapi, scopes
+from dfmeta.store.auth import Authorizer
+from dfmeta.store.bodies import Body
+from dfmeta.store.etags import conditional
+from dfmeta.store.record import Kind, Record
+from dfmeta.store.repository import Repository
+from dfmeta.store.representations import JSON, document, envelope, wants_envelope
+from dfmeta.store.requests import parse_id, parse_push, parse_query
+
+LOG = logging.getLogger(__name__)
+
+PREFIX: Final = "/api/v1"
+"""Every route is there below it as well."""
+NO_ROUTE: Final = "invalid request - route not found"
+NOT_FOUND: Final = "resource not found"
+RETRY_SECONDS: Final = 1
+"""What an answer names that says "not now"."""
+
+Environ = dict[str, Any]
+Refresh = Callable[[Kind, str], Record | None]
+_T = TypeVar("_T")
+_Handler = Callable[[Kind, str, Environ, Body], Answer]
+
+_KINDS: Final = {f"device-{kind}": kind for kind in Kind}
+_OPERATIONS: Final[dict[str, scopes.Operation]] = {
+    "GET": "read",
+    "HEAD": "read",
+    "POST": "upsert",
+    "DELETE": "delete",
+}
+_OPENAPI: Final = "openapi.json"
+
+
+class AdminApi:
+    """Answers the API's requests (PEP 3333).
+
+    :param repository: where records are.
+    :param authorizer: decides on each request; None lets everybody do everything, and whoever
+        mounts it sees to it that only this host can reach it.
+    :param templates: members that a document gets by id; see
+        :func:`dfmeta.store.templates.filled`.
+    :param max_body: bytes of a request's body.
+    :param refresh: asks upstream for one half of a record, stores it and gives the record, None
+        when upstream has none; raises StoreError. None: there is no upstream.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        *,
+        authorizer: Authorizer | None,
+        templates: Mapping[str, str],
+        max_body: int,
+        refresh: Refresh | None,
+    ) -> None:
+        self._repository = repository
+        self._authorizer = authorizer
+        self._templates = templates
+        self._max_body = max_body
+        self._refresh = refresh or (lambda _kind, record_id: repository.get(record_id))
+        self._routes: dict[str, dict[str, _Handler]] = {
+            "all": {"GET": self._find, "POST": self._push},
+            "one": {"GET": self._get, "DELETE": self._delete},
+            "refresh": {"POST": self._refreshed},
+        }
+
+    @staticmethod
+    def handles(path: str) -> bool:
+        """Whether a path is the API's to answer, be it with 404.
+
+        :param path: PATH_INFO.
+        """
+        first = path.removeprefix("/").partition("/")[0]
+        inside = path == PREFIX or path.startswith(f"{PREFIX}/")
+        return inside or first in _KINDS or path == f"/{_OPENAPI}"
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request."""
+        body = Body(environ, self._max_body)
+        try:
+            body.check()
+            answer = self._answer(environ, body)
+        except ApiError as error:
+            answer = _refusal(error)
+        except StoreError as error:
+            answer = _refusal(_failure(error))
+        rest = body.leave()
+        headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
+        if answer.status == HTTPStatus.NOT_MODIFIED:
+            headers.pop()
+        if answer.content_type:
+            headers.append(("Content-Type", answer.content_type))
+        status = HTTPStatus(answer.status)
+        # Sent at once: what follows it may take long.
+        environ["eventlet.minimum_write_chunk_size"] = 0
+        start_response(f"{status.value} {status.phrase}", headers)
+        return itertools.chain([b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body], rest)
+
+    def _answer(self, environ: Environ, body: Body) -> Answer:
+        path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
+        match path.removeprefix(PREFIX).split("/"):
+            case ["", name] if name == _OPENAPI:
+                _allow(method, ["GET"])
+                return _conditional(Answer(200, openapi.text(), content_type=JSON), environ)
+            case ["", name] if name in _KINDS:
+                route, record_id = "all", ""
+            case ["", name, "refresh", record_id] if name in _KINDS and record_id:
+                route = "refresh"
+            case ["", name, record_id] if name in _KINDS and record_id:
+                route = "one"
+            case _:
+                raise ApiError(status=404, message=NO_ROUTE)
+        handlers, kind = self._routes[route], _KINDS[name]
+        _allow(method, handlers)
+        self._authorize(environ, _OPERATIONS[method], kind)
+        if route != "all":
+            record_id = _known(parse_id(record_id))
+        handler = handlers["GET" if method == "HEAD" else method]
+        return handler(kind, record_id, environ, body)
+
+    def _authorize(self, environ: Environ, operation: scopes.Operation, kind: Kind) -> None:
+        if self._authorizer is None:
+            return
+        header = environ.get("HTTP_AUTHORIZATION")
+        try:
+            self._authorizer.authorize(header, scopes.accepted(operation, kind))
+        except Unauthorized as error:
+            raise ApiError(status=401, message=error.message) from error
+        except Forbidden as error:
+            raise ApiError(status=403, message=error.message) from error
+        except AuthUnavailable as error:
+            LOG.warning("the admin API cannot tell whether a token is good: %s", error)
+            raise ApiError(status=503, message=error.message) from error
+
+    def _push(self, kind: Kind, _id: str, _environ: Environ, body: Body) -> Answer:
+        push = parse_push(kind, body.read())
+        self._repository.push(
+            kind,
+            push.record_id,
+            content=push.content,
+            networks=push.networks,
+            http_tokens=push.http_tokens,
+        )
+        return Answer(200, content_type="")
+
+    def _get(self, kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
+        return self._one(kind, self._repository.get(record_id), environ)
+
+    def _refreshed(self, kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
+        return self._one(kind, self._refresh(kind, record_id), environ)
+
+    def _one(self, kind: Kind, record: Record | None, environ: Environ) -> Answer:
+        accept = environ.get("HTTP_ACCEPT", "")
+        found = document(kind, record, templates=self._templates)
+        if found is not None and record is not None and wants_envelope(accept):
+            found = envelope(kind, record, self._repository.addresses(record.id), named=True)
+        return _conditional(_known(found), environ)
+
+    def _find(self, kind: Kind, _id: str, environ: Environ, _body: Body) -> Answer:
+        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        record = _known(self._repository.find(parse_query(query.get("ip_address", []))))
+        addresses = self._repository.addresses(record.id)
+        accept = environ.get("HTTP_ACCEPT", "")
+        found = envelope(kind, record, addresses, named=wants_envelope(accept))
+        return _conditional(_known(found), environ)
+
+    def _delete(self, kind: Kind, record_id: str, _environ: Environ, _body: Body) -> Answer:
+        if not self._repository.remove(kind, record_id):
+            raise ApiError(status=404, message=NOT_FOUND)
+        return Answer(200, content_type="")
+
+
+def _known(found: _T | None) -> _T:
+    if found is None:
+        raise ApiError(status=404, message=NOT_FOUND)
+    return found
+
+
+def _allow(method: str, methods: Iterable[str]) -> None:
+    allowed = [one for one in _OPERATIONS if one in methods or (one == "HEAD" and "GET" in methods)]
+    if method not in allowed:
+        raise ApiError(status=405, message="method not allowed", allow=", ".join(allowed))
+
+
+def _conditional(answer: Answer, environ: Environ) -> Answer:
+    """Give a GET's answer its tag, and make it 304 where the client has it already."""
+    if environ["REQUEST_METHOD"] == "POST":
+        return answer
+    headers = {"if-none-match": environ.get("HTTP_IF_NONE_MATCH", "")}
+    return conditional(answer, GuestRequest(method="GET", path="", headers=headers))
+
+
+def _failure(error: StoreError) -> ApiError:
+    """Return what a client is told of the database or of upstream, and say the rest in the log."""
+    LOG.error("the admin API has failed: %s", error)
+    match error:
+        case LookupAwayError():
+            return ApiError(status=503, message="upstream does not answer")
+        case LookupAnswerError():
+            return ApiError(status=502, message="upstream answers nonsense")
+        case StoreAwayError():
+            return ApiError(status=503, message="the database does not answer")
+    return ApiError(status=500, message="internal server error")
+
+
+def _refusal(error: ApiError) -> Answer:
+    value: dict[str, object] = {"message": error.message}
+    if error.errors:
+        value["errors"] = error.errors
+    headers = {
+        401: [("WWW-Authenticate", "Bearer")],
+        405: [("Allow", str(error.fields.get("allow")))],
+        503: [("Retry-After", str(RETRY_SECONDS))],
+    }.get(error.status, [])
+    body = json.dumps(value, separators=(",", ":")).encode()
+    return Answer(error.status, body, content_type=JSON, headers=tuple(headers))

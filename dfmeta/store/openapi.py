@@ -1,0 +1,292 @@
+"""The admin API's description for programs, in OpenAPI 3.1 (spec.openapis.org/oas/v3.1.0)."""
+
+from __future__ import annotations
+
+import functools
+import json
+from importlib.metadata import version
+from typing import Any, Final
+
+from dfmeta.store.representations import ENVELOPE, JSON, USERDATA
+from dfmeta.store.requests import ADDRESSES_MAX, ENCODINGS
+from dfmeta.store.schema import HTTP_TOKENS
+from dfmeta.store.scopes import Operation, accepted
+
+Object = dict[str, Any]
+
+_UUID: Final = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_BASE64: Final = "^([A-Za-z0-9+/]{4}|\\r?\\n)*([A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)?(\\r?\\n)?$"
+_BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_BLOCK_4: Final = f"^({_BYTE}\\.){{3}}{_BYTE}/(3[0-2]|[12]?[0-9])$"
+_BLOCK_6: Final = "^[0-9a-fA-F:]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$"
+
+_ADDRESS: Final[Object] = {
+    "anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]
+}
+_SCHEMAS: Final[Object] = {
+    "Id": {
+        "type": "string",
+        "pattern": _UUID,
+        "description": "The instance's UUID, with dashes, in any case. Stored in lower case.",
+    },
+    "Addresses": {
+        "type": ["array", "null"],
+        "maxItems": ADDRESSES_MAX,
+        "description": "All addresses and blocks of the instance, which lose every other owner. "
+        "None, or no list: it has none any more. Host bits of a block are masked.",
+        "items": {
+            "anyOf": [
+                *_ADDRESS["anyOf"],
+                {"type": "string", "format": "ipv4-block", "pattern": _BLOCK_4},
+                {"type": "string", "format": "ipv6-block", "pattern": _BLOCK_6},
+            ]
+        },
+    },
+    "HttpTokens": {
+        "enum": [*HTTP_TOKENS, None],
+        "description": "EC2's tokens against forged requests. Left out: as it is. Null: as "
+        "configured.",
+    },
+    "Document": {
+        "type": "object",
+        "description": "What the guest is told. A string updated_at that is older than the one "
+        "that is stored has the whole push ignored.",
+    },
+    "MetadataPush": {
+        "type": "object",
+        "required": ["id", "metadata"],
+        "properties": {
+            "id": {"$ref": "#/components/schemas/Id"},
+            "ipAddresses": {"$ref": "#/components/schemas/Addresses"},
+            "http_tokens": {"$ref": "#/components/schemas/HttpTokens"},
+            "metadata": {
+                "description": "The document, as an object or as a string that holds one.",
+                "anyOf": [
+                    {"$ref": "#/components/schemas/Document"},
+                    {
+                        "type": "string",
+                        "format": "json-object",
+                        "contentMediaType": JSON,
+                        "pattern": "^[ \\t\\r\\n]*\\{",
+                    },
+                ],
+            },
+        },
+    },
+    "UserdataPush": {
+        "type": "object",
+        "required": ["id"],
+        "properties": {
+            "id": {"$ref": "#/components/schemas/Id"},
+            "ipAddresses": {"$ref": "#/components/schemas/Addresses"},
+            "http_tokens": {"$ref": "#/components/schemas/HttpTokens"},
+        },
+        "anyOf": [
+            {
+                "properties": {
+                    "userdata": {"type": ["string", "null"], "description": "None: empty."},
+                    "userdata_encoding": {"enum": [ENCODINGS[0], None]},
+                },
+            },
+            {
+                "required": ["userdata", "userdata_encoding"],
+                "properties": {
+                    "userdata": {
+                        "type": "string",
+                        "contentEncoding": ENCODINGS[1],
+                        "pattern": _BASE64,
+                    },
+                    "userdata_encoding": {"const": ENCODINGS[1]},
+                },
+            },
+        ],
+    },
+    "MetadataRecord": {
+        "type": "object",
+        "required": ["id", "ipAddresses", "metadata"],
+        "properties": {
+            "id": {"$ref": "#/components/schemas/Id"},
+            "ipAddresses": {"type": "array", "items": {"type": "string"}},
+            "http_tokens": {"enum": [*HTTP_TOKENS]},
+            "metadata": {"$ref": "#/components/schemas/Document"},
+        },
+        "additionalProperties": False,
+    },
+    "UserdataRecord": {
+        "type": "object",
+        "required": ["id", "ipAddresses", "userdata", "userdata_encoding"],
+        "properties": {
+            "id": {"$ref": "#/components/schemas/Id"},
+            "ipAddresses": {"type": "array", "items": {"type": "string"}},
+            "http_tokens": {"enum": [*HTTP_TOKENS]},
+            "userdata": {"type": "string"},
+            "userdata_encoding": {"enum": [*ENCODINGS]},
+        },
+        "additionalProperties": False,
+    },
+    "Error": {
+        "type": "object",
+        "required": ["message"],
+        "properties": {
+            "message": {"type": "string"},
+            "errors": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+        },
+        "additionalProperties": False,
+    },
+}
+_ERRORS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
+    "400": ("BadRequest", "The request is wrong; errors says where, if its body or query is.", ()),
+    "401": ("Unauthorized", "There is no token, or it is not valid.", ("WWW-Authenticate",)),
+    "403": ("Forbidden", "The token has none of the scopes that are needed.", ()),
+    "404": ("NotFound", "There is no such record, or it has nothing of this kind.", ()),
+    "405": ("MethodNotAllowed", "The path has other methods.", ("Allow",)),
+    "408": ("RequestTimeout", "The body did not come.", ()),
+    "413": ("ContentTooLarge", "The body is over the limit ([store] max_body).", ()),
+    "500": ("InternalServerError", "The database failed; its host's log says how.", ()),
+    "502": ("BadGateway", "Upstream answers nonsense.", ()),
+    "503": (
+        "ServiceUnavailable",
+        "The database, upstream or the issuer is away.",
+        ("Retry-After",),
+    ),
+}
+_TEXT_HEADER: Final[Object] = {"required": True, "schema": {"type": "string"}}
+_ETAG: Final[Object] = {"ETag": _TEXT_HEADER, "Vary": _TEXT_HEADER}
+_IF_NONE_MATCH: Final[Object] = {
+    "name": "If-None-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "Tags of what the client has: 304 if it still is what there is.",
+}
+_ID: Final[Object] = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": {"$ref": "#/components/schemas/Id"},
+}
+_IP_ADDRESS: Final[Object] = {
+    "name": "ip_address",
+    "in": "query",
+    "required": True,
+    "schema": _ADDRESS,
+    "description": "An address of the instance, or one in a block of it; the longest prefix wins.",
+}
+
+
+@functools.cache
+def text() -> bytes:
+    """Return the description as JSON."""
+    return json.dumps(description(), separators=(",", ":")).encode()
+
+
+def description() -> Object:
+    """Return the description as a value."""
+    paths: Object = {"/openapi.json": _reading("This description.", "describe", {JSON: {}})}
+    for kind in ("metadata", "userdata"):
+        paths |= _paths(kind)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "dfmeta: the store's admin API",
+            "version": version("dfmeta"),
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}, {"url": "/api/v1"}],
+        "paths": paths,
+        "components": {
+            "schemas": _SCHEMAS,
+            "responses": {name: _error(told, headers) for name, told, headers in _ERRORS.values()},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _paths(kind: str) -> Object:
+    one: Object = {(JSON if kind == "metadata" else USERDATA): _shown(kind)}
+    record = {"$ref": f"#/components/schemas/{kind.capitalize()}Record"}
+    both = one | {ENVELOPE: {"schema": record}}
+    found = {JSON: {"schema": record}, ENVELOPE: {"schema": record}}
+    push = {"$ref": f"#/components/schemas/{kind.capitalize()}Push"}
+    return {
+        f"/device-{kind}": _reading(
+            "The record that has an address.", f"find-{kind}", found, [_IP_ADDRESS], kind=kind
+        )
+        | {
+            "post": _operation("upsert", f"push-{kind}", kind, "Create or replace.")
+            | {"requestBody": {"required": True, "content": {JSON: {"schema": push}}}}
+        },
+        f"/device-{kind}/{{id}}": _reading(
+            f"An instance's {kind}, or its record.", f"get-{kind}", both, [_ID], kind=kind
+        )
+        | {"delete": _operation("delete", f"delete-{kind}", kind, "Remove.", [_ID])},
+        f"/device-{kind}/refresh/{{id}}": {
+            "post": _operation(
+                "upsert", f"refresh-{kind}", kind, "Ask upstream again.", [_ID], content=both
+            )
+        },
+    }
+
+
+def _reading(
+    summary: str,
+    name: str,
+    content: Object,
+    parameters: list[Object] | None = None,
+    *,
+    kind: str = "",
+) -> Object:
+    """Return GET, and HEAD with the same headers."""
+    parameters = [*(parameters or []), _IF_NONE_MATCH]
+    head: Object = {media_type: {} for media_type in content}
+    return {
+        "get": _operation("read", name, kind, summary, parameters, content=content),
+        "head": _operation("read", f"{name}-head", kind, summary, parameters, content=head),
+    }
+
+
+def _operation(
+    operation: Operation,
+    name: str,
+    kind: str,
+    summary: str,
+    parameters: list[Object] | None = None,
+    *,
+    content: Object | None = None,
+) -> Object:
+    done: Object = {"description": "Done."} if content is None else _success(content, operation)
+    codes = ["400", "405", *(["401", "403", "404", "500", "503"] if kind else [])]
+    if name.startswith("push"):
+        codes = [*(one for one in codes if one != "404"), "408", "413"]
+    if name.startswith("refresh"):
+        codes.append("502")
+    responses = {code: {"$ref": f"#/components/responses/{_ERRORS[code][0]}"} for code in codes}
+    if operation == "read":
+        responses["304"] = {"description": "What the client has still is what there is."}
+    needed = f" Any of these scopes: {', '.join(accepted(operation, kind))}." if kind else ""
+    return {
+        "operationId": name,
+        "summary": summary,
+        "description": f"{summary}{needed}",
+        "parameters": parameters or [],
+        "security": [{"bearer": []}, {}] if kind else [],
+        "responses": {"200": done, **dict(sorted(responses.items()))},
+    }
+
+
+def _success(content: Object, operation: Operation) -> Object:
+    headers = _ETAG if operation == "read" else {}
+    return {"description": "Found.", "headers": headers, "content": content}
+
+
+def _shown(kind: str) -> Object:
+    if kind == "metadata":
+        return {"schema": {"$ref": "#/components/schemas/Document"}}
+    return {"schema": {"type": "string", "description": "Byte for byte; of any encoding."}}
+
+
+def _error(description: str, headers: tuple[str, ...]) -> Object:
+    return {
+        "description": description,
+        "headers": dict.fromkeys(headers, _TEXT_HEADER),
+        "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
