@@ -147,6 +147,9 @@ class _Protocol(wsgi.HttpProtocol):  # type: ignore[misc]  # eventlet has no typ
         environ["dfmeta.hang_up"] = self._hang_up
         return environ
 
+    def log_message(self, *_args: object) -> None:
+        """Say nothing of a request that is none: clients' words have no place in the log."""
+
     def _hang_up(self) -> None:
         self.close_connection = 1
 

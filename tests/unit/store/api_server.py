@@ -1,0 +1,116 @@
+"""The admin API in a process of its own, served as a daemon does it: eventlet over OS threads."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import Any, Self
+
+from tests.harness import netns
+from tests.harness.poll import wait_for
+
+ROOT = Path(__file__).parents[3]
+
+
+class ApiServer:
+    """A server on a port of loopback, with nobody to ask for tokens; a context manager.
+
+    It ends with the thread that has started it (see :func:`tests.harness.netns.spawn`).
+
+    :param url: of its database.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr = TemporaryFile()  # noqa: SIM115  # it lives as long as this does
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        self._stderr.close()
+
+    def start(self) -> None:
+        """Start it, and return once it listens."""
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            self.port = sock.getsockname()[1]
+        self._process = netns.spawn(
+            [sys.executable, "-m", "tests.unit.store.api_server", self._url, str(self.port)],
+            cwd=ROOT,
+            stderr=self._stderr,
+        )
+        wait_for(self._listens, 30, "the admin API")
+
+    def kill(self) -> None:
+        """SIGKILL, as ``kill -9`` sends it, and wait for it to be gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def complaints(self) -> str:
+        """All that it has written to stderr."""
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.complaints()
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+class Connection:
+    """A kept-alive connection to a server; a context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._http.close()
+
+    def ask(self, method: str, path: str, members: Any = None) -> tuple[int, bytes]:
+        """Return status and body; ``members`` go along as JSON."""
+        body = None if members is None else json.dumps(members)
+        self._http.request(method, path, body)
+        response = self._http.getresponse()
+        return response.status, response.read()
+
+
+def main(url: str, port: int) -> None:
+    """Serve until killed."""
+    from dfmeta.cmd.patching import patch
+
+    patch()
+    from dfmeta.cmd.database import repository
+    from dfmeta.health import Health
+    from dfmeta.proxy import admin
+    from dfmeta.store.admin import AdminApi
+
+    api = AdminApi(repository(url), authorizer=None, templates={}, max_body=1 << 20, refresh=None)
+    application = admin.AdminApplication(Health(), list, {}, api=api)
+    admin.serve(f"127.0.0.1:{port}", application).wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
