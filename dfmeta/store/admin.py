@@ -131,7 +131,8 @@ class AdminApi:
         match path.removeprefix(PREFIX).split("/"):
             case ["", name] if name == _OPENAPI:
                 _allow(method, ["GET"])
-                return _conditional(Answer(200, openapi.text(), content_type=JSON), environ)
+                text = openapi.text(secured=self._authorizer is not None)
+                return _conditional(Answer(200, text, content_type=JSON), environ)
             case ["", name] if name in _KINDS:
                 route, record_id = "all", ""
             case ["", name, "refresh", record_id] if name in _KINDS and record_id:

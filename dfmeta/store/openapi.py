@@ -18,8 +18,20 @@ _UUID: Final = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _BASE64: Final = "^([A-Za-z0-9+/]{4}|\\r?\\n)*([A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)?(\\r?\\n)?$"
 _BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _BLOCK_4: Final = f"^({_BYTE}\\.){{3}}{_BYTE}/(3[0-2]|[12]?[0-9])$"
-_BLOCK_6: Final = "^[0-9a-fA-F:]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$"
+_PIECE: Final = "[0-9a-fA-F]{1,4}"
+_BLOCK_6: Final = (
+    f"^(({_PIECE}:){{7}}{_PIECE}|({_PIECE}:){{1,6}}:|({_PIECE}:){{1,3}}(:{_PIECE}){{1,3}}|::)"
+    "/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$"
+)
+"""Not all that there are: the form of RFC 5952 has up to six pieces around its colons."""
 
+_TEXT: Final = "^[^\\u0000]*$"
+
+_PUSHED: Final[Object] = {
+    "id": {"$ref": "#/components/schemas/Id"},
+    "ipAddresses": {"$ref": "#/components/schemas/Addresses"},
+    "http_tokens": {"$ref": "#/components/schemas/HttpTokens"},
+}
 _ADDRESS: Final[Object] = {
     "anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]
 }
@@ -37,8 +49,8 @@ _SCHEMAS: Final[Object] = {
         "items": {
             "anyOf": [
                 *_ADDRESS["anyOf"],
-                {"type": "string", "format": "ipv4-block", "pattern": _BLOCK_4},
-                {"type": "string", "format": "ipv6-block", "pattern": _BLOCK_6},
+                {"type": "string", "pattern": _BLOCK_4},
+                {"type": "string", "pattern": _BLOCK_6},
             ]
         },
     },
@@ -47,52 +59,57 @@ _SCHEMAS: Final[Object] = {
         "description": "EC2's tokens against forged requests. Left out: as it is. Null: as "
         "configured.",
     },
+    "Value": {
+        "description": "Any JSON, without NUL in its strings.",
+        "anyOf": [
+            {"type": ["null", "boolean", "number"]},
+            {"type": "string", "pattern": _TEXT},
+            {"type": "array", "items": {"$ref": "#/components/schemas/Value"}},
+            {"$ref": "#/components/schemas/Document"},
+        ],
+    },
     "Document": {
         "type": "object",
-        "description": "What the guest is told. A string updated_at that is older than the one "
-        "that is stored has the whole push ignored.",
+        "propertyNames": {"pattern": _TEXT},
+        "additionalProperties": {"$ref": "#/components/schemas/Value"},
     },
     "MetadataPush": {
         "type": "object",
         "required": ["id", "metadata"],
         "properties": {
-            "id": {"$ref": "#/components/schemas/Id"},
-            "ipAddresses": {"$ref": "#/components/schemas/Addresses"},
-            "http_tokens": {"$ref": "#/components/schemas/HttpTokens"},
+            **_PUSHED,
             "metadata": {
-                "description": "The document, as an object or as a string that holds one.",
-                "anyOf": [
-                    {"$ref": "#/components/schemas/Document"},
-                    {
-                        "type": "string",
-                        "format": "json-object",
-                        "contentMediaType": JSON,
-                        "pattern": "^[ \\t\\r\\n]*\\{",
-                    },
-                ],
+                "$ref": "#/components/schemas/Document",
+                "description": "What the guest is told. A string that holds such an object is "
+                "taken as well, as hollow-metadataservice has it. An updated_at that is older than "
+                "the one that is stored has the whole push ignored.",
             },
         },
+        "propertyNames": {"pattern": _TEXT},
+        "additionalProperties": {"$ref": "#/components/schemas/Value"},
     },
     "UserdataPush": {
         "type": "object",
         "required": ["id"],
-        "properties": {
-            "id": {"$ref": "#/components/schemas/Id"},
-            "ipAddresses": {"$ref": "#/components/schemas/Addresses"},
-            "http_tokens": {"$ref": "#/components/schemas/HttpTokens"},
-        },
+        "properties": {**_PUSHED},
+        "propertyNames": {"pattern": _TEXT},
+        "additionalProperties": {"$ref": "#/components/schemas/Value"},
         "anyOf": [
             {
                 "properties": {
-                    "userdata": {"type": ["string", "null"], "description": "None: empty."},
+                    "userdata": {
+                        "type": ["string", "null"],
+                        "pattern": _TEXT,
+                        "description": "Null, or left out: empty.",
+                    },
                     "userdata_encoding": {"enum": [ENCODINGS[0], None]},
                 },
             },
             {
-                "required": ["userdata", "userdata_encoding"],
+                "required": ["userdata_encoding"],
                 "properties": {
                     "userdata": {
-                        "type": "string",
+                        "type": ["string", "null"],
                         "contentEncoding": ENCODINGS[1],
                         "pattern": _BASE64,
                     },
@@ -151,7 +168,7 @@ _ERRORS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     ),
 }
 _TEXT_HEADER: Final[Object] = {"required": True, "schema": {"type": "string"}}
-_ETAG: Final[Object] = {"ETag": _TEXT_HEADER, "Vary": _TEXT_HEADER}
+_ETAG: Final[Object] = {"ETag": _TEXT_HEADER, "Vary": {"schema": {"type": "string"}}}
 _IF_NONE_MATCH: Final[Object] = {
     "name": "If-None-Match",
     "in": "header",
@@ -163,24 +180,29 @@ _ID: Final[Object] = {
     "in": "path",
     "required": True,
     "schema": {"$ref": "#/components/schemas/Id"},
+    "examples": {"instance": {"value": "67fe638b-87b3-4fde-b191-1effb94b3c19"}},
 }
 _IP_ADDRESS: Final[Object] = {
     "name": "ip_address",
     "in": "query",
     "required": True,
     "schema": _ADDRESS,
+    "examples": {"address": {"value": "10.1.2.5"}},
     "description": "An address of the instance, or one in a block of it; the longest prefix wins.",
 }
 
 
 @functools.cache
-def text() -> bytes:
-    """Return the description as JSON."""
-    return json.dumps(description(), separators=(",", ":")).encode()
+def text(*, secured: bool) -> bytes:
+    """Return the description as JSON; see :func:`description`."""
+    return json.dumps(description(secured=secured), separators=(",", ":")).encode()
 
 
-def description() -> Object:
-    """Return the description as a value."""
+def description(*, secured: bool) -> Object:
+    """Return the description as a value.
+
+    :param secured: whether tokens are asked for.
+    """
     paths: Object = {"/openapi.json": _reading("This description.", "describe", {JSON: {}})}
     for kind in ("metadata", "userdata"):
         paths |= _paths(kind)
@@ -198,6 +220,7 @@ def description() -> Object:
             "responses": {name: _error(told, headers) for name, told, headers in _ERRORS.values()},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
+        "security": [{"bearer": []}] if secured else [],
     }
 
 
@@ -268,7 +291,7 @@ def _operation(
         "summary": summary,
         "description": f"{summary}{needed}",
         "parameters": parameters or [],
-        "security": [{"bearer": []}, {}] if kind else [],
+        **({} if kind else {"security": []}),
         "responses": {"200": done, **dict(sorted(responses.items()))},
     }
 

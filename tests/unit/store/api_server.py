@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
@@ -19,15 +20,16 @@ ROOT = Path(__file__).parents[3]
 
 
 class ApiServer:
-    """A server on a port of loopback, with nobody to ask for tokens; a context manager.
+    """A server on a port of loopback; a context manager.
 
     It ends with the thread that has started it (see :func:`tests.harness.netns.spawn`).
 
     :param url: of its database.
+    :param secured: it asks for tokens, see :class:`tests.unit.store.api_support.Tokens`.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, *, secured: bool = False) -> None:
+        self._arguments = [url, "secured" if secured else "open"]
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = TemporaryFile()  # noqa: SIM115  # it lives as long as this does
@@ -50,7 +52,7 @@ class ApiServer:
         with socket.create_server(("127.0.0.1", 0)) as sock:
             self.port = sock.getsockname()[1]
         self._process = netns.spawn(
-            [sys.executable, "-m", "tests.unit.store.api_server", self._url, str(self.port)],
+            [sys.executable, "-m", "tests.unit.store.api_server", *self._arguments, str(self.port)],
             cwd=ROOT,
             stderr=self._stderr,
         )
@@ -80,7 +82,8 @@ class ApiServer:
 class Connection:
     """A kept-alive connection to a server; a context manager."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, headers: Mapping[str, str] | None = None) -> None:
+        self._headers = dict(headers or {})
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def __enter__(self) -> Self:
@@ -92,12 +95,12 @@ class Connection:
     def ask(self, method: str, path: str, members: Any = None) -> tuple[int, bytes]:
         """Return status and body; ``members`` go along as JSON."""
         body = None if members is None else json.dumps(members)
-        self._http.request(method, path, body)
+        self._http.request(method, path, body, self._headers)
         response = self._http.getresponse()
         return response.status, response.read()
 
 
-def main(url: str, port: int) -> None:
+def main(url: str, how: str, port: str) -> None:
     """Serve until killed."""
     from dfmeta.cmd.patching import patch
 
@@ -105,12 +108,16 @@ def main(url: str, port: int) -> None:
     from dfmeta.cmd.database import repository
     from dfmeta.health import Health
     from dfmeta.proxy import admin
-    from dfmeta.store.admin import AdminApi
+    from tests.unit.store.api_support import Tokens, make_api
 
-    api = AdminApi(repository(url), authorizer=None, templates={}, max_body=1 << 20, refresh=None)
+    api = make_api(
+        repository(url),
+        authorizer=Tokens() if how == "secured" else None,
+        templates={"api_url": "https://{{.facility}}.example.org"},
+    )
     application = admin.AdminApplication(Health(), list, {}, api=api)
     admin.serve(f"127.0.0.1:{port}", application).wait()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(*sys.argv[1:])
