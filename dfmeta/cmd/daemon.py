@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import eventlet
 from eventlet import tpool
@@ -37,6 +37,9 @@ from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.proxy import admin
 from dfmeta.registry import Registry
 from dfmeta.state import Holder, StateFile
+
+if TYPE_CHECKING:
+    from dfmeta.cmd.api import StoreApi
 
 LOG = logging.getLogger("dfmeta.agent")
 
@@ -127,6 +130,7 @@ class Daemon:
         self._knows_ports = False
         """Whether OVSDB's ports have been taken in, once."""
         self._front: Front | None = None
+        self._api: StoreApi | None = None
         self._ending = False
         self._ended_at = time.monotonic()
         self._reload = False
@@ -165,11 +169,20 @@ class Daemon:
         self.health.watch("proxy", lambda: self._listening())
         self.health.watch("store", self._store_answers)
         application = admin.AdminApplication(
-            self.health, self._metrics, {"/ports": self._port_rows}
+            self.health, self._metrics, {"/ports": self._port_rows}, api=self._make_api()
         )
         for state in PortState:
             metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
         admin.serve(self.conf.df_metadata.admin_listen, application)
+
+    def _make_api(self) -> StoreApi | None:
+        if self.conf.df_metadata.backend != "store":
+            return None
+        # SQLAlchemy takes a third of a second to import: not where Nova answers.
+        from dfmeta.cmd.api import StoreApi
+
+        self._api = StoreApi(self.conf)
+        return self._api
 
     def _store_answers(self) -> bool:
         if self._front is None or self.conf.df_metadata.backend != "store":
@@ -187,6 +200,10 @@ class Daemon:
 
     def _start(self) -> None:
         front = self._front = Front(self.conf, self.registry)
+        if self._api is not None:
+            from dfmeta.cmd.database import repository
+
+            self._api.open(repository(self.conf.store.connection))
         # As early as can be: what is left of an earlier run already leads guests here.
         sock = self.tap.listen_early()
         deadline = time.monotonic() + self.conf.df_metadata.startup_timeout

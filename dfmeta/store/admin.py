@@ -114,17 +114,7 @@ class AdminApi:
             answer = _refusal(error)
         except StoreError as error:
             answer = _refusal(_failure(error))
-        rest = body.leave()
-        headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
-        if answer.status == HTTPStatus.NOT_MODIFIED:
-            headers.pop()
-        if answer.content_type:
-            headers.append(("Content-Type", answer.content_type))
-        status = HTTPStatus(answer.status)
-        # Sent at once: what follows it may take long.
-        environ["eventlet.minimum_write_chunk_size"] = 0
-        start_response(f"{status.value} {status.phrase}", headers)
-        return itertools.chain([b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body], rest)
+        return _respond(answer, body, start_response)
 
     def _answer(self, environ: Environ, body: Body) -> Answer:
         path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
@@ -199,6 +189,27 @@ class AdminApi:
         if not self._repository.remove(kind, record_id):
             raise ApiError(status=404, message=NOT_FOUND)
         return Answer(200, content_type="")
+
+
+def later(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Answer any request (PEP 3333) in the place of an API that is not there yet: 503."""
+    error = ApiError(status=503, message="the store is not open yet")
+    return _respond(_refusal(error), Body(environ, 0), start_response)
+
+
+def _respond(answer: Answer, body: Body, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    environ = body.environ
+    rest = body.leave()
+    headers = list(answer.headers)
+    if answer.status != HTTPStatus.NOT_MODIFIED:
+        headers.append(("Content-Length", str(len(answer.body))))
+    if answer.content_type:
+        headers.append(("Content-Type", answer.content_type))
+    status = HTTPStatus(answer.status)
+    # Sent at once: what follows it may take long.
+    environ["eventlet.minimum_write_chunk_size"] = 0
+    start_response(f"{status.value} {status.phrase}", headers)
+    return itertools.chain([b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body], rest)
 
 
 def _known(found: _T | None) -> _T:

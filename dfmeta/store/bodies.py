@@ -32,7 +32,7 @@ class Body:
     """
 
     def __init__(self, environ: dict[str, Any], limit: int) -> None:
-        self._environ = environ
+        self.environ = environ
         self._limit = limit
         self._done = False
 
@@ -41,12 +41,12 @@ class Body:
 
         :raises ApiError: 400.
         """
-        raw = self._environ.get("headers_raw", ())
+        raw = self.environ.get("headers_raw", ())
         lengths = {value for name, value in raw if name.lower() == "content-length"}
-        length = self._environ.get("CONTENT_LENGTH") or "0"
+        length = self.environ.get("CONTENT_LENGTH") or "0"
         if len(lengths) > 1 or not _DIGITS.fullmatch(length):
             raise self._broken("invalid Content-Length")
-        coding = self._environ.get("HTTP_TRANSFER_ENCODING", "chunked")
+        coding = self.environ.get("HTTP_TRANSFER_ENCODING", "chunked")
         if coding.lower() != "chunked":
             raise self._broken("invalid Transfer-Encoding")
 
@@ -60,7 +60,7 @@ class Body:
         if length is not None and length > self._limit:
             raise ApiError(status=413, message=f"request body over {self._limit} bytes")
         try:
-            body: bytes = self._environ["wsgi.input"].read(
+            body: bytes = self.environ["wsgi.input"].read(
                 self._limit + 1 if length is None else length
             )
         except TimeoutError:
@@ -80,14 +80,14 @@ class Body:
         To be called before the answer is begun, and iterated over after its last byte. What a
         server throws away itself, as much as it is, is left to it.
         """
-        awaited = "HTTP_EXPECT" in self._environ
+        awaited = "HTTP_EXPECT" in self.environ
         if self._done or awaited or not (self._chunked or self._length > LINGER_BYTES):
             return iter(())
-        hang_up(self._environ)
+        hang_up(self.environ)
         return self._thrown_away()
 
     def _thrown_away(self) -> Iterator[bytes]:
-        left, source = LINGER_BYTES, self._environ["wsgi.input"]
+        left, source = LINGER_BYTES, self.environ["wsgi.input"]
         with contextlib.suppress(OSError, ValueError):
             while left > 0 and (piece := source.read(_PIECE)):
                 left -= len(piece)
@@ -95,15 +95,15 @@ class Body:
 
     @property
     def _chunked(self) -> bool:
-        return "HTTP_TRANSFER_ENCODING" in self._environ
+        return "HTTP_TRANSFER_ENCODING" in self.environ
 
     @property
     def _length(self) -> int:
-        return int(self._environ.get("CONTENT_LENGTH") or 0)
+        return int(self.environ.get("CONTENT_LENGTH") or 0)
 
     def _broken(self, message: str, *, status: int = 400) -> ApiError:
         self._done = True
-        hang_up(self._environ)
+        hang_up(self.environ)
         return ApiError(status=status, message=message)
 
 

@@ -87,6 +87,35 @@ def test_only_reading_is_allowed(application: AdminApplication, method: str) -> 
     assert (response.status_int, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
+def test_an_unknown_path_is_not_there_for_any_method(
+    application: AdminApplication, method: str
+) -> None:
+    response = ask(application, "/no/such", method)
+    assert response.status_int == 404
+    if method != "HEAD":
+        assert response.json == {"message": "invalid request - route not found"}
+
+
+class Api:
+    """Answers what begins with /api with the method's name."""
+
+    def handles(self, path: str) -> bool:
+        return path.startswith("/api")
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [environ["REQUEST_METHOD"].encode()]
+
+
+def test_an_api_answers_its_own_paths_and_no_others(health: Health) -> None:
+    application = AdminApplication(health, list, {"/ports": lambda: ROWS}, api=Api())
+    assert ask(application, "/api/x", "DELETE").text == "DELETE"
+    assert ask(application, "/ports").json == ROWS
+    assert ask(application, "/healthz", "DELETE").status_int == 405
+    assert ask(application, "/no/such").status_int == 404
+
+
 def test_a_head_has_no_body(application: AdminApplication) -> None:
     response = ask(application, "/ports", "HEAD")
     assert (response.status_int, response.body) == (200, b"")

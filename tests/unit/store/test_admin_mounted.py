@@ -1,0 +1,64 @@
+"""The configuration should say who may use the admin API, and what it adds and takes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dfmeta.cmd.api import StoreApi
+from dfmeta.exceptions import ConfigError
+from dfmeta.store.auth_edit import Grant, add, new_token
+from dfmeta.store.repository import Repository
+from tests.unit.store.api_support import INSTANCE, Client
+from tests.unit.support import Load
+
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_before_the_store_is_open_it_says_not_now(load: Load, repository: Repository) -> None:
+    api = StoreApi(load())
+    client = Client(api)
+    for path in ("/device-metadata", "/api/v1/nothing"):
+        assert api.handles(path)
+        response = client.get(path)
+        assert (response.status_int, response.headers["Retry-After"]) == (503, "1")
+        assert response.json == {"message": "the store is not open yet"}
+    assert not api.handles("/healthz")
+    api.open(repository)
+    assert client.push("metadata", metadata={}).status_int == 200
+
+
+def test_what_is_configured_holds(load: Load, repository: Repository) -> None:
+    api = StoreApi(load(store__max_body=2048, store__api_url="https://{{.facility}}.example.org"))
+    api.open(repository)
+    client = Client(api)
+    assert client.push("metadata", metadata={"facility": "da11", "x": "x" * 2048}).status_int == 413
+    assert client.push("metadata", metadata={"facility": "da11"}).status_int == 200
+    document = client.get(f"/device-metadata/{INSTANCE}").json
+    assert document == {"facility": "da11", "api_url": "https://da11.example.org"}
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9697", "[::]:9697", "192.0.2.1:9697"])
+def test_without_tokens_it_is_for_this_host_alone(load: Load, listen: str) -> None:
+    with pytest.raises(ConfigError, match="admin_listen"):
+        StoreApi(load(admin_listen=listen))
+
+
+def test_with_a_file_of_tokens_it_asks_for_one(
+    load: Load, repository: Repository, tmp_path: Path
+) -> None:
+    token = new_token()
+    grant = Grant(scopes=("metadata:read:metadata",), created=CREATED)
+    add(tmp_path / "tokens", grant, token)
+    api = StoreApi(load(admin_listen="0.0.0.0:9697", store__token_file=tmp_path / "tokens"))
+    api.open(repository)
+    client = Client(api)
+    path = f"/device-metadata/{INSTANCE}"
+    assert client.get(path).status_int == 401
+    assert client.get(path, authorization="Bearer x").json == {"message": "invalid auth token"}
+    assert client.get(path, authorization=f"Bearer {token}").status_int == 404
+    denied = client.ask("DELETE", path, authorization=f"Bearer {token}")
+    assert denied.status_int == 403
+    assert denied.json["message"].startswith("not authorized, missing required scope. ")
