@@ -20,6 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, ge
 
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
+from dfmeta.store.bodies import HANG_UP
 
 SILENCE = 60.0
 """Seconds that a client may keep a request, or a connection between two, without a byte."""
@@ -144,7 +145,7 @@ class _Protocol(wsgi.HttpProtocol):  # type: ignore[misc]  # eventlet has no typ
 
     def get_environ(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environ()
-        environ["dfmeta.hang_up"] = self._hang_up
+        environ[HANG_UP] = self._hang_up
         return environ
 
     def log_message(self, *_args: object) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.store.bodies import LINGER_BYTES
+from dfmeta.store.bodies import HANG_UP, LINGER_BYTES
 from dfmeta.store.repository import Repository
 from tests.unit.store.api_server import ApiServer, Connection
 from tests.unit.store.api_support import INSTANCE, MAX_BODY, OTHER, Client, exchange, make_api
@@ -220,6 +220,26 @@ def test_a_body_that_ends_early_is_not_stored(server: ApiServer) -> None:
             assert status_of(sock.recv(65536)) == 400
     with Connection(server.port) as connection:
         assert connection.ask("GET", f"/device-metadata/{OTHER}")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(TimeoutError(), "408"), (ConnectionResetError(), "400")]
+)
+def test_a_body_that_does_not_come_is_given_up(client: Client, error: OSError, status: str) -> None:
+    class Silent(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            raise error
+
+    told: list[str] = []
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": "/device-metadata",
+        "CONTENT_LENGTH": "100",
+        "wsgi.input": Silent(),
+        HANG_UP: lambda: told.append("hung up"),
+    }
+    list(client.application(environ, lambda status, _headers: told.append(status[:3])))
+    assert told == ["hung up", status]
 
 
 def test_a_broken_request_line_breaks_nothing(server: ApiServer) -> None:
