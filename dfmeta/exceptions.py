@@ -134,6 +134,10 @@ class BackendAnswerError(BackendError):
     """What was answered cannot be passed on: it is not HTTP, ambiguous or too large."""
 
 
+class BackendUpstreamError(BackendError):
+    """Whoever the store asks for what it does not have answers nonsense: a guest gets 502."""
+
+
 class UpstreamError(DfmetaError):
     """An exchange with a backend's server came to nothing; ``remedy`` says what to do, if known."""
 

@@ -30,7 +30,7 @@ def build(conf: cfg.ConfigOpts) -> Backend:
             )
         )
     # SQLAlchemy takes a third of a second to import: not where Nova answers.
-    from dfmeta.cmd.database import repository
+    from dfmeta.cmd.database import puller, repository
     from dfmeta.proxy.stored import LocalStore
     from dfmeta.store import dialects
     from dfmeta.store.backend import StoreBackend
@@ -39,7 +39,8 @@ def build(conf: cfg.ConfigOpts) -> Backend:
         ec2_tree=conf.store.ec2_tree,
         templates={name: conf.store[name] for name in store_options.TEMPLATES},
     )
-    return LocalStore(StoreBackend(repository(conf.store.connection), answers))
+    store = repository(conf.store.connection)
+    return LocalStore(StoreBackend(store, answers, reader=puller(conf)))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

@@ -201,9 +201,13 @@ class Daemon:
     def _start(self) -> None:
         front = self._front = Front(self.conf, self.registry)
         if self._api is not None:
-            from dfmeta.cmd.database import repository
+            from dfmeta.cmd.database import puller, repository
 
-            self._api.open(repository(self.conf.store.connection))
+            upstream = puller(self.conf)
+            self._api.open(
+                repository(self.conf.store.connection),
+                refresh=upstream.refresh if upstream is not None else None,
+            )
         # As early as can be: what is left of an earlier run already leads guests here.
         sock = self.tap.listen_early()
         deadline = time.monotonic() + self.conf.df_metadata.startup_timeout

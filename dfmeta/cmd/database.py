@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
 from dfmeta import hub
+from dfmeta.cmd import lookup
+from dfmeta.conf import lookup as lookup_options
 from dfmeta.exceptions import StoreError
 from dfmeta.store.repository import Repository
+
+if TYPE_CHECKING:
+    from dfmeta.store.lookup import Puller
 
 READERS = 8
 WRITERS = {"sqlite": 1, "postgresql": 4}
@@ -13,6 +22,7 @@ PATIENCE = 1.0
 """Seconds that whoever asks for readiness waits for the database."""
 
 _opened: dict[str, Repository] = {}
+_pullers: dict[object, Puller | None] = {}
 
 
 def repository(url: str) -> Repository:
@@ -25,6 +35,20 @@ def repository(url: str) -> Repository:
         writers = WRITERS.get(url.partition(":")[0].partition("+")[0], 1)
         _opened[url] = Repository(url, apart=hub.Threads(readers=READERS, writers=writers))
     return _opened[url]
+
+
+def puller(conf: cfg.ConfigOpts) -> Puller | None:
+    """Return what asks another store for what this one does not have; None: nobody does.
+
+    The same for the same configuration: who waits for an answer is to wait for one alone.
+
+    :raises ConfigError, StoreError: as :func:`repository` does.
+    """
+    group = conf.store
+    key = tuple((option.dest, str(group[option.dest])) for option in lookup_options.OPTS)
+    if (group.connection, key) not in _pullers:
+        _pullers[group.connection, key] = lookup.build(conf, repository(group.connection))
+    return _pullers[group.connection, key]
 
 
 def answers(url: str) -> bool:

@@ -126,6 +126,7 @@ class Front:
 
     def _settings(self) -> dict[str, Any]:
         options = dfmeta.conf.freeze(self._conf)
-        # The daemon reads the store for them.
-        options["store"]["connection"] = ""
+        # The daemon reads the store for them, and asks upstream.
+        for module in dfmeta.conf.STORE:
+            options["store"] |= {option.dest: "" for option in module.OPTS if option.secret}
         return {"options": options, "key": self._key.hex()}

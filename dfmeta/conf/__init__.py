@@ -11,6 +11,13 @@ from dfmeta.conf import agent, api, auth, limits, lookup, neutron, nova, rate, s
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
+STORE = (
+    store,
+    api,
+    auth,
+    lookup,
+)
+"""The modules whose options are the group [store]'s."""
 DEFAULT_FILES = ("/etc/dfmeta/dfmeta.conf",)
 COMMON = [
     cfg.BoolOpt(
@@ -44,7 +51,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
         (limits.GROUP.name, limits.OPTS),
         (neutron.GROUP.name, neutron.OPTS),
         (rate.GROUP.name, rate.OPTS),
-        (store.GROUP.name, [*store.OPTS, *api.OPTS, *auth.OPTS, *lookup.OPTS]),
+        (store.GROUP.name, [option for module in STORE for option in module.OPTS]),
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import eventlet
 
-from dfmeta.exceptions import BackendError
+from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Endpoint, GuestRequest, Identity
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.complaints import Complaints
@@ -57,7 +57,9 @@ class Desk:
             deadline = time.monotonic() + message["patience"]
             answer = self.backend.answer(request, identity, deadline=deadline)
         except BackendError as error:
-            pipe.answer(message, {"error": str(error.cause), "remedy": error.remedy})
+            upstream = isinstance(error, BackendUpstreamError)
+            fields = {"error": str(error.cause), "remedy": error.remedy, "upstream": upstream}
+            pipe.answer(message, fields)
             return
         pipe.answer(
             message,

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import Any
 
-from dfmeta.exceptions import BackendError
+from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.pipe import Message, Pipe
@@ -69,7 +69,8 @@ class RemoteStore:
         if reply is None:
             raise BackendError(backend=self.name, cause="the daemon has not answered", remedy="")
         if "error" in reply:
-            raise BackendError(backend=self.name, cause=reply["error"], remedy=reply["remedy"])
+            kind = BackendUpstreamError if reply["upstream"] else BackendError
+            raise kind(backend=self.name, cause=reply["error"], remedy=reply["remedy"])
         return reply
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import eventlet
 
 from dfmeta import metrics
-from dfmeta.exceptions import BackendError, BackendTimeoutError
+from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUpstreamError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent
@@ -265,6 +265,8 @@ class Application:
         self._complain(claim, kind, str(error.cause), error.remedy)
         if request.method == "POST" and isinstance(error, BackendTimeoutError):
             return _text(504)
+        if isinstance(error, BackendUpstreamError):
+            return _text(502)
         return self._out_of_time(request)
 
     def _complain(self, claim: Claim, kind: str, cause: str, remedy: str) -> None:

@@ -7,9 +7,9 @@ of a password are looked at, and none of them can name another instance.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
-from dfmeta.exceptions import BackendError, StoreError
+from dfmeta.exceptions import BackendError, BackendUpstreamError, LookupAnswerError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store import dialects, documents, openstack
 from dfmeta.store.paths import split_path
@@ -25,11 +25,32 @@ TOO_LARGE: Final = Answer(400, b"400 Bad Request: the password is too large\n")
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
-class StoreBackend:
-    """Answers guests from a repository."""
+class Reader(Protocol):
+    """Gives records: a repository, or what asks upstream for those that it does not have."""
 
-    def __init__(self, repository: Repository, settings: dialects.Settings | None = None) -> None:
+    def get(self, record_id: str) -> Record | None:
+        """Return the record of an instance, None when there is none.
+
+        :raises StoreError: it cannot be known.
+        """
+        ...
+
+
+class StoreBackend:
+    """Answers guests from a repository.
+
+    :param reader: gives the records; the repository itself by default.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        settings: dialects.Settings | None = None,
+        *,
+        reader: Reader | None = None,
+    ) -> None:
         self._repository = repository
+        self._reader = reader or repository
         self._settings = settings or dialects.Settings()
 
     def answer(self, request: GuestRequest, identity: Identity) -> Answer:
@@ -49,14 +70,14 @@ class StoreBackend:
         if request.method not in _READING and not (posting and request.method == "POST"):
             return _method_not_allowed(posting)
         try:
-            record = self._repository.get(identity.instance_id)
+            record = self._reader.get(identity.instance_id)
             if record is None or (identity.claimed and record.project_id != identity.project_id):
                 return missing
             if request.method == "POST":
                 return self._set_password(record, request.body)
             return self._read(record, segments, request) or missing
         except StoreError as error:
-            raise BackendError(backend="store", cause=error.fields["cause"]) from error
+            raise _failed(error) from error
 
     def http_tokens(self, identity: Identity) -> str | None:
         """Return what the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`.
@@ -66,9 +87,9 @@ class StoreBackend:
         :raises BackendError: the database failed, or the record says something that is no mode.
         """
         try:
-            record = self._repository.get(identity.instance_id)
+            record = self._reader.get(identity.instance_id)
         except StoreError as error:
-            raise BackendError(backend="store", cause=error.fields["cause"]) from error
+            raise _failed(error) from error
         if record is None or (identity.claimed and record.project_id != identity.project_id):
             return None
         if record.http_tokens is not None and record.http_tokens not in HTTP_TOKENS:
@@ -98,3 +119,9 @@ def _takes_password(segments: list[str]) -> bool:
 def _method_not_allowed(posting: bool) -> Answer:
     allowed = "GET, HEAD, POST" if posting else "GET, HEAD"
     return Answer(405, b"405 Method Not Allowed\n", headers=(("Allow", allowed),))
+
+
+def _failed(error: StoreError) -> BackendError:
+    upstream = isinstance(error, LookupAnswerError)
+    kind = BackendUpstreamError if upstream else BackendError
+    return kind(backend="store", cause=error.fields["cause"])

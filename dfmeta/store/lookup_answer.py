@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from dfmeta.store.checks import USERDATA_MAX
 from dfmeta.store.lookup_http import Reply
-from dfmeta.store.lookup_json import loads
 from dfmeta.store.networks import Address, Network, parse_network
 from dfmeta.store.record import KEEP, Keep, Kind
 from dfmeta.store.schema import HTTP_TOKENS
+from dfmeta.store.strictjson import loads
 
 ENVELOPE: Final = "application/vnd.dfmeta.record+json"
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -20,7 +20,7 @@ from oauthlib.oauth2 import BackendApplicationClient, OAuth2Error
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.lookup_http import Client, Clock, Exchange
-from dfmeta.store.lookup_json import loads
+from dfmeta.store.strictjson import loads
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 EARLY: Final = 30.0

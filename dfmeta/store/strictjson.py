@@ -35,10 +35,10 @@ def loads(text: str | bytes) -> Any:
         value = json.loads(
             text, object_pairs_hook=_object, parse_float=_float, parse_constant=_refuse
         )
+        # A string has what is refused by an escape alone: UTF-8 and the grammar allow no other.
+        _check(value, strings="\\u" in text)
     except (ValueError, RecursionError):
-        raise ValueError("not JSON that can be kept") from None
-    # A string can hold what is refused by an escape alone: UTF-8 and the grammar allow no other.
-    _check(value, strings="\\u" in text)
+        raise ValueError("it is not sound JSON") from None
     return value
 
 

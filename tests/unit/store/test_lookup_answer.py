@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dfmeta.store.lookup_answer import ENVELOPE, Found, by_address, by_id
 from dfmeta.store.lookup_http import Reply
-from dfmeta.store.lookup_json import DEPTH_MAX, loads
 from dfmeta.store.record import KEEP, Kind
+from dfmeta.store.strictjson import DEPTH_MAX, loads
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 OTHER = "0d2c8a8e-54e0-4a9d-a9b1-2f1d5c3b7e02"
