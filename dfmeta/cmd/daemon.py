@@ -132,6 +132,7 @@ class Daemon:
         self._front: Front | None = None
         self._api: StoreApi | None = None
         self._ending = False
+        self._stopped = False
         self._ended_at = time.monotonic()
         self._reload = False
 
@@ -272,6 +273,7 @@ class Daemon:
 
     def _stop(self) -> None:
         LOG.info("dfmeta-agent ends")
+        self._stopped = True
         notify(os.environ, "STOPPING=1")
         if self._front is not None:
             self._front.stop(max(0.0, GRACE - (time.monotonic() - self._ended_at)))
@@ -281,6 +283,9 @@ class Daemon:
     # Changes
 
     def _updated(self, update: Update) -> None:
+        if self._stopped:
+            # The hub may go on until the process has ended: what OVSDB says now is no news.
+            return
         before, self._update = self._update, update
         if not update.connected:
             # What was known stays in force: guests are served while OVSDB is away.

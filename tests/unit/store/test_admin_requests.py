@@ -249,7 +249,7 @@ def test_depth_is_bounded_the_same_wherever_it_is_read() -> None:
     assert dump_document(document).encode() == nested(strictjson.DEPTH_MAX)
     with pytest.raises(ValueError, match="not sound JSON"):
         strictjson.loads(nested(strictjson.DEPTH_MAX + 1))
-    with pytest.raises(ValueError, match="kept"):
+    with pytest.raises(ValueError, match="not sound JSON"):
         strictjson.loads(b"[" * strictjson.DEPTH_MAX + b'"\\u0000"' + b"]" * strictjson.DEPTH_MAX)
 
 
