@@ -98,6 +98,8 @@ class Identity:
     process. An answer leaves only while it is still the one that the request was asked under."""
     claimed: bool = False
     """See :attr:`Port.claimed`."""
+    instance_name: str = ""
+    """See :attr:`Port.instance_name`. Whoever chose it may be told it; nothing follows of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -385,6 +385,7 @@ class Registry:
             port_name=port.name,
             incarnation=next(self._incarnations),
             claimed=port.claimed,
+            instance_name=port.instance_name,
         )
 
     def _add(self, port: Port) -> bool:
@@ -397,6 +398,7 @@ class Registry:
             project_id=port.project_id,
             port_name=port.name,
             claimed=port.claimed,
+            instance_name=port.instance_name,
         )
         self._tell({guest.endpoint})
         return True

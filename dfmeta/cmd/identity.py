@@ -27,7 +27,8 @@ def build(conf: cfg.ConfigOpts, deliver: Callable[[Port], None]) -> Resolver:
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:
-    from dfmeta.ports.libvirt import Folders, LibvirtSource
+    from dfmeta.ports.folders import Folders
+    from dfmeta.ports.libvirt import LibvirtSource
 
     return LibvirtSource(Folders([Path(path) for path in conf.df_metadata.libvirt_xml_path]))
 

@@ -49,8 +49,11 @@ class Domain:
     active: bool
     """From libvirt's status file: it runs, or is paused. A definition says nothing of that."""
     name: str = ""
+    """Nova's display name where there is one."""
     project_id: str = ""
     nics: tuple[Nic, ...] = ()
+    domain_name: str = ""
+    """As virsh knows it."""
 
     @property
     def found(self) -> Found:
@@ -145,6 +148,7 @@ class _Reader:
             name=next(filter(None, names), ""),
             project_id=next(filter(None, map(project_of, projects)), ""),
             nics=tuple(self._nics),
+            domain_name=name_of(values.get("name", "")),
         )
 
     def _inside(self) -> str | None:

@@ -165,6 +165,7 @@ def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[
             "port_name": identity.port_name,
             "incarnation": identity.incarnation,
             "claimed": identity.claimed,
+            "instance_name": identity.instance_name,
         },
         "slots": [
             [number, slot.address.mac, str(slot.address.ip), slot.epoch]

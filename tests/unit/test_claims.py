@@ -101,6 +101,14 @@ def test_a_project_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
     assert found == replace(claim.identity, project_id="p2")
 
 
+def test_a_name_that_becomes_known_is_seen_by_the_claims_there_are(world: World) -> None:
+    claim = world.mirror.claim(key_of(HERE, 0))
+    assert claim is not None
+    world.registry.set_port(replace(port(), instance_name="web1"))
+    world.tell()
+    assert world.mirror.current(claim) == replace(claim.identity, instance_name="web1")
+
+
 def test_connections_are_counted(world: World) -> None:
     claim = world.mirror.claim(key_of(HERE, 0))
     assert claim is not None

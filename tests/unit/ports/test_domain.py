@@ -34,7 +34,7 @@ def test_novas_names_are_read_from_a_definition() -> None:
     nic = Interface(dev="tap0", iface_id=PORT_ID, mac=MAC.upper())
     text = definition(A.upper(), project=PROJECT, name="web &amp; db", interfaces=[nic])
     nics = (Nic(MAC, "tap0", PORT_ID),)
-    assert parse(text.encode()) == Domain(A, False, "web & db", PROJECT, nics)
+    assert parse(text.encode()) == Domain(A, False, "web & db", PROJECT, nics, "instance-00000001")
 
 
 def test_a_status_says_that_the_domain_is_active() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from dfmeta.exceptions import SourceError
 from dfmeta.model import Port
-from dfmeta.ports import libvirt
+from dfmeta.ports import folders as folders_module
 from dfmeta.ports.domain import Domain
-from dfmeta.ports.libvirt import Folders, LibvirtSource
+from dfmeta.ports.folders import Folders
+from dfmeta.ports.libvirt import LibvirtSource
 from dfmeta.ports.sources import Found, Question
 from tests.harness.domains import Interface, definition, status, write
 
@@ -26,13 +27,13 @@ PORT = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What is parsed."""
     seen: list[bytes] = []
-    real = libvirt.parse
+    real = folders_module.parse
 
     def parse(data: bytes) -> Domain:
         seen.append(data)
         return real(data)
 
-    monkeypatch.setattr(libvirt, "parse", parse)
+    monkeypatch.setattr(folders_module, "parse", parse)
     return seen
 
 
@@ -84,7 +85,7 @@ def test_a_folder_that_cannot_be_listed_is_a_failure(
     def refuse(_path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(libvirt.os, "scandir", refuse)
+    monkeypatch.setattr(folders_module.os, "scandir", refuse)
     with pytest.raises(SourceError, match="Permission denied"):
         ask(LibvirtSource(Folders([tmp_path])))
 

@@ -1,0 +1,87 @@
+"""Folders with the XML files of libvirt's domains. Knows no hub: a command line reads them too."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dfmeta.exceptions import DomainError
+from dfmeta.ports.domain import SIZE_MAX, Domain, parse
+
+SUFFIX: Final = ".xml"
+_Stamp = tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class Scan:
+    """What the folders hold."""
+
+    started: float
+    """Monotonic seconds."""
+    domains: list[Domain] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Files that have become unreadable since the scan before, each with its cause."""
+    error: str = ""
+    """A folder that is there and cannot be listed."""
+
+
+class Folders:
+    """Reads a file once and again when it has changed. Runs in an OS thread; never logs there.
+
+    :param paths: folders with ``*.xml``; one that is not there holds nothing.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, clock: Callable[[], float] = time.monotonic):
+        self._paths = tuple(paths)
+        self._clock = clock
+        self._known: dict[str, tuple[_Stamp, Domain | None]] = {}
+
+    def scan(self) -> Scan:
+        """Look at all files; parse those that are new or changed."""
+        scan = Scan(self._clock())
+        known: dict[str, tuple[_Stamp, Domain | None]] = {}
+        for folder in self._paths:
+            try:
+                entries = [e for e in os.scandir(folder) if e.name.endswith(SUFFIX)]
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                scan.error = f"{folder}: {error.strerror}"
+                continue
+            for entry in entries:
+                self._look_at(entry, scan, known)
+        self._known = known
+        scan.domains = [domain for _stamp, domain in known.values() if domain is not None]
+        return scan
+
+    def _look_at(
+        self,
+        entry: os.DirEntry[str],
+        scan: Scan,
+        known: dict[str, tuple[_Stamp, Domain | None]],
+    ) -> None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            return  # it has gone meanwhile
+        if not stat.S_ISREG(status.st_mode):
+            return
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
+        before = self._known.get(entry.path)
+        if before is not None and before[0] == stamp:
+            known[entry.path] = before
+            return
+        domain = None
+        try:
+            with open(entry.path, "rb") as file:
+                domain = parse(file.read(SIZE_MAX + 1))
+        except FileNotFoundError:
+            return
+        except (OSError, DomainError) as error:
+            scan.broken.append(f"{entry.path}: {error}")
+        known[entry.path] = (stamp, domain)
