@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from oslo_config import cfg
 
 from dfmeta.conf import nova as nova_options
@@ -39,8 +41,9 @@ def build(conf: cfg.ConfigOpts) -> Backend:
         ec2_tree=conf.store.ec2_tree,
         templates={name: conf.store[name] for name in store_options.TEMPLATES},
     )
+    host = socket.gethostname() if conf.store.defaults else None
     store = repository(conf.store.connection)
-    return LocalStore(StoreBackend(store, answers, reader=puller(conf)))
+    return LocalStore(StoreBackend(store, answers, reader=puller(conf), host=host))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

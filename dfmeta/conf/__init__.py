@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, api, auth, limits, lookup, neutron, nova, rate, store
+from dfmeta.conf import agent, api, auth, defaults, limits, lookup, neutron, nova, rate, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
@@ -15,6 +15,7 @@ STORE = (
     store,
     api,
     auth,
+    defaults,
     lookup,
 )
 """The modules whose options are the group [store]'s."""
@@ -84,9 +85,9 @@ def load(
     register(conf)
     conf.register_cli_opts(list(cli))
     named = [f"--config-file={file}" for file in files]
-    defaults = [file for file in DEFAULT_FILES if _readable(file)]
+    usual = [file for file in DEFAULT_FILES if _readable(file)]
     try:
-        conf([*named, *args], project="dfmeta", prog=prog, default_config_files=defaults)
+        conf([*named, *args], project="dfmeta", prog=prog, default_config_files=usual)
     except (cfg.Error, OSError, UnicodeError) as error:
         raise _unreadable(error, files) from error
     _check(conf)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from dfmeta.exceptions import BackendError, BackendUpstreamError, LookupAnswerError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store import dialects, documents, openstack
+from dfmeta.store import defaults, dialects, documents, openstack
 from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Record, Repository
 from dfmeta.store.schema import HTTP_TOKENS
@@ -39,7 +39,10 @@ class Reader(Protocol):
 class StoreBackend:
     """Answers guests from a repository.
 
-    :param reader: gives the records; the repository itself by default.
+    :param settings: how guests are answered.
+    :param reader: gives instances' records; the repository itself by default.
+    :param host: the host's name: an instance without a record gets the defaults of this host, of
+        its project and of the store. None: it gets nothing.
     """
 
     def __init__(
@@ -48,10 +51,12 @@ class StoreBackend:
         settings: dialects.Settings | None = None,
         *,
         reader: Reader | None = None,
+        host: str | None = None,
     ) -> None:
         self._repository = repository
         self._reader = reader or repository
         self._settings = settings or dialects.Settings()
+        self._host = host
 
     def answer(self, request: GuestRequest, identity: Identity) -> Answer:
         """Answer a request from the record of ``identity.instance_id``.
@@ -70,8 +75,8 @@ class StoreBackend:
         if request.method not in _READING and not (posting and request.method == "POST"):
             return _method_not_allowed(posting)
         try:
-            record = self._reader.get(identity.instance_id)
-            if record is None or (identity.claimed and record.project_id != identity.project_id):
+            record = self._find(identity)
+            if record is None:
                 return missing
             if request.method == "POST":
                 return self._set_password(record, request.body)
@@ -87,15 +92,36 @@ class StoreBackend:
         :raises BackendError: the database failed, or the record says something that is no mode.
         """
         try:
-            record = self._reader.get(identity.instance_id)
+            record = self._find(identity)
         except StoreError as error:
             raise _failed(error) from error
-        if record is None or (identity.claimed and record.project_id != identity.project_id):
+        if record is None:
             return None
         if record.http_tokens is not None and record.http_tokens not in HTTP_TOKENS:
             cause = f"http_tokens of record {identity.instance_id} is no mode"
             raise BackendError(backend="store", cause=cause)
         return record.http_tokens or ""
+
+    def _find(self, identity: Identity) -> Record | None:
+        """Return the record to answer from: the instance's own, else one made of defaults.
+
+        One that is empty keeps a password alone, and counts as none.
+        """
+        own = self._reader.get(identity.instance_id)
+        if own is not None and not own.empty:
+            known = not identity.claimed or own.project_id == identity.project_id
+            return own if known else None
+        if identity.claimed or self._host is None:
+            return None
+        ids = defaults.layers(host=self._host, project_id=identity.project_id)
+        found = [record for record in map(self._repository.get, ids) if record is not None]
+        record = defaults.merged(
+            found,
+            identity.instance_id,
+            instance_name=identity.instance_name,
+            project_id=identity.project_id,
+        )
+        return None if record is None else defaults.with_own(record, own)
 
     def _read(self, record: Record, segments: list[str], request: GuestRequest) -> Answer | None:
         document = documents.from_record(record)
@@ -107,7 +133,9 @@ class StoreBackend:
             return CONFLICT
         if len(password) > PASSWORD_MAX:
             return TOO_LARGE
-        if password and not self._repository.set_password(record.id, password):
+        # With defaults there may be no record yet that could hold it.
+        seed = None if self._host is None else record.seed
+        if password and not self._repository.set_password(record.id, password, seed=seed):
             return CONFLICT
         return Answer(200)
 

@@ -87,6 +87,7 @@ DEFAULTS = {
         "lookup_client_secret": None,
         "lookup_audience": None,
         "lookup_scopes": [],
+        "defaults": False,
     },
 }
 
@@ -254,6 +255,7 @@ BAD = [
     ("store", "lookup_client_secret", "ä"),
     ("store", "lookup_audience", "ä"),
     ("store", "lookup_scopes", 'a"b'),
+    ("store", "defaults", "perhaps"),
 ]
 
 
