@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from dfmeta.exceptions import StoreError
+from dfmeta.store.networks import Network
 
 
 class Keep(enum.Enum):
@@ -90,6 +91,29 @@ class Summary:
     metadata: str | None = field(repr=False)
     userdata_bytes: int | None
     password_set: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A document that takes the place of the one before, where a mapping changes it."""
+
+    document: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """One half of a record with all of its addresses, to take the place of what there is."""
+
+    kind: Kind
+    """Which half. The other one stays."""
+    record_id: str
+    content: Mapping[str, object] | bytes = field(repr=False)
+    """A document for METADATA, bytes for USERDATA. Validated by the caller."""
+    networks: Sequence[Network]
+    """In their order; one that is there twice counts once."""
+    http_tokens: str | Keep | None = KEEP
+    fetched: bool = False
+    """It was asked for upstream, not pushed."""
 
 
 @dataclass(frozen=True, slots=True)

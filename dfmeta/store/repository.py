@@ -33,9 +33,11 @@ from dfmeta.store.record import (
     KEEP,
     Keep,
     Kind,
+    Push,
     PutResult,
     Record,
     Summary,
+    Whole,
     dump_document,
     is_older,
     merge_patch,
@@ -188,7 +190,7 @@ class Repository:
         self,
         record_id: str,
         *,
-        document: Mapping[str, object] | None = None,
+        document: Mapping[str, object] | Whole | None = None,
         userdata: bytes | Keep | None = KEEP,
         project_id: str | Keep | None = KEEP,
         http_tokens: str | Keep | None = KEEP,
@@ -198,13 +200,14 @@ class Repository:
 
         :param record_id: a UUID in its usual form, any case; the caller has validated it.
         :param document: a JSON merge patch (RFC 7396) to the record's document: a null removes a
-            member, an object is merged, anything else replaces. Validated by the caller.
+            member, an object is merged, anything else replaces; or all of it as
+            :class:`~dfmeta.store.record.Whole`. Validated by the caller.
         :param userdata: None removes it, ``b""`` makes it empty.
         :param project_id: None removes it.
         :param http_tokens: None leaves it to the configuration. Validated by the caller.
         :param networks: all of its addresses; others that have one of them lose it.
         """
-        patch = dict(document or {})
+        patch = {} if document is None else document
         columns = {"userdata": userdata, "project_id": project_id, "http_tokens": http_tokens}
 
         def work(connection: Connection) -> PutResult:
@@ -241,18 +244,24 @@ class Repository:
         :returns: False when it was ignored for its age.
         """
 
-        def work(connection: Connection) -> bool:
-            before, _created = _lock(connection, record_id.lower())
-            values = _half(before, kind=kind, content=content, fetched=fetched)
-            if values is None:
-                return False
-            if http_tokens is not KEEP:
-                values["http_tokens"] = http_tokens
-            _update(connection, before.id, values)
-            own(connection, before.id, networks)
-            return True
+        one = Push(
+            kind=kind,
+            record_id=record_id,
+            content=content,
+            networks=networks,
+            http_tokens=http_tokens,
+            fetched=fetched,
+        )
+        return self.push_all([one])[0]
 
-        return self._database.run(work, write=True)
+    def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
+        """Do several pushes in their order, in one transaction: all of them or none.
+
+        Other writers wait meanwhile. See :meth:`push`.
+        """
+        return self._database.run(
+            lambda connection: tuple(_push(connection, one) for one in pushes), write=True
+        )
 
     def adopt(
         self,
@@ -395,13 +404,29 @@ def _lock(
             return Record(**values), True
 
 
+def _push(connection: Connection, push: Push) -> bool:
+    before, _created = _lock(connection, push.record_id.lower())
+    values = _half(before, kind=push.kind, content=push.content, fetched=push.fetched)
+    if values is None:
+        return False
+    if push.http_tokens is not KEEP:
+        values["http_tokens"] = push.http_tokens
+    _update(connection, before.id, values)
+    own(connection, before.id, push.networks)
+    return True
+
+
 def _changes(
-    before: Record, *, patch: Mapping[str, object], columns: Mapping[str, object]
+    before: Record, *, patch: Mapping[str, object] | Whole, columns: Mapping[str, object]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the columns to write, and the names of what is not as before."""
     old = parse_document(before.id, before.metadata)
-    new = merge_patch(old, patch)
-    changed = [name for name in patch if old.get(name) != new.get(name)]
+    if isinstance(patch, Whole):
+        new = dict(patch.document)
+        named: Mapping[str, object] = {**new, **old}
+    else:
+        new, named = merge_patch(old, patch), patch
+    changed = [name for name in named if old.get(name) != new.get(name)]
     values: dict[str, Any] = {}
     if changed or before.empty:
         values |= {"metadata": dump_document(new), "metadata_fetched_at": None}
