@@ -190,6 +190,10 @@ class StoreAwayError(StoreError):
     """The database does not answer; it is asked again by whatever needs it next."""
 
 
+class StoreRefusedError(StoreError):
+    """A store elsewhere does not let whoever asks do this, whatever record it is."""
+
+
 class RecordError(StoreError):
     """A record that was offered to the store is not acceptable; nothing was changed."""
 

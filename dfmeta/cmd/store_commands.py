@@ -1,33 +1,24 @@
-"""``dfmeta store``: the records of the configured database, from the command line."""
+"""``dfmeta store``: records from the command line."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
 
 import click
 
-from dfmeta.cmd.common import (
-    TABLE,
-    config_options,
-    format_option,
-    load_config,
-    print_rows,
-    timestamp,
-)
-from dfmeta.exceptions import RecordError, StoreError
-from dfmeta.store import checks
-from dfmeta.store.repository import (
-    KEEP,
-    Keep,
-    PutResult,
-    Record,
-    Repository,
-    Summary,
-    parse_document,
-)
+from dfmeta.cmd.common import TABLE, format_option, print_rows, timestamp
+from dfmeta.cmd.store_backup import backup, restore
+from dfmeta.cmd.store_import import import_records
+from dfmeta.cmd.store_place import Place, place_options
+from dfmeta.cmd.store_put import WORDS, put
+from dfmeta.cmd.store_target import Asked, Target, target_options
+from dfmeta.exceptions import StoreError
+from dfmeta.store.client import UNKNOWN
+from dfmeta.store.record import Record, Summary, parse_document
 
 LIST_COLUMNS: Final = {
     "id": "ID",
@@ -43,19 +34,19 @@ FIELDS: Final = {
     "id": "id",
     "hostname": "hostname",
     "name": "name",
-    "project_id": "project",
-    "availability_zone": "availability zone",
-    "ssh_keys": "ssh keys",
+    "project_id": WORDS["project_id"],
+    "availability_zone": WORDS["availability_zone"],
+    "ssh_keys": WORDS["ssh_keys"],
     "meta": "meta",
+    "addresses": "addresses",
     "userdata_bytes": "user-data, bytes",
+    "vendor_data": WORDS["vendor_data"],
+    "network_config": WORDS["network_config"],
     "password_set": "password set",
-    "http_tokens": "http tokens",
+    "http_tokens": WORDS["http_tokens"],
     "created_at": "created",
     "updated_at": "updated",
 }
-_WORDS: Final = {**FIELDS, "userdata": "user-data"}
-"""What a put changed, for people."""
-_EMPTY_REMOVES: Final = "Empty: remove it."
 
 
 @click.group("store")
@@ -63,213 +54,104 @@ def store() -> None:
     """Put, read and remove instances' metadata."""
 
 
-@store.command("put")
-@config_options
-@click.argument("instance_id")
-@click.option("--hostname", help=f"Host name, with or without a domain. {_EMPTY_REMOVES}")
-@click.option("--name", help=f"The instance's name, free text. {_EMPTY_REMOVES}")
-@click.option(
-    "--user-data", metavar="FILE", help=f"Any bytes; - reads standard input. {_EMPTY_REMOVES}"
-)
-@click.option(
-    "--ssh-key",
-    "ssh_keys",
-    multiple=True,
-    metavar="KEY|@FILE",
-    help="An OpenSSH public key, or a file of them. Repeatable; together they take the place of "
-    "all keys before. Empty: no key.",
-)
-@click.option("--project", help=f"Id of the project that owns the instance. {_EMPTY_REMOVES}")
-@click.option("--availability-zone", help=f"Where the instance runs. {_EMPTY_REMOVES}")
-@click.option(
-    "--meta",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="For the guest to read. Repeatable; keys that are not named stay.",
-)
-@click.option(
-    "--http-tokens",
-    metavar="MODE|default",
-    help="Whether the guest may ask with a token, or has to: off, optional or required. default: "
-    "what the daemon's configuration says.",
-)
-def put(
-    config_files: tuple[str, ...],
-    instance_id: str,
-    *,
-    user_data: str | None,
-    project: str | None,
-    http_tokens: str | None,
-    **members: Any,
-) -> None:
-    """Create the record of INSTANCE_ID, or change what is named of it and nothing else."""
-    record_id = checks.instance_id(instance_id)
-    document = _document_patch(**members)
-    project_id: str | Keep | None = KEEP
-    if project is not None:
-        project_id = checks.text_value("--project", project) or None
-    tokens: str | Keep | None = KEEP
-    if http_tokens is not None:
-        tokens = checks.http_tokens("--http-tokens", http_tokens)
-    userdata = KEEP if user_data is None else _read_userdata(user_data)
-    with _open(config_files) as repository:
-        result = repository.put(
-            record_id,
-            document=document,
-            userdata=userdata,
-            project_id=project_id,
-            http_tokens=tokens,
-        )
-    click.echo(_sentence(record_id, result))
-
-
-def _document_patch(
-    *,
-    hostname: str | None,
-    name: str | None,
-    availability_zone: str | None,
-    ssh_keys: tuple[str, ...],
-    meta: tuple[str, ...],
-) -> dict[str, object]:
-    """Return what the options change in a document; an empty value removes (RFC 7396: null)."""
-    patch: dict[str, object] = {}
-    if hostname is not None:
-        patch["hostname"] = checks.hostname("--hostname", hostname) or None
-    if name is not None:
-        patch["name"] = checks.text_value("--name", name) or None
-    if availability_zone is not None:
-        zone = checks.text_value("--availability-zone", availability_zone)
-        patch["availability_zone"] = zone or None
-    if ssh_keys:
-        patch["ssh_keys"] = _read_keys(ssh_keys) or None
-    if meta:
-        patch["meta"] = dict(checks.meta_item("--meta", item) for item in meta)
-    return patch
+for _command in (put, import_records, backup, restore):
+    store.add_command(_command)
 
 
 @store.command("get")
-@config_options
+@place_options
 @format_option
-@click.argument("instance_id")
+@target_options
 @click.option("--user-data", is_flag=True, help="Write the user-data alone, byte for byte.")
 @click.option("--password", is_flag=True, help="Write what the guest posted, byte for byte.")
+@click.option("--document", is_flag=True, help="Write the document alone, as put --json takes it.")
 def get(
-    config_files: tuple[str, ...],
-    instance_id: str,
+    place: Place,
+    asked: Asked,
     *,
     fmt: str,
     user_data: bool,
     password: bool,
+    document: bool,
 ) -> None:
-    """Show the record of INSTANCE_ID."""
-    if user_data and password:
-        raise click.UsageError("--user-data and --password exclude each other: name one of them")
-    record_id = checks.instance_id(instance_id)
-    with _open(config_files) as repository:
-        record = repository.get(record_id)
+    """Show the record of INSTANCE."""
+    if user_data + password + document > 1:
+        raise click.UsageError(
+            "--user-data, --password and --document exclude each other: name one of them"
+        )
+    conf = place.conf()
+    with place.opened(conf) as records:
+        target = asked.find(conf, records)
+        record = records.get(target.record_id)
+        addresses = records.addresses(target.record_id) if record else ()
     if record is None:
-        raise _no_record(record_id)
+        raise _no_record(target)
     if user_data:
-        _write_bytes(record.userdata, record_id=record_id, what="user-data")
+        _write_bytes(record.userdata, target=target, what="user-data")
     elif password:
-        _write_bytes(record.password, record_id=record_id, what="password")
+        _write_bytes(record.password, target=target, what="password")
+    elif document:
+        click.echo(json.dumps(parse_document(record.id, record.metadata), indent=2))
     elif fmt == TABLE:
-        row = _full_row(record)
+        row = _full_row(record, addresses)
         rows = [{"field": title, "value": row.get(key)} for key, title in FIELDS.items()]
         print_rows(rows, {"field": "FIELD", "value": "VALUE"}, fmt)
     else:
-        print_rows([_full_row(record)], {key: key for key in FIELDS}, fmt)
+        print_rows([_full_row(record, addresses)], {key: key for key in FIELDS}, fmt)
 
 
 @store.command("list")
-@config_options
+@place_options
 @format_option
-def list_records(config_files: tuple[str, ...], *, fmt: str) -> None:
+@click.option("--default", is_flag=True, help="The defaults in the place of instances' records.")
+def list_records(place: Place, *, fmt: str, default: bool) -> None:
     """List all records."""
-    with _open(config_files) as repository:
-        print_rows(_list_rows(repository.list()), LIST_COLUMNS, fmt)
+    with place.opened(place.conf()) as records:
+        print_rows(_list_rows(records.list(defaults=default)), LIST_COLUMNS, fmt)
 
 
 @store.command("delete")
-@config_options
-@click.argument("instance_id")
-def delete(config_files: tuple[str, ...], instance_id: str) -> None:
-    """Remove the record of INSTANCE_ID, user-data and password included."""
-    record_id = checks.instance_id(instance_id)
-    with _open(config_files) as repository:
-        if not repository.delete(record_id):
-            raise _no_record(record_id)
-    click.echo(f"{record_id}: deleted")
+@place_options
+@target_options
+def delete(place: Place, asked: Asked) -> None:
+    """Remove the record of INSTANCE, user-data and password included."""
+    conf = place.conf()
+    with place.opened(conf) as records:
+        target = asked.find(conf, records)
+        if not records.delete(target.record_id):
+            raise _no_record(target)
+    click.echo(f"{target.shown}: deleted")
 
 
-def _open(config_files: Sequence[str]) -> Repository:
-    return Repository(load_config(config_files).store.connection)
+def _no_record(target: Target) -> StoreError:
+    listing = "dfmeta store list --default" if target.default else "dfmeta store list"
+    return StoreError(cause=f"no record of {target.shown}; {listing} shows what there is")
 
 
-def _no_record(record_id: str) -> StoreError:
-    return StoreError(cause=f"no record of {record_id}; dfmeta store list shows what there is")
-
-
-def _read_keys(values: Sequence[str]) -> list[str]:
-    """Return the keys of all ``--ssh-key`` options, each a key itself or ``@FILE``."""
-    keys: list[str] = []
-    for value in values:
-        if value.startswith("@"):
-            content = _read_file("--ssh-key", value[1:]).decode("utf-8", "surrogateescape")
-            keys += checks.ssh_keys("--ssh-key", content, name=value)
-        else:
-            keys += checks.ssh_keys("--ssh-key", value)
-    return keys
-
-
-def _read_userdata(name: str) -> bytes | None:
-    """Return the bytes of a file or of stdin; None for an empty name."""
-    if not name:
-        return None
-    if name == "-":
-        content = sys.stdin.buffer.read(checks.USERDATA_MAX + 1)
-    else:
-        content = _read_file("--user-data", name)
-    return checks.userdata("--user-data", content, name=name)
-
-
-def _read_file(option: str, name: str) -> bytes:
-    try:
-        with Path(name).open("rb") as file:
-            return file.read(checks.USERDATA_MAX + 1)
-    except (OSError, ValueError) as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise RecordError(
-            what=option, value=name, cause=cause, remedy="Name a file that can be read"
-        ) from error
-
-
-def _write_bytes(content: bytes | None, *, record_id: str, what: str) -> None:
+def _write_bytes(content: bytes | None, *, target: Target, what: str) -> None:
     if content is None:
-        raise StoreError(cause=f"{record_id} has no {what}")
+        raise StoreError(cause=f"{target.shown} has no {what}")
     sys.stdout.buffer.write(content)
 
 
-def _sentence(record_id: str, result: PutResult) -> str:
-    what = ", ".join(_WORDS[member] for member in result.changed)
-    if result.created:
-        return f"{record_id}: created, with {what}" if what else f"{record_id}: created, empty"
-    return f"{record_id}: changed {what}" if what else f"{record_id}: nothing to change"
-
-
-def _full_row(record: Record) -> dict[str, object]:
+def _full_row(record: Record, addresses: tuple[str, ...]) -> dict[str, object]:
     """Return what ``get`` shows: the document as it is stored, no user-data and no password."""
     document = parse_document(record.id, record.metadata)
     return {
         **{key: document.get(key) for key in FIELDS},
         "id": record.id,
         "project_id": record.project_id,
+        "addresses": list(addresses),
         "userdata_bytes": None if record.userdata is None else len(record.userdata),
-        "password_set": record.password is not None,
+        "password_set": None if record.created_at == UNKNOWN else record.password is not None,
         "http_tokens": record.http_tokens,
-        "created_at": timestamp(record.created_at),
-        "updated_at": timestamp(record.updated_at),
+        "created_at": _moment(record.created_at),
+        "updated_at": _moment(record.updated_at),
     }
+
+
+def _moment(moment: datetime) -> str | None:
+    return None if moment == UNKNOWN else timestamp(moment)
 
 
 def _list_rows(summaries: Iterator[Summary]) -> Iterator[dict[str, object]]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from dfmeta.exceptions import RecordError
+from dfmeta.store import strict
 from dfmeta.store.documents import LABEL_MAX
+from dfmeta.store.networks import Network, parse_network
 from dfmeta.store.schema import HTTP_TOKENS
 from dfmeta.store.values import is_one_line
 
@@ -22,7 +25,9 @@ TEXT_MAX: Final = 255
 USERDATA_MAX: Final = 16 * 1024 * 1024
 """Bytes. Far more than guests' programs take (EC2: 16 KiB); an image named by mistake is more."""
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_CLOUD_CONFIG: Final = "#cloud-config"
+_CLOUD_INIT: Final = ("#", "Content-Type:", "MIME-Version:")
+"""How what cloud-init takes begins, save for what is packed (cloudinit/handlers/__init__.py)."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 _KEY_TYPE: Final = re.compile(
     r"ssh-(rsa|dss|ed25519)|ecdsa-sha2-nistp(256|384|521)"
@@ -32,19 +37,6 @@ _SHOWN: Final = 40
 """Characters of a long value that an error repeats."""
 _LENGTH_BYTES: Final = 4
 """Of the length before a string in an SSH key (RFC 4251, section 5)."""
-
-
-def instance_id(text: str) -> str:
-    """Return a UUID with dashes in lower case."""
-    lowered = text.lower()
-    if not _UUID.fullmatch(lowered):
-        raise RecordError(
-            what="INSTANCE_ID",
-            value=_short(text),
-            cause="it is not a UUID with dashes",
-            remedy="Take the id as virsh domuuid or openstack server show print it",
-        )
-    return lowered
 
 
 def hostname(option: str, text: str) -> str:
@@ -117,6 +109,75 @@ def userdata(option: str, content: bytes, *, name: str) -> bytes:
             remedy="Let the user-data fetch what is large",
         )
     return content
+
+
+def networks(option: str, texts: Sequence[str]) -> list[Network]:
+    """Return addresses and blocks of them; empty texts stand for none."""
+    found = []
+    for text in filter(None, texts):
+        try:
+            found.append(parse_network(text))
+        except ValueError:
+            raise RecordError(
+                what=option,
+                value=_short(text),
+                cause="it is neither an address nor a block of them",
+                remedy="Write 192.0.2.7, 2001:db8::7 or 192.0.2.0/28",
+            ) from None
+    return found
+
+
+def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
+    """Return a whole document.
+
+    :param name: of the file that it came from; errors show it in the place of the content.
+    """
+    try:
+        return strict.parse_object(content)
+    except ValueError as error:
+        raise RecordError(
+            what=option, value=name, cause=error, remedy="Name a file with one JSON object"
+        ) from None
+
+
+def network_config(option: str, content: bytes, *, name: str) -> str:
+    """Return a network configuration of cloud-init's as it is written, a YAML or JSON mapping."""
+    try:
+        text = strict.decode(content)
+        strict.parse_mapping(text)
+        strict.check_texts(text)
+    except ValueError as error:
+        raise RecordError(
+            what=option,
+            value=name,
+            cause=error,
+            remedy="Name a file that begins with version: 2, or with network:",
+        ) from None
+    return text
+
+
+def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, Any]:
+    """Return vendor data: an object, or what cloud-init takes as user-data as well, a text.
+
+    A text of cloud-init's says in its first line what it is; a cloud-config has to be a mapping.
+    """
+    try:
+        text = strict.decode(content)
+        if text.lstrip().startswith("{"):
+            return strict.parse_object(text)
+        if not text.startswith(_CLOUD_INIT):
+            raise ValueError("its first line does not say what it is to cloud-init")
+        if text.startswith(_CLOUD_CONFIG):
+            strict.parse_mapping(text)
+        strict.check_texts(text)
+    except ValueError as error:
+        raise RecordError(
+            what=option,
+            value=name,
+            cause=error,
+            remedy=f"Name a file with a JSON object, or one that begins with {_CLOUD_CONFIG} or #!",
+        ) from None
+    return text
 
 
 def ssh_keys(option: str, text: str, *, name: str = "") -> list[str]:

@@ -27,28 +27,6 @@ SECURITY_KEY = (
 )
 
 
-def test_an_id_is_stored_in_lower_case() -> None:
-    upper = "6F1C2B5E-3A44-4A55-9D0E-7A1F0C9B1D01"
-    assert checks.instance_id(upper) == upper.lower()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "web1",
-        "{6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01}",
-        "urn:uuid:6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01",
-        "6f1c2b5e3a444a559d0e7a1f0c9b1d01",
-        "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01\n",
-        "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d0g",
-    ],
-)
-def test_what_is_no_uuid_with_dashes_is_refused(text: str) -> None:
-    with pytest.raises(RecordError, match=r"INSTANCE_ID = .*UUID"):
-        checks.instance_id(text)
-
-
 @pytest.mark.parametrize("text", ["", "a", "web-1", "Web1.example.org", "1", "a" * 63])
 def test_host_names(text: str) -> None:
     assert checks.hostname("--hostname", text) == text
@@ -145,13 +123,101 @@ def test_a_private_key_is_not_repeated() -> None:
 @given(st.text())
 def test_any_text_is_taken_or_refused(text: str) -> None:
     calls: list[Callable[[], object]] = [
-        lambda: checks.instance_id(text),
         lambda: checks.hostname("o", text),
         lambda: checks.text_value("o", text),
         lambda: checks.meta_item("o", text),
+        lambda: checks.networks("o", [text]),
+        lambda: checks.document("o", text.encode("utf-8", "surrogatepass"), name="f"),
+        lambda: checks.vendor_data(
+            "o", f"#cloud-config\n{text}".encode("utf-8", "replace"), name="f"
+        ),
+        lambda: checks.network_config("o", text.encode("utf-8", "replace"), name="f"),
         lambda: checks.ssh_keys("o", text),
         lambda: checks.ssh_keys("o", f"ssh-rsa {text}"),
     ]
     for call in calls:
         with contextlib.suppress(RecordError):
             call()
+
+
+# Addresses and files
+
+
+def test_an_address_is_a_network_with_its_host_bits_masked() -> None:
+    texts = ["192.0.2.7", "", "10.1.2.3/28", "2001:db8::9", "::ffff:192.0.2.9"]
+    assert [str(one) for one in checks.networks("--address", texts)] == [
+        "192.0.2.7/32",
+        "10.1.2.0/28",
+        "2001:db8::9/128",
+        "192.0.2.9/32",
+    ]
+    assert checks.networks("--address", [""]) == []
+
+
+@pytest.mark.parametrize("text", ["10.0.0", "fe80::1%eth0", "10.0.0.0/33", "x"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match="--address = "):
+        checks.networks("--address", [text])
+
+
+def test_vendor_data_is_an_object_or_a_text_that_says_what_it_is() -> None:
+    for text in ("#!/bin/sh\n", "#cloud-config\na: 1\n", "#include\n", "Content-Type: text/x\n"):
+        assert checks.vendor_data("o", text.encode(), name="f") == text
+    assert checks.vendor_data("o", b' {"a": 1}', name="f") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"packages: [vim]\n", "first line"),
+        (b"#cloud-config\n- a\n", "no mapping"),
+        (b"#cloud-config\na: [\n", "no YAML"),
+        (b"#cloud-config\n", "no mapping"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": 1', "no JSON"),
+        (b"#!/bin/sh\0", "NUL"),
+        (b"\x1f\x8b", "not UTF-8"),
+        (b"", "first line"),
+    ],
+)
+def test_vendor_data_that_cloud_init_would_drop_is_refused(content: bytes, cause: str) -> None:
+    with pytest.raises(RecordError, match=cause):
+        checks.vendor_data("--vendor-data", content, name="f")
+
+
+@pytest.mark.parametrize("text", ["version: 2\n", '{"version": 1, "config": []}', "network: {}\n"])
+def test_a_network_config_is_kept_as_it_is_written(text: str) -> None:
+    assert checks.network_config("o", text.encode(), name="f") == text
+
+
+@pytest.mark.parametrize("content", [b"", b"- a", b"a: [", b"a: !!python/name:os x", b"\xff"])
+def test_a_network_config_that_is_no_mapping_is_refused(content: bytes) -> None:
+    with pytest.raises(RecordError, match="--network-config = 'f'"):
+        checks.network_config("--network-config", content, name="f")
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"[]", "no JSON object"),
+        (b'{"a": 1} {', "Extra data"),
+        (b'{"a": {"b": 1, "b": 2}}', "twice"),
+        (b'{"a": Infinity}', "Infinity"),
+        (b'{"a": 1e999}', "too large"),
+        (b'{"a": "\\ud800"}', "surrogate"),
+        (b'{"\\u0000": 1}', "NUL"),
+        (b'{"a":' * 100_000, "deep"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b"", "no JSON"),
+    ],
+)
+def test_a_document_that_cannot_be_stored_is_refused(content: bytes, cause: str) -> None:
+    with pytest.raises(RecordError, match=cause) as caught:
+        checks.document("--json", content, name="f")
+    assert len(str(caught.value)) < 300
+
+
+def test_a_document_is_what_it_says() -> None:
+    content = '\ufeff{"a": [1.5, "é", null], "b": {}}'.encode()
+    assert checks.document("--json", content, name="f") == {"a": [1.5, "é", None], "b": {}}

@@ -1,0 +1,33 @@
+"""``dfmeta store backup`` and ``dfmeta store restore``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dfmeta.cmd.common import config_options, load_config
+
+
+@click.command("backup")
+@config_options
+@click.argument("file")
+def backup(config_files: tuple[str, ...], file: str) -> None:
+    """Write the whole store into FILE, which is new and its owner's alone. The daemon runs on."""
+    from dfmeta.store import backup as copies
+
+    conf = load_config(config_files)
+    count = copies.backup(conf.store.connection, Path(file))
+    click.echo(f"{file}: {count} records")
+
+
+@click.command("restore")
+@config_options
+@click.argument("file")
+def restore(config_files: tuple[str, ...], file: str) -> None:
+    """Make the store what it was when FILE was written. The daemon runs on."""
+    from dfmeta.store import backup as copies
+
+    conf = load_config(config_files)
+    count = copies.restore(conf.store.connection, Path(file))
+    click.echo(f"{count} records as in {file}; what was in the store before is gone")

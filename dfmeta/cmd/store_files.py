@@ -1,0 +1,34 @@
+"""What the store's commands read of files and of standard input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from dfmeta.exceptions import RecordError
+from dfmeta.store import checks
+
+STDIN = "-"
+
+
+def read(option: str, name: str) -> bytes:
+    """Return the bytes of a file, or of standard input, and one more than is allowed at most.
+
+    :raises RecordError: it cannot be read.
+    """
+    if name == STDIN:
+        return sys.stdin.buffer.read(checks.USERDATA_MAX + 1)
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(checks.USERDATA_MAX + 1)
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RecordError(
+            what=option, value=name, cause=cause, remedy="Name a file that can be read"
+        ) from error
+
+
+def checked(option: str, name: str, check: Any) -> Any:
+    """Return what a check of :mod:`dfmeta.store.checks` makes of a file; None for an empty name."""
+    return check(option, read(option, name), name=name) if name else None

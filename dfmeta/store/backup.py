@@ -1,0 +1,184 @@
+"""Back-up and restore of a store in SQLite, while a daemon uses it.
+
+Both go through SQLite's own backup interface (https://www.sqlite.org/backup.html): a copy of the
+file alone lacks what stands in the write-ahead log, and a file that is put in the place of another
+while that one's log is there takes the log for its own
+(https://www.sqlite.org/howtocorrupt.html, 1.4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from dfmeta.exceptions import StoreError
+from dfmeta.store.database import Database
+from dfmeta.store.sqlite import FOLDER_MODE, Sqlite
+
+BUSY_SECONDS: Final = 5.0
+"""How long another writer is waited for."""
+_NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
+_PRIMARY: Final = 0xFF
+"""SQLite's extended result codes keep the primary one in the low byte."""
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+def backup(url: str, file: Path) -> int:
+    """Write all of a store as it is at one moment into a new file, mode 0600.
+
+    :param url: the store's; see :class:`dfmeta.store.database.Database`.
+    :returns: how many records it has.
+    :raises StoreError: the store is no file, *file* is there already, or something fails.
+    """
+    path = _path_of(url, "pg_dump --format=custom --file FILE DATABASE makes its back-up")
+    if file.exists():
+        raise StoreError(cause=f"{file}: it is there already. Name a new file")
+    if not path.exists():
+        raise StoreError(cause=f"{path}: there is no store")
+    with _errors(path), _temporary(file) as copy:
+        _copy(path, copy)
+        count = _check(copy, shown=path)
+        copy.rename(file)
+    return count
+
+
+def restore(url: str, file: Path) -> int:
+    """Make a store what it was when *file* was written; nothing of what has come since stays.
+
+    A daemon that uses the store runs on, and each of its answers is of the store before or of the
+    one after. A back-up of an earlier schema is brought up to date first.
+
+    :param url: the store's; see :class:`dfmeta.store.database.Database`.
+    :returns: how many records it has.
+    :raises StoreError: *file* is no back-up of a store, or of a newer dfmeta's; the store is as it
+        was.
+    """
+    path = _path_of(url, "pg_restore --clean --if-exists --dbname DATABASE FILE restores it")
+    _look_at(file)
+    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    with _errors(file), _temporary(path) as copy:
+        _copy(file, copy)
+        count = _check(copy, shown=file)
+        Database(f"sqlite:///{copy}").close()
+        _without_log(copy)
+        _put_into_place(copy, path)
+    return count
+
+
+def _path_of(url: str, remedy: str) -> Path:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StoreError(cause="[store] connection is not a URL") from None
+    if parsed.get_backend_name() != "sqlite":
+        raise StoreError(cause=f"the store is in {parsed.get_backend_name()}: {remedy}")
+    return Sqlite(parsed).path
+
+
+def _look_at(file: Path) -> None:
+    try:
+        with file.open("rb") as opened:
+            if opened.read(len(_MAGIC)) == _MAGIC:
+                return
+    except OSError as error:
+        raise StoreError(cause=f"{file}: {error.strerror}") from error
+    raise StoreError(cause=f"{file}: it is no SQLite file. Name one that dfmeta store backup wrote")
+
+
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(cause=f"{path}: {error}") from error
+    except OSError as error:
+        raise StoreError(cause=f"{error.filename or path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _temporary(beside: Path) -> Iterator[Path]:
+    """Give an empty file in the same folder, mode 0600; it goes at the end."""
+    handle, name = tempfile.mkstemp(dir=beside.parent, prefix=f".{beside.name}.")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            Path(name + suffix).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a file that is there."""
+    with contextlib.closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
+    ) as connection:
+        yield connection
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Make a database what another one is, in one transaction.
+
+    :raises sqlite3.Error: also when another writer has it for longer than :data:`BUSY_SECONDS`.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+
+    def look(status: int, _left: int, _all: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise sqlite3.OperationalError("another program is writing to it for too long")
+
+    with _opened(source) as one, _opened(target) as other:
+        # At once: piece by piece, each write of others would have it begin again.
+        one.backup(other, pages=-1, progress=look)
+
+
+def _without_log(path: Path) -> None:
+    """Have a file of our own be all there is of it."""
+    with _opened(path) as connection:
+        _value(connection, "PRAGMA journal_mode=DELETE")
+
+
+def _check(path: Path, *, shown: Path) -> int:
+    """Return how many records a copy has.
+
+    :raises StoreError: it is not a whole store.
+    """
+    _without_log(path)
+    with _opened(path) as connection:
+        said = _value(connection, "PRAGMA quick_check(1)")
+        if said != "ok":
+            raise StoreError(cause=f"{shown}: it is damaged: {said}")
+        try:
+            _value(connection, "SELECT version_num FROM alembic_version")
+            return int(str(_value(connection, "SELECT count(*) FROM records")))
+        except sqlite3.OperationalError:
+            raise StoreError(cause=f"{shown}: an SQLite file, but no store of dfmeta's") from None
+
+
+def _put_into_place(copy: Path, path: Path) -> None:
+    if path.exists():
+        try:
+            _copy(copy, path)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & _PRIMARY not in _NO_DATABASE:
+                raise
+        else:
+            return
+    # There is no database whose log or readers could be mixed up with ours.
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    copy.rename(path)
+
+
+def _value(connection: sqlite3.Connection, statement: str) -> object:
+    row = connection.execute(statement).fetchone()
+    return None if row is None else row[0]

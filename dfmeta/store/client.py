@@ -1,0 +1,276 @@
+"""The admin API of a store elsewhere, for the command line.
+
+It stands where a :class:`~dfmeta.store.repository.Repository` does, as far as the API goes. A
+record is read, changed and written again: of two who do that at once the last one wins. Metadata
+and user-data are two requests; what the first has done stays when the second fails.
+
+Trust: the server is the operator's choice and gets his token. It is told to nobody else: no
+redirect is followed. Nothing of an answer is shown that is not one line of text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import httplib2
+
+from dfmeta.exceptions import RecordError, StoreAwayError, StoreError, StoreRefusedError
+from dfmeta.store import strict
+from dfmeta.store.networks import Network, parse_network
+from dfmeta.store.record import (
+    KEEP,
+    Keep,
+    Kind,
+    Push,
+    PutResult,
+    Record,
+    Summary,
+    Whole,
+    dump_document,
+    merge_patch,
+    parse_document,
+)
+from dfmeta.store.seeds import body_of, uuid_of
+from dfmeta.store.values import is_one_line
+
+TIMEOUT: Final = 30.0
+"""Seconds for a connection, and for each piece of an answer."""
+ENVELOPE: Final = "application/vnd.dfmeta.record+json"
+UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
+"""For moments that the API does not tell."""
+_PATHS: Final = {Kind.METADATA: "device-metadata", Kind.USERDATA: "device-userdata"}
+_SHOWN: Final = 200
+_REFUSED: Final = frozenset({401, 403})
+_GIVE: Final = ". Give a token that may do this: --token-file FILE, or DFMETA_TOKEN"
+_REMEDIES: Final = {
+    401: _GIVE,
+    403: _GIVE,
+    413: ". It takes no more than its [store] max_body",
+}
+_AWAY: Final = frozenset({502, 503, 504})
+
+
+class Client:
+    """Records behind an admin API. Every method raises StoreError when the exchange fails.
+
+    :param url: ``http://HOST[:PORT][/PATH]``, or https.
+    :param token: sent as a bearer token (RFC 6750, 2.1); empty: none.
+    :param ca_file: PEM certificates that alone are trusted; empty: the usual ones.
+    :raises RecordError: the URL cannot be one.
+    """
+
+    def __init__(self, url: str, *, token: str = "", ca_file: str = "") -> None:
+        self._base = _checked(url)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httplib2.Http(timeout=TIMEOUT, ca_certs=ca_file or None)
+        self._http.follow_redirects = False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def ping(self) -> None:
+        """See that the store and its database answer."""
+        self._ask("GET", "healthz/readiness")
+
+    def get(self, record_id: str) -> Record | None:
+        """Return what the API tells of a record: no project, no password, no moments."""
+        record, _networks = self._read(record_id)
+        return record
+
+    def addresses(self, record_id: str) -> tuple[str, ...]:
+        """Return the networks of a record in their order."""
+        return tuple(str(network) for network in self._read(record_id)[1])
+
+    def put(
+        self,
+        record_id: str,
+        *,
+        document: Mapping[str, object] | Whole | None = None,
+        userdata: bytes | Keep | None = KEEP,
+        project_id: str | Keep | None = KEEP,
+        http_tokens: str | Keep | None = KEEP,
+        networks: Sequence[Network] | Keep = KEEP,
+    ) -> PutResult:
+        """Create a record or change what is named of it; see ``Repository.put``.
+
+        :raises RecordError: for what the API cannot set.
+        """
+        if project_id is not KEEP:
+            raise _local("--project", project_id)
+        if http_tokens is None:
+            raise _local("--http-tokens", "default")
+        before, had = self._read(record_id)
+        wanted = had if networks is KEEP else tuple(networks)
+        old = parse_document(record_id, before.metadata) if before else {}
+        if isinstance(document, Whole):
+            new = dict(document.document)
+        else:
+            new = merge_patch(old, document or {})
+        changed = [name for name in {**new, **old} if old.get(name) != new.get(name)]
+        beside = [] if http_tokens is KEEP else ["http_tokens"]
+        beside += ["addresses"] if wanted != had else []
+        halves: dict[Kind, Mapping[str, object] | bytes] = {}
+        if before is None or changed or (beside and before.metadata is not None):
+            halves[Kind.METADATA] = new
+        stored = None if before is None else before.userdata
+        if userdata is not KEEP and userdata != stored:
+            changed.append("userdata")
+        content = stored if userdata is KEEP else userdata
+        if content is not None and ("userdata" in changed or (beside and not halves)):
+            halves[Kind.USERDATA] = content
+        self.push_all(
+            [
+                Push(
+                    kind=kind,
+                    record_id=record_id,
+                    content=half,
+                    networks=wanted,
+                    http_tokens=http_tokens,
+                )
+                for kind, half in halves.items()
+            ]
+        )
+        if userdata is None and stored is not None:
+            self._ask("DELETE", f"{_PATHS[Kind.USERDATA]}/{record_id}", missing=True)
+        return PutResult(created=before is None, changed=(*changed, *beside))
+
+    def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
+        """Send pushes in their order, each a request of its own; True: it was taken."""
+        for push in pushes:
+            body = json.dumps(body_of(push), allow_nan=False).encode()
+            self._ask("POST", _PATHS[push.kind], body=body)
+        return (True,) * len(pushes)
+
+    def delete(self, record_id: str) -> bool:
+        """Remove both halves of a record; False when there was none."""
+        paths = [f"{path}/{record_id}" for path in _PATHS.values()]
+        found = [self._ask("DELETE", path, missing=True) is not None for path in paths]
+        return any(found)
+
+    def list(self, *, defaults: bool = False) -> Iterator[Summary]:
+        """Refuse: the API has nothing that lists.
+
+        :raises StoreError: always.
+        """
+        del defaults
+        cause = (
+            "the admin API lists nothing. Run the command on the store's own host, without --url"
+        )
+        raise StoreError(cause=cause)
+
+    def _read(self, record_id: str) -> tuple[Record | None, tuple[Network, ...]]:
+        halves = {kind: self._half(kind, record_id) for kind in Kind}
+        there = [half for half in halves.values() if half is not None]
+        if not there:
+            return None, ()
+        metadata, userdata = halves[Kind.METADATA], halves[Kind.USERDATA]
+        try:
+            networks = tuple(parse_network(text) for text in there[0]["ipAddresses"])
+            record = Record(
+                id=record_id,
+                seed=b"",
+                created_at=UNKNOWN,
+                updated_at=UNKNOWN,
+                metadata=None if metadata is None else _document(metadata["metadata"]),
+                userdata=None if userdata is None else _userdata(userdata),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise StoreError(cause=f"{self._base} answers with no record of dfmeta's") from None
+        return record, networks
+
+    def _half(self, kind: Kind, record_id: str) -> dict[str, Any] | None:
+        body = self._ask("GET", f"{_PATHS[kind]}/{record_id}", missing=True)
+        if body is None:
+            return None
+        try:
+            envelope = strict.parse_object(body)
+            same = uuid_of(envelope["id"]) == record_id
+        except (KeyError, ValueError, AttributeError):
+            same, envelope = False, {}
+        if not same or not {"ipAddresses", kind.value} <= envelope.keys():
+            cause = f"{self._base} does not tell a record's addresses: it is no store of dfmeta's"
+            raise StoreError(cause=cause)
+        return envelope
+
+    def _ask(
+        self, method: str, path: str, *, body: bytes | None = None, missing: bool = False
+    ) -> bytes | None:
+        """Return an answer's body; None for a 404, if *missing* is no error."""
+        headers = {**self._headers, "Accept": f"{ENVELOPE}, application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            answer, content = self._http.request(
+                f"{self._base}/{path}", method, body=body, headers=headers
+            )
+        except (OSError, httplib2.HttpLib2Error) as error:
+            cause = getattr(error, "strerror", None) or type(error).__name__
+            raise StoreAwayError(cause=f"{self._base} does not answer: {cause}") from error
+        status = int(answer.status)
+        if status == 404 and missing:
+            return None
+        if status in _AWAY:
+            raise StoreAwayError(cause=f"{self._base} answers {status}{_said(content)}")
+        if status not in (200, 201, 204):
+            kind = StoreRefusedError if status in _REFUSED else StoreError
+            said = f"{self._base} answers {status}{_said(content)}"
+            raise kind(cause=f"{said}{_REMEDIES.get(status, '')}")
+        return bytes(content)
+
+
+def _checked(url: str) -> str:
+    """Return a URL without a slash at its end."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good, parts = False, urllib.parse.urlsplit("")
+    if good and parts.username is None and not parts.query and not parts.fragment:
+        return url.rstrip("/")
+    raise RecordError(
+        what="--url",
+        value=url if "@" not in url else "(hidden)",
+        cause="it is not the URL of an admin API",
+        remedy="Write http://HOST:PORT or https://HOST:PORT; a token comes from --token-file",
+    )
+
+
+def _local(option: str, value: object) -> RecordError:
+    return RecordError(
+        what=option,
+        value=value or "",
+        cause="the admin API cannot set it so",
+        remedy="Leave it out, or run the command on the store's own host, without --url",
+    )
+
+
+def _document(value: object) -> str:
+    if isinstance(value, str):
+        return dump_document(strict.parse_object(value))
+    if isinstance(value, dict):
+        return dump_document(value)
+    raise ValueError("no document")
+
+
+def _userdata(envelope: Mapping[str, Any]) -> bytes:
+    text = envelope["userdata"] or ""
+    if envelope.get("userdata_encoding") == "base64":
+        return base64.b64decode(text)
+    return bytes(text.encode())
+
+
+def _said(content: bytes) -> str:
+    """Return what the API says of an error, as far as that can be shown."""
+    try:
+        members = json.loads(content)
+        parts = [members["message"], *members.get("errors", [])]
+        text = ", ".join(parts)[:_SHOWN]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ""
+    return f" ({text})" if is_one_line(text) else ""
