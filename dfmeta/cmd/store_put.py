@@ -92,9 +92,9 @@ def put(place: Place, asked: Asked, **options: Any) -> None:
     if [options[name] for name in _FILES].count(STDIN) > 1:
         raise click.UsageError("standard input can be read once: name files for the others")
     conf = place.conf()
-    if asked.default_id is not None:
-        _check_default(options)
     values = _values(**options)
+    if asked.default_id is not None:
+        _check_default(options, values["document"])
     with place.opened(conf) as records:
         target = asked.find(conf, records)
         result = records.put(target.record_id, **values)
@@ -170,13 +170,14 @@ def _read_keys(values: tuple[str, ...]) -> list[str]:
     return keys
 
 
-def _check_default(options: dict[str, Any]) -> None:
+def _check_default(options: dict[str, Any], document: Any) -> None:
     """Refuse what cannot be true of several instances.
 
     :raises RecordError: naming the option.
     """
     for option, value in (
         ("--hostname", options["hostname"]),
+        ("--json", isinstance(document, Whole) and document.document.get("hostname")),
         ("--address", ", ".join(options["addresses"])),
         ("--project", options["project"]),
     ):
@@ -186,7 +187,7 @@ def _check_default(options: dict[str, Any]) -> None:
                 value=value,
                 cause="defaults are for many instances, and this is one instance's own",
                 remedy="Leave it out: the host name is made of the libvirt domain's name"
-                if option == "--hostname"
+                if option in ("--hostname", "--json")
                 else "Leave it out, or put it into the instance's record",
             )
 

@@ -40,6 +40,7 @@ def definition(
     name: str = "",
     interfaces: Sequence[Interface] = (),
     nova: str = NOVA,
+    domain: str = "instance-00000001",
 ) -> str:
     """``<domain>``, as below /etc/libvirt/qemu."""
     owner = f"<nova:owner><nova:project uuid='{project}'>p</nova:project></nova:owner>"
@@ -48,7 +49,7 @@ def definition(
         f"{owner if project else ''}</nova:instance></metadata>"
     )
     return (
-        f"<domain type='kvm'><name>instance-00000001</name><uuid>{instance}</uuid>"
+        f"<domain type='kvm'><name>{domain}</name><uuid>{instance}</uuid>"
         f"{metadata if project or name else ''}"
         f"<devices>{''.join(one.xml() for one in interfaces)}</devices></domain>\n"
     )

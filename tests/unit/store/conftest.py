@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from sqlalchemy import create_engine, text
 
+from dfmeta.cmd.ctl import cli
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.backend import StoreBackend
 from dfmeta.store.repository import Repository
@@ -67,3 +69,30 @@ def ask(repository: Repository, identity: Identity) -> Callable[..., Answer]:
         return backend.answer(request, identity)
 
     return ask
+
+
+@pytest.fixture
+def domains(tmp_path: Path) -> Path:
+    """A folder with libvirt's domains; see :mod:`tests.harness.domains`."""
+    folder = tmp_path / "libvirt"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path, url: str, domains: Path) -> Path:
+    path = tmp_path / "dfmeta.conf"
+    libvirt = f"[df_metadata]\nlibvirt_xml_path = {domains}\n"
+    path.write_text(f"{libvirt}[store]\nconnection = {url}\n")
+    return path
+
+
+@pytest.fixture
+def run(config: Path) -> Callable[..., Result]:
+    """Run ``dfmeta store COMMAND --config-file … ARGUMENTS``."""
+
+    def run(command: str, *arguments: str, stdin: bytes = b"") -> Result:
+        line = ["store", command, "--config-file", str(config), *arguments]
+        return CliRunner().invoke(cli, line, input=stdin)
+
+    return run

@@ -26,24 +26,6 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def config(tmp_path: Path, url: str) -> Path:
-    path = tmp_path / "dfmeta.conf"
-    path.write_text(f"[store]\nconnection = {url}\n")
-    return path
-
-
-@pytest.fixture
-def run(config: Path) -> Run:
-    """Run ``dfmeta store COMMAND --config-file … ARGUMENTS``."""
-
-    def run(command: str, *arguments: str, stdin: bytes = b"") -> Result:
-        line = ["store", command, "--config-file", str(config), *arguments]
-        return CliRunner().invoke(cli, line, input=stdin)
-
-    return run
-
-
-@pytest.fixture
 def get(run: Run, instance_id: str) -> Callable[[], dict[str, object]]:
     def get() -> dict[str, object]:
         found = json.loads(run("get", instance_id, "--format", "json").stdout)
