@@ -108,7 +108,7 @@ class _Import:
         :raises StoreError: something was wrong.
         """
         done = "imported" if self.records is not None else "would be imported"
-        older = f", {self.older} of them no newer than what is there" if self.older else ""
+        older = f", {self.older} of them older than what is there" if self.older else ""
         click.echo(f"{done}: {self.seeds} seeds, {self.lines} lines{older}")
         if self.wrong:
             raise StoreError(cause=f"{self.wrong} of what was named were not {done.split()[-1]}")

@@ -95,7 +95,7 @@ def parse_line(line: bytes) -> list[Push]:
 
     :raises ValueError: saying what is wrong with it.
     """
-    body = strict.parse_object(line)
+    body = strict.parse_object(line.strip())
     record_id = uuid_of(body["id"]) if isinstance(body.get("id"), str) else ""
     if not record_id:
         raise ValueError("its id is not a UUID with dashes")

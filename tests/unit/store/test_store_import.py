@@ -1,0 +1,324 @@
+"""An import should take all that is right, name what is not, and write no record by half."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from dfmeta.store.repository import Repository
+from tests.harness import domains as libvirt
+from tests.unit.support import OTHER_INSTANCE
+
+Run = Callable[..., Result]
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHdlYi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u key-1"
+
+
+def write_seed(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name.replace("_", "-")).write_text(text)
+    return folder
+
+
+def write_lines(file: Path, *lines: object) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    file.write_text("".join(f"{text}\n" for text in texts))
+    return file
+
+
+def records(url: str) -> dict[str, dict[str, object]]:
+    with Repository(url) as repository:
+        found = {}
+        for summary in repository.list():
+            record = repository.get(summary.id)
+            assert record is not None
+            document = json.loads(record.metadata or "null")
+            addresses = repository.addresses(summary.id)
+            found[record.id] = {"is": document, "userdata": record.userdata, "at": addresses}
+    return found
+
+
+# Seeds
+
+
+def test_a_folder_of_seeds_is_a_record_for_each(
+    run: Run, url: str, tmp_path: Path, domains: Path, instance_id: str
+) -> None:
+    libvirt.write(domains, "web1", libvirt.definition(instance_id, domain="web1"))
+    seeds = tmp_path / "seeds"
+    meta_data = f"instance-id: iid-1\nlocal-hostname: www\npublic-keys: [{KEY}]\n"
+    write_seed(
+        seeds / "web1",
+        meta_data=meta_data,
+        user_data="#!/bin/sh\n",
+        vendor_data="#cloud-config\n",
+        network_config="version: 2\n",
+    )
+    write_seed(seeds / OTHER_INSTANCE.upper(), meta_data=f"instance-id: {OTHER_INSTANCE}\nodd: 1\n")
+    (seeds / ".git").mkdir()
+    (seeds / "README").write_text("not a seed")
+    result = run("import", str(seeds))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        (
+            f"{seeds}/{OTHER_INSTANCE.upper()}: {OTHER_INSTANCE}, by its folder's name: empty; "
+            "left out: odd"
+        ),
+        (
+            f"{seeds}/web1: {instance_id}, by its folder's name: hostname, ssh keys, vendor data, "
+            "network config, user-data"
+        ),
+        "imported: 2 seeds, 0 lines",
+    ]
+    found = records(url)
+    assert found[instance_id]["is"] == {
+        "hostname": "www",
+        "ssh_keys": [KEY],
+        "vendor_data": "#cloud-config\n",
+        "network_config": "version: 2\n",
+        # The guest knows itself by it: it is not to take itself for a new one.
+        "id": "iid-1",
+    }
+    assert found[instance_id]["userdata"] == b"#!/bin/sh\n"
+    assert found[OTHER_INSTANCE] == {"is": {}, "userdata": None, "at": ()}
+
+
+@pytest.mark.parametrize(
+    ("meta_data", "why"),
+    [
+        (f"instance-id: {OTHER_INSTANCE}\n", "its instance-id"),
+        ("instance-id: web1\n", "its instance-id"),
+        ("instance-id: iid-1\nlocal-hostname: web1\n", "its local-hostname"),
+    ],
+)
+def test_a_folder_that_is_a_seed_says_itself_whose_it_is(
+    run: Run, tmp_path: Path, domains: Path, meta_data: str, why: str
+) -> None:
+    libvirt.write(domains, "web1", libvirt.definition(OTHER_INSTANCE, domain="web1"))
+    seed = write_seed(tmp_path / "seed", meta_data=meta_data)
+    result = run("import", str(seed))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{seed}: {OTHER_INSTANCE}, by {why}: ")
+
+
+def test_a_seed_takes_the_place_of_the_record_and_leaves_what_it_cannot_say(
+    run: Run, url: str, tmp_path: Path
+) -> None:
+    run("put", OTHER_INSTANCE, "--meta", "a=1", "--user-data", "-", stdin=b"before")
+    run("put", OTHER_INSTANCE, "--address", "10.0.0.1")
+    run("import", str(write_seed(tmp_path / OTHER_INSTANCE, meta_data="local-hostname: a\n")))
+    (found,) = records(url).values()
+    assert found == {"is": {"hostname": "a"}, "userdata": None, "at": ("10.0.0.1/32",)}
+
+
+def test_what_is_wrong_with_seeds_is_named_and_the_rest_goes_on(
+    run: Run, url: str, tmp_path: Path, domains: Path, instance_id: str
+) -> None:
+    libvirt.write(domains, "web1", libvirt.definition(instance_id, domain="web1"))
+    seeds = tmp_path / "seeds"
+    write_seed(seeds / "a-nobody", meta_data="local-hostname: nobody\n")
+    write_seed(seeds / "b-broken", meta_data="a: [", user_data="secret")
+    write_seed(seeds / "c-empty")
+    write_seed(seeds / "d-other" / "nested", meta_data="")
+    write_seed(seeds / "web1", meta_data="", user_data="u")
+    write_seed(seeds / "x-again", meta_data="local-hostname: web1\n")
+    write_seed(seeds / "y" / OTHER_INSTANCE, meta_data=f"instance-id: {instance_id}\n")
+    (seeds / "z").mkdir()
+    (seeds / "z" / "user-data").mkdir()
+    result = run("import", str(seeds), str(seeds / "y"), str(tmp_path / "missing"), str(domains))
+    assert result.exit_code == 1
+    causes = [line.removeprefix(f"dfmeta: {seeds}/") for line in result.stderr.splitlines()]
+    assert causes[0].startswith("a-nobody: neither its folder's name nor its instance-id")
+    assert causes[1].startswith("b-broken: meta-data: it is no YAML")
+    assert causes[2].startswith("c-empty: it is no seed: it has neither meta-data nor user-data")
+    assert causes[3].startswith("d-other: it is no seed")
+    assert causes[4] == f"x-again: its instance {instance_id} is that of {seeds}/web1 too"
+    assert causes[5].startswith("y: it is no seed")
+    assert causes[6] == "z/user-data: Is a directory"
+    assert causes[7].startswith(f"y/{OTHER_INSTANCE}: its folder's name says {OTHER_INSTANCE}, its")
+    assert causes[8] == f"dfmeta: {tmp_path}/missing: No such file or directory"
+    assert causes[9].startswith(f"dfmeta: {domains}: there is no seed in it")
+    assert causes[10] == "dfmeta: store: 10 of what was named were not imported"
+    assert len(causes) == 11
+    assert "secret" not in result.stderr
+    assert result.stdout.splitlines()[-1] == "imported: 1 seeds, 0 lines"
+    assert list(records(url)) == [instance_id]
+
+
+# Lines
+
+
+def test_lines_are_bodies_of_the_admin_api(
+    run: Run, url: str, tmp_path: Path, instance_id: str
+) -> None:
+    file = write_lines(
+        tmp_path / "records.jsonl",
+        {"id": instance_id, "ipAddresses": ["10.0.0.5"], "metadata": {"hostname": "a"}},
+        "",
+        {"id": instance_id, "ipAddresses": ["10.0.0.5"], "userdata": "u"},
+        {"id": OTHER_INSTANCE, "userdata": "dQ==", "userdata_encoding": "base64"},
+    )
+    result = run("import", str(file))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "imported: 0 seeds, 3 lines\n"
+    assert records(url) == {
+        instance_id: {"is": {"hostname": "a"}, "userdata": b"u", "at": ("10.0.0.5/32",)},
+        OTHER_INSTANCE: {"is": None, "userdata": b"u", "at": ()},
+    }
+    assert run("import", "-", stdin=file.read_bytes()).stdout == "imported: 0 seeds, 3 lines\n"
+
+
+def test_a_line_that_is_wrong_is_named_by_its_number(
+    run: Run, url: str, tmp_path: Path, instance_id: str
+) -> None:
+    file = write_lines(
+        tmp_path / "records.jsonl",
+        {"id": instance_id, "metadata": {"n": 1}},
+        "{",
+        {"id": "web1", "metadata": {}},
+        {"id": OTHER_INSTANCE, "userdata": 7},
+        {"id": OTHER_INSTANCE, "metadata": {"n": 2}},
+    )
+    result = run("import", str(file))
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        (
+            f"dfmeta: {file}:2: it is no JSON: Expecting property name enclosed in double quotes at "
+            "column 2"
+        ),
+        f"dfmeta: {file}:3: its id is not a UUID with dashes",
+        f"dfmeta: {file}:4: its userdata is no text",
+        "dfmeta: store: 3 of what was named were not imported",
+    ]
+    assert result.stdout == "imported: 0 seeds, 2 lines\n"
+    assert [one["is"] for one in records(url).values()] == [{"n": 2}, {"n": 1}]
+
+
+def test_a_line_that_the_store_refuses_takes_no_other_with_it(
+    run: Run, url: str, tmp_path: Path, instance_id: str
+) -> None:
+    run("put", OTHER_INSTANCE)
+    with Repository(url) as repository:
+        repository.delete(instance_id)
+    program = (
+        "import sqlite3, sys\nwith sqlite3.connect(sys.argv[1]) as connection: connection.execute("
+        '"CREATE TRIGGER t BEFORE UPDATE ON records WHEN NEW.id = \'" + sys.argv[2] + '
+        "\"' BEGIN SELECT RAISE(ABORT, 'not this one'); END\")"
+    )
+    path = url.removeprefix("sqlite:///")
+    subprocess.run([sys.executable, "-c", program, path, OTHER_INSTANCE], check=True, timeout=60)
+    others = [f"00000000-0000-0000-0000-{number:012}" for number in range(150)]
+    lines = [{"id": one, "metadata": {}, "userdata": "u"} for one in [*others, OTHER_INSTANCE]]
+    file = write_lines(tmp_path / "records.jsonl", *lines)
+    result = run("import", str(file))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"dfmeta: {file}:151: ")
+    assert "not this one" in result.stderr.splitlines()[0]
+    assert result.stdout == "imported: 0 seeds, 150 lines\n"
+    found = records(url)
+    assert len(found) == 151
+    assert found[OTHER_INSTANCE]["userdata"] is None, "neither half of it"
+
+
+def test_what_is_older_than_what_is_there_is_counted(
+    run: Run, tmp_path: Path, instance_id: str
+) -> None:
+    lines = [
+        {"id": instance_id, "metadata": {"updated_at": f"2026-01-0{day}T00:00:00Z"}}
+        for day in (2, 1, 3)
+    ]
+    file = write_lines(tmp_path / "records.jsonl", *lines)
+    expected = "imported: 0 seeds, 3 lines, 1 of them older than what is there\n"
+    assert run("import", str(file)).stdout == expected
+
+
+def test_a_dry_run_reads_everything_and_writes_nothing(
+    run: Run, url: str, tmp_path: Path, instance_id: str
+) -> None:
+    seed = write_seed(tmp_path / instance_id, meta_data="local-hostname: a\n")
+    file = write_lines(tmp_path / "r.jsonl", {"id": instance_id, "metadata": {}}, "{")
+    result = run("import", "--dry-run", str(seed), str(file))
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f"{seed}: {instance_id}, by its folder's name: hostname",
+        "would be imported: 1 seeds, 1 lines",
+    ]
+    assert f"{file}:2: " in result.stderr
+    assert not Path(url.removeprefix("sqlite:///")).exists()
+
+
+def test_a_database_that_fails_ends_the_import(
+    config: Path, run: Run, tmp_path: Path, instance_id: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    config.write_text(f"[store]\nconnection = sqlite:///{tmp_path}/folder\n")
+    result = run(
+        "import", str(write_lines(tmp_path / "r.jsonl", {"id": instance_id, "metadata": {}}))
+    )
+    assert result.exit_code == 1
+    assert "not a regular file" in result.stderr
+    assert "imported" not in result.stdout
+
+
+def test_a_line_that_is_too_long_is_named_and_passed_over(
+    run: Run, url: str, tmp_path: Path, instance_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dfmeta.cmd import store_import
+
+    monkeypatch.setattr(store_import, "LINE_MAX", 100)
+    body = {"id": instance_id, "metadata": {}}
+    file = write_lines(tmp_path / "r.jsonl", {**body, "x": "x" * 250}, body)
+    result = run("import", str(file))
+    assert result.stderr.startswith(f"dfmeta: {file}:1: it has more than 100 bytes\n")
+    assert result.stdout == "imported: 0 seeds, 1 lines\n"
+
+
+def test_on_a_terminal_a_bar_is_shown_and_what_is_said_stays_whole(
+    config: Path, url: str, tmp_path: Path
+) -> None:
+    ids = [f"00000000-0000-0000-0000-{number:012}" for number in range(300)]
+    file = write_lines(tmp_path / "r.jsonl", *({"id": one, "metadata": {}} for one in ids), "{")
+    main, terminal = pty.openpty()
+    program = "from dfmeta.cmd.ctl import main; main()"
+    line = [sys.executable, "-c", program, "store", "import", "--config-file", str(config)]
+    shown: list[bytes] = []
+    reader = threading.Thread(target=read_all, args=(main, shown))
+    reader.start()
+    try:
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+        done = subprocess.run(
+            [*line, str(file)],
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            env=environment,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(terminal)
+        reader.join(10)
+        os.close(main)
+    assert (done.returncode, done.stdout) == (1, b"imported: 0 seeds, 300 lines\n")
+    text = b"".join(shown).decode()
+    assert "r.jsonl" in text
+    assert "100%" in text
+    assert "were not imported" in text
+    assert len(records(url)) == 300
+
+
+def read_all(descriptor: int, shown: list[bytes]) -> None:
+    """Read a terminal until its other side is closed."""
+    try:
+        while data := os.read(descriptor, 65536):
+            shown.append(data)
+    except OSError:
+        return
