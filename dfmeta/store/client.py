@@ -113,32 +113,27 @@ class Client:
         else:
             new = merge_patch(old, document or {})
         changed = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-        beside = [] if http_tokens is KEEP else ["http_tokens"]
-        beside += ["addresses"] if wanted != had else []
-        halves: dict[Kind, Mapping[str, object] | bytes] = {}
-        if before is None or changed or (beside and before.metadata is not None):
-            halves[Kind.METADATA] = new
-        stored = None if before is None else before.userdata
-        if userdata is not KEEP and userdata != stored:
-            changed.append("userdata")
-        content = stored if userdata is KEEP else userdata
-        if content is not None and ("userdata" in changed or (beside and not halves)):
-            halves[Kind.USERDATA] = content
+        values = {"userdata": userdata, "http_tokens": http_tokens}
+        for name, value in values.items():
+            if value is not KEEP and value != getattr(before, name, None):
+                changed.append(name)
+        changed += ["addresses"] if wanted != had else []
+        contents = _halves(before, new, changed, userdata=userdata)
         self.push_all(
             [
                 Push(
                     kind=kind,
                     record_id=record_id,
-                    content=half,
+                    content=content,
                     networks=wanted,
                     http_tokens=http_tokens,
                 )
-                for kind, half in halves.items()
+                for kind, content in contents.items()
             ]
         )
-        if userdata is None and stored is not None:
+        if userdata is None and "userdata" in changed:
             self._ask("DELETE", f"{_PATHS[Kind.USERDATA]}/{record_id}", missing=True)
-        return PutResult(created=before is None, changed=(*changed, *beside))
+        return PutResult(created=before is None, changed=tuple(changed))
 
     def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
         """Send pushes in their order, each a request of its own; True: it was taken."""
@@ -179,6 +174,7 @@ class Client:
                 updated_at=UNKNOWN,
                 metadata=None if metadata is None else _document(metadata["metadata"]),
                 userdata=None if userdata is None else _userdata(userdata),
+                http_tokens=there[0].get("http_tokens"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise StoreError(cause=f"{self._base} answers with no record of dfmeta's") from None
@@ -222,6 +218,31 @@ class Client:
             said = f"{self._base} answers {status}{_said(content)}"
             raise kind(cause=f"{said}{_REMEDIES.get(status, '')}")
         return bytes(content)
+
+
+def _halves(
+    before: Record | None,
+    document: Mapping[str, object],
+    changed: Sequence[str],
+    *,
+    userdata: bytes | Keep | None,
+) -> dict[Kind, Mapping[str, object] | bytes]:
+    """Return what has to be pushed for something to change.
+
+    What is of both halves goes with the metadata, or with user-data that is alone.
+    """
+    halves: dict[Kind, Mapping[str, object] | bytes] = {}
+    alone = before is not None and before.metadata is None
+    of_both = {"addresses", "http_tokens"}
+    of_document = set(changed) - {"userdata"} - (of_both if alone else set())
+    if before is None or of_document:
+        halves[Kind.METADATA] = document
+    content = before.userdata if before is not None and userdata is KEEP else userdata
+    if isinstance(content, bytes) and (
+        "userdata" in changed or (not halves and of_both.intersection(changed))
+    ):
+        halves[Kind.USERDATA] = content
+    return halves
 
 
 def _checked(url: str) -> str:

@@ -192,8 +192,8 @@ def test_a_line_that_is_wrong_is_named_by_its_number(
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         (
-            f"dfmeta: {file}:2: it is no JSON: Expecting property name enclosed in double quotes at "
-            "column 2"
+            f"dfmeta: {file}:2: it is no JSON: Expecting property name enclosed in double quotes "
+            "at column 2"
         ),
         f"dfmeta: {file}:3: its id is not a UUID with dashes",
         f"dfmeta: {file}:4: its userdata is no text",
