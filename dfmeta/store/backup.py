@@ -26,6 +26,7 @@ from dfmeta.store.sqlite import FOLDER_MODE, Sqlite
 
 BUSY_SECONDS: Final = 5.0
 """How long another writer is waited for."""
+RETRY_SECONDS: Final = 0.002
 _NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 _PRIMARY: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
@@ -70,7 +71,8 @@ def restore(url: str, file: Path) -> int:
         count = _check(copy, shown=file)
         Database(f"sqlite:///{copy}").close()
         _without_log(copy)
-        _put_into_place(copy, path)
+        with _errors(path):
+            _put_into_place(copy, path)
     return count
 
 
@@ -137,8 +139,11 @@ def _copy(source: Path, target: Path) -> None:
             raise sqlite3.OperationalError("another program is writing to it for too long")
 
     with _opened(source) as one, _opened(target) as other:
+        # A busy store is free for a moment between two writes: SQLite's own waiting, in steps
+        # of up to 0.1 s, would hardly ever meet it.
+        other.execute("PRAGMA busy_timeout=0")
         # At once: piece by piece, each write of others would have it begin again.
-        one.backup(other, pages=-1, progress=look)
+        one.backup(other, pages=-1, progress=look, sleep=RETRY_SECONDS)
 
 
 def _without_log(path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,13 @@ def failed(result: Result) -> str:
 
 def store_file(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
+
+
+@pytest.fixture
+def repository(url: str) -> Iterator[Repository]:
+    """A store in SQLite alone."""
+    with Repository(url) as opened:
+        yield opened
 
 
 @pytest.fixture

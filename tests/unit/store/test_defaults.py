@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -209,12 +208,10 @@ def test_the_word_on_tokens_comes_from_the_defaults_too(
 
 
 def test_a_broken_default_is_not_a_404(
-    repository: Repository, asked: Ask, url: str, instance_id: str
+    repository: Repository, asked: Ask, sql: Callable[[str], None], instance_id: str
 ) -> None:
     repository.put(defaults.EVERYWHERE, document={})
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
-        connection.execute("UPDATE records SET metadata = '['")
-    connection.close()
+    sql("UPDATE records SET metadata = '['")
     with pytest.raises(BackendError):
         asked(META_DATA)
     repository.put(instance_id, document={})

@@ -157,6 +157,20 @@ def test_what_is_wrong_with_seeds_is_named_and_the_rest_goes_on(
 # Lines
 
 
+def test_either_database_is_imported_into(
+    config: Path, run: Run, database_url: str, tmp_path: Path, instance_id: str
+) -> None:
+    config.write_text(f"[store]\nconnection = {database_url}\n")
+    seed = write_seed(tmp_path / instance_id, meta_data="local-hostname: a\n", user_data="u")
+    line = {"id": OTHER_INSTANCE, "ipAddresses": ["10.0.0.5"], "metadata": {"n": 1}}
+    result = run("import", str(seed), str(write_lines(tmp_path / "r.jsonl", line, line)))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert records(database_url) == {
+        instance_id: {"is": {"hostname": "a"}, "userdata": b"u", "at": ()},
+        OTHER_INSTANCE: {"is": {"n": 1}, "userdata": None, "at": ("10.0.0.5/32",)},
+    }
+
+
 def test_lines_are_bodies_of_the_admin_api(
     run: Run, url: str, tmp_path: Path, instance_id: str
 ) -> None:
