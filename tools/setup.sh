@@ -187,7 +187,7 @@ flock 9
 
 [ "$(cat "$cache/root/layout" 2>/dev/null)" = "$layout" ] || unpack
 mapfile -t packages <"$cache/packages"
-install ca-certificates curl ethtool iproute2 procps tcpdump util-linux python3 "${packages[@]}"
+install ca-certificates curl ethtool iproute2 procps sqlite3 tcpdump util-linux python3 "${packages[@]}"
 virtualenv
 case ${1-} in
 --neutron) neutron ;;
