@@ -67,7 +67,7 @@ class Client:
     def __init__(self, url: str, *, token: str = "", ca_file: str = "") -> None:
         self._base = _checked(url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httplib2.Http(timeout=TIMEOUT, ca_certs=ca_file or None)
+        self._http = _Http(timeout=TIMEOUT, ca_certs=ca_file or None)
         self._http.follow_redirects = False
 
     def close(self) -> None:
@@ -218,6 +218,14 @@ class Client:
             said = f"{self._base} answers {status}{_said(content)}"
             raise kind(cause=f"{said}{_REMEDIES.get(status, '')}")
         return bytes(content)
+
+
+class _Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
+    """Leaves a challenge alone: the token has been sent already, and ``Bearer`` without parameters
+    (RFC 6750, 3) is more than httplib2 can read."""
+
+    def _auth_from_challenge(self, *_args: object) -> Iterator[object]:
+        return iter(())
 
 
 def _halves(

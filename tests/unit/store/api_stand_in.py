@@ -131,5 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = b"" if value is None else json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.end_headers()
         self.wfile.write(body)
