@@ -6,11 +6,15 @@ Each raises ValueError with a cause that quotes nothing of the input, which may 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
 import yaml
 
+DEPTH_MAX: Final = 100
+"""Objects and arrays inside each other: whoever reads or writes JSON can do so many."""
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 NOT_TEXT: Final = "it is not UTF-8"
 
 
@@ -63,22 +67,27 @@ def parse_mapping(data: bytes | str) -> dict[str, Any]:
 
 
 def check_texts(value: object) -> None:
-    """Look at every text in a JSON value.
+    """Look at every text in a JSON value, level by level.
 
-    :raises ValueError: one has NUL or half of a surrogate pair in it.
+    :raises ValueError: one has NUL or half of a surrogate pair in it, or there are more than
+        :data:`DEPTH_MAX` levels.
     """
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, str):
-            if "\0" in one:
-                raise ValueError("a text in it has NUL in it")
-            if not one.isascii() and any("\ud800" <= character <= "\udfff" for character in one):
-                raise ValueError("a text in it has half of a surrogate pair")
-        elif isinstance(one, dict):
-            left += [*one.keys(), *one.values()]
-        elif isinstance(one, list):
-            left += one
+    level = [value]
+    for _depth in range(DEPTH_MAX + 1):
+        names = [name for one in level if isinstance(one, dict) for name in one]
+        for text in (*level, *names):
+            if isinstance(text, str) and _UNSTORABLE.search(text):
+                raise ValueError("a text in it has NUL in it, or half of a surrogate pair")
+        level = [child for one in level for child in _children(one)]
+        if not level:
+            return
+    raise ValueError("it is nested too deeply")
+
+
+def _children(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -207,6 +207,7 @@ def test_a_network_config_that_is_no_mapping_is_refused(content: bytes) -> None:
         (b'{"a": "\\ud800"}', "surrogate"),
         (b'{"\\u0000": 1}', "NUL"),
         (b'{"a":' * 100_000, "deep"),
+        (b'{"a":' * 101 + b"1" + b"}" * 101, "deep"),
         (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"a": "\xff"}', "UTF-8"),
         (b"", "no JSON"),
@@ -219,5 +220,7 @@ def test_a_document_that_cannot_be_stored_is_refused(content: bytes, cause: str)
 
 
 def test_a_document_is_what_it_says() -> None:
+    deep = b'{"a":' * 100 + b"1" + b"}" * 100
+    assert checks.document("--json", deep, name="f")
     content = '\ufeff{"a": [1.5, "é", null], "b": {}}'.encode()
     assert checks.document("--json", content, name="f") == {"a": [1.5, "é", None], "b": {}}
