@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dfmeta.exceptions import RecordError
-from dfmeta.store import strict
+from dfmeta.store import strict, strictjson
 from dfmeta.store.documents import LABEL_MAX
 from dfmeta.store.networks import Network, parse_network
 from dfmeta.store.schema import HTTP_TOKENS
@@ -145,7 +145,7 @@ def network_config(option: str, content: bytes, *, name: str) -> str:
     try:
         text = strict.decode(content)
         strict.parse_mapping(text)
-        strict.check_texts(text)
+        strictjson.check(text)
     except ValueError as error:
         raise RecordError(
             what=option,
@@ -169,7 +169,7 @@ def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, An
             raise ValueError("its first line does not say what it is to cloud-init")
         if text.startswith(_CLOUD_CONFIG):
             strict.parse_mapping(text)
-        strict.check_texts(text)
+        strictjson.check(text)
     except ValueError as error:
         raise RecordError(
             what=option,

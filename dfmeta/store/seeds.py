@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dfmeta.store import strict
+from dfmeta.store import strict, strictjson
 from dfmeta.store.networks import Network, parse_network
 from dfmeta.store.record import KEEP, Keep, Kind, Push
 from dfmeta.store.schema import HTTP_TOKENS
@@ -145,7 +145,7 @@ def _network_config(data: bytes) -> str:
     if not text.strip():
         return ""
     strict.parse_mapping(text)
-    strict.check_texts(text)
+    strictjson.check(text)
     return text
 
 
@@ -169,7 +169,7 @@ def _storable(document: object) -> None:
             raise ValueError("a number in it is none")
         elif one is not None and not isinstance(one, str | int | float):
             raise ValueError(f"it has a {type(one).__name__} in it: put that between quotes")
-    strict.check_texts(document)
+    strictjson.check(document)
 
 
 def _text(content: Mapping[str, Any], name: str) -> str:

@@ -1,7 +1,7 @@
 """JSON as the store takes it: what every reader of it reads alike (RFC 8259, I-JSON in RFC 7493).
 
 Trust: none. Whatever the text is, it is parsed or refused with ValueError, in time and memory that
-grow with its length alone.
+grow with its length alone. Nothing of the text, which may hold secrets, is in an error.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 DEPTH_MAX: Final = 100
@@ -18,7 +18,6 @@ wherever it is called from; Python's own limit depends on that."""
 
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 """What a database or UTF-8 cannot hold."""
-_CONTAINERS: Final = frozenset({dict, list})
 
 
 def loads(text: str | bytes) -> Any:
@@ -27,60 +26,78 @@ def loads(text: str | bytes) -> Any:
     :param text: bytes are UTF-8, without a byte order mark.
     :raises ValueError: it is not one; or two members of an object have the same name, a string has
         NUL or half a surrogate pair in it, a number is NaN, infinite or longer than Python reads,
-        or it is nested deeper than :data:`DEPTH_MAX`. Nothing of the text is in the message.
+        or it is nested deeper than :data:`DEPTH_MAX`.
     """
     try:
-        if isinstance(text, bytes):
-            text = text.decode()
+        text = text.decode() if isinstance(text, bytes) else text
         value = json.loads(
             text, object_pairs_hook=_object, parse_float=_float, parse_constant=_refuse
         )
-        # A string has what is refused by an escape alone: UTF-8 and the grammar allow no other.
-        _check(value, strings="\\u" in text)
-    except (ValueError, RecursionError):
-        raise ValueError("it is not sound JSON") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error.msg} at column {error.colno}") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    # A string has what is refused by an escape alone: UTF-8 and the grammar allow no other.
+    check(value, strings="\\u" in text)
     return value
+
+
+def loads_object(text: str | bytes) -> dict[str, Any]:
+    """Return a JSON document that is an object; see :func:`loads`.
+
+    :raises ValueError: it is none.
+    """
+    found = loads(text)
+    if isinstance(found, dict):
+        return found
+    raise ValueError("it is no JSON object")
+
+
+def check(value: object, *, strings: bool = True) -> None:
+    """Look at a document level by level, so that its depth costs no stack.
+
+    :param strings: look at its texts as well.
+    :raises ValueError: one has NUL or half a surrogate pair in it, or there are more than
+        :data:`DEPTH_MAX` levels.
+    """
+    level: list[object] = [value]
+    for depth in range(DEPTH_MAX + 1):
+        if strings and any(map(_NO_TEXT.search, _texts(level))):
+            raise ValueError("a text in it has NUL in it, or half of a surrogate pair")
+        if depth == DEPTH_MAX and any(isinstance(node, dict | list) for node in level):
+            raise ValueError("it is nested too deeply")
+        level = [child for node in level for child in _children(node)]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a member is there twice")
+        raise ValueError("a name stands in an object of it twice")
     return members
 
 
 def _float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError("a number is too large")
+        raise ValueError("a number in it is too large")
     return number
 
 
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+def _refuse(_name: str) -> None:
+    raise ValueError("NaN and Infinity are no JSON")
 
 
-def _check(value: Any, *, strings: bool) -> None:
-    """Look at a document level by level, so that its depth costs no stack.
-
-    A million numbers are to cost no more than reading them did.
-    """
-    level = [[value]]
-    for depth in range(DEPTH_MAX + 1):
-        if strings and any(map(_NO_TEXT.search, _texts(level))):
-            raise ValueError("a string cannot be kept")
-        inner = [child for node in level for child in _values(node) if type(child) in _CONTAINERS]
-        if depth == DEPTH_MAX and inner:
-            raise ValueError("nested too deeply")
-        level = inner
+def _children(node: object) -> Iterable[object]:
+    if isinstance(node, dict):
+        return node.values()
+    return node if isinstance(node, list) else ()
 
 
-def _values(node: Any) -> Iterable[Any]:
-    return node.values() if type(node) is dict else node
-
-
-def _texts(level: list[Any]) -> Iterator[str]:
+def _texts(level: list[object]) -> Iterable[str]:
     for node in level:
-        yield from (child for child in _values(node) if type(child) is str)
-        if type(node) is dict:
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict):
             yield from node

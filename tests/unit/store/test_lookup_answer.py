@@ -170,7 +170,7 @@ def test_what_is_no_record_is_refused(content: object) -> None:
     ],
 )
 def test_userdata_that_is_none_is_refused(members: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"^it"):
+    with pytest.raises(ValueError, match=r"it|NaN"):
         by_address(Kind.USERDATA, answer(envelope(**members)))
 
 
@@ -208,7 +208,9 @@ def test_json_that_is_no_record_is_no_userdata() -> None:
     ],
 )
 def test_json_with_two_readings_or_none_is_refused(text: str | bytes) -> None:
-    with pytest.raises(ValueError, match=r"^it is not sound JSON$"):
+    with pytest.raises(
+        ValueError, match=r"JSON|UTF-8|twice|large|NaN|NUL|deeply|digits"
+    ):
         loads(text)
 
 
