@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from eventlet import tpool
 from oslo_config import cfg
 
 from dfmeta.cmd import auth
@@ -39,6 +40,7 @@ class StoreApi:
             templates={name: group[name] for name in store_options.TEMPLATES},
             max_body=group.max_body,
             refresh=refresh,
+            aside=tpool.execute,
         )
 
     def handles(self, path: str) -> bool:

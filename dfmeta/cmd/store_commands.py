@@ -15,6 +15,7 @@ from dfmeta.cmd.store_backup import backup, restore
 from dfmeta.cmd.store_import import import_records
 from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_put import WORDS, put
+from dfmeta.cmd.store_schema import schema
 from dfmeta.cmd.store_target import Asked, Target, target_options
 from dfmeta.exceptions import StoreError
 from dfmeta.store.client import UNKNOWN
@@ -54,7 +55,7 @@ def store() -> None:
     """Put, read and remove instances' metadata."""
 
 
-for _command in (put, import_records, backup, restore):
+for _command in (put, import_records, backup, restore, schema):
     store.add_command(_command)
 
 

@@ -208,9 +208,7 @@ def test_json_that_is_no_record_is_no_userdata() -> None:
     ],
 )
 def test_json_with_two_readings_or_none_is_refused(text: str | bytes) -> None:
-    with pytest.raises(
-        ValueError, match=r"JSON|UTF-8|twice|large|NaN|NUL|deeply|digits"
-    ):
+    with pytest.raises(ValueError, match=r"JSON|UTF-8|twice|large|NaN|NUL|deeply|digits"):
         loads(text)
 
 
