@@ -180,6 +180,12 @@ class BadRequestError(DfmetaError):
     cause: str
 
 
+class ForwardedForError(DfmetaError):
+    """What a trusted proxy says of whom it asks for cannot be read; nothing of it is quoted."""
+
+    sentence = "X-Forwarded-For: {cause}"
+
+
 class StoreError(DfmetaError):
     """The store could not do what it was asked."""
 

@@ -1,0 +1,103 @@
+"""X-Forwarded-For should count where a trusted proxy has written it, and nowhere else."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import ForwardedForError
+from dfmeta.store.networks import Address, parse_network
+from dfmeta.store.trusted import TrustedProxies
+
+PROXY = ip_address("192.0.2.1")
+GUEST = ip_address("10.0.0.5")
+TRUSTED = TrustedProxies(
+    map(parse_network, ["192.0.2.0/28", "::ffff:198.51.100.7", "2001:db8:0:1::/64"])
+)
+
+addresses = st.ip_addresses().map(lambda one: getattr(one, "ipv4_mapped", None) or one)
+proxies = st.sampled_from(["192.0.2.1", "192.0.2.15", "198.51.100.7", "2001:db8:0:1::9"])
+
+
+def test_nobody_is_trusted_unless_named() -> None:
+    assert TrustedProxies().guest(PROXY, "10.0.0.5") == PROXY
+
+
+@pytest.mark.parametrize("header", ["10.0.0.5", "192.0.2.1", "10.0.0.5:80", "rubbish", ""])
+def test_whoever_is_not_trusted_speaks_for_itself(header: str) -> None:
+    assert TRUSTED.guest(GUEST, header) == GUEST
+
+
+def test_a_proxy_without_the_header_asks_for_itself() -> None:
+    assert TRUSTED.guest(PROXY, None) == PROXY
+
+
+@pytest.mark.parametrize(
+    ("header", "guest"),
+    [
+        ("10.0.0.5", "10.0.0.5"),
+        (" 10.0.0.5\t", "10.0.0.5"),
+        ("10.9.9.9, 10.0.0.5", "10.0.0.5"),
+        ("10.0.0.5,192.0.2.2", "10.0.0.5"),
+        ("10.9.9.9, 10.0.0.5, 192.0.2.2, 2001:db8:0:1::9", "10.0.0.5"),
+        ("192.0.2.9, 10.0.0.5, 192.0.2.2", "10.0.0.5"),
+        ("192.0.2.3, 192.0.2.2", "192.0.2.3"),
+        ("192.0.2.3", "192.0.2.3"),
+        ("2001:db8::5", "2001:db8::5"),
+        ("2001:DB8:0::5", "2001:db8::5"),
+        ("::ffff:10.0.0.5", "10.0.0.5"),
+        ("10.0.0.5, ::ffff:192.0.2.2", "10.0.0.5"),
+        ("10.0.0.5, 198.51.100.7", "10.0.0.5"),
+    ],
+)
+def test_the_last_address_that_is_not_trusted_asks(header: str, guest: str) -> None:
+    assert TRUSTED.guest(PROXY, header) == ip_address(guest)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "",
+        "10.0.0.5:80",
+        "[2001:db8::5]",
+        "[2001:db8::5]:80",
+        "fe80::5%eth0",
+        "fe80::5%25eth0",
+        "10.0.0.0/8",
+        "10.0.0",
+        "010.0.0.5",
+        "167772165",
+        "0x0a000005",
+        "10.0.0.5 10.0.0.6",
+        '"10.0.0.5"',
+        "for=10.0.0.5",
+        "unknown",
+        "guest.example.org",
+        "\u0661\u0660.0.0.5",
+        "\xa010.0.0.5",
+    ],
+)
+@pytest.mark.parametrize("place", ["{}", "{}, 10.0.0.5", "10.0.0.5, {}", "10.0.0.5, {}, 192.0.2.2"])
+def test_what_is_no_bare_address_is_refused_wherever_it_stands(entry: str, place: str) -> None:
+    with pytest.raises(ForwardedForError) as caught:
+        TRUSTED.guest(PROXY, place.format(entry))
+    assert not entry or entry not in str(caught.value)
+
+
+@given(st.text())
+def test_any_header_gives_an_address_or_is_refused(header: str) -> None:
+    try:
+        TRUSTED.guest(PROXY, header)
+    except ForwardedForError:
+        return
+
+
+@given(st.lists(addresses), addresses.filter(lambda one: one not in TRUSTED), st.lists(proxies))
+def test_what_a_guest_puts_in_front_decides_nothing(
+    forged: list[Address], guest: Address, through: list[str]
+) -> None:
+    header = ", ".join([*map(str, forged), str(guest), *through])
+    assert TRUSTED.guest(PROXY, header) == guest
