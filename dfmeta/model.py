@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
 OFPORT_MAX = 0xFEFF
@@ -108,6 +108,13 @@ class GuestAddress:
 
     mac: str
     ip: IPv4Address
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """The address that a guest asks from where no switch says who it is: in ``dfmeta-store``."""
+
+    ip: IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True, slots=True)

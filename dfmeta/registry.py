@@ -21,11 +21,11 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import SLOTS, key_of, parse_key
-from dfmeta.model import Endpoint, GuestAddress, Identity, Port, PortState
+from dfmeta.model import Endpoint, GuestAddress, Identity, PeerAddress, Port, PortState
 
 REST = 120.0
 """Seconds that a slot rests after a change of its endpoint's guest: longer than Linux keeps
@@ -79,7 +79,7 @@ class Claim:
     endpoint: Endpoint
     slot: int
     epoch: int
-    address: GuestAddress
+    address: GuestAddress | PeerAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class Registry:
 
     # Claims, for the proxy
 
-    def claim(self, peer: IPv4Address) -> Claim | None:
+    def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
         """Say who sends from *peer*, the source address of a connection on tap-metadata.
 
         Trust: nothing but dfmeta's service flows outputs to tap-metadata, so a key is the switch's

@@ -6,7 +6,7 @@ the Dragonflow metadata specification ("Proposed Change": ``int(src_ip) <- in_po
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.model import OFPORT_MAX, Endpoint
@@ -44,7 +44,7 @@ def key_of(endpoint: Endpoint, slot: int) -> IPv4Address:
     return IPv4Address(number)
 
 
-def parse_key(address: IPv4Address) -> tuple[Endpoint, int]:
+def parse_key(address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
     """Give the endpoint and the slot that *address* stands for.
 
     The address is what a peer's frames carry; only dfmeta's own service flows can put one on
@@ -55,8 +55,8 @@ def parse_key(address: IPv4Address) -> tuple[Endpoint, int]:
     number = int(address)
     endpoint = Endpoint(ofport=number & OFPORT_MASK, vid=number >> VID_SHIFT & VID_MASK)
     slot = number >> SLOT_SHIFT & _SLOT_MASK
-    if not number & BASE:
-        raise _refuse(endpoint, slot, f"{address} is below 128.0.0.0")
+    if not number & BASE or address.version != 4:
+        raise _refuse(endpoint, slot, f"{address} is no IPv4 address from 128.0.0.0 on")
     key_of(endpoint, slot)
     return endpoint, slot
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Protocol
 
 from dfmeta.exceptions import KeyRangeError
@@ -28,7 +28,7 @@ class Claims(Protocol):
         """Call *listener* with each endpoint whose guest has changed."""
         ...
 
-    def claim(self, peer: IPv4Address) -> Claim | None:
+    def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
         """Say who sends from *peer*."""
         ...
 
@@ -77,7 +77,7 @@ class Mirror:
         """See :class:`Claims`."""
         self._listeners.append(listener)
 
-    def claim(self, peer: IPv4Address) -> Claim | None:
+    def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
         """See :class:`Claims`."""
         try:
             endpoint, number = parse_key(peer)

@@ -11,7 +11,8 @@ import functools
 import logging
 import os
 import time
-from ipaddress import IPv4Address
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 from typing import Any
 
 import eventlet
@@ -26,7 +27,6 @@ from dfmeta.proxy.connection import GuestConnection
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.room import Place, Room
 from dfmeta.proxy.sockets import abort, close_now, keep_to
-from dfmeta.proxy.wsgi import Application
 
 LOG = logging.getLogger(__name__)
 
@@ -43,13 +43,14 @@ CROWDED = 0.75
 """Share of all connections from which on none is kept for another request."""
 
 
-_address = functools.lru_cache(KEYS)(IPv4Address)
+_address = functools.lru_cache(KEYS)(ip_address)
 
 
 class GuestServer:
     """Serves guests until it is told to stop.
 
-    :param device: name of tap-metadata, which answers leave by.
+    :param device: name of tap-metadata, which answers leave by; empty where they may leave by any.
+    :param application: a WSGI application; may raise :class:`~dfmeta.proxy.wsgi.Abandoned`.
     :param hold_timeout: seconds that a request may wait in all, its first SYN's time included.
     """
 
@@ -58,7 +59,7 @@ class GuestServer:
         sock: Any,
         device: str,
         registry: Claims,
-        application: Application,
+        application: Callable[..., Iterable[bytes]],
         *,
         hold_timeout: float,
         limits: Limits,
@@ -222,7 +223,8 @@ class GuestServer:
             abort(client)
             client.close()
             return
-        keep_to(client, self._device)
+        if self._device:
+            keep_to(client, self._device)
         self.registry.opened(claim, time.monotonic())
         if entry.place is Place.SERVED:
             eventlet.spawn_n(self._serve, connection)

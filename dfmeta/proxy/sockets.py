@@ -62,6 +62,28 @@ def listen(device: str, address: str, port: int) -> Any:
     return sock
 
 
+def listen_to_all(host: str, port: int) -> Any:
+    """Open a listener for guests that any of the host's networks may lead here.
+
+    :param host: a name or an address, without brackets; ``::`` is all addresses of both families.
+    :raises OSError: when the name is unknown, or the address or the port cannot be had.
+    """
+    found = green_socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _kind, _protocol, _name, address = found[0]
+    sock = green_socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # Whatever net.ipv6.bindv6only says (ipv6(7)).
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(address)
+        keep_room(sock)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 def keep_room(sock: Any) -> None:
     """Have *sock* listen, with as much room as the host allows now, and give up soon what is half
     open; see :data:`SYN_ACK_RETRIES`. One that listens already is given the room anew.

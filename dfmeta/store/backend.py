@@ -82,7 +82,7 @@ class StoreBackend:
                 return self._set_password(record, request.body)
             return self._read(record, segments, request) or missing
         except StoreError as error:
-            raise _failed(error) from error
+            raise failure(error) from error
 
     def http_tokens(self, identity: Identity) -> str | None:
         """Return what the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`.
@@ -94,7 +94,7 @@ class StoreBackend:
         try:
             record = self._find(identity)
         except StoreError as error:
-            raise _failed(error) from error
+            raise failure(error) from error
         if record is None:
             return None
         if record.http_tokens is not None and record.http_tokens not in HTTP_TOKENS:
@@ -140,6 +140,13 @@ class StoreBackend:
         return Answer(200)
 
 
+def failure(error: StoreError) -> BackendError:
+    """Say for the proxy what has failed: the database, or whoever is asked upstream."""
+    upstream = isinstance(error, LookupAnswerError)
+    kind = BackendUpstreamError if upstream else BackendError
+    return kind(backend="store", cause=error.fields["cause"])
+
+
 def _takes_password(segments: list[str]) -> bool:
     return segments[:1] == [dialects.OPENSTACK] and openstack.is_password(segments[1:])
 
@@ -147,9 +154,3 @@ def _takes_password(segments: list[str]) -> bool:
 def _method_not_allowed(posting: bool) -> Answer:
     allowed = "GET, HEAD, POST" if posting else "GET, HEAD"
     return Answer(405, b"405 Method Not Allowed\n", headers=(("Allow", allowed),))
-
-
-def _failed(error: StoreError) -> BackendError:
-    upstream = isinstance(error, LookupAnswerError)
-    kind = BackendUpstreamError if upstream else BackendError
-    return kind(backend="store", cause=error.fields["cause"])

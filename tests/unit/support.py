@@ -6,6 +6,7 @@ gone to the switch, and every answer is made of bytes that os-ken reads.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from ipaddress import IPv4Address
 from typing import Any, TypeVar
 
 import eventlet
+import eventlet.green.socket
 from os_ken.lib.packet import ethernet, ipv4, packet, tcp, vlan
 from os_ken.ofproto import ofproto_common, ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -115,6 +117,45 @@ def let_hub_run() -> None:
     """Give the hub to whoever can go on now, until nobody can."""
     for _ in range(50):
         eventlet.sleep(0)
+
+
+class Listener:
+    """A listener whose connections come from whichever peer a test says."""
+
+    def __init__(self) -> None:
+        self._sock = eventlet.listen(("127.0.0.1", 0))
+        self._peers: dict[int, str] = {}
+        self.error: OSError | None = None
+
+    @property
+    def fd(self) -> Listener:
+        return self
+
+    def connect(self, peer: str) -> Any:
+        guest = eventlet.green.socket.socket()
+        guest.bind(("127.0.0.1", 0))
+        self._peers[guest.getsockname()[1]] = peer
+        with contextlib.suppress(ConnectionResetError):
+            # What is too much may be reset before the guest knows that it is connected.
+            guest.connect(self._sock.getsockname())
+        guest.settimeout(5)
+        return guest
+
+    def accept(self) -> Any:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        ours, (_ip, port) = self._sock.fd.accept()
+        return ours, (self._peers.pop(port), port)
+
+    def getsockname(self) -> Any:
+        return self._sock.getsockname()
+
+    def fileno(self) -> int:
+        return int(self._sock.fileno())
+
+    def close(self) -> None:
+        self._sock.close()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,49 +18,10 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
-from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, address, port
 
 GET = b"GET /a HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
-
-
-class Listener:
-    """A listener whose connections come from whichever peer a test says."""
-
-    def __init__(self) -> None:
-        self._sock = eventlet.listen(("127.0.0.1", 0))
-        self._peers: dict[int, str] = {}
-        self.error: OSError | None = None
-
-    @property
-    def fd(self) -> Listener:
-        return self
-
-    def connect(self, peer: str) -> Any:
-        guest = eventlet.green.socket.socket()
-        guest.bind(("127.0.0.1", 0))
-        self._peers[guest.getsockname()[1]] = peer
-        with contextlib.suppress(ConnectionResetError):
-            # What is too much may be reset before the guest knows that it is connected.
-            guest.connect(self._sock.getsockname())
-        guest.settimeout(5)
-        return guest
-
-    def accept(self) -> Any:
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error
-        ours, (_ip, port) = self._sock.fd.accept()
-        return ours, (self._peers.pop(port), port)
-
-    def getsockname(self) -> Any:
-        return self._sock.getsockname()
-
-    def fileno(self) -> int:
-        return int(self._sock.fileno())
-
-    def close(self) -> None:
-        self._sock.close()
 
 
 class World:
@@ -80,7 +40,7 @@ class World:
             self.listener,
             "lo",
             self.registry,
-            self._answer,  # type: ignore[arg-type]  # a WSGI application like any other
+            self._answer,
             hold_timeout=5.0,
             limits=limits,
         )

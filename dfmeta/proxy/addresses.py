@@ -1,0 +1,256 @@
+"""Guests of a store that many hosts share: there is no switch, and the address says who asks.
+
+So it is as good as the network that leads guests here: who can take another's address gets the
+other's metadata. dfmeta-agent, on the guest's own host, does not depend on that.
+
+A connection is a peer's, and a request is a guest's: through one connection of a trusted proxy come
+the requests of many. The books of the server and of the rates, which are kept by
+:class:`~dfmeta.model.Endpoint`, are kept by address here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from eventlet.semaphore import Semaphore
+
+from dfmeta.exceptions import ForwardedForError, StoreError
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, PeerAddress
+from dfmeta.proxy import access
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.connection import Turn
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.wsgi import CLAIM, REQUEST, TURN, Application
+from dfmeta.registry import Claim
+from dfmeta.store.backend import StoreBackend, failure
+from dfmeta.store.networks import Address
+from dfmeta.store.record import Record
+from dfmeta.store.repository import Repository
+from dfmeta.store.trusted import HEADER, TrustedProxies
+
+NOBODY: Final = Endpoint(0)
+"""Stands for all guests in what is said of them."""
+
+Find = Callable[[Address], Record | None]
+"""Gives the record that has an address; raises StoreError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Identity):
+    """Who asks, and the record that says so; None: the address is in no record."""
+
+    record: Record | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking(Claim):
+    """One request's claim: a record is looked for once, and holds until the answer leaves."""
+
+    found: list[Found] = field(default_factory=list, compare=False)
+
+
+class Addresses:
+    """Who asks, by address; see :class:`~dfmeta.proxy.claims.Claims`.
+
+    :param find: see :data:`Find`; may be replaced at any time.
+    :param trusted: whose X-Forwarded-For counts; the same.
+    """
+
+    def __init__(self, find: Find, trusted: TrustedProxies) -> None:
+        self.find = find
+        self.trusted = trusted
+        self._proxies = itertools.count(1)
+
+    def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
+        """Tell nobody: an address is not taken away, it is looked for anew at each request."""
+
+    def claim(self, peer: IPv4Address | IPv6Address) -> Claim:
+        """Say whose connection it is; nobody is turned away yet."""
+        address = _unmapped(peer)
+        if address in self.trusted:
+            # As many connections as it likes: they are many guests'.
+            return Claim(_described(address), Endpoint(next(self._proxies)), 0, 0, _of(address))
+        return Claim(_described(address), _endpoint(address), 0, 0, _of(address))
+
+    def asking(self, address: Address) -> Asking:
+        """Give the claim of one request from *address*."""
+        return Asking(_described(address), _endpoint(address), 0, 0, _of(address))
+
+    def current(self, claim: Claim) -> Identity | None:
+        """Look for the record of who asks, once for each request.
+
+        :raises BackendError: when nobody can say.
+        """
+        if not isinstance(claim, Asking):
+            return claim.identity
+        if not claim.found:
+            claim.found.append(self._look(claim.address.ip))
+        return claim.found[0]
+
+    def holds(self, claim: Claim) -> bool:
+        """Yes: the answer goes to the address that it is of, whoever has that by now."""
+        del claim
+        return True
+
+    def opened(self, claim: Claim, now: float) -> None:
+        """Nothing: there are no slots."""
+
+    def closed(self, claim: Claim, now: float) -> None:
+        """Nothing, as well."""
+
+    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
+        """No SYN was held."""
+        del endpoint, source_port
+        return 0.0
+
+    def _look(self, address: Address) -> Found:
+        try:
+            # An address that means something on one link alone cannot be in a record.
+            zone = getattr(address, "scope_id", None)
+            record = None if zone else self.find(address)
+        except StoreError as error:
+            raise failure(error) from error
+        return Found(
+            instance_id=record.id if record else "",
+            project_id=(record.project_id or "") if record else "",
+            # A token is the record's, whichever of its addresses asks.
+            port_id="",
+            port_name=str(address),
+            incarnation=0,
+            record=record,
+        )
+
+
+class AddressApplication:
+    """Finds out whose request it is, and has it answered as any guest's.
+
+    :param application: answers.
+    :param limits: gives those in force.
+    """
+
+    def __init__(
+        self, application: Application, addresses: Addresses, limits: Callable[[], Limits]
+    ) -> None:
+        self._application = application
+        self._addresses = addresses
+        self._limits = limits
+        self._places: WeakValueDictionary[Endpoint, Semaphore] = WeakValueDictionary()
+        """Of guests behind proxies, while they have requests."""
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer one request (PEP 3333).
+
+        :raises Abandoned: when nothing may be answered.
+        """
+        peer: Claim = environ[CLAIM]
+        request: GuestRequest = environ[REQUEST]
+        try:
+            address = self._addresses.trusted.guest(peer.address.ip, request.headers.get(HEADER))
+        except ForwardedForError as error:
+            access.refused(peer, 400, "forwarded_for")
+            return _refuse(error, start_response, head=request.method == "HEAD")
+        claim = environ[CLAIM] = self._addresses.asking(address)
+        if claim.endpoint == peer.endpoint:
+            return self._application(environ, start_response)
+        environ["REMOTE_ADDR"] = str(address)
+        environ[REQUEST] = replace(request, guest_ip=str(address))
+        turn = environ[TURN] = Turn(self._place(claim.endpoint))
+        try:
+            return self._application(environ, start_response)
+        finally:
+            # The proxy takes the answer, not the guest: nothing more is waited for.
+            turn.end()
+
+    def _place(self, endpoint: Endpoint) -> Semaphore:
+        found = self._places.get(endpoint)
+        if found is None:
+            found = self._places[endpoint] = Semaphore(self._limits().requests_per_port)
+        return found
+
+
+class AddressStore:
+    """The store as a backend that answers from the record which the address has found.
+
+    :param repository: keeps passwords.
+    """
+
+    name = "store"
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
+        """Answer *request*; see :class:`~dfmeta.proxy.backends.Backend`."""
+        del deadline
+        return self._of(identity).answer(request, identity)
+
+    def http_tokens(self, identity: Identity) -> str | None:
+        """What the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
+        return self._of(identity).http_tokens(identity)
+
+    def remark(self, answer: Answer) -> str:
+        """Nothing: what the store answers is no sign of a fault."""
+        del answer
+        return ""
+
+    def _of(self, identity: Identity) -> StoreBackend:
+        record = identity.record if isinstance(identity, Found) else None
+        return StoreBackend(self._repository, reader=_OneRecord(record))
+
+
+class Together(Complaints):
+    """Complaints of all guests as of one.
+
+    An address costs nothing to make up, where a port does: by address there would be no end to
+    what is remembered and said.
+    """
+
+    def about(self, endpoint: Endpoint, kind: str, message: str, *args: object, **how: Any) -> None:
+        """See :meth:`Complaints.about`."""
+        del endpoint
+        super().about(NOBODY, kind, message, *args, **how)
+
+
+class _OneRecord:
+    """Reads nothing but the record that has been found."""
+
+    def __init__(self, record: Record | None) -> None:
+        self._record = record
+
+    def get(self, record_id: str) -> Record | None:
+        del record_id
+        return self._record
+
+
+def _described(address: Address) -> Identity:
+    """Say in logs who asks, before anybody has looked for a record."""
+    return Identity("by its address", "", "", str(address), 0)
+
+
+def _of(address: Address) -> PeerAddress:
+    return PeerAddress(address)
+
+
+def _endpoint(address: Address) -> Endpoint:
+    """What the books have an address as. A proxy's connection has no version."""
+    return Endpoint(int(address), address.version)
+
+
+def _unmapped(address: Address) -> Address:
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _refuse(
+    error: ForwardedForError, start_response: Callable[..., Any], *, head: bool
+) -> list[bytes]:
+    body = f"400 Bad Request: {error}\n".encode()
+    headers = [("Content-Type", "text/plain; charset=UTF-8"), ("Content-Length", str(len(body)))]
+    start_response("400 Bad Request", headers)
+    return [] if head else [body]
