@@ -7,7 +7,19 @@ from typing import Any
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, api, auth, defaults, limits, lookup, neutron, nova, rate, store
+from dfmeta.conf import (
+    agent,
+    api,
+    auth,
+    central,
+    defaults,
+    limits,
+    lookup,
+    neutron,
+    nova,
+    rate,
+    store,
+)
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP
 
@@ -17,6 +29,7 @@ STORE = (
     auth,
     defaults,
     lookup,
+    central,
 )
 """The modules whose options are the group [store]'s."""
 DEFAULT_FILES = ("/etc/dfmeta/dfmeta.conf",)
@@ -148,6 +161,7 @@ def _check(conf: cfg.ConfigOpts) -> None:
     store.check(conf)
     auth.check(conf)
     lookup.check(conf)
+    central.check(conf)
 
 
 def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None:

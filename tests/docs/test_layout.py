@@ -140,6 +140,11 @@ def test_a_worker_has_nothing_of_the_switch_or_of_the_store() -> None:
     assert brought_along(["dfmeta.cmd.serving"], *switch, "sqlalchemy") == "[]"
 
 
+def test_the_store_as_a_service_has_nothing_of_the_switch() -> None:
+    switch = ("os_ken", "ovs", "ovsdbapp", "pyroute2")
+    assert brought_along(["dfmeta.cmd.store", "dfmeta.cmd.central"], *switch) == "[]"
+
+
 @pytest.mark.parametrize("path", [one for one in MODULES if part(one) == "flows"], ids=name)
 def test_the_pipeline_is_pure(path: Path) -> None:
     assert not {one.split(".")[0] for one in imports(path)} & NOT_IN_FLOWS

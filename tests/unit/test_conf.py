@@ -88,6 +88,8 @@ DEFAULTS = {
         "lookup_audience": None,
         "lookup_scopes": [],
         "defaults": False,
+        "guest_listen": "",
+        "trusted_proxies": [],
     },
 }
 
@@ -256,6 +258,15 @@ BAD = [
     ("store", "lookup_audience", "ä"),
     ("store", "lookup_scopes", 'a"b'),
     ("store", "defaults", "perhaps"),
+    ("store", "guest_listen", "192.0.2.1"),
+    ("store", "guest_listen", ":80"),
+    ("store", "guest_listen", "192.0.2.1:0"),
+    ("store", "guest_listen", "[::]:65536"),
+    ("store", "guest_listen", "2001:db8::1:80"),
+    ("store", "trusted_proxies", "proxy.example.org"),
+    ("store", "trusted_proxies", "10.0.0.0/33"),
+    ("store", "trusted_proxies", "fe80::1%eth0"),
+    ("store", "trusted_proxies", "10.0.0.1:80"),
 ]
 
 

@@ -1,0 +1,246 @@
+"""The store as a service of its own, for many hosts: no switch, no guests' ports, no privileges.
+
+Two listeners: guests' (``[store] guest_listen``), where the address decides, and the admin side's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import eventlet
+from eventlet.support.greenlets import GreenletExit
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta import hub, metrics
+from dfmeta.cmd import backends, database
+from dfmeta.cmd.keeping import notify
+from dfmeta.cmd.limits import limits, rates
+from dfmeta.cmd.logs import set_up_logging
+from dfmeta.exceptions import ConfigError, DfmetaError, StartError
+from dfmeta.health import Health
+from dfmeta.proxy import admin
+from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Together
+from dfmeta.proxy.rate import RateLimiter
+from dfmeta.proxy.server import GuestServer
+from dfmeta.proxy.sockets import listen_to_all
+from dfmeta.proxy.tokens import Tokens, load_key
+from dfmeta.proxy.wsgi import Application, Settings
+from dfmeta.store.networks import parse_network
+from dfmeta.store.repository import Repository
+from dfmeta.store.trusted import TrustedProxies
+
+LOG = logging.getLogger("dfmeta.store")
+
+PROG = "dfmeta-store"
+GRACE = 3.8
+"""Seconds from SIGTERM until requests that are still held are closed; 4 are promised."""
+TICK = 0.1
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run ``dfmeta-store``; gives its exit status: 0 or 2."""
+    try:
+        conf = _load(argv)
+        set_up_logging(debug=conf.debug)
+        return Central(conf, argv).run()
+    except DfmetaError as error:
+        sys.stderr.write(f"{PROG}: {error}\n")
+        return 2
+
+
+class Central:
+    """The parts, tied together.
+
+    :raises DfmetaError: when something is wrong that does not mend itself.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
+        self.conf = conf
+        self._argv = list(argv)
+        self._health = Health()
+        self._repository: Repository | None = None
+        self._guests: Guests | None = None
+        self._admin: Any = None
+        self._ending = False
+        self._ended_at = time.monotonic()
+        self._reload = False
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; gives the exit status."""
+        signal.signal(signal.SIGTERM, self._end)
+        signal.signal(signal.SIGINT, self._end)
+        signal.signal(signal.SIGHUP, self._ask_reload)
+        _allow_descriptors()
+        hub.prepare()
+        eventlet.spawn_n(hub.watch)
+        LOG.info("%s %s starts", PROG, version("dfmeta"))
+        self._start_admin()
+        # In a thread of its own: a database that does not answer keeps nobody from ending it.
+        starting = eventlet.spawn(self._start)
+        try:
+            while not self._ending:
+                if starting.dead:
+                    starting.wait()
+                eventlet.sleep(TICK)
+                if self._reload and self._repository is not None:
+                    self._reload = False
+                    self._do_reload()
+        finally:
+            self._stop()
+        return 0
+
+    def _start_admin(self) -> None:
+        self._health.watch("store", self._store_answers)
+        if self.conf.store.guest_listen:
+            self._health.watch("proxy", lambda: self._guests is not None)
+        application = admin.AdminApplication(self._health, metrics.REGISTRY.collect, {})
+        self._admin = admin.serve(self.conf.df_metadata.admin_listen, application)
+
+    def _start(self) -> None:
+        listen = self.conf.store.guest_listen
+        sock = _listen(listen) if listen else None
+        repository = database.repository(self.conf.store.connection)
+        if sock is not None:
+            self._guests = Guests(sock, self.conf, repository)
+        self._repository = repository
+        hub.settle()
+        notify(os.environ, "READY=1")
+        LOG.info(
+            "Serving guests at %s, the admin side at %s",
+            listen or "no address",
+            self.conf.df_metadata.admin_listen,
+        )
+
+    def _store_answers(self) -> bool:
+        return self._repository is not None and database.answers(self.conf.store.connection)
+
+    def _stop(self) -> None:
+        LOG.info("%s ends", PROG)
+        notify(os.environ, "STOPPING=1")
+        deadline = self._ended_at + GRACE
+        # It accepts no more from here on, and ends with the last answer that it owes.
+        self._admin.kill()
+        if self._guests is not None:
+            self._guests.stop(max(0.0, deadline - time.monotonic()))
+        with (
+            eventlet.Timeout(max(0.0, deadline - time.monotonic()), False),
+            contextlib.suppress(GreenletExit),
+        ):
+            self._admin.wait()
+
+    # Signals
+
+    def _end(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._ending:
+            self._ended_at = time.monotonic()
+        self._ending = True
+
+    def _ask_reload(self, _number: int, _frame: FrameType | None) -> None:
+        self._reload = True
+
+    def _do_reload(self) -> None:
+        try:
+            conf = _load(self._argv)
+        except DfmetaError as error:
+            LOG.warning("Not reloaded, the configuration in force stays: %s", error)
+            return
+        if self._guests is not None:
+            self._guests.reload(conf)
+        set_up_logging(debug=conf.debug)
+        LOG.info(
+            "Reloaded trusted_proxies, hold_timeout, timeout_answer, refuse_forwarded, "
+            "http_tokens, [guest_limits], [metadata_rate_limiting] and debug"
+        )
+
+
+class Guests:
+    """The guests' side, serving.
+
+    :raises StartError: when there is no key to sign tokens with.
+    """
+
+    def __init__(self, sock: Any, conf: cfg.ConfigOpts, repository: Repository) -> None:
+        self._addresses = Addresses(repository.find, _trusted(conf))
+        self._backend = AddressStore(repository)
+        self._rates = RateLimiter(rates(conf))
+        self._application = Application(
+            self._addresses,
+            self._backend,
+            _settings(conf),
+            tokens=Tokens(load_key(Path(conf.df_metadata.state_path))),
+            rates=self._rates,
+            complaints=Together(logging.getLogger("dfmeta.proxy")),
+        )
+        self._server = GuestServer(
+            sock,
+            "",
+            self._addresses,
+            AddressApplication(self._application, self._addresses, lambda: self._server.limits),
+            hold_timeout=conf.df_metadata.hold_timeout,
+            limits=limits(conf),
+        )
+        self._server.start()
+
+    def reload(self, conf: cfg.ConfigOpts) -> None:
+        """Take what can be taken from another configuration."""
+        self._addresses.trusted = _trusted(conf)
+        self._application.replace(self._backend, _settings(conf))
+        self._rates.settings = rates(conf)
+        self._server.hold_timeout = conf.df_metadata.hold_timeout
+        self._server.limits = limits(conf)
+
+    def stop(self, grace: float) -> None:
+        """Accept no more, answer what is running, and close the rest after *grace* seconds."""
+        self._server.stop(grace)
+
+
+def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
+    conf = dfmeta.conf.load((), prog=PROG, args=argv)
+    if conf.store.trusted_proxies and conf.df_metadata.refuse_forwarded:
+        raise ConfigError(
+            option="[df_metadata] refuse_forwarded",
+            value=True,
+            cause="all that [store] trusted_proxies pass on would be refused",
+            remedy="Set one of the two",
+        )
+    return conf
+
+
+def _settings(conf: cfg.ConfigOpts) -> Settings:
+    # Who asks has a record, or has nothing: there is no port whose project could be missing.
+    return replace(backends.settings(conf), needs_project=False)
+
+
+def _trusted(conf: cfg.ConfigOpts) -> TrustedProxies:
+    return TrustedProxies(parse_network(text) for text in conf.store.trusted_proxies)
+
+
+def _listen(address: str) -> Any:
+    host, _, port = address.rpartition(":")
+    try:
+        return listen_to_all(host.strip("[]"), int(port))
+    except OSError as error:
+        raise StartError(
+            cause=f"[store] guest_listen = {address} cannot be listened on: {error.strerror}",
+            remedy="Give an address of this host and a port that nothing else uses; below 1024 it "
+            "takes CAP_NET_BIND_SERVICE",
+        ) from error
+
+
+def _allow_descriptors() -> None:
+    # A connection is a descriptor, and the usual soft limit is 1,024 (getrlimit(2)).
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
