@@ -13,19 +13,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from eventlet.semaphore import Semaphore
 
-from dfmeta.exceptions import ForwardedForError, StoreError
+from dfmeta.exceptions import BackendError, ForwardedForError, StoreError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, PeerAddress
 from dfmeta.proxy import access
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.connection import Turn
 from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.wsgi import CLAIM, REQUEST, TURN, Application
+from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Application
 from dfmeta.registry import Claim
 from dfmeta.store.backend import StoreBackend, failure
 from dfmeta.store.networks import Address
@@ -49,8 +50,13 @@ class Found(Identity):
 
 @dataclass(frozen=True, slots=True)
 class Asking(Claim):
-    """One request's claim: a record is looked for once, and holds until the answer leaves."""
+    """One request's claim: a record is looked for once, and holds until the answer leaves.
 
+    Nothing is asked of the database before it is the request's turn among its guest's.
+    """
+
+    turn: Callable[[], bool] = field(compare=False)
+    """Waits for it; False: it did not come in time."""
     found: list[Found] = field(default_factory=list, compare=False)
 
 
@@ -77,9 +83,12 @@ class Addresses:
             return Claim(_described(address), Endpoint(next(self._proxies)), 0, 0, _of(address))
         return Claim(_described(address), _endpoint(address), 0, 0, _of(address))
 
-    def asking(self, address: Address) -> Asking:
-        """Give the claim of one request from *address*."""
-        return Asking(_described(address), _endpoint(address), 0, 0, _of(address))
+    def asking(self, address: Address, turn: Callable[[], bool]) -> Asking:
+        """Give the claim of one request from *address*.
+
+        :param turn: see :attr:`Asking.turn`.
+        """
+        return Asking(_described(address), _endpoint(address), 0, 0, _of(address), turn)
 
     def current(self, claim: Claim) -> Identity | None:
         """Look for the record of who asks, once for each request.
@@ -89,6 +98,8 @@ class Addresses:
         if not isinstance(claim, Asking):
             return claim.identity
         if not claim.found:
+            if not claim.turn():
+                raise BackendError(backend="store", cause="has too many requests of it at once")
             claim.found.append(self._look(claim.address.ip))
         return claim.found[0]
 
@@ -156,17 +167,28 @@ class AddressApplication:
         except ForwardedForError as error:
             access.refused(peer, 400, "forwarded_for")
             return _refuse(error, start_response, head=request.method == "HEAD")
-        claim = environ[CLAIM] = self._addresses.asking(address)
-        if claim.endpoint == peer.endpoint:
-            return self._application(environ, start_response)
+        if peer.endpoint == _endpoint(address):
+            return self._answer(environ, start_response, address=address, turn=environ[TURN])
         environ["REMOTE_ADDR"] = str(address)
         environ[REQUEST] = replace(request, guest_ip=str(address))
-        turn = environ[TURN] = Turn(self._place(claim.endpoint))
+        turn = Turn(self._place(_endpoint(address)))
         try:
-            return self._application(environ, start_response)
+            return self._answer(environ, start_response, address=address, turn=turn)
         finally:
             # The proxy takes the answer, not the guest: nothing more is waited for.
             turn.end()
+
+    def _answer(
+        self,
+        environ: dict[str, Any],
+        start_response: Callable[..., Any],
+        *,
+        address: Address,
+        turn: Callable[[float], bool],
+    ) -> Iterable[bytes]:
+        environ[CLAIM] = self._addresses.asking(address, partial(turn, environ[DEADLINE]))
+        environ[TURN] = _has_come
+        return self._application(environ, start_response)
 
     def _place(self, endpoint: Endpoint) -> Semaphore:
         found = self._places.get(endpoint)
@@ -241,6 +263,11 @@ def _of(address: Address) -> PeerAddress:
 def _endpoint(address: Address) -> Endpoint:
     """What the books have an address as. A proxy's connection has no version."""
     return Endpoint(int(address), address.version)
+
+
+def _has_come(_deadline: float) -> bool:
+    """The turn that was waited for before."""
+    return True
 
 
 def _unmapped(address: Address) -> Address:

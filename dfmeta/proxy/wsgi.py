@@ -184,7 +184,9 @@ class Application:
         self, environ: dict[str, Any], claim: Claim, request: GuestRequest, spent: Spent
     ) -> Answer:
         deadline: float = environ[DEADLINE]
+        begun = time.monotonic()
         identity = self._registry.current(claim)
+        spent.waited += time.monotonic() - begun
         if identity is not None and self._lacks_project(identity):
             identity = self._await_project(claim, deadline, spent)
             if identity is not None and self._lacks_project(identity):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import eventlet
 import pytest
 from eventlet.event import Event
 
@@ -22,7 +21,7 @@ from dfmeta.store.networks import Address, parse_network
 from dfmeta.store.record import Kind, Record
 from dfmeta.store.repository import Repository
 from dfmeta.store.trusted import TrustedProxies
-from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, let_hub_run
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, let_hub_run, until
 
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
 PROXY = "192.0.2.1"
@@ -254,10 +253,23 @@ def test_a_guest_behind_a_proxy_has_so_many_requests_at_once(world: World) -> No
     for sock in socks[:4]:
         send(sock, "/openstack/latest/user_data", forwarded("10.0.0.1"))
     send(socks[4], HOSTNAME, forwarded("10.0.0.2"))
-    while world.looked < 5:
-        eventlet.sleep(0.001)
+    until(lambda: world.looked == 3, "three requests to be with the store")
+    let_hub_run()
+    assert world.looked == 3
     world.gate.send()
     assert [Reply(sock).status for sock in socks] == [404, 404, 404, 404, 200]
+
+
+def test_a_request_whose_turn_does_not_come_is_out_of_time(world: World) -> None:
+    world.server.hold_timeout = 0.05
+    world.gate = Event()
+    socks = [world.listener.connect(PROXY) for _ in range(2)]
+    for sock in socks:
+        send(sock, HOSTNAME, forwarded("10.0.0.1"))
+    until(lambda: world.looked == 2, "two requests to be with the store")
+    assert world.ask(PROXY, HOSTNAME, forwarded("10.0.0.1")).status == 503
+    world.gate.send()
+    assert [Reply(sock).status for sock in socks] == [200, 200]
 
 
 def test_rates_are_for_each_guests_address(tmp_path: Path) -> None:
