@@ -89,12 +89,12 @@ class Central:
         LOG.info("%s %s starts", PROG, version("dfmeta"))
         self._start_admin()
         # In a thread of its own: a database that does not answer keeps nobody from ending it.
-        starting = eventlet.spawn(self._start)
+        starting = eventlet.spawn(self._try_to_start)
         try:
             while not self._ending:
-                if starting.dead:
-                    starting.wait()
                 eventlet.sleep(TICK)
+                if starting.dead and (error := starting.wait()) is not None:
+                    raise error
                 if self._reload and self._repository is not None:
                     self._reload = False
                     self._do_reload()
@@ -108,6 +108,14 @@ class Central:
             self._health.watch("proxy", lambda: self._guests is not None)
         application = admin.AdminApplication(self._health, metrics.REGISTRY.collect, {})
         self._admin = admin.serve(self.conf.df_metadata.admin_listen, application)
+
+    def _try_to_start(self) -> DfmetaError | None:
+        try:
+            self._start()
+        except DfmetaError as error:
+            # Given back and not raised, since eventlet writes a traceback of what is.
+            return error
+        return None
 
     def _start(self) -> None:
         listen = self.conf.store.guest_listen

@@ -222,11 +222,7 @@ class Agent:
 
     def metrics(self) -> dict[str, float]:
         """Every sample of ``/metrics``: ``name{labels}`` to its value."""
-        samples = {}
-        for line in self.admin("/metrics").text.splitlines():
-            if found := _SAMPLE.match(line):
-                samples[line[: found.start("value")].strip()] = float(found["value"])
-        return samples
+        return samples(self.admin("/metrics").text)
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels; 0 if there are none."""
@@ -257,10 +253,23 @@ class Agent:
         return self._process
 
 
+def samples(text: str) -> dict[str, float]:
+    """Every sample of a ``/metrics``: ``name{labels}`` to its value."""
+    found = {}
+    for line in text.splitlines():
+        if match := _SAMPLE.match(line):
+            found[line[: match.start("value")].strip()] = float(match["value"])
+    return found
+
+
 def program(name: str) -> list[str]:
     """The installed console script of this interpreter's environment, or its module."""
     script = Path(sys.executable).with_name(name)
     if script.exists():
         return [str(script)]
-    modules = {"dfmeta-agent": "dfmeta.cmd.agent", "dfmeta": "dfmeta.cmd.ctl"}
+    modules = {
+        "dfmeta-agent": "dfmeta.cmd.agent",
+        "dfmeta-store": "dfmeta.cmd.store",
+        "dfmeta": "dfmeta.cmd.ctl",
+    }
     return [sys.executable, "-m", modules[name]]

@@ -1,0 +1,231 @@
+"""``dfmeta-store`` as it is installed, without any privileges, and clients with addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from ipaddress import ip_network
+from types import TracebackType
+from typing import Self
+
+from dfmeta.store.record import Kind
+from dfmeta.store.repository import Repository
+from tests.harness import netns
+from tests.harness.agent import ADMIN_PORT, Answer, Options, program, samples
+from tests.harness.netns import Namespace
+from tests.harness.poll import wait_for
+
+GUEST_PORT = 8080
+_NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
+
+
+class Central:
+    """The service in a namespace of its own; a context manager that ends it.
+
+    One object may be started again after :meth:`stop` or :meth:`kill`: its ``state_path`` stays.
+    """
+
+    def __init__(self, options: Options | None = None, *, namespace: Namespace) -> None:
+        """Write the configuration; :meth:`start` starts.
+
+        :param options: on top of, or instead of, what has it serve all of the namespace.
+        """
+        self.namespace = namespace
+        self.folder = netns.temporary_folder("central")
+        self.config_file = self.folder / "dfmeta.conf"
+        self.stderr = self.folder / "stderr"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._options: dict[str, dict[str, object]] = {
+            "df_metadata": {
+                "state_path": self.folder / "state",
+                "admin_listen": f"127.0.0.1:{ADMIN_PORT}",
+            },
+            "store": {
+                "connection": f"sqlite:///{self.folder}/state/store.db",
+                "guest_listen": f"[::]:{GUEST_PORT}",
+            },
+        }
+        self.configure(options or {})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # Life
+
+    @property
+    def pid(self) -> int:
+        """Of the running service."""
+        return self._started().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def configure(self, options: Options) -> None:
+        """Change options and write the file; a start or SIGHUP reads it."""
+        for group, values in options.items():
+            self._options.setdefault(group, {}).update(values)
+        lines = []
+        for group, known in self._options.items():
+            lines += [f"[{group}]", *(f"{name} = {value}" for name, value in known.items()), ""]
+        self.config_file.write_text("\n".join(lines))
+        self.config_file.chmod(0o600)
+
+    def start(self, *, wait: bool = True) -> Self:
+        """Start it, and wait until it says that it is ready."""
+        if self.running:
+            raise RuntimeError("dfmeta-store is running already")
+        command = [*_NO_RIGHTS, *program("dfmeta-store"), "--config-file", str(self.config_file)]
+        with self.stderr.open("ab") as stderr:
+            self._process = self.namespace.spawn(command, stdout=stderr, stderr=stderr)
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, timeout: float = 30) -> None:
+        """Wait for ``/healthz/readiness``.
+
+        :raises RuntimeError: it ended meanwhile, or is not ready in time; with its log.
+        """
+        try:
+            wait_for(lambda: self.readiness() == 200, timeout, "dfmeta-store to be ready")
+        except TimeoutError as error:
+            raise RuntimeError(f"{error}:\n{self.log()}") from None
+
+    def readiness(self) -> int:
+        """The status of ``/healthz/readiness``; 0 while the listener is not up."""
+        if not self.running:
+            raise RuntimeError(f"dfmeta-store ended:\n{self.log()}")
+        try:
+            return self.admin("/healthz/readiness").status
+        except (OSError, http.client.HTTPException):
+            return 0
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._started().send_signal(number)
+
+    def wait(self, timeout: float = 5) -> int:
+        """Wait for its end; its exit status."""
+        return self._started().wait(timeout)
+
+    def stop(self) -> None:
+        """SIGTERM; it has to end with 0 within 5 seconds."""
+        self.signal(signal.SIGTERM)
+        status = self.wait()
+        if status:
+            raise AssertionError(f"dfmeta-store ended with {status}:\n{self.log()}")
+
+    def kill(self) -> None:
+        """SIGKILL, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
+
+    # What it says
+
+    def log(self) -> str:
+        """Everything it has written so far, over all its starts."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.stderr.read_text(errors="replace")
+        return ""
+
+    def admin(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """A request to the admin listener, from the same host."""
+        return ask(
+            self.namespace,
+            ("127.0.0.1", ADMIN_PORT),
+            path,
+            method=method,
+            body=body,
+            headers=headers,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of ``/metrics``: ``name{labels}`` to its value."""
+        return samples(self.admin("/metrics").text)
+
+    # What it knows
+
+    @property
+    def url(self) -> str:
+        """Of its database."""
+        return str(self._options["store"]["connection"])
+
+    def push(self, record_id: str, hostname: str, *networks: str, **more: str) -> None:
+        """Write a record past it, as another process that shares the database would."""
+        with Repository(self.url) as repository:
+            repository.push(
+                Kind.METADATA,
+                record_id,
+                content={"hostname": hostname},
+                networks=[ip_network(text) for text in networks],
+                **more,
+            )
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("dfmeta-store has not been started")
+        return self._process
+
+
+def connect(
+    namespace: Namespace, place: tuple[str, int], *, source: str = "", timeout: float = 10
+) -> socket.socket:
+    """A TCP connection from a namespace, over IPv4 or IPv6."""
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    sock = namespace.open_socket(family)
+    try:
+        sock.settimeout(timeout)
+        if source:
+            sock.bind((source, 0))
+        sock.connect(place)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def ask(
+    namespace: Namespace,
+    place: tuple[str, int],
+    path: str,
+    *,
+    method: str = "GET",
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    source: str = "",
+    timeout: float = 10,
+) -> Answer:
+    """One request on a connection of its own.
+
+    :raises http.client.HTTPException: it was closed without an answer.
+    """
+    connection = http.client.HTTPConnection(*place)
+    with contextlib.closing(connection):
+        connection.sock = connect(namespace, place, source=source, timeout=timeout)
+        connection.request(method, path, body, {"Connection": "close", **(headers or {})})
+        answer = connection.getresponse()
+        return Answer(status=answer.status, body=answer.read(), headers=tuple(answer.getheaders()))
