@@ -6,6 +6,7 @@ changed after that, so nothing that was looked up is carried over such a place.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -125,6 +126,9 @@ class Threads:
     def __init__(self, *, readers: int, writers: int) -> None:
         self._readers = Semaphore(readers)
         self._writers = Semaphore(writers)
+        # It waits for all threads when the process ends, and one that a server keeps waiting ends
+        # seconds later. Whoever has been answered has what its call did; nobody else counts on it.
+        atexit.unregister(tpool.killall)
 
     def __call__(
         self, step: Callable[[], T], *, seconds: float, abort: Callable[[], None], write: bool

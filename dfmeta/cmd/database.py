@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
+import eventlet
 from oslo_config import cfg
 
 from dfmeta import hub
@@ -52,9 +54,10 @@ def puller(conf: cfg.ConfigOpts) -> Puller | None:
 
 
 def answers(url: str) -> bool:
-    """Whether the store at *url* answers at the moment."""
-    try:
+    """Whether the store at *url* answers at the moment; said within :data:`PATIENCE`."""
+    answered = False
+    # A connection in the making cannot be interrupted: it is not waited for either.
+    with eventlet.Timeout(PATIENCE, False), contextlib.suppress(StoreError):
         repository(url).ping(seconds=PATIENCE)
-    except StoreError:
-        return False
-    return True
+        answered = True
+    return answered

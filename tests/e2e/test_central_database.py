@@ -101,9 +101,10 @@ def test_a_server_that_hangs_stalls_nothing_but_what_needs_it(site: Site) -> Non
             assert site.central.admin(path).status == 200
             longest = max(longest, time.monotonic() - begun)
     assert longest < 1
-    begun = time.monotonic()
-    assert site.central.readiness() == 503
-    assert time.monotonic() - begun < 3
+    for _ in range(3):
+        begun = time.monotonic()
+        assert site.central.readiness() == 503
+        assert time.monotonic() - begun < 2
     for thread in threads:
         thread.join(20)
     assert answers == [503] * 12
@@ -115,7 +116,15 @@ def test_a_server_that_hangs_stalls_nothing_but_what_needs_it(site: Site) -> Non
 
 def test_a_server_that_hangs_keeps_it_from_nothing_at_sigterm(site: Site) -> None:
     site.postgres.pause()
-    thread = threading.Thread(target=lambda: site.ask())
+    ended: list[object] = []
+
+    def asks() -> None:
+        try:
+            ended.append(site.ask().status)
+        except http.client.RemoteDisconnected as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=asks)
     thread.start()
     wait_for(
         lambda: site.central.metrics()["dfmeta_open_connections"] == 1, 5, "a request to be held"
@@ -123,6 +132,7 @@ def test_a_server_that_hangs_keeps_it_from_nothing_at_sigterm(site: Site) -> Non
     site.central.signal(signal.SIGTERM)
     assert site.central.wait(5) == 0
     thread.join(20)
+    assert len(ended) == 1
 
 
 @pytest.mark.parametrize("how", ["stopped", "paused"])
