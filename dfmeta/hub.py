@@ -114,6 +114,14 @@ def settle() -> None:
     gc.enable()
 
 
+def abandon_threads() -> None:
+    """Have the end of the process not wait for what still runs in :class:`Threads`.
+
+    What a server keeps waiting would be waited for. Whoever has been answered has what was done.
+    """
+    atexit.unregister(tpool.killall)
+
+
 class Threads:
     """OS threads for calls that wait for a disk, a lock or another host.
 
@@ -126,9 +134,6 @@ class Threads:
     def __init__(self, *, readers: int, writers: int) -> None:
         self._readers = Semaphore(readers)
         self._writers = Semaphore(writers)
-        # It waits for all threads when the process ends, and one that a server keeps waiting ends
-        # seconds later. Whoever has been answered has what its call did; nobody else counts on it.
-        atexit.unregister(tpool.killall)
 
     def __call__(
         self, step: Callable[[], T], *, seconds: float, abort: Callable[[], None], write: bool

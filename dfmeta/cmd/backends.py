@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
@@ -12,6 +13,9 @@ from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.nova import NovaBackend, NovaSettings
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.wsgi import Settings
+
+if TYPE_CHECKING:
+    from dfmeta.store import dialects
 
 
 def build(conf: cfg.ConfigOpts) -> Backend:
@@ -34,16 +38,21 @@ def build(conf: cfg.ConfigOpts) -> Backend:
     # SQLAlchemy takes a third of a second to import: not where Nova answers.
     from dfmeta.cmd.database import puller, repository
     from dfmeta.proxy.stored import LocalStore
-    from dfmeta.store import dialects
     from dfmeta.store.backend import StoreBackend
 
-    answers = dialects.Settings(
+    store = repository(conf.store.connection)
+    host = socket.gethostname() if conf.store.defaults else None
+    return LocalStore(StoreBackend(store, answers(conf), reader=puller(conf), host=host))
+
+
+def answers(conf: cfg.ConfigOpts) -> dialects.Settings:
+    """What the store needs to know of its answers."""
+    from dfmeta.store import dialects
+
+    return dialects.Settings(
         ec2_tree=conf.store.ec2_tree,
         templates={name: conf.store[name] for name in store_options.TEMPLATES},
     )
-    host = socket.gethostname() if conf.store.defaults else None
-    store = repository(conf.store.connection)
-    return LocalStore(StoreBackend(store, answers, reader=puller(conf), host=host))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

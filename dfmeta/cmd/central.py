@@ -148,6 +148,7 @@ class Central:
             contextlib.suppress(GreenletExit),
         ):
             self._admin.wait()
+        hub.abandon_threads()
 
     # Signals
 
@@ -169,8 +170,8 @@ class Central:
             self._guests.reload(conf)
         set_up_logging(debug=conf.debug)
         LOG.info(
-            "Reloaded trusted_proxies, hold_timeout, timeout_answer, refuse_forwarded, "
-            "http_tokens, [guest_limits], [metadata_rate_limiting] and debug"
+            "Reloaded trusted_proxies, ec2_tree, templates, hold_timeout, timeout_answer, "
+            "refuse_forwarded, http_tokens, [guest_limits], [metadata_rate_limiting] and debug"
         )
 
 
@@ -181,12 +182,12 @@ class Guests:
     """
 
     def __init__(self, sock: Any, conf: cfg.ConfigOpts, repository: Repository) -> None:
+        self._repository = repository
         self._addresses = Addresses(repository.find, _trusted(conf))
-        self._backend = AddressStore(repository)
         self._rates = RateLimiter(rates(conf))
         self._application = Application(
             self._addresses,
-            self._backend,
+            AddressStore(repository, backends.answers(conf)),
             _settings(conf),
             tokens=Tokens(load_key(Path(conf.df_metadata.state_path))),
             rates=self._rates,
@@ -205,7 +206,8 @@ class Guests:
     def reload(self, conf: cfg.ConfigOpts) -> None:
         """Take what can be taken from another configuration."""
         self._addresses.trusted = _trusted(conf)
-        self._application.replace(self._backend, _settings(conf))
+        answering = AddressStore(self._repository, backends.answers(conf))
+        self._application.replace(answering, _settings(conf))
         self._rates.settings = rates(conf)
         self._server.hold_timeout = conf.df_metadata.hold_timeout
         self._server.limits = limits(conf)

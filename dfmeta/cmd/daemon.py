@@ -279,6 +279,7 @@ class Daemon:
             self._front.stop(max(0.0, GRACE - (time.monotonic() - self._ended_at)))
         self._save(now=True)
         self.watcher.stop()
+        hub.abandon_threads()
 
     # Changes
 

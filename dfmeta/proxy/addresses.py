@@ -28,6 +28,7 @@ from dfmeta.proxy.connection import Turn
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Application
 from dfmeta.registry import Claim
+from dfmeta.store import dialects
 from dfmeta.store.backend import StoreBackend, failure
 from dfmeta.store.networks import Address
 from dfmeta.store.record import Record
@@ -201,12 +202,14 @@ class AddressStore:
     """The store as a backend that answers from the record which the address has found.
 
     :param repository: keeps passwords.
+    :param settings: of answers.
     """
 
     name = "store"
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, settings: dialects.Settings | None = None) -> None:
         self._repository = repository
+        self._settings = settings
 
     def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
         """Answer *request*; see :class:`~dfmeta.proxy.backends.Backend`."""
@@ -224,7 +227,7 @@ class AddressStore:
 
     def _of(self, identity: Identity) -> StoreBackend:
         record = identity.record if isinstance(identity, Found) else None
-        return StoreBackend(self._repository, reader=_OneRecord(record))
+        return StoreBackend(self._repository, self._settings, reader=_OneRecord(record))
 
 
 class Together(Complaints):
