@@ -154,9 +154,10 @@ class Central:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """A request to the admin listener, from the same host."""
+        host, _, port = str(self._options["df_metadata"]["admin_listen"]).rpartition(":")
         return ask(
             self.namespace,
-            ("127.0.0.1", ADMIN_PORT),
+            (host, int(port)),
             path,
             method=method,
             body=body,
