@@ -1,0 +1,64 @@
+"""doc/source/store-central.rst should say what dfmeta-store does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+from dfmeta import conf
+from dfmeta.cmd import central
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "doc/source/store-central.rst").read_text(encoding="utf-8")
+CODE = ast.parse((ROOT / "dfmeta/cmd/central.py").read_text(encoding="utf-8"))
+TEXT = " ".join(PAGE.split())
+UNIT = (ROOT / "etc/systemd/dfmeta-store.service").read_text(encoding="utf-8")
+OPTIONS = {one.name: one for _group, options in conf.own_opts() for one in options}
+
+
+def calls(name: str) -> list[ast.Call]:
+    """Calls of a method by that name."""
+    return [
+        node
+        for node in ast.walk(CODE)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == name
+    ]
+
+
+def texts(call: ast.Call) -> list[Any]:
+    """Its arguments that are written out."""
+    return [one.value for one in call.args if isinstance(one, ast.Constant)]
+
+
+def test_the_page_lists_what_is_reloaded() -> None:
+    (said,) = [text for call in calls("info") for text in texts(call) if "Reloaded" in str(text)]
+    names = re.split(r", | and ", said.removeprefix("Reloaded "))
+    listed = TEXT.partition("these hold from the next request on: ")[2].partition(". Others")[0]
+    assert re.split(r", | and ", listed) == names
+
+
+def test_the_page_names_what_readiness_can_miss() -> None:
+    names = [texts(call)[0] for call in calls("watch") if texts(call)]
+    assert names == ["store", "proxy"]
+    assert f"what is missing: {', '.join(f'``{name}``' for name in names)}" in TEXT
+
+
+def test_the_page_has_the_time_that_it_takes_to_end() -> None:
+    assert f"after {central.GRACE:g} seconds" in TEXT
+
+
+def test_the_pages_examples_are_options_that_there_are() -> None:
+    blocks = re.findall(r"\.\. code-block:: ini\n\n((?:    .*\n|\n)+)", PAGE)
+    names = [name for block in blocks for name in re.findall(r"^ +(\w+) = ", block, re.MULTILINE)]
+    assert {"guest_listen", "trusted_proxies", "admin_listen"} <= set(names) <= OPTIONS.keys()
+
+
+def test_the_unit_has_a_user_of_its_own_and_one_capability() -> None:
+    assert "dfmeta-store --config-file /etc/dfmeta/dfmeta-store.conf" in UNIT
+    assert re.search(r"^User=(?!root)\w+$", UNIT, re.MULTILINE)
+    assert set(re.findall(r"CAP_\w+", UNIT.partition("[Service]")[2])) == {"CAP_NET_BIND_SERVICE"}
+    assert "Type=notify" in UNIT
