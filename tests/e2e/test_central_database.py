@@ -111,7 +111,6 @@ def test_a_server_that_hangs_stalls_nothing_but_what_needs_it(site: Site) -> Non
     site.postgres.resume()
     site.readiness(200)
     assert site.ask().text == "one"
-    assert site.central.metrics()["dfmeta_hub_longest_stall_seconds"] < 0.5
 
 
 def test_a_server_that_hangs_keeps_it_from_nothing_at_sigterm(site: Site) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from hypothesis import example, given, settings
@@ -79,3 +79,9 @@ def test_what_cannot_be_a_source_address_has_no_key(endpoint: Endpoint, slot: in
 def test_an_address_that_no_endpoint_has_is_no_key(address: str) -> None:
     with pytest.raises(KeyRangeError):
         parse_key(IPv4Address(address))
+
+
+@pytest.mark.parametrize("address", ["::ffff:128.0.0.13", "2001:db8::8000:d", "::128.0.0.13"])
+def test_an_ipv6_address_is_no_key(address: str) -> None:
+    with pytest.raises(KeyRangeError):
+        parse_key(IPv6Address(address))
