@@ -26,13 +26,14 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.cmd import backends, database
+from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.limits import limits, rates
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.exceptions import ConfigError, DfmetaError, StartError
 from dfmeta.health import Health
 from dfmeta.proxy import admin
-from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Together
+from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find, Together
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import listen_to_all
@@ -71,6 +72,7 @@ class Central:
         self.conf = conf
         self._argv = list(argv)
         self._health = Health()
+        self._api = StoreApi(conf)
         self._repository: Repository | None = None
         self._guests: Guests | None = None
         self._admin: Any = None
@@ -106,7 +108,9 @@ class Central:
         self._health.watch("store", self._store_answers)
         if self.conf.store.guest_listen:
             self._health.watch("proxy", lambda: self._guests is not None)
-        application = admin.AdminApplication(self._health, metrics.REGISTRY.collect, {})
+        application = admin.AdminApplication(
+            self._health, metrics.REGISTRY.collect, {}, api=self._api
+        )
         self._admin = admin.serve(self.conf.df_metadata.admin_listen, application)
 
     def _try_to_start(self) -> DfmetaError | None:
@@ -121,8 +125,11 @@ class Central:
         listen = self.conf.store.guest_listen
         sock = _listen(listen) if listen else None
         repository = database.repository(self.conf.store.connection)
+        upstream = database.puller(self.conf)
+        self._api.open(repository, refresh=upstream.refresh if upstream is not None else None)
         if sock is not None:
-            self._guests = Guests(sock, self.conf, repository)
+            find = upstream.find if upstream is not None else repository.find
+            self._guests = Guests(sock, self.conf, repository, find=find)
         self._repository = repository
         hub.settle()
         notify(os.environ, "READY=1")
@@ -181,9 +188,11 @@ class Guests:
     :raises StartError: when there is no key to sign tokens with.
     """
 
-    def __init__(self, sock: Any, conf: cfg.ConfigOpts, repository: Repository) -> None:
+    def __init__(
+        self, sock: Any, conf: cfg.ConfigOpts, repository: Repository, *, find: Find
+    ) -> None:
         self._repository = repository
-        self._addresses = Addresses(repository.find, _trusted(conf))
+        self._addresses = Addresses(find, _trusted(conf))
         self._rates = RateLimiter(rates(conf))
         self._application = Application(
             self._addresses,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.agent import Answer
+from tests.harness.agent import ADMIN_PORT, Answer
 from tests.harness.central import GUEST_PORT, Central, ask, connect
 from tests.harness.guest import uuid_of
 from tests.harness.netns import Namespace, veth
@@ -221,6 +222,69 @@ def test_guests_that_are_slow_or_greedy_keep_nobody_waiting(network: Network) ->
         assert counted['dfmeta_limits_hit_total{limit="connections_per_port"}'] >= 48
 
 
+# The admin side
+
+
+def pushed(record_id: str, hostname: str, *addresses: str) -> bytes:
+    """The body of a push."""
+    body = {"id": record_id, "ipAddresses": addresses, "metadata": {"hostname": hostname}}
+    return json.dumps(body).encode()
+
+
+def test_what_is_pushed_is_there_at_once(network: Network) -> None:
+    body = pushed(ONE, "pushed", "10.0.0.1")
+    answer = network.central.admin("/device-metadata", method="POST", body=body)
+    assert (answer.status, answer.body) == (200, b"")
+    assert network.ask("one").text == "pushed"
+    assert network.central.admin(f"/api/v1/device-metadata/{ONE}").json() == {"hostname": "pushed"}
+    # Its other address is the block's now.
+    assert network.ask("one", source="10.0.1.9").text == "two"
+    assert network.central.admin(f"/device-metadata/{ONE}", method="DELETE").status == 200
+    assert network.ask("one").text == "two"
+
+
+def test_other_hosts_get_an_admin_side_with_tokens_alone(network: Network) -> None:
+    network.central.stop()
+    reachable = {"df_metadata": {"admin_listen": f"{STORE}:{ADMIN_PORT}"}}
+    with Central(reachable, namespace=network.central.namespace) as other:
+        other.start(wait=False)
+        assert other.wait(20) == 2
+        assert "[df_metadata] admin_listen" in other.log().splitlines()[-1]
+        other.configure({"store": {"token_file": other.folder / "tokens"}})
+        token = other.ctl("token", "create", "--scope", "write").strip()
+        other.start()
+        body = pushed(ONE, "one", "10.0.0.1")
+        refused = other.admin("/device-metadata", method="POST", body=body)
+        assert refused.status == 401
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = other.admin("/device-metadata", method="POST", body=body, headers=headers)
+        assert answer.status == 200
+        assert network.ask("one").text == "one"
+        other.stop()
+        assert token not in other.log()
+
+
+def test_requests_that_have_begun_are_answered_at_sigterm(network: Network) -> None:
+    body = pushed(TWO, "late", "10.0.0.2")
+    head = f"POST {{}} HTTP/1.1\r\nHost: store\r\nContent-Length: {len(body)}\r\n\r\n"
+    place = ("127.0.0.1", ADMIN_PORT)
+    with connect(network.central.namespace, place) as admin, network.connect("one") as guest:
+        for sock, path in ((admin, "/device-metadata"), (guest, "/openstack/latest/password")):
+            sock.sendall(head.format(path).encode() + body[:10])
+        wait_for(
+            lambda: network.central.metrics()["dfmeta_open_connections"] == 1, 5, "the guest's"
+        )
+        network.central.signal(signal.SIGTERM)
+        wait_for(lambda: "ends" in network.central.log().splitlines()[-1], 5, "it to be told")
+        for sock in (guest, admin):
+            sock.sendall(body[10:])
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
+        assert network.central.wait(5) == 0
+    network.central.start()
+    assert network.ask("two").text == "late"
+    assert network.ask("one", "/openstack/latest/password").body == body
+
+
 # Its life
 
 
@@ -243,7 +307,7 @@ def test_it_ends_at_once_when_nothing_runs(network: Network) -> None:
     ("options", "word"),
     [
         ({"store": {"guest_listen": "192.0.2.1:8080"}}, "guest_listen"),
-        ({"store": {"guest_listen": f"127.0.0.1:{9697}"}}, "guest_listen"),
+        ({"store": {"guest_listen": f"127.0.0.1:{ADMIN_PORT}"}}, "guest_listen"),
         ({"store": {"trusted_proxies": "proxy.example.org"}}, "trusted_proxies"),
         ({"store": {"connection": "mysql://localhost/x"}}, "connection"),
         ({"df_metadata": {"refuse_forwarded": True}}, "refuse_forwarded"),

@@ -168,6 +168,11 @@ class Central:
         """Every sample of ``/metrics``: ``name{labels}`` to its value."""
         return samples(self.admin("/metrics").text)
 
+    def ctl(self, *arguments: str) -> str:
+        """``dfmeta arguments --config-file …`` beside it, to its end; what it prints."""
+        command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
+        return self.namespace.run(command).stdout
+
     # What it knows
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from eventlet.event import Event
 
-from dfmeta.exceptions import StoreAwayError, StoreError
+from dfmeta.exceptions import LookupAnswerError, StoreAwayError, StoreError
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Together
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
@@ -342,6 +342,12 @@ def test_while_the_database_is_away_a_guest_comes_back_later(world: World) -> No
     assert world.token("10.0.0.1").status == 503
     world.failure = None
     assert world.ask("10.0.0.1").body == b"one"
+
+
+def test_nonsense_from_upstream_is_a_bad_gateway(world: World) -> None:
+    world.failure = LookupAnswerError(upstream="https://other.example.org", cause="no JSON")
+    assert world.ask("10.0.0.1").status == 502
+    assert world.ask("10.0.0.1", "/openstack/2018-08-27/user_data").status == 502
 
 
 def test_what_is_wrong_with_the_database_is_said_once_for_all(
