@@ -81,7 +81,7 @@ def test_a_section_that_is_emptied_is_noticed(title: str) -> None:
         ("``tolerated_queries`` (32)", "``tolerable_queries`` (32)"),
         ("Lines. 431.", "Lines. 413."),
         ("   * - 414\n", "   * - 416\n"),
-        ("   * - 500\n", "   * - 502\n"),
+        ("   * - 500\n", "   * - 505\n"),
         ("     - None is needed.\n", "     - None\n"),
         ("refuse_forwarded, http_tokens, [guest_limits]", "http_tokens, [guest_limits]"),
         *((fact.strip("`"), "") for facts in FACTS.values() for fact in facts),
@@ -97,14 +97,14 @@ def test_a_word_that_is_wrong_is_noticed(text: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("module", "text", "other", "noticed"),
     [
-        (WSGI, "_text(504)", "_text(502)", "502 is not in the table"),
+        (WSGI, "_text(504)", "_text(505)", "505 is not in the table"),
         (WSGI, "_text(504)", "_text(503)", "504 is in the table, and never comes"),
         (WSGI, "_text(504)", "_text(error.status)", "not known: wsgi.py: error.status"),
         (WSGI, "_text(504)", "_text()", "not known: wsgi.py: _text()"),
         (HTTP1, "status=414", "status=400", "414 is in the table, and never comes"),
         (HTTP1, "status=414", "status=431", "request_line_max: 431 is not there"),
         ("dfmeta/proxy/connection.py", "1.1 100 Cont", "1.1 103 Cont", "103 is not in the table"),
-        ("dfmeta/proxy/nova.py", "Answer(", "Answer(502, ", "502 is not in the table"),
+        ("dfmeta/proxy/nova.py", "Answer(", "Answer(505, ", "505 is not in the table"),
         ("dfmeta/cmd/daemon.py", "hold_timeout, timeout_answer,", "hold,", "At SIGHUP"),
     ],
 )
