@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
+from dfmeta.exceptions import ConfigError
+
 if TYPE_CHECKING:
     from dfmeta.store.lookup import Puller
+    from dfmeta.store.lookup_token import TokenSource
     from dfmeta.store.repository import Repository
 
 LOG = logging.getLogger(__name__)
@@ -18,6 +22,8 @@ def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
     """Build what reads *repository* and asks upstream for the rest; None: nobody is asked.
 
     The environment's proxies are not used: a metadata store is a neighbour.
+
+    :raises ConfigError: for a token file that cannot be used.
     """
     group = conf.store
     if not group.lookup_base_url:
@@ -29,7 +35,7 @@ def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
     from dfmeta.store.lookup_upstream import Patience, Upstream
 
     client = Client()
-    tokens = None
+    tokens: TokenSource | None = _file_token(group.lookup_token_file, group.lookup_base_url)
     if group.lookup_issuer:
         credentials = Credentials(
             issuer=group.lookup_issuer,
@@ -39,8 +45,9 @@ def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
             scopes=tuple(group.lookup_scopes),
         )
         tokens = Tokens(credentials, client)
+    if tokens is not None:
         for option in ("lookup_base_url", "lookup_issuer"):
-            if not group[option].lower().startswith("https:"):
+            if (group[option] or "https:").lower().startswith("http:"):
                 LOG.warning("%s is http: whoever is between can read tokens and secrets", option)
     upstream = Upstream(
         group.lookup_base_url,
@@ -50,3 +57,20 @@ def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
     )
     lifetimes = Lifetimes(negative=group.lookup_negative_ttl, expiry=group.lookup_expiry)
     return Puller(repository, upstream, lifetimes=lifetimes)
+
+
+def _file_token(path: str | None, upstream: str) -> TokenSource | None:
+    if not path:
+        return None
+    from dfmeta.store.lookup_token import FileToken, read_token, reason
+
+    try:
+        read_token(Path(path))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            option="[store] lookup_token_file",
+            value=path,
+            cause=reason(error),
+            remedy="Put the token that dfmeta token create prints there, with mode 0600",
+        ) from error
+    return FileToken(Path(path), upstream)

@@ -61,10 +61,16 @@ OPTS: Final = [
         "away, what is known is served. What was pushed does not expire. 0: nothing does.",
     ),
     cfg.StrOpt(
+        "lookup_token_file",
+        help="File with the token that the other store is shown, as dfmeta token create prints it, "
+        "an absolute path. Other users may not read it. It is read for each question. Unset, and "
+        "no lookup_issuer: requests carry no token.",
+    ),
+    cfg.StrOpt(
         "lookup_issuer",
         help="OpenID Connect issuer that gives tokens for the other store (OAuth 2.0 client "
         "credentials), such as https://login.example.org/realms/cloud. It is asked where, at "
-        "/.well-known/openid-configuration under this URL. Unset: requests carry no token.",
+        "/.well-known/openid-configuration under this URL.",
     ),
     cfg.StrOpt(
         "lookup_client_id",
@@ -125,6 +131,23 @@ def _check_url(option: str, value: str | None) -> None:
 
 
 def _check_together(group: cfg.ConfigOpts.GroupAttr) -> None:
+    if group.lookup_token_file:
+        if not group.lookup_token_file.startswith("/"):
+            raise _wrong(
+                "lookup_token_file",
+                group.lookup_token_file,
+                "it is not an absolute path",
+                remedy="Give a file's path from / on, such as /etc/dfmeta/lookup.token",
+            )
+        if not group.lookup_base_url:
+            raise _needless("lookup_base_url", "lookup_token_file")
+        if group.lookup_issuer:
+            raise _wrong(
+                "lookup_token_file",
+                group.lookup_token_file,
+                "lookup_issuer gives tokens already",
+                remedy="Give one of the two",
+            )
     if group.lookup_issuer:
         if not group.lookup_base_url:
             raise _needless("lookup_base_url", "lookup_issuer")

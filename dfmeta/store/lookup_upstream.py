@@ -15,7 +15,7 @@ import tenacity
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.lookup_answer import ENVELOPE, Found, by_address, by_id
 from dfmeta.store.lookup_http import Client, Clock, Exchange, Reply
-from dfmeta.store.lookup_oauth import Tokens
+from dfmeta.store.lookup_token import TokenSource
 from dfmeta.store.networks import Address
 from dfmeta.store.record import Kind
 
@@ -59,7 +59,7 @@ class Upstream:
         base_url: str,
         *,
         client: Client,
-        tokens: Tokens | None = None,
+        tokens: TokenSource | None = None,
         patience: Patience | None = None,
         clock: Clock = time.monotonic,
         wait: Wait | None = None,
