@@ -101,6 +101,24 @@ class DomainError(DfmetaError):
     sentence = "not a libvirt domain: {cause}"
 
 
+class DeviceError(DfmetaError):
+    """A document of devices, or what one was to be made of, breaks a rule; nothing was changed."""
+
+    sentence = "devices: {path}: {cause}"
+
+    path: str
+    """Where in the document, such as ``devices[0].tags[1]``."""
+    cause: str
+
+
+class TagRuleError(DfmetaError):
+    """A rule that gives a tag to a device is none, or there is not one device that it means."""
+
+    sentence = "--tag {rule!r}: {cause}"
+
+    cause: str
+
+
 class HostError(DfmetaError):
     """The kernel refused an address, a rule or a route."""
 

@@ -1,25 +1,22 @@
 """A libvirt domain's XML: whose it is, and which ports are its own. Pure.
 
 Sources: libvirt's formatdomain.rst, Nova's ``nova/virt/libvirt/config.py``
-(LibvirtConfigGuestMetaNovaInstance). The files are root's, so they are trusted; that they may be
-large, broken or half there is not held against the others. A document type is refused, and with
-it every entity of its own: neither a file of the host's nor a billion laughs can be put in.
+(LibvirtConfigGuestMetaNovaInstance). :mod:`dfmeta.devices.elements` says what is trusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-from xml.parsers import expat
+from typing import Final
 
+from dfmeta.devices.elements import SIZE_MAX, DomainReader
 from dfmeta.exceptions import DomainError
 from dfmeta.model import Port
 from dfmeta.ports.sources import Found, instance_of, name_of, project_of
 
-SIZE_MAX: Final = 1 << 20
-"""Bytes. A domain with a hundred devices takes a tenth of that."""
-DEPTH_MAX: Final = 64
+__all__ = ["SIZE_MAX", "Domain", "Nic", "match", "parse"]
+
 _TEXT_MAX: Final = 4096
 _NOVA: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.1",
@@ -66,15 +63,8 @@ def parse(data: bytes) -> Domain:
 
     :raises DomainError: when it is neither, too large, or without a UUID.
     """
-    if len(data) > SIZE_MAX:
-        raise DomainError(cause=f"larger than {SIZE_MAX} bytes")
     reader = _Reader()
-    try:
-        reader.parser.Parse(data, True)
-    except expat.ExpatError as error:
-        raise DomainError(cause=str(error)) from error
-    except (UnicodeError, LookupError, ValueError) as error:  # an encoding that is none
-        raise DomainError(cause=f"{type(error).__name__}: {error}") from error
+    reader.read(data)
     return reader.domain()
 
 
@@ -115,17 +105,11 @@ def _same_mac(port: Port, nic: Nic) -> bool:
     return not port.mac or not nic.mac or port.mac == nic.mac
 
 
-class _Reader:
-    """Takes what matters from the stream of elements, and builds no tree."""
+class _Reader(DomainReader):
+    """Takes what matters from the stream of elements."""
 
     def __init__(self) -> None:
-        self.parser = expat.ParserCreate(namespace_separator=" ")
-        self.parser.StartElementHandler = self._start
-        self.parser.EndElementHandler = self._end
-        self.parser.CharacterDataHandler = self._text
-        self.parser.StartDoctypeDeclHandler = self._doctype
-        self._path: list[str] = []
-        self._root = ""
+        super().__init__()
         self._values: dict[str, str] = {}
         self._nics: list[Nic] = []
         self._nic: dict[str, str] = {}
@@ -144,29 +128,15 @@ class _Reader:
         names = [name_of(name) for name in (*nova, values.get("name", ""))]
         return Domain(
             instance,
-            active=self._root == "domstatus",
+            active=self.root == "domstatus",
             name=next(filter(None, names), ""),
             project_id=next(filter(None, map(project_of, projects)), ""),
             nics=tuple(self._nics),
             domain_name=name_of(values.get("name", "")),
         )
 
-    def _inside(self) -> str | None:
-        """Path below ``<domain>``; None elsewhere."""
-        depth = 2 if self._root == "domstatus" else 1
-        if len(self._path) < depth or self._path[depth - 1] != "domain":
-            return None
-        return "/".join(self._path[depth:])
-
-    def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        if not self._path:
-            if tag not in ("domain", "domstatus"):
-                raise DomainError(cause=f"its root is {tag}")
-            self._root = tag
-        if len(self._path) >= DEPTH_MAX:
-            raise DomainError(cause=f"deeper than {DEPTH_MAX} elements")
-        self._path.append(tag)
-        match self._inside():
+    def started(self, path: str, attributes: Mapping[str, str]) -> None:
+        match path:
             case "devices/interface":
                 self._nic = {}
             case "devices/interface/mac":
@@ -178,27 +148,22 @@ class _Reader:
                 self._nic["socket"] = attributes.get("path", "").rpartition("/")[2]
             case "devices/interface/virtualport/parameters":
                 self._nic["iface_id"] = attributes.get("interfaceid", "").strip()
-            case str(path):
+            case _:
                 for space in _NOVA:
                     owner = f"metadata/{space} instance/{space} owner/{space} project"
                     if path == owner:
                         self._values.setdefault(f"project {space}", attributes.get("uuid", ""))
 
-    def _end(self, _tag: str) -> None:
-        if self._inside() == "devices/interface":
+    def ended(self, path: str) -> None:
+        if path == "devices/interface":
             nic = self._nic
             dev = nic.get("dev") or nic.get("socket", "")
             self._nics.append(Nic(nic.get("mac", ""), dev, nic.get("iface_id", "")))
-        self._path.pop()
 
-    def _text(self, text: str) -> None:
-        path = self._inside()
+    def text(self, path: str, text: str) -> None:
         if path in _TEXTS:
             before = self._values.get(path, "")
             self._values[path] = (before + text)[:_TEXT_MAX]
-
-    def _doctype(self, *_declaration: Any) -> None:
-        raise DomainError(cause="it has a document type, which libvirt never writes")
 
 
 _TEXTS: Final = frozenset(

@@ -52,6 +52,7 @@ ONLY_IN: dict[str, set[str]] = {
     "jwt": {"store"},
     "oauthlib": {"store"},
     "tenacity": {"store"},
+    "jsonschema": {"devices"},
     "httplib2": {"proxy", "store", "ports", "cmd"},
 }
 # What has no place where nothing may wait, look at a clock or open a socket.

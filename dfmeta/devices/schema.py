@@ -1,0 +1,100 @@
+"""The JSON schema of a document of devices (draft 2020-12), as a literal.
+
+It is specification 002's, mended: that one lacks a comma, has its patterns without ends, knows no
+Xen bus, hangs the buses below ``additionalProperties`` and puts schemas where types belong. What
+was valid under its words is valid here. It is append-only: later versions may add members, types
+and buses, and take nothing away. So members and types that it does not know pass.
+
+Sources: specification 002; nova/api/metadata/base.py (``_get_device_metadata``) and
+nova/objects/virt_device_metadata.py for ``vlan``, ``vf_trusted`` and the address ``none``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+TAG_MAX: Final = 60
+"""Characters of a tag (nova/objects/tag.py)."""
+NONE: Final = "none"
+"""The bus of a device that is on none, and what Nova writes for an address that is not known."""
+_END: Final = r"(?![\s\S])"
+"""The end of a text. ``$`` is that in ECMA-262 and allows a line feed before it in Python."""
+_CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f\u2028\u2029\ud800-\udfff"
+"""Controls, separators of lines and paragraphs, and surrogates without their other half."""
+
+ADDRESSES: Final[Mapping[str, str]] = {
+    "pci": r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]",
+    "usb": r"[0-9a-f]+:[0-9a-f]+(\.[0-9a-f]+)*",
+    "scsi": r"[0-9a-f]+(:[0-9a-f]+){3}",
+    "ide": r"[01]:[01]",
+    "xen": r"[0-9]+",
+    NONE: NONE,
+}
+"""Bus to the form of an address on it, a regular expression for all of the text."""
+
+_LINE: Final = {"type": "string", "pattern": f"^[^{_CONTROLS}]*{_END}"}
+
+
+def _bus(name: str) -> dict[str, Any]:
+    address = {"type": "string", "pattern": f"^({NONE}|{ADDRESSES[name]}){_END}"}
+    return {
+        "type": "object",
+        "properties": {"bus": {"const": name}, "address": address},
+        "required": ["bus"],
+    }
+
+
+def _when(member: str, value: str, then: str) -> dict[str, Any]:
+    return {
+        "if": {"properties": {member: {"const": value}}, "required": [member]},
+        "then": {"$ref": f"#/$defs/{then}"},
+    }
+
+
+SCHEMA: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$id": "http://openstack.org/schemas/nova/metadata/device-role-tagging/1.0",
+    "type": "object",
+    "properties": {"devices": {"type": "array", "items": {"$ref": "#/$defs/device"}}},
+    "$defs": {
+        "tag": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": TAG_MAX,
+            "pattern": f"^[^,/{_CONTROLS}]*{_END}",
+        },
+        "mac": {"type": "string", "pattern": f"^([0-9A-Fa-f]{{2}}:){{5}}[0-9A-Fa-f]{{2}}{_END}"},
+        **{f"{name}devicebus": _bus(name) for name in ADDRESSES},
+        "nicdevice": {
+            "type": "object",
+            "properties": {
+                "mac": {"$ref": "#/$defs/mac"},
+                "devname": _LINE,
+                "vlan": {"type": "integer", "minimum": 1, "maximum": 4094},
+                "vf_trusted": {"type": "boolean"},
+            },
+            "required": ["bus", "mac"],
+        },
+        "diskdevice": {
+            "type": "object",
+            "properties": {"serial": _LINE, "path": _LINE},
+            "required": ["bus"],
+        },
+        "device": {
+            "type": "object",
+            "properties": {
+                "type": _LINE,
+                "bus": {"enum": [*ADDRESSES]},
+                "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}},
+            },
+            "required": ["type"],
+            "allOf": [
+                _when("type", "nic", "nicdevice"),
+                _when("type", "disk", "diskdevice"),
+                *(_when("bus", name, f"{name}devicebus") for name in ADDRESSES),
+            ],
+        },
+    },
+}
+"""What :func:`dfmeta.devices.validate` checks first; rules between devices come on top."""
