@@ -8,9 +8,17 @@ from typing import Any, Final
 import click
 
 from dfmeta.cmd.common import PROG
-from dfmeta.exceptions import ConfigError, DfmetaError, RecordError, StartError
+from dfmeta.exceptions import (
+    ConfigError,
+    DeviceError,
+    DfmetaError,
+    RecordError,
+    StartError,
+    TagRuleError,
+)
 
 COMMANDS: Final = {
+    "devices": "dfmeta.cmd.devices_command:devices",
     "doctor": "dfmeta.cmd.doctor_command:doctor",
     "flows": "dfmeta.cmd.flows_command:flows",
     "ports": "dfmeta.cmd.ports_command:ports",
@@ -50,8 +58,8 @@ class LazyGroup(click.Group):
 
 def exit_status(error: DfmetaError) -> int:
     """Return 2 for what the operator has to correct in the input, else 1."""
-    wrong_input = isinstance(error, ConfigError | RecordError | StartError)
-    return WRONG_INPUT if wrong_input else FAILED
+    wrong_input = ConfigError | RecordError | StartError | DeviceError | TagRuleError
+    return WRONG_INPUT if isinstance(error, wrong_input) else FAILED
 
 
 @click.group(cls=LazyGroup)

@@ -81,8 +81,9 @@ class Candidate:
 
     def __str__(self) -> str:
         """What it is known by, for an error."""
-        known = " ".join(f"{key}:{values[0]}" for key, values in self.names.items() if values)
-        return f"{self.type} {known}".strip()
+        first = {key: values[0] for key, values in self.names.items() if values}
+        known = (f"{key}:{one if one.isprintable() else ascii(one)}" for key, one in first.items())
+        return " ".join((self.type, *known))
 
     def is_meant(self, rule: TagRule) -> bool:
         """Whether a rule names it. MACs are compared without regard to case."""

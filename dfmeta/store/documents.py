@@ -8,14 +8,18 @@ member becomes what.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ipaddress
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from dfmeta.devices import validate
+from dfmeta.exceptions import DeviceError
 from dfmeta.store.keys import Key, keys_of
 from dfmeta.store.repository import Record, parse_document
 from dfmeta.store.values import first_text, list_of, object_of, plain, text_of
@@ -29,6 +33,9 @@ LABEL_MAX: Final = 63
 LAUNCH_INDEX_MAX: Final = 2**31 - 1
 CLOUD_INIT: Final = "cloud-init"
 """The member of vendor data that cloud-init reads."""
+
+DEVICES_KEPT: Final = 256
+"""Lists of devices whose check is remembered: it takes a millisecond for two of them."""
 
 _TAG_KEY: Final = re.compile(r"(?!\.{1,2}$|_index$)[A-Za-z0-9+.,_:@-]{1,128}")
 """What EC2 allows of a tag's key in instance metadata, without ``=``: cloud-init takes a listed
@@ -129,8 +136,26 @@ def meta_of(document: Document) -> dict[str, Any]:
 
 
 def devices_of(document: Document) -> list[dict[str, Any]]:
-    """Return the tagged devices, as Nova's meta_data.json has them."""
-    return [one for one in list_of(plain(document.members.get("devices"))) if object_of(one)]
+    """Return the tagged devices, as Nova's meta_data.json has them; none where they break a rule:
+    a guest makes rules of its own of them."""
+    given = document.members.get("devices")
+    return list_of(given) if given and _are_devices(given) else []
+
+
+def _are_devices(given: object) -> bool:
+    try:
+        return _valid_devices(json.dumps(given))
+    except (ValueError, RecursionError):
+        return False
+
+
+@functools.lru_cache(maxsize=DEVICES_KEPT)
+def _valid_devices(text: str) -> bool:
+    try:
+        validate({"devices": json.loads(text)})
+    except DeviceError:
+        return False
+    return True
 
 
 def vendor_data_of(document: Document) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Names, versions and what each version lists are Nova's (nova/api/metadata/base.py and
 https://docs.openstack.org/nova/latest/user/metadata.html). Where Nova answers a file in a version
 that does not list it, this answers 404: what is listed is what there is. The versions after
-2018-08-27 add facts about CPUs and devices, which the store does not have.
+2018-08-27 add facts about CPUs and shares, which the store does not have.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dfmeta.devices import as_of
 from dfmeta.model import Answer
 from dfmeta.store.documents import (
     USERDATA_TYPE,
@@ -102,7 +103,7 @@ def _metadata(document: Document, version: str) -> Answer:
     if version >= LIBERTY and document.project_id:
         content["project_id"] = document.project_id
     if version >= NEWTON_ONE and (devices := devices_of(document)):
-        content["devices"] = devices
+        content["devices"] = as_of(version, devices)
     return _json(content)
 
 

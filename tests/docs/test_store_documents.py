@@ -39,7 +39,7 @@ SAMPLES: Mapping[str, object] = {
     "meta": {"role": "web"},
     "instance_tags": {"role": "web", "a/b": "x", "0=x": "y"},
     "tags": ["worker"],
-    "devices": [{"type": "nic"}],
+    "devices": [{"type": "nic", "bus": "none", "mac": "fa:16:3e:00:00:01", "tags": ["lan"]}],
     "vendor_data": "#cloud-config\n",
     "vendor_data2": {"a": 1},
     "network_config": {"version": 2},

@@ -23,6 +23,15 @@ Ask = Callable[..., Answer]
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TEMPLATES = {"api_url": "{{.hostname}}/{{.operating_system.slug}}"}
+NIC = {
+    "type": "nic",
+    "bus": "pci",
+    "address": "0000:00:03.0",
+    "mac": "fa:16:3e:00:00:01",
+    "vlan": 7,
+    "vf_trusted": False,
+    "tags": ["lan"],
+}
 NAMES = (
     *("id", "hostname", "name", "availability_zone", "facility", "region", "metro", "plan"),
     *("class", "launch_index", "ssh_keys", "public_keys", "meta", "instance_tags", "devices"),
@@ -224,7 +233,7 @@ def test_openstack_has_networks_devices_and_vendor_data() -> None:
     ask = asker(
         {
             "network_data": {"links": [link, "odd"], "networks": 5, "more": 1},
-            "devices": [{"type": "disk", "tags": ["db"]}, "odd", {}],
+            "devices": [NIC],
             "vendor_data": "#cloud-config\n",
             "vendor_data2": {"static": {"cloud-init": "x"}},
             "launch_index": 4,
@@ -238,12 +247,41 @@ def test_openstack_has_networks_devices_and_vendor_data() -> None:
         "services": [],
     }
     metadata = json.loads(found["meta_data.json"])
-    assert metadata["devices"] == [{"type": "disk", "tags": ["db"]}]
+    assert metadata["devices"] == [NIC]
     assert metadata["launch_index"] == 4
     assert json.loads(found["vendor_data.json"]) == {"cloud-init": "#cloud-config\n"}
     assert json.loads(found["vendor_data2.json"]) == {"static": {"cloud-init": "x"}}
-    older = json.loads(ask("/openstack/2015-10-15/meta_data.json").body)
-    assert "devices" not in older
+
+
+def test_a_version_of_openstack_has_what_nova_has_of_devices_in_it() -> None:
+    ask = asker({"devices": [NIC]})
+
+    def told(version: str) -> Any:
+        return json.loads(ask(f"/openstack/{version}/meta_data.json").body).get("devices")
+
+    bare = {name: one for name, one in NIC.items() if name not in ("vlan", "vf_trusted")}
+    assert told("2015-10-15") is None
+    assert told("2016-06-30") == told("2016-10-06") == [bare]
+    assert told("2017-02-22") == [{**bare, "vlan": 7}]
+    assert told("2018-08-27") == told("latest") == [NIC]
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        [{**NIC, "bus": "isa"}],
+        [NIC, {**NIC, "bus": "usb"}],
+        [{**NIC, "tags": ["a\nb"]}],
+        [{**NIC, "mac": None}],
+        [NIC, "odd"],
+        {"devices": [NIC]},
+    ],
+)
+def test_devices_that_break_a_rule_are_left_out(devices: object) -> None:
+    found = asker({"name": "web", "devices": devices})("/openstack/latest/meta_data.json")
+    assert found.status == 200
+    assert json.loads(found.body)["name"] == "web"
+    assert "devices" not in json.loads(found.body)
 
 
 # Paths
