@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dfmeta.exceptions import ApiError
+from dfmeta.devices import validate as validate_devices
+from dfmeta.exceptions import ApiError, DeviceError
 from dfmeta.store import strictjson
 from dfmeta.store.networks import Address, Network, parse_address, parse_network
 from dfmeta.store.record import KEEP, Keep, Kind
@@ -104,8 +105,10 @@ def _record_id(value: Any, errors: list[str]) -> str:
 
 
 def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
-    """Return the document, which is an object, or one in a string. What its members have to be is
-    to be said here."""
+    """Return the document, which is an object, or one in a string.
+
+    One member has rules of its own: guests make udev's rules of ``devices``.
+    """
     if value is None or value == "":
         errors.append(_failed("metadata", "required"))
         return {}
@@ -117,6 +120,10 @@ def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
     if not isinstance(value, dict):
         errors.append(_failed("metadata", "json"))
         return {}
+    try:
+        validate_devices({name: value[name] for name in ("devices",) if name in value})
+    except DeviceError as error:
+        errors.append(_failed(f"metadata.{error.path}", "device"))
     return value
 
 

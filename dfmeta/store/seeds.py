@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dfmeta.devices import validate as validate_devices
+from dfmeta.exceptions import DeviceError
 from dfmeta.store import strict, strictjson
 from dfmeta.store.networks import Network, parse_network
 from dfmeta.store.record import KEEP, Keep, Kind, Push
@@ -188,12 +190,20 @@ def _lines(value: object) -> list[str]:
 def _document(value: object) -> Mapping[str, object]:
     if isinstance(value, str):
         try:
-            return strict.parse_object(value)
+            value = strict.parse_object(value)
         except ValueError as error:
             raise ValueError(f"its metadata, a text: {error}") from None
     if isinstance(value, dict):
+        _check_devices(value)
         return value
     raise ValueError("its metadata is no JSON object")
+
+
+def _check_devices(document: Mapping[str, object]) -> None:
+    try:
+        validate_devices({name: document[name] for name in ("devices",) if name in document})
+    except DeviceError as error:
+        raise ValueError(f"in its metadata, {error.path}: {error.cause}") from None
 
 
 def _userdata(value: object, encoding: object) -> bytes:
