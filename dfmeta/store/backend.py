@@ -11,7 +11,8 @@ from typing import Final, Protocol
 
 from dfmeta.exceptions import BackendError, BackendUpstreamError, LookupAnswerError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store import defaults, dialects, documents, openstack
+from dfmeta.store import defaults, dialects, openstack
+from dfmeta.store.answers import Answers
 from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Record, Repository
 from dfmeta.store.schema import HTTP_TOKENS
@@ -57,6 +58,7 @@ class StoreBackend:
         self._reader = reader or repository
         self._settings = settings or dialects.Settings()
         self._host = host
+        self._answers = Answers(self._settings)
 
     def answer(self, request: GuestRequest, identity: Identity) -> Answer:
         """Answer a request from the record of ``identity.instance_id``.
@@ -70,19 +72,20 @@ class StoreBackend:
         segments = split_path(request.path)
         if segments is None:
             return dialects.NOT_FOUND
-        missing = dialects.not_found(segments, self._settings)
         posting = _takes_password(segments)
         if request.method not in _READING and not (posting and request.method == "POST"):
             return _method_not_allowed(posting)
         try:
             record = self._find(identity)
             if record is None:
-                return missing
-            if request.method == "POST":
-                return self._set_password(record, request.body)
-            return self._read(record, segments, request) or missing
+                found = None
+            elif request.method == "POST":
+                found = self._set_password(record, request.body)
+            else:
+                found = self._answers.answer(record, segments, request)
         except StoreError as error:
             raise failure(error) from error
+        return found or dialects.not_found(segments, self._settings)
 
     def http_tokens(self, identity: Identity) -> str | None:
         """Return what the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`.
@@ -122,10 +125,6 @@ class StoreBackend:
             project_id=identity.project_id,
         )
         return None if record is None else defaults.with_own(record, own)
-
-    def _read(self, record: Record, segments: list[str], request: GuestRequest) -> Answer | None:
-        document = documents.from_record(record)
-        return dialects.answer(document, segments, request=request, settings=self._settings)
 
     def _set_password(self, record: Record, password: bytes) -> Answer:
         """Keep a password once. An empty one sets nothing, as in Nova."""

@@ -1,6 +1,6 @@
 """Which dialect a path is of, and what it answers. Pure functions.
 
-Trust: the path and the headers are a guest's; they choose among what its own document says.
+Trust: the path is a guest's; it chooses among what its own document says.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dfmeta.model import Answer, GuestRequest
+from dfmeta.model import Answer
 from dfmeta.store import ec2, equinix, nocloud, openstack
 from dfmeta.store.documents import Document
-from dfmeta.store.etags import conditional
 
 OPENSTACK: Final = "openstack"
 NOCLOUD: Final = "nocloud"
@@ -33,19 +32,13 @@ class Settings:
     :func:`dfmeta.store.templates.filled`."""
 
 
-def answer(
-    document: Document, segments: Sequence[str], *, request: GuestRequest, settings: Settings
-) -> Answer | None:
-    """Answer a GET or HEAD, with its entity tag; None for what is not there.
-
-    304 where the guest has it already (RFC 9110, 13.1.2).
+def answer(document: Document, segments: Sequence[str], settings: Settings) -> Answer | None:
+    """Answer a GET or HEAD; None for what is not there.
 
     :param segments: the path, decoded, without empty parts; see
         :func:`dfmeta.store.paths.split_path`.
-    :param request: whose If-None-Match is looked at.
     """
-    found = _found(document, _without_prefix(segments), settings)
-    return None if found is None else conditional(found, request)
+    return _found(document, _without_prefix(segments), settings)
 
 
 def not_found(segments: Sequence[str], settings: Settings) -> Answer:

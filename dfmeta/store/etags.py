@@ -27,19 +27,30 @@ def etag_of(answer: Answer) -> str:
     return f'"{digest.hexdigest()}"'
 
 
-def conditional(answer: Answer, request: GuestRequest) -> Answer:
-    """Give a 200 its tag, and make it a 304 without a body where the guest names that tag.
-
-    Tags are compared weakly and ``*`` is any (RFC 9110, 13.1.2). What is not 200 stays as it is.
-    """
+def tagged(answer: Answer) -> Answer:
+    """Give a 200 its tag. What is not 200 stays as it is."""
     if answer.status != 200:
         return answer
-    etag = etag_of(answer)
-    headers = (*answer.headers, ("ETag", etag))
-    given = request.headers.get("if-none-match", "")
+    return replace(answer, headers=(*answer.headers, ("ETag", etag_of(answer))))
+
+
+def unless_known(answer: Answer, request: GuestRequest) -> Answer:
+    """Make a 200 that :func:`tagged` gave a 304 without a body where the guest names its tag.
+
+    Tags are compared weakly and ``*`` is any (RFC 9110, 13.1.2).
+    """
+    given = request.headers.get("if-none-match")
+    if given is None or answer.status != 200:
+        return answer
+    _name, etag = answer.headers[-1]
     if given.strip(" \t") == "*" or etag in _tags(given):
-        return Answer(304, content_type="", headers=headers)
-    return replace(answer, headers=headers)
+        return Answer(304, content_type="", headers=answer.headers)
+    return answer
+
+
+def conditional(answer: Answer, request: GuestRequest) -> Answer:
+    """Do both: :func:`tagged` and :func:`unless_known`."""
+    return unless_known(tagged(answer), request)
 
 
 def _tags(given: str) -> list[str]:

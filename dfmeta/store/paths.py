@@ -15,7 +15,8 @@ def split_path(path: str) -> list[str] | None:
     if not path.startswith("/") or not path.isascii():
         return None
     try:
-        decoded = unquote_to_bytes(path).decode()
+        # Nearly always there is nothing to be decoded.
+        decoded = unquote_to_bytes(path).decode() if "%" in path else path
     except UnicodeDecodeError:
         return None
     segments = [segment for segment in decoded.split("/") if segment]

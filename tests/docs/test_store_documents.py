@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dfmeta.conf.store import TEMPLATES
-from dfmeta.model import Answer, GuestRequest
+from dfmeta.model import Answer
 from dfmeta.store import dialects, documents, ec2, equinix, keys, nocloud, openstack, values
 from dfmeta.store.dialects import Settings, answer
 from dfmeta.store.paths import split_path
@@ -92,12 +92,7 @@ def asker(members: Mapping[str, object]) -> Ask:
     )
 
     def ask(path: str) -> Answer:
-        found = answer(
-            document,
-            split_path(path) or [],
-            request=GuestRequest("GET", path),
-            settings=Settings(ec2_tree="equinix"),
-        )
+        found = answer(document, split_path(path) or [], Settings(ec2_tree="equinix"))
         return found or Answer(404)
 
     return ask
