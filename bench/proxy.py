@@ -60,7 +60,7 @@ def main() -> None:
     if not wanted or "memory" in wanted:
         report["memory"] = memory.measure()
     report["machine"]["load after"] = load_average()
-    tables.print_tables(report, Console(width=WIDTH))
+    tables.print_tables(tables.tables(report), Console(width=WIDTH))
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 

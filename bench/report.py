@@ -1,10 +1,11 @@
-"""Write a run of bench.proxy into the documentation.
+"""Write a run of bench.proxy or of bench.store into the documentation.
 
 ::
 
     .venv/bin/python -m bench.report FILE
 
-FILE is what ``python -m bench.proxy --json FILE`` has written.
+FILE is what ``python -m bench.proxy --json FILE`` has written, or ``python -m bench.store`` the
+same way.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import textwrap
 from pathlib import Path
 
+from bench import store_tables
 from bench.chart import chart
 from bench.tables import restructured, tables
 from bench.targets import Report
@@ -24,19 +26,30 @@ PICTURE = "performance.svg"
 
 
 def main() -> None:
-    """Write the picture, and one file of tables for each section of the page."""
+    """Write one file of tables for each section of the page, and the proxy's picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path)
     options = parser.parse_args()
     report: Report = json.loads(options.file.read_text())
-    sections: dict[str, list[str]] = {"machine": [machine(report)]}
-    for table in tables(report):
-        sections.setdefault(section(table.title), []).append(restructured(table))
-    for name, parts in sections.items():
-        head = ".. Made by bench/report.py from a run of bench.proxy.\n"
-        text = "\n".join([head, *parts])
+    run = "bench.store" if any(name.startswith("store ") for name in report) else "bench.proxy"
+    for name, parts in sections(report, run).items():
+        text = "\n".join([f".. Made by bench/report.py from a run of {run}.\n", *parts])
         (FOLDER / FIGURES.format(name)).write_text(text, encoding="utf-8")
-    (FOLDER / PICTURE).write_text(chart(report), encoding="utf-8")
+    if run == "bench.proxy":
+        (FOLDER / PICTURE).write_text(chart(report), encoding="utf-8")
+
+
+def sections(report: Report, run: str) -> dict[str, list[str]]:
+    """Which part of the page → what stands in it."""
+    if run == "bench.store":
+        named = [(f"store-{part}", table) for part, table in store_tables.tables(report)]
+        found = {"store-machine": [machine(report)]}
+    else:
+        named = [(section(table.title), table) for table in tables(report)]
+        found = {"machine": [machine(report)]}
+    for name, table in named:
+        found.setdefault(name, []).append(restructured(table))
+    return found
 
 
 def section(title: str) -> str:

@@ -13,7 +13,6 @@ from bench import throughput
 from bench.direct import Direct
 from bench.load import PATH, Load
 from bench.peers import BODY_SIZE, document
-from bench.programs import METADATA_IP
 from bench.stand import PORT, PROJECT, Stand
 from bench.store_targets import FORWARDING, POSTGRESQL, SQLITE, WORKERS
 from bench.throughput import Cell, Running
@@ -62,9 +61,7 @@ def measure(*, rounds: int, seconds: int) -> Figures:
                         wanted = expected(backend)[item]
                         throughput.warm_up(direct, running, path=path, wanted=wanted)
                         for one in LOADS:
-                            found = throughput.ask(
-                                direct, running, one, seconds=seconds, path=path
-                            )
+                            found = throughput.ask(direct, running, one, seconds=seconds, path=path)
                             cells[name][item][one.name].append(found)
     return {
         name: {

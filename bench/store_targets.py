@@ -23,7 +23,7 @@ def ratio(report: Report, name: str, item: str, load: str) -> float:
     reads = report.get("store reads", {})
     try:
         pairs = zip(*(reads[one][item][load]["rates"] for one in (name, other)), strict=True)
-        return statistics.median(mine / theirs for mine, theirs in pairs)
+        return float(statistics.median(mine / theirs for mine, theirs in pairs))
     except (KeyError, ZeroDivisionError):
         return float("nan")
 
@@ -37,7 +37,10 @@ def targets(report: Report) -> Iterator[Target]:
             value = ratio(report, SQLITE, item, load)
             yield Target(name=name, value=value, bound=BOUND, aim=AIM)
     failed = sum(
-        cell["failed"] for items in reads.values() for loads in items.values() for cell in loads.values()
+        cell["failed"]
+        for items in reads.values()
+        for loads in items.values()
+        for cell in loads.values()
     )
     if reads:
         yield Target(name="failed requests of all", value=failed, bound=0, at_most=True)

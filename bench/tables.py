@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from bench.targets import HAPROXY, NEUTRON, Report, ratio, targets
+from bench.targets import HAPROXY, NEUTRON, Report, Target, ratio, targets
 
 COUNTS = (1, 32, 256)
 KINDS = {"new": "a connection for each request", "keep-alive": "kept connections"}
@@ -27,11 +27,7 @@ def tables(report: Report) -> Iterator[Table]:
     """All that the run has figures for."""
     found = targets(report)
     if found:
-        rows = [
-            (one.name, number(one.value), one.wanted, "met" if one.met else "missed")
-            for one in found
-        ]
-        yield Table(title="Targets", columns=("what", "figure", "wanted", ""), rows=rows)
+        yield target_table(found)
     if "throughput" in report:
         for kind, words in KINDS.items():
             for count in COUNTS:
@@ -43,6 +39,14 @@ def tables(report: Report) -> Iterator[Table]:
         yield _first_syns(report)
     if "memory" in report:
         yield _memory(report)
+
+
+def target_table(found: Iterable[Target]) -> Table:
+    """Targets, and whether they are met."""
+    rows = [
+        (one.name, number(one.value), one.wanted, "met" if one.met else "missed") for one in found
+    ]
+    return Table(title="Targets", columns=("what", "figure", "wanted", ""), rows=rows)
 
 
 def _throughput(report: Report, load: str, title: str) -> Table:
@@ -113,9 +117,9 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def print_tables(report: Report, console: Console) -> None:
+def print_tables(found: Iterable[Table], console: Console) -> None:
     """For a terminal."""
-    for table in tables(report):
+    for table in found:
         shown = RichTable(title=table.title, title_justify="left")
         for place, column in enumerate(table.columns):
             shown.add_column(column, justify="right" if place else "left")

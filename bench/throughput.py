@@ -157,9 +157,7 @@ def warm_up(
     ask(direct, running, Load(clients=8, keep=False), seconds=WARM_UP, path=path)
 
 
-def ask(
-    direct: Direct, running: Running, one: Load, *, seconds: int, path: str = PATH
-) -> Cell:
+def ask(direct: Direct, running: Running, one: Load, *, seconds: int, path: str = PATH) -> Cell:
     """Measure one cell."""
     cpu, idle = processes.cpu_seconds(running.pids), processes.idle_seconds()
     resent = direct.resent()
