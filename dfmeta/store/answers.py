@@ -92,4 +92,5 @@ class Answers:
 
 def _usual(path: str, segments: Sequence[str]) -> bool:
     """Whether a path is written as clients write it: a listing's may end in a slash."""
-    return path.removesuffix("/") == "/" + "/".join(segments)
+    usual = "/" + "/".join(segments)
+    return path in (usual, usual + "/")

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from bench import store_tables, store_targets, store_writes
 from bench.chart import chart
 from bench.direct import counter
 from bench.load import Load, parse
 from bench.peers import BODY_SIZE, document
+from bench.report import sections
+from bench.store_reads import expected, hostname, record
+from bench.store_targets import FORWARDING, SQLITE, WORKERS
 from bench.storm import PATHS, request, whole
 from bench.tables import Table, restructured, tables
 from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, TWO_WORKERS, ratio, targets
@@ -162,3 +166,63 @@ def test_the_chart_has_two_bars_for_each_proxy_and_none_for_the_stand_in() -> No
     widths = [int(one.get("width", "0")) for one in bars]
     assert len(widths) == 4
     assert widths[0] * 5 == widths[1]
+
+
+def reads(**rates: list[float]) -> dict[str, Any]:
+    """A run of bench.store in which each had the same figures with every item and load."""
+    loads = [f"{kind} {count}" for kind in ("new", "keep-alive") for count in (1, 32)]
+    cells = {name: {**cell(each[0]), "rates": each} for name, each in rates.items()}
+    return {
+        "store reads": {
+            name: {"meta_data.json": dict.fromkeys(loads, one)} for name, one in cells.items()
+        }
+    }
+
+
+def test_a_ratio_to_forwarding_is_the_median_of_the_rounds() -> None:
+    # One round in which the machine was busy with something else moves nothing.
+    run = reads(**{FORWARDING: [100, 10, 100], SQLITE: [200, 180, 160]})
+    assert store_targets.ratio(run, SQLITE, "meta_data.json", "new 32") == 2.0
+
+
+def test_workers_are_held_against_workers() -> None:
+    run = reads(
+        **{
+            FORWARDING: [100],
+            SQLITE: [100],
+            f"{FORWARDING}{WORKERS}": [300],
+            f"{SQLITE}{WORKERS}": [150],
+        }
+    )
+    assert store_targets.ratio(run, f"{SQLITE}{WORKERS}", "meta_data.json", "new 1") == 0.5
+
+
+def test_the_store_is_wanted_faster_than_forwarding() -> None:
+    found = list(store_targets.targets(reads(**{FORWARDING: [100], SQLITE: [149]})))
+    assert [one.met for one in found] == [False, False, True]
+    assert found[0].wanted == "at least 1.5, aim 2"
+    assert found[-1].name == "failed requests of all"
+
+
+def test_a_run_of_the_store_is_written_beside_the_proxys() -> None:
+    run = reads(**{FORWARDING: [100], SQLITE: [200]})
+    row = {"rate": 100.0, "p50": 1.0, "p99": 2.0, "writes": 10, "failed": 0}
+    run |= {"store writes": {"Repository.push, SQLite": row}}
+    assert {part for part, _table in store_tables.tables(run)} == {"targets", "reads", "writes"}
+    where = dict.fromkeys(("cores", "processor", "kernel", "date"), "-")
+    run |= {"machine": {**where, "load before": 0.0, "load after": 0.0}, "versions": {}}
+    assert set(sections(run, "bench.store")) == {
+        f"store-{part}" for part in ("machine", "targets", "reads", "writes")
+    }
+
+
+def test_the_first_guest_is_told_its_own_name() -> None:
+    assert record(0)["hostname"] == hostname(0)
+    assert list(expected(SQLITE).values()) == [f'"hostname": "{hostname(0)}"', hostname(0)]
+    assert set(expected(FORWARDING).values()) == {document()}
+
+
+def test_what_failed_to_be_written_is_counted_apart() -> None:
+    found = store_writes.press(lambda _client, number: number % 2 == 0, 0.05)
+    assert 0 < found.failed < found.writes
+    assert found.rate > 0
