@@ -5,29 +5,32 @@ What was answered has reached the disk: SQLite syncs it, and so does PostgreSQL.
 
 from __future__ import annotations
 
-import shutil
+import http.client
+import json
+import socket
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 
+from bench.stand import Stand
 from bench.store_targets import POSTGRESQL, SQLITE
 from dfmeta.exceptions import StoreError
 from dfmeta.store.repository import Kind, Repository
-from tests.harness import netns
+from tests.harness.agent import ADMIN_PORT
 from tests.harness.guest import uuid_of
 from tests.harness.postgres import Postgres
 
 CLIENTS = 8
 RECORDS = 100
 """Of each client; it writes one after the other, again and again."""
+LOOPBACK = "127.0.0.1"
 
 Write = Callable[[int, int], bool]
 """Writes a client's record of that number, and says whether that was done."""
-Start = Callable[[str], Iterator[Write]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,32 +58,67 @@ def measure(*, rounds: int, seconds: int) -> dict[str, Writes]:
     """Way and database → the median of all rounds; writes and failures are added up."""
     found: dict[str, list[Writes]] = {}
     with ExitStack() as stack:
-        folder = netns.temporary_folder("store")
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stand = stack.enter_context(Stand())
         server = stack.enter_context(Postgres(durable=True))
-        urls = {SQLITE: f"sqlite:///{folder}/store.db", POSTGRESQL: server.create_database()}
+        urls = {
+            SQLITE: f"sqlite:///{stand.agent.state_path}/written.db",
+            POSTGRESQL: server.create_database(),
+        }
         for turn in range(rounds):
             for way, start in WAYS.items():
                 for database, url in urls.items():
                     name = f"{way}, {database}"
                     print(f"round {turn + 1} of {rounds}: {name}", flush=True)
-                    with start(url) as write:
+                    with start(stand, url) as write:
                         found.setdefault(name, []).append(press(write, seconds))
     return {name: median(each) for name, each in found.items()}
 
 
 @contextmanager
-def pushing(url: str) -> Iterator[Write]:
-    """The repository itself, without HTTP: what the database alone allows."""
+def over_http(stand: Stand, url: str) -> Iterator[Write]:
+    """dfmeta-agent's admin API, over a kept connection for each client."""
+    options = {"df_metadata": {"backend": "store"}, "store": {"connection": url}}
+    stand.agent.configure(options)
+    with stand.daemon(0), ExitStack() as stack:
+        connections = []
+        for _ in range(CLIENTS):
+            connection = http.client.HTTPConnection(LOOPBACK, ADMIN_PORT)
+            # It would be made anew from another namespace.
+            connection.auto_open = 0
+            connection.sock = stand.host.namespace.connect(LOOPBACK, ADMIN_PORT)
+            # As http.client does with those that it makes: head and body go in two pieces.
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connections.append(stack.enter_context(closing(connection)))
+
+        def write(client: int, number: int) -> bool:
+            body = {
+                "id": record_id(client, number),
+                "ipAddresses": [str(network(client, number))],
+                "metadata": document(client, number),
+            }
+            try:
+                connections[client].request("POST", "/device-metadata", json.dumps(body))
+                answer = connections[client].getresponse()
+                answer.read()
+            except (OSError, http.client.HTTPException):
+                return False
+            return 200 <= answer.status < 300
+
+        yield write
+
+
+@contextmanager
+def pushing(_stand: Stand, url: str) -> Iterator[Write]:
+    """The repository itself, without HTTP, from threads of this process."""
     with Repository(url) as repository:
 
         def write(client: int, number: int) -> bool:
             try:
                 return repository.push(
                     Kind.METADATA,
-                    uuid_of(f"record {client} {number}"),
+                    record_id(client, number),
                     content=document(client, number),
-                    networks=[IPv4Network((0x0A000000 | client << 16 | number, 32))],
+                    networks=[network(client, number)],
                 )
             except StoreError:
                 return False
@@ -88,7 +126,20 @@ def pushing(url: str) -> Iterator[Write]:
         yield write
 
 
-WAYS = {"Repository.push": pushing}
+WAYS: dict[str, Callable[[Stand, str], AbstractContextManager[Write]]] = {
+    "admin API": over_http,
+    "Repository.push": pushing,
+}
+
+
+def record_id(client: int, number: int) -> str:
+    """Of a client's record."""
+    return uuid_of(f"record {client} {number}")
+
+
+def network(client: int, number: int) -> IPv4Network:
+    """The one address of a client's record."""
+    return IPv4Network((0x0A000000 | client << 16 | number, 32))
 
 
 def document(client: int, number: int) -> dict[str, object]:
