@@ -32,7 +32,7 @@ PARTS = ("reads", "writes")
 PACKAGES = ("SQLAlchemy", "psycopg")
 OTHERS = ("httplib2", "WebOb", "haproxy", "neutron")
 """What has no part in this."""
-ROUNDS, SECONDS = 5, 2
+ROUNDS, SECONDS = 7, 1
 
 
 def main() -> None:

@@ -200,6 +200,7 @@ def test_workers_are_held_against_workers() -> None:
 def test_the_store_is_wanted_faster_than_forwarding() -> None:
     found = list(store_targets.targets(reads(**{FORWARDING: [100], SQLITE: [149]})))
     assert [one.met for one in found] == [False, False, True]
+    assert all("kept connections" in one.name for one in found[:-1])
     assert found[0].wanted == "at least 1.5, aim 2"
     assert found[-1].name == "failed requests of all"
 
