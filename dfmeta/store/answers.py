@@ -78,7 +78,9 @@ class Answers:
     def _of(self, record: Record) -> _Made | None:
         with self._lock:
             entry = self._kept.get(record.id)
-        return entry[1] if entry is not None and entry[0] is record else None
+        # Nearly always it is the very object. One made of defaults is another one each time.
+        same = entry is not None and (entry[0] is record or entry[0] == record)
+        return entry[1] if entry is not None and same else None
 
     def _keep(self, made: _Made, segments: Sequence[str], path: str, answer: Answer) -> None:
         size = 0 if answer.body is made.record.userdata else len(answer.body)

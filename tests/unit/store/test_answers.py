@@ -79,6 +79,12 @@ def test_a_document_is_read_once_for_all_that_is_asked_of_it(
     assert parsed == [RECORD]
 
 
+def test_an_equal_record_is_as_good_as_the_same(kept: Answers, parsed: list[Record]) -> None:
+    first = ask(kept, RECORD, HOSTNAME)
+    assert ask(kept, replace(RECORD), HOSTNAME) is first
+    assert parsed == [RECORD]
+
+
 def test_a_record_that_has_changed_is_answered_anew(kept: Answers) -> None:
     ask(kept, RECORD, HOSTNAME)
     changed = replace(RECORD, metadata='{"hostname": "two"}')
