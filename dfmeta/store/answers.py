@@ -62,9 +62,9 @@ class Answers:
         :raises StoreError: the record's document is not a JSON object.
         """
         made = self._of(record)
-        found = None if made is None else made.answers.get(request.path)
+        found = made.answers.get(request.path)
         if found is None:
-            found = self._make(made or _Made(record), segments, request.path)
+            found = self._make(made, segments, request.path)
         return None if found is None else unless_known(found, request)
 
     def _make(self, made: _Made, segments: Sequence[str], path: str) -> Answer | None:
@@ -75,20 +75,26 @@ class Answers:
         self._keep(made, segments, path, found)
         return found
 
-    def _of(self, record: Record) -> _Made | None:
+    def _of(self, record: Record) -> _Made:
         with self._lock:
             entry = self._kept.get(record.id)
         # Nearly always it is the very object. One made of defaults is another one each time.
-        same = entry is not None and (entry[0] is record or entry[0] == record)
-        return entry[1] if entry is not None and same else None
+        if entry is not None and (entry[0] is record or entry[0] == record):
+            return entry[1]
+        made = _Made(record)
+        self._put(made)
+        return made
 
     def _keep(self, made: _Made, segments: Sequence[str], path: str, answer: Answer) -> None:
         size = 0 if answer.body is made.record.userdata else len(answer.body)
+        if _usual(path, segments) and size <= made.room:
+            made.answers[path] = answer
+            made.room -= size
+            made.size += size
+            self._put(made)
+
+    def _put(self, made: _Made) -> None:
         with self._lock:
-            if _usual(path, segments) and size <= made.room and path not in made.answers:
-                made.answers[path] = answer
-                made.room -= size
-                made.size += size
             self._kept.put(made.record.id, made.record, made, size=made.size)
 
 
