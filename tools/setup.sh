@@ -5,8 +5,8 @@
 #   tools/setup.sh --neutron   and Neutron's Open vSwitch agent, which some tests run
 #   tools/setup.sh --bench     and nginx, haproxy and wrk, which `python -m bench.proxy` runs
 #
-# Packages: a few tools, the libraries that Open vSwitch and PostgreSQL link to and the Python
-# modules that cloud-init imports. These three themselves are unpacked under .cache/root and never
+# Packages: a few tools, the libraries that Open vSwitch, PostgreSQL and udev link to and the Python
+# modules that cloud-init imports. These four themselves are unpacked under .cache/root and never
 # installed: their packages would start services and enable cloud-init for the next boot.
 # The bench's programs are unpacked under .cache/bench for the same reason.
 # Python: a virtual environment in .venv with this checkout in it, and one in .cache/neutron for
@@ -17,7 +17,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$root/.cache
 venv=$root/.venv
 # Raise it when the content of .cache/root changes.
-layout=2
+layout=3
 # The same for .cache/bench.
 bench_layout=1
 neutron=neutron==29.0.0
@@ -69,8 +69,8 @@ dependencies() {
 
 unpack() {
     local folder=$cache/deb new=$cache/root.new deb name packages=$cache/packages.new
-    local wanted=(openvswitch-switch openvswitch-common cloud-init postgresql)
-    say "Unpacking Open vSwitch, cloud-init and PostgreSQL under .cache (nothing of them is installed)"
+    local wanted=(openvswitch-switch openvswitch-common cloud-init postgresql udev)
+    say "Unpacking Open vSwitch, cloud-init, PostgreSQL and udev under .cache (none is installed)"
     rm -rf "$folder" "$new"
     mkdir -p "$folder" "$new"
     cd "$folder"

@@ -1,0 +1,800 @@
+"""``dfmeta-tag-devices``, inside a guest: device role tags become udev rules.
+
+Reads the instance's ``devices`` (specification 002, "Virtual guest device role tagging"), finds
+each of them on this machine and writes rules that give it ``DFMETA_TAGS``, a udev tag for each role
+and, for disks and partitions, links below /dev/disk/by-role. The document is not trusted: nothing
+of it but tags in an encoded form gets into a rule, and what the rules match is read from sysfs.
+
+One file for any Python from 3.6 on, which it keeps to in syntax and library: a guest may have got
+it as a file alone.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+PROGRAM = "dfmeta-tag-devices"
+RULES = "/etc/udev/rules.d/90-dfmeta-tags.rules"
+"""After what names disks (60-) and interfaces (80-), before systemd makes units of them (99-)."""
+MARK = "# Written by dfmeta-tag-devices, which replaces it each time it runs.\n"
+BY_LABEL = "/dev/disk/by-label"
+LABELS = ("config-2", "CONFIG-2")
+DOCUMENT = "openstack/latest/meta_data.json"
+IPV4, IPV6 = "169.254.169.254", "fe80::a9fe:a9fe"
+TOKEN, TOKEN_TTL = "X-aws-ec2-metadata-token", "X-aws-ec2-metadata-token-ttl-seconds"
+
+MAX_BYTES = 4 << 20
+MAX_DEPTH = 32
+MAX_DEVICES = 1024
+MAX_TAGS = 16
+"""Of a device. All of them in one line stay far below the 16 KiB that udev reads."""
+MAX_ENCODED = 240
+"""Bytes of an encoded tag: with prefix or suffix it still is a file's name (NAME_MAX, 255)."""
+MAX_INTERFACES = 16
+
+Say = Callable[[str], None]
+Numbers = Tuple[int, ...]
+
+_PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])")
+_SCSI = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
+_USB = re.compile(r"(\d+)-(\d+(?:\.\d+)*)")
+_XEN = re.compile(r"(?:vif|vbd)-(\d+)")
+_ATA = re.compile(r"ata(\d+)")
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_ADDRESS = re.compile(r"[0-9a-f]{1,9}([:.-][0-9a-f]{1,9}){0,9}")
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_VALUE = re.compile(r"[A-Za-z0-9._:=,/*-]+(%n)?")
+"""All that a value in a rule is made of. No quote, no backslash, no ``$``; of udev's substitutions
+``%n`` alone, a partition's number, which no encoded tag can hold."""
+_STABLE = (
+    (re.compile(r"virtio\d+"), "virtio*"),
+    (re.compile(r"host\d+"), "host*"),
+    (re.compile(r"target\d+(:\d+:\d+)"), r"target*\1"),
+    (re.compile(r"\d+(:\d+:\d+:\d+)"), r"*\1"),
+    (re.compile(r"nvme\d+"), "nvme*"),
+)
+"""Names in sysfs that count what was found before, and what stays the same in them."""
+
+
+class TagError(Exception):
+    """What ends the program; the message is the line that it ends with."""
+
+
+class Device(NamedTuple):
+    """A device of this machine, as sysfs has it. ``parts`` is its path below ``devices``."""
+
+    kind: str
+    name: str
+    parts: Tuple[str, ...]
+    addresses: FrozenSet[Tuple[str, Numbers]]
+    """(bus, numbers): all that a document may call its address."""
+    identity: str
+    """MAC or serial; empty where it has none, or where it is another device's on which it rests."""
+    serial_key: str = ""
+    """Of ``ATTRS{serial}``, for a disk whose serial is there to be matched."""
+
+
+class Wanted(NamedTuple):
+    """A device of the document that has tags: encoded, without those that were left out."""
+
+    kind: str
+    bus: str
+    address: Numbers
+    name: str
+    identity: str
+    tags: Tuple[str, ...]
+    shown: str
+    """For messages: nothing in it that a terminal would act on."""
+
+
+# Tags
+
+
+def encoded(tag: str) -> str:
+    """Return a tag as ``DFMETA_TAGS`` and links have it.
+
+    Letters, digits, ``.``, ``_`` and ``-`` of ASCII stay; each other byte of its UTF-8 is ``=XX``,
+    as in quoted-printable (RFC 2045, 6.7), and so is a dot at the start, and the hyphen of
+    ``-part1`` at the end, which would be another disk's partition. No two tags become the same.
+
+    :raises ValueError: it is empty, too long, or has half of a surrogate pair.
+    """
+    raw = tag.encode("utf-8").decode("latin-1")
+    text = re.sub(r"^\.|[^A-Za-z0-9._-]|-(?=part[0-9]+$)", _hexadecimal("="), raw)
+    if not 0 < len(text) <= MAX_ENCODED:
+        raise ValueError("it is empty or too long")
+    return text
+
+
+def udev_tag(text: str) -> str:
+    """Return the udev tag of an encoded tag, in the characters that udev takes: ``dfmeta-…``.
+
+    What else there is becomes ``_XX``. The prefix keeps it apart from udev's own tags, of which
+    some give rights to users ("uaccess") or start units ("systemd").
+    """
+    raw = re.sub(r"=([0-9A-F]{2})", lambda match: chr(int(match.group(1), 16)), text)
+    return "dfmeta-" + re.sub(r"[^A-Za-z0-9_-]|_(?=[0-9A-F]{2})", _hexadecimal("_"), raw)
+
+
+def _hexadecimal(mark: str) -> Callable[["re.Match[str]"], str]:
+    return lambda match: f"{mark}{ord(match.group()):02X}"
+
+
+# The document
+
+
+def read_document(raw: bytes) -> Dict[str, Any]:
+    """Parse a document within the bounds on its size and depth.
+
+    :raises TagError: it is too large or too deep, or no JSON object (RFC 8259).
+    """
+    if len(raw) > MAX_BYTES:
+        raise TagError(f"the document has more than {MAX_BYTES} bytes")
+    try:
+        text = raw.decode("utf-8")
+        if _depth(text) > MAX_DEPTH:
+            raise TagError("the document is nested too deep")
+        # A number of a million digits takes minutes to read, and none here matters.
+        document = json.loads(text, parse_int=lambda digits: int(digits[:20]))
+    except (ValueError, RecursionError) as error:
+        raise TagError("the document is not JSON") from error
+    if not isinstance(document, dict):
+        raise TagError("the document is no JSON object")
+    return document
+
+
+def _depth(text: str) -> int:
+    outside = text.replace("\\\\", "").replace('\\"', "").split('"')[::2]
+    deepest = depth = 0
+    for match in re.finditer(r"[\[{]|[\]}]", "".join(outside)):
+        depth += 1 if match.group() in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def wanted_devices(document: Dict[str, Any], say: Say) -> List[Wanted]:
+    """Return the devices of a document that have tags; what is left out is said.
+
+    :raises TagError: ``devices`` is no list, or too long.
+    """
+    devices = document.get("devices")
+    if devices is None:
+        return []
+    if not isinstance(devices, list) or len(devices) > MAX_DEVICES:
+        raise TagError(f"devices is no list of up to {MAX_DEVICES}")
+    found = []
+    for number, entry in enumerate(devices):
+        if not isinstance(entry, dict) or entry.get("type") not in ("nic", "disk"):
+            say(f"devices[{number}] is no nic and no disk: left out")
+            continue
+        tags = _tags(entry.get("tags"), f"devices[{number}]", say)
+        if tags:
+            found.append(_wanted(entry, tags))
+    return found
+
+
+def _tags(tags: object, where: str, say: Say) -> Tuple[str, ...]:
+    if tags is None:
+        return ()
+    if not isinstance(tags, list):
+        say(f"tags of {where} are no list: left out")
+        return ()
+    found = []  # type: List[str]
+    for tag in tags:
+        try:
+            text = encoded(tag) if isinstance(tag, str) else ""
+        except ValueError:
+            text = ""
+        if not text or (text not in found and len(found) == MAX_TAGS):
+            say(f"tag {_s(tag)} of {where}: not text, too long, or one too many: left out")
+        elif text not in found:
+            found.append(text)
+    return tuple(found)
+
+
+def _wanted(entry: Dict[str, Any], tags: Tuple[str, ...]) -> Wanted:
+    kind = entry["type"]
+    bus, address = _text(entry, "bus"), _text(entry, "address")
+    names = ("devname",) if kind == "nic" else ("path", "devname")
+    name = next((text for text in (_text(entry, one) for one in names) if text), "")
+    name = re.sub("^/dev/", "", name).replace("/", "!")
+    identity = _text(entry, "mac").lower() if kind == "nic" else _text(entry, "serial").strip()
+    shown = " ".join([kind, *(_s(one) for one in (bus, address, name, identity) if one)])
+    return Wanted(kind, bus, numbers_of(bus, address), name, identity, tags, shown)
+
+
+def _text(entry: Dict[str, Any], name: str) -> str:
+    value = entry.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _s(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 64 else text[:61] + "..."
+
+
+def numbers_of(bus: str, address: str) -> Numbers:
+    """Return an address of a document in numbers, empty where it has none or an odd one.
+
+    Numbers are decimal unless they have hexadecimal digits, but for PCI's, which always are. IDE
+    is channel and device; libvirt's four numbers (controller, bus, target, unit) become these.
+    """
+    text = address.lower()
+    match = _PCI.fullmatch(text)
+    if bus == "pci":
+        return tuple(int(part, 16) for part in match.groups()) if match else ()
+    if not _ADDRESS.fullmatch(text):
+        return ()
+    parts = re.split("[:.-]", text)
+    numbers = tuple(int(part, 10 if part.isdigit() else 16) for part in parts)
+    return (numbers[1], numbers[3]) if bus == "ide" and len(numbers) == 4 else numbers
+
+
+# This machine
+
+
+def read_machine(sysfs: str) -> List[Device]:
+    """Return the interfaces and whole disks of a sysfs, by kind and name."""
+    found = []
+    hosts = _scsi_hosts(sysfs)
+    for kind, folder in (("nic", "class/net"), ("disk", "class/block")):
+        for name in _names(os.path.join(sysfs, folder)):
+            path = os.path.join(sysfs, folder, name)
+            parts = _parts(sysfs, path)
+            if not parts or name == "lo" or os.path.exists(os.path.join(path, "partition")):
+                continue
+            serial, key = ("", "") if kind == "nic" else _serial(sysfs, path, parts)
+            identity = _mac(path) if kind == "nic" else serial
+            addresses = frozenset(_addresses(sysfs, kind, parts, hosts))
+            found.append(Device(kind, name, parts, addresses, identity, key))
+    return found
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _parts(sysfs: str, path: str) -> Tuple[str, ...]:
+    """Names from below ``devices`` to the device itself; none for what is elsewhere."""
+    root = os.path.join(os.path.realpath(sysfs), "devices") + "/"
+    real = os.path.realpath(path)
+    return tuple(real[len(root) :].split("/")) if real.startswith(root) else ()
+
+
+def _attribute(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4096)
+    except OSError:
+        return b""
+
+
+def _mac(path: str) -> str:
+    if any(name.startswith("lower_") for name in _names(path)):
+        # A bond, bridge or VLAN has the MAC of what it rests on.
+        return ""
+    text = _attribute(os.path.join(path, "address")).decode("latin-1").strip().lower()
+    return text if _MAC.fullmatch(text) else ""
+
+
+def _serial(sysfs: str, path: str, parts: Tuple[str, ...]) -> Tuple[str, str]:
+    """A disk's serial, and the same where rules can match it: virtio, NVMe, USB. SCSI and ATA
+    have page 0x80 of the vital product data (SPC-4, 7.8.14)."""
+    places = [os.path.join(path, "serial"), os.path.join(path, "device", "serial")]
+    above = (parts[: place + 1] for place in range(len(parts) - 1, -1, -1))
+    places += [
+        os.path.join(sysfs, "devices", *up, "serial") for up in above if _USB.fullmatch(up[-1])
+    ]
+    for place in places:
+        text = _attribute(place).decode("latin-1").strip()
+        if text:
+            return text, text if _NAME.fullmatch(text) else ""
+    page = _attribute(os.path.join(path, "device", "vpd_pg80"))
+    return page[4:].decode("latin-1").strip(" \0"), ""
+
+
+def _scsi_hosts(sysfs: str) -> List[int]:
+    """Numbers of the SCSI hosts that a hypervisor would count: not those of ATA and USB."""
+    found = []
+    for name in _names(os.path.join(sysfs, "class/scsi_host")):
+        parts = _parts(sysfs, os.path.join(sysfs, "class/scsi_host", name))
+        if re.fullmatch(r"host\d+", name) and parts and not _is_translated(parts):
+            found.append(int(name[4:]))
+    return sorted(found)
+
+
+def _is_translated(parts: Tuple[str, ...]) -> bool:
+    return any(_ATA.fullmatch(part) or _USB.fullmatch(part) for part in parts)
+
+
+def _addresses(
+    sysfs: str, kind: str, parts: Tuple[str, ...], hosts: List[int]
+) -> Iterator[Tuple[str, Numbers]]:
+    """Where a device is, on each bus that it is on. A controller is called by Linux' number and
+    by its place in the order of its like, which is what a hypervisor knows."""
+    for place in range(len(parts) - 1, -1, -1):
+        match = _PCI.fullmatch(parts[place])
+        if match:
+            yield "pci", tuple(int(part, 16) for part in match.groups())
+            break
+    for place, part in enumerate(parts):
+        for pattern, calls in ((_SCSI, _scsi), (_USB, _usb), (_XEN, _xen)):
+            match = pattern.fullmatch(part)
+            if match:
+                for numbers in calls(sysfs, parts[:place], match, hosts):
+                    yield calls.__name__[1:], numbers
+                if calls is _scsi and kind == "disk":
+                    for numbers in _ide(sysfs, parts[:place], match):
+                        yield "ide", numbers
+
+
+def _scsi(
+    _sysfs: str, above: Tuple[str, ...], match: "re.Match[str]", hosts: List[int]
+) -> Iterator[Numbers]:
+    host, *rest = (int(one) for one in match.groups())
+    if not _is_translated(above):
+        yield (host, *rest)
+        if host in hosts:
+            yield (hosts.index(host), *rest)
+
+
+def _ide(sysfs: str, above: Tuple[str, ...], match: "re.Match[str]") -> Iterator[Numbers]:
+    """Channel and device: the port among those of its controller, of which IDE's has two."""
+    for place, part in enumerate(above):
+        if _ATA.fullmatch(part):
+            names = _names(os.path.join(sysfs, "devices", *above[:place]))
+            ports = sorted(int(name[3:]) for name in names if _ATA.fullmatch(name))
+            if len(ports) <= 2:
+                yield (ports.index(int(part[3:])), int(match.group(3)))
+
+
+def _usb(
+    sysfs: str, _above: Tuple[str, ...], match: "re.Match[str]", _hosts: List[int]
+) -> Iterator[Numbers]:
+    """Bus and ports. A controller of USB 3 has two buses for what a hypervisor takes for one."""
+    bus, ports = int(match.group(1)), tuple(int(port) for port in match.group(2).split("."))
+    yield (bus, *ports)
+    controllers = {}  # type: Dict[Tuple[str, ...], int]
+    folder = os.path.join(sysfs, "bus/usb/devices")
+    buses = sorted(int(name[3:]) for name in _names(folder) if re.fullmatch(r"usb\d+", name))
+    for number in buses:
+        parent = _parts(sysfs, os.path.join(folder, f"usb{number}"))[:-1]
+        rank = controllers.setdefault(parent, len(controllers))
+        if number == bus:
+            yield (rank, *ports)
+
+
+def _xen(
+    _sysfs: str, _above: Tuple[str, ...], match: "re.Match[str]", _hosts: List[int]
+) -> Iterator[Numbers]:
+    """XenBus' number, and which disk that is (xen-vbd-interface(7))."""
+    number = int(match.group(1))
+    yield (number,)
+    if number >> 28 == 1:
+        yield ((number & 0xFFFFFFF) >> 8,)
+    elif number >> 8 in (8, 202):
+        yield ((number & 0xFF) >> 4,)
+
+
+# Matching
+
+
+def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Device, List[str]]:
+    """Return the tags of each device that one of the document is; what is not clear is said."""
+    found = {}  # type: Dict[Device, List[str]]
+    for one in wanted:
+        here = candidates(one, machine, is_unique=_is_unique(one, wanted))
+        if len(here) != 1:
+            names = ", ".join(_s(device.name) for device in here)
+            say(f"{one.shown}: {names + ' match: none of them' if here else 'not here'}")
+            continue
+        if one.kind == "nic" and one.identity and one.identity != here[0].identity:
+            say(f"{one.shown}: it is {_s(here[0].name)}, which has another MAC")
+        tags = found.setdefault(here[0], [])
+        tags.extend(tag for tag in one.tags if tag not in tags)
+    return found
+
+
+def candidates(wanted: Wanted, machine: List[Device], is_unique: bool) -> List[Device]:
+    """Return the devices that one of the document may be: by address, else by name, else by MAC or
+    serial. Where several are, the next of these decides; a disk of another serial is none.
+
+    :param is_unique: whether no other device of the document has that MAC or serial.
+    """
+    left = [one for one in machine if one.kind == wanted.kind and not _is_another(wanted, one)]
+    tests = [
+        lambda one: (wanted.bus, wanted.address) in one.addresses,
+        lambda one: one.name == wanted.name,
+        lambda one: bool(is_unique and wanted.identity) and _is_same(wanted, one),
+    ]  # type: List[Callable[[Device], bool]]
+    found = []  # type: List[Device]
+    for test in tests:
+        found = [one for one in left if test(one)] or found
+        if len(found) == 1:
+            break
+        left = found or left
+    return found
+
+
+def _is_unique(wanted: Wanted, among: List[Wanted]) -> bool:
+    """Several views of one disk have one serial, and the same tags."""
+    like = (one for one in among if (one.kind, one.identity) == (wanted.kind, wanted.identity))
+    return all(set(one.tags) == set(wanted.tags) for one in like)
+
+
+def _is_same(wanted: Wanted, device: Device) -> bool:
+    """virtio and IDE have the first 20 characters of a serial alone."""
+    cut = wanted.identity[:20] if wanted.kind == "disk" else ""
+    return bool(device.identity) and device.identity in (wanted.identity, cut.strip())
+
+
+def _is_another(wanted: Wanted, device: Device) -> bool:
+    known = wanted.kind == "disk" and wanted.identity and device.identity
+    return bool(known) and not _is_same(wanted, device)
+
+
+# Rules
+
+
+def rules(tagged: Dict[Device, List[str]], machine: List[Device], say: Say) -> str:
+    """Return the rules file; empty where there is nothing to be set."""
+    lines = []  # type: List[str]
+    for device, tags in tagged.items():
+        make = _nic if device.kind == "nic" else _disk
+        try:
+            lines += make(device, tags, machine)
+        except ValueError:
+            say(f"{_s(device.name)}: it has no name that udev could match")
+    return MARK + "".join(lines) if lines else ""
+
+
+def _line(*terms: Tuple[str, str, str]) -> str:
+    for _key, _operator, value in terms:
+        if not _VALUE.fullmatch(value):
+            raise ValueError(value)
+    return ", ".join('{}{}"{}"'.format(*term) for term in terms) + "\n"
+
+
+def _set(tags: List[str]) -> List[Tuple[str, str, str]]:
+    one = ("ENV{DFMETA_TAGS}", "=", ",".join(tags))
+    return [one, *(("TAG", "+=", udev_tag(tag)) for tag in tags)]
+
+
+def _nic(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
+    path = _stable_path(device.parts)
+    twins = [one for one in machine if one.kind == "nic" and _stable_path(one.parts) == path]
+    like = [one for one in machine if one.kind == "nic" and one.identity == device.identity]
+    keys = [("ACTION", "!=", "remove"), ("SUBSYSTEM", "==", "net")]
+    if path and len(twins) == 1:
+        keys.append(("DEVPATH", "==", path))
+    elif device.identity and len(like) == 1:
+        keys.append(("ATTR{address}", "==", device.identity))
+    elif _NAME.fullmatch(device.name):
+        keys.append(("KERNEL", "==", device.name))
+    else:
+        raise ValueError(device.name)
+    return [_line(*keys, *_set(tags))]
+
+
+def _disk(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
+    """One line for the disk, one for its partitions: what is below it in sysfs."""
+    path = _stable_path(device.parts)
+    twins = [one for one in machine if one.kind == "disk" and _stable_path(one.parts) == path]
+    if not path or len(twins) > 1:
+        path = "/devices/" + "/".join(device.parts)
+    keys = [("ACTION", "!=", "remove"), ("SUBSYSTEM", "==", "block")]
+    serial = [("ATTRS{serial}", "==", device.serial_key)] if device.serial_key else []
+    disk = [("ENV{DEVTYPE}", "==", "disk"), ("DEVPATH", "==", path), *serial]
+    part = [("ENV{DEVTYPE}", "==", "partition"), ("DEVPATH", "==", path + "/*"), *serial]
+    links = ["disk/by-role/" + tag for tag in tags]
+    return [
+        _line(*keys, *disk, *_set(tags), *(("SYMLINK", "+=", link) for link in links)),
+        _line(*keys, *part, *(("SYMLINK", "+=", link + "-part%n") for link in links)),
+    ]
+
+
+def _stable_path(parts: Tuple[str, ...]) -> str:
+    """The pattern of a path that the next boot has as well, for a device on a bus; else empty.
+
+    udev's ``*`` goes over slashes too, and what is asked of ancestors all at once has to be true of
+    one of them: hence a path, and not KERNELS, for a disk that two ancestors tell from others.
+    """
+    if not any(one.fullmatch(part) for part in parts for one in (_PCI, _USB, _XEN, _SCSI)):
+        return ""
+    stable = []
+    for part in parts[:-1]:
+        for pattern, text in _STABLE:
+            if pattern.fullmatch(part):
+                part = pattern.sub(text, part)
+                break
+        stable.append(part)
+    last = re.fullmatch(r"nvme\d+(n\d+)", parts[-1])
+    return "/devices/" + "/".join([*stable, "nvme*" + last.group(1) if last else "*"])
+
+
+def write(path: str, text: str) -> Set[str]:
+    """Put the rules in their place whole, or take away those of before; return the subsystems
+    that the old or the new ones are about.
+
+    :raises TagError: a file is there that this program has not written.
+    :raises OSError: it cannot be written.
+    """
+    before = ""
+    if os.path.lexists(path):
+        before = _attribute(path).decode("latin-1")
+        if os.path.islink(path) or (before and not before.startswith(MARK)):
+            raise TagError(f"{path} is not of {PROGRAM}: it stays as it is")
+    if text:
+        _replace(path, text)
+    elif before:
+        os.unlink(path)
+    return set(re.findall('SUBSYSTEM=="([a-z]+)"', before + text))
+
+
+def _replace(path: str, text: str) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix="." + PROGRAM, dir=folder)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, 0o644)
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def apply(subsystems: Set[str]) -> None:
+    """Have udevd read its rules and look again at the devices of those subsystems.
+
+    :raises TagError: there is no udevadm, or no udevd that it reaches.
+    """
+    places = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin:/usr/bin:/bin"
+    udevadm = shutil.which("udevadm", path=places)
+    if not udevadm:
+        raise TagError("udevadm is not here: the rules wait for the next boot")
+    names = ["--subsystem-match=" + name for name in sorted(subsystems)]
+    for command in (
+        ["control", "--reload"],
+        ["trigger", "--action=change", *names],
+        ["settle", "--timeout=30"],
+    ):
+        try:
+            subprocess.run([udevadm, *command], check=True, timeout=60, stdin=subprocess.DEVNULL)
+        except (subprocess.SubprocessError, OSError) as error:
+            raise TagError(f"udevadm {command[0]} failed") from error
+
+
+# Where the document is
+
+
+def from_service(sysfs: str, *, timeout: float, attempts: int, port: int = 80) -> bytes:
+    """Ask the metadata service, over IPv4 and then over IPv6 on each interface.
+
+    :param timeout: seconds for a request, whole.
+    :param attempts: rounds over all of these addresses; before each but the first a pause.
+    :raises TagError: no answer, or none with a document.
+    """
+    nics = [name for name in _names(os.path.join(sysfs, "class/net")) if name != "lo"]
+    hosts = [IPV4, *(f"{IPV6}%{name}" for name in nics[:MAX_INTERFACES])]
+    cause = "none"
+    for attempt in range(attempts):
+        time.sleep(min(1 << attempt, 8) if attempt else 0)
+        for host in list(hosts):
+            try:
+                status, body = request(host, port, timeout=timeout)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                cause = cause if cause.isdigit() else type(error).__name__
+                continue
+            if status == 200:
+                return body
+            cause = str(status)
+            if status == 404:
+                hosts.remove(host)
+        if not hosts:
+            break
+    raise TagError(f"the metadata service has no document ({cause})")
+
+
+def request(host: str, port: int, *, timeout: float) -> Tuple[int, bytes]:
+    """Ask one address for the document: status and body.
+
+    Never by a proxy, which could be anybody. Where the service wants a token, with a token.
+
+    :raises OSError: no connection, or not all of the answer in time.
+    """
+    path = "/" + DOCUMENT
+    status, body = _exchange(host, port, ("GET", path, {}), timeout)
+    if status == 401:
+        order = ("PUT", "/latest/api/token", {TOKEN_TTL: "60"})
+        status, body = _exchange(host, port, order, timeout)
+        if status == 200:
+            token = body[:4096].decode("ascii")
+            status, body = _exchange(host, port, ("GET", path, {TOKEN: token}), timeout)
+    return status, body
+
+
+def _exchange(
+    host: str, port: int, order: Tuple[str, str, Dict[str, str]], timeout: float
+) -> Tuple[int, bytes]:
+    method, path, headers = order
+    name = f"[{host.partition('%')[0]}]" if ":" in host else host
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    connection.connect()
+    peer, late = connection.sock, threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with contextlib.suppress(OSError):
+            peer.shutdown(socket.SHUT_RDWR)
+
+    # A time-out of the socket's begins anew with each byte; this one does not.
+    watch = threading.Timer(timeout, cut)
+    watch.daemon = True
+    watch.start()
+    try:
+        connection.request(method, path, headers={"Host": name, "Connection": "close", **headers})
+        answer = connection.getresponse()
+        body = answer.read(MAX_BYTES + 1)
+    finally:
+        watch.cancel()
+        connection.close()
+    if late.is_set():
+        raise socket.timeout("timed out")
+    return answer.status, body
+
+
+def find_drive() -> str:
+    """Return the block device of the config drive, by its label; empty where there is none."""
+    places = [os.path.join(BY_LABEL, label) for label in LABELS]
+    return next((os.path.realpath(one) for one in places if os.path.exists(one)), "")
+
+
+def from_drive(device: str) -> bytes:
+    """Read the document of a config drive: where it is mounted, or mounted for this, read-only.
+
+    :raises TagError: it cannot be mounted, or has no document.
+    """
+    for line in _attribute("/proc/self/mounts").decode("latin-1").splitlines():
+        source, folder = line.split()[:2]
+        if source.startswith("/") and os.path.realpath(source) == device:
+            return from_folder(folder)
+    folder = tempfile.mkdtemp(prefix=PROGRAM)
+    options = ["-o", "ro,nosuid,nodev,noexec", "-t", "iso9660,vfat"]
+    try:
+        subprocess.run(["mount", *options, device, folder], check=True, timeout=30)
+        try:
+            return from_folder(folder)
+        finally:
+            subprocess.run(["umount", folder], check=True, timeout=30)
+    except (subprocess.SubprocessError, OSError) as error:
+        raise TagError(f"the config drive {device} cannot be mounted") from error
+    finally:
+        os.rmdir(folder)
+
+
+def from_folder(folder: str) -> bytes:
+    """Read the document of a mounted config drive; no link leads out of it.
+
+    :raises TagError: there is none.
+    """
+    path = os.path.realpath(os.path.join(folder, DOCUMENT))
+    if not path.startswith(os.path.realpath(folder).rstrip("/") + "/"):
+        raise TagError("the document of the config drive is elsewhere")
+    return from_file(path)
+
+
+def from_file(path: str) -> bytes:
+    """Read a document, one byte more than it may have at most.
+
+    :raises TagError: there is no such file, or it is none.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise TagError(f"{path} is no file")
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise TagError(f"{path}: {error.strerror}") from error
+
+
+def fetch(options: argparse.Namespace, say: Say) -> Dict[str, Any]:
+    """Read the document from where the options say.
+
+    :raises TagError: none of these has one.
+    """
+    if options.file:
+        return read_document(from_file(options.file))
+    drive = options.config_drive or find_drive()
+    attempts = options.attempts
+    if options.source == "auto" and drive:
+        # It is as old as the boot; better than waiting for a service that is not there.
+        attempts = 1
+    if options.source != "config-drive":
+        try:
+            raw = from_service(options.sysfs, timeout=options.timeout, attempts=attempts)
+            return read_document(raw)
+        except TagError as error:
+            if options.source == "service" or not drive:
+                raise
+            say(f"{error}: the config drive then")
+    if not drive:
+        raise TagError("there is no config drive")
+    return read_document(from_folder(drive) if os.path.isdir(drive) else from_drive(drive))
+
+
+# The program
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(prog=PROGRAM, description="Device role tags into udev.")
+    add = made.add_argument
+    add(
+        "--source",
+        choices=("auto", "service", "config-drive"),
+        default="auto",
+        help="where the document is; auto: the service, and without an answer the config drive",
+    )
+    add("--file", metavar="F", help="read it from a file instead")
+    add("--config-drive", metavar="PLACE", help="its block device, or where it is mounted")
+    add("--timeout", type=float, default=10.0, help="seconds for a request (%(default)s)")
+    add("--attempts", type=int, default=4, help="rounds of requests (%(default)s)")
+    add("--sysfs", default="/sys", help=argparse.SUPPRESS)
+    add("--output", metavar="F", help="write the rules there, and leave udev alone")
+    add("--dry-run", action="store_true", help="print the rules, and leave all as it is")
+    return made
+
+
+def run(options: argparse.Namespace, say: Say) -> None:
+    """Do all of it.
+
+    :raises TagError: there is no document, or udev cannot be told.
+    :raises OSError: the rules cannot be written.
+    """
+    machine = read_machine(options.sysfs)
+    wanted = wanted_devices(fetch(options, say), say)
+    text = rules(matches(wanted, machine, say), machine, say)
+    if options.dry_run:
+        sys.stdout.write(text)
+        return
+    subsystems = write(options.output or RULES, text)
+    if subsystems and not options.output:
+        apply(subsystems)
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run the command; 0, or 1 with a line on stderr that says why not."""
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"{PROGRAM}: {line}\n")
+
+    try:
+        run(parser().parse_args(arguments), say)
+    except (TagError, OSError) as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
