@@ -228,8 +228,9 @@ def _s(value: object) -> str:
 def numbers_of(bus: str, address: str) -> Numbers:
     """Return an address of a document in numbers, empty where it has none or an odd one.
 
-    Numbers are decimal unless they have hexadecimal digits, but for PCI's, which always are. IDE
-    is channel and device; libvirt's four numbers (controller, bus, target, unit) become these.
+    PCI's and SCSI's are hexadecimal, as in libvirt and in the specification's schema; the others
+    are decimal unless they cannot be. IDE is channel and device, and libvirt's four numbers
+    (controller, bus, target, unit) become these. Nova writes ``none`` for what it does not know.
     """
     text = address.lower()
     match = _PCI.fullmatch(text)
@@ -238,7 +239,8 @@ def numbers_of(bus: str, address: str) -> Numbers:
     if not _ADDRESS.fullmatch(text):
         return ()
     parts = re.split("[:.-]", text)
-    numbers = tuple(int(part, 10 if part.isdigit() else 16) for part in parts)
+    base = 16 if bus == "scsi" or re.search("[a-f]", text) else 10
+    numbers = tuple(int(part, base) for part in parts)
     return (numbers[1], numbers[3]) if bus == "ide" and len(numbers) == 4 else numbers
 
 
@@ -257,7 +259,7 @@ def read_machine(sysfs: str) -> List[Device]:
                 continue
             serial, key = ("", "") if kind == "nic" else _serial(sysfs, path, parts)
             identity = _mac(path) if kind == "nic" else serial
-            addresses = frozenset(_addresses(sysfs, kind, parts, hosts))
+            addresses = frozenset(_addresses(sysfs, parts, hosts))
             found.append(Device(kind, name, parts, addresses, identity, key))
     return found
 
@@ -323,24 +325,24 @@ def _is_translated(parts: Tuple[str, ...]) -> bool:
 
 
 def _addresses(
-    sysfs: str, kind: str, parts: Tuple[str, ...], hosts: List[int]
+    sysfs: str, parts: Tuple[str, ...], hosts: List[int]
 ) -> Iterator[Tuple[str, Numbers]]:
     """Where a device is, on each bus that it is on. A controller is called by Linux' number and
     by its place in the order of its like, which is what a hypervisor knows."""
-    for place in range(len(parts) - 1, -1, -1):
-        match = _PCI.fullmatch(parts[place])
-        if match:
-            yield "pci", tuple(int(part, 16) for part in match.groups())
-            break
-    for place, part in enumerate(parts):
-        for pattern, calls in ((_SCSI, _scsi), (_USB, _usb), (_XEN, _xen)):
-            match = pattern.fullmatch(part)
+    for bus, pattern, calls in _BUSES:
+        # The last: of the bridges and hubs above, a device has its place on the nearest alone.
+        for place in range(len(parts) - 1, -1, -1):
+            match = pattern.fullmatch(parts[place])
             if match:
                 for numbers in calls(sysfs, parts[:place], match, hosts):
-                    yield calls.__name__[1:], numbers
-                if calls is _scsi and kind == "disk":
-                    for numbers in _ide(sysfs, parts[:place], match):
-                        yield "ide", numbers
+                    yield bus, numbers
+                break
+
+
+def _pci(
+    _sysfs: str, _above: Tuple[str, ...], match: "re.Match[str]", _hosts: List[int]
+) -> Iterator[Numbers]:
+    yield tuple(int(part, 16) for part in match.groups())
 
 
 def _scsi(
@@ -353,7 +355,9 @@ def _scsi(
             yield (hosts.index(host), *rest)
 
 
-def _ide(sysfs: str, above: Tuple[str, ...], match: "re.Match[str]") -> Iterator[Numbers]:
+def _ide(
+    sysfs: str, above: Tuple[str, ...], match: "re.Match[str]", _hosts: List[int]
+) -> Iterator[Numbers]:
     """Channel and device: the port among those of its controller, of which IDE's has two."""
     for place, part in enumerate(above):
         if _ATA.fullmatch(part):
@@ -389,6 +393,15 @@ def _xen(
         yield ((number & 0xFFFFFFF) >> 8,)
     elif number >> 8 in (8, 202):
         yield ((number & 0xFF) >> 4,)
+
+
+_BUSES = (
+    ("pci", _PCI, _pci),
+    ("scsi", _SCSI, _scsi),
+    ("ide", _SCSI, _ide),
+    ("usb", _USB, _usb),
+    ("xen", _XEN, _xen),
+)
 
 
 # Matching

@@ -1,0 +1,21 @@
+"""A machine to find devices on, and what the program said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.guest.machine import Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """One without devices."""
+    return Machine(tmp_path / "sys")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """Append to it."""
+    return []

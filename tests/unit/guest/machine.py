@@ -1,0 +1,75 @@
+"""A sysfs as Linux lays it out, for machines that this one is not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dfmeta.guest import tag_devices
+from dfmeta.guest.tag_devices import Device
+
+PCI = "pci0000:00/0000:00"
+MAC = "fa:16:3e:00:00:01"
+
+
+class Machine:
+    """A folder that looks like /sys. Paths are those below ``devices``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in ("class/net", "class/block", "class/scsi_host", "bus/usb/devices", "devices"):
+            (root / name).mkdir(parents=True)
+
+    def nic(self, path: str, mac: str = MAC, *, lower: str = "") -> Path:
+        """An interface; ``lower`` is one that it rests on."""
+        folder = self._device("net", path)
+        self.put(f"{path}/address", f"{mac}\n")
+        if lower:
+            (folder / f"lower_{lower}").symlink_to(self.root / "class" / "net" / lower)
+        return folder
+
+    def disk(self, path: str, *, serial: str = "", page: str = "", partitions: int = 0) -> Path:
+        """A disk; ``serial`` is virtio's attribute, ``page`` the content of VPD page 0x80."""
+        folder = self._device("block", path)
+        if serial:
+            self.put(f"{path}/serial", serial)
+        if page:
+            (folder / "device").symlink_to(folder.parents[1])
+            data = bytes([0, 0x80, 0, len(page)]) + page.encode()
+            (folder.parents[1] / "vpd_pg80").write_bytes(data)
+        for number in range(1, partitions + 1):
+            self._device("block", f"{path}/{folder.name}{number}")
+            self.put(f"{path}/{folder.name}{number}/partition", f"{number}\n")
+        return folder
+
+    def scsi_host(self, path: str) -> None:
+        """A SCSI host, whether or not anything is on it."""
+        self._device("scsi_host", f"{path}/scsi_host/{path.rpartition('/')[2]}")
+
+    def usb_bus(self, path: str) -> None:
+        """A root hub."""
+        folder = self.root / "devices" / path
+        folder.mkdir(parents=True, exist_ok=True)
+        self._link(self.root / "bus" / "usb" / "devices" / folder.name, folder)
+
+    def put(self, path: str, text: str) -> None:
+        """An attribute."""
+        (self.root / "devices" / path).write_text(text)
+
+    def devices(self) -> list[Device]:
+        """What the program sees of it."""
+        return tag_devices.read_machine(str(self.root))
+
+    def names(self) -> list[str]:
+        """The names of that."""
+        return [one.name for one in self.devices()]
+
+    def _device(self, kind: str, path: str) -> Path:
+        folder = self.root / "devices" / path
+        folder.mkdir(parents=True)
+        self._link(self.root / "class" / kind / folder.name, folder)
+        return folder
+
+    @staticmethod
+    def _link(link: Path, target: Path) -> None:
+        link.symlink_to(os.path.relpath(target, link.parent))

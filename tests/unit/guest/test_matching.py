@@ -1,0 +1,358 @@
+"""A device of the document should be found by bus address, then name, then MAC or serial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dfmeta.guest import tag_devices
+from tests.unit.guest.machine import MAC, PCI, Machine
+
+OTHER_MAC = "fa:16:3e:00:00:02"
+SPEC_MAC = "01:22:22:42:22:21"
+HBA = f"{PCI}:05.0/virtio2"
+IDE = f"{PCI}:01.1"
+XHCI = f"{PCI}:06.0"
+VOLUME = "8f7a2a0c-6b1f-4e63-9d0e-0f4f1b8c7d21"
+
+
+def nic(tag: str, **members: Any) -> dict[str, Any]:
+    return {"type": "nic", "bus": "none", "tags": [tag], **members}
+
+
+def disk(tag: str, **members: Any) -> dict[str, Any]:
+    return {"type": "disk", "bus": "none", "tags": [tag], **members}
+
+
+def found(
+    machine: Machine, devices: Sequence[dict[str, Any]], said: list[str]
+) -> dict[str, list[str]]:
+    """Name of a device → its tags."""
+    wanted = tag_devices.wanted_devices({"devices": list(devices)}, said.append)
+    tagged = tag_devices.matches(wanted, machine.devices(), said.append)
+    return {one.name: tags for one, tags in tagged.items()}
+
+
+# PCI and virtio
+
+
+@pytest.mark.parametrize("below", ["", "/virtio0"])
+def test_a_nic_is_found_by_its_pci_address(machine: Machine, said: list[str], below: str) -> None:
+    machine.nic(f"{PCI}:02.0{below}/net/ens2", MAC)
+    machine.nic(f"{PCI}:03.0{below}/net/ens3", OTHER_MAC)
+    assert found(machine, [nic("lan", bus="pci", address="0000:00:03.0")], said) == {
+        "ens3": ["lan"]
+    }
+    assert said == []
+
+
+@pytest.mark.parametrize("address", ["0000:00:07.0", "00000000:00:07.0", "0000:00:07.0".upper()])
+def test_a_virtio_disk_is_found_by_its_pci_address(
+    machine: Machine, said: list[str], address: str
+) -> None:
+    machine.disk(f"{PCI}:06.0/virtio3/block/vda", partitions=2)
+    machine.disk(f"{PCI}:07.0/virtio4/block/vdb", partitions=1)
+    assert found(machine, [disk("db", bus="pci", address=address)], said) == {"vdb": ["db"]}
+
+
+def test_a_device_behind_a_bridge_is_at_its_own_address(machine: Machine, said: list[str]) -> None:
+    machine.nic(f"{PCI}:02.0/0000:01:00.0/virtio0/net/enp1s0")
+    assert found(machine, [nic("a", bus="pci", address="0000:00:02.0")], said) == {}
+    assert found(machine, [nic("a", bus="pci", address="0000:01:00.0")], said) == {"enp1s0": ["a"]}
+
+
+def test_nvme_is_found_by_its_pci_address(machine: Machine, said: list[str]) -> None:
+    machine.disk("pci10000:e1/10000:e1:00.0/nvme/nvme0/nvme0n1")
+    wanted = disk("scratch", bus="pci", address="10000:e1:00.0")
+    assert found(machine, [wanted], said) == {"nvme0n1": ["scratch"]}
+
+
+def test_the_specifications_machine_has_all_of_its_roles(machine: Machine, said: list[str]) -> None:
+    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", SPEC_MAC)
+    machine.nic(f"{PCI}:03.0/virtio1/net/eth1", SPEC_MAC)
+    machine.scsi_host(f"{PCI}:04.0/virtio2/host0")
+    machine.scsi_host(f"{PCI}:05.0/virtio3/host1")
+    machine.disk(f"{PCI}:05.0/virtio3/host1/target1:0:2/1:0:2:0/block/sda", page="disk-vol-2352423")
+    machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial="disk-vol-24235252")
+    document = [
+        nic("nfvfunc1", bus="pci", address="0000:00:02.0", mac=SPEC_MAC),
+        nic("nfvfunc2", bus="pci", address="0000:00:03.0", mac=SPEC_MAC),
+        disk("oracledb", bus="scsi", address="1:0:2:0", serial="disk-vol-2352423"),
+        disk("squidcache", bus="pci", address="0000:00:07.0", serial="disk-vol-24235252"),
+    ]
+    assert found(machine, document, said) == {
+        "eth0": ["nfvfunc1"],
+        "eth1": ["nfvfunc2"],
+        "sda": ["oracledb"],
+        "vda": ["squidcache"],
+    }
+    assert said == []
+
+
+# SCSI
+
+
+def test_a_scsi_controller_is_counted_without_ata_and_usb(
+    machine: Machine, said: list[str]
+) -> None:
+    machine.scsi_host(f"{PCI}:1f.2/ata1/host0")
+    machine.disk(f"{PCI}:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda")
+    machine.scsi_host(f"{XHCI}/usb1/1-1/1-1:1.0/host8")
+    machine.disk(f"{XHCI}/usb1/1-1/1-1:1.0/host8/target8:0:0/8:0:0:0/block/sdb")
+    machine.scsi_host(f"{HBA}/host9")
+    machine.disk(f"{HBA}/host9/target9:0:0/9:0:0:0/block/sdc")
+    wanted = disk("db", bus="scsi", address="0:0:0:0")
+    assert found(machine, [wanted], said) == {"sdc": ["db"]}
+
+
+def test_a_scsi_controller_without_disks_counts(machine: Machine, said: list[str]) -> None:
+    machine.scsi_host(f"{PCI}:04.0/virtio1/host6")
+    machine.scsi_host(f"{HBA}/host7")
+    machine.disk(f"{HBA}/host7/target7:0:0/7:0:0:1/block/sda")
+    assert found(machine, [disk("db", bus="scsi", address="0:0:0:1")], said) == {}
+    assert found(machine, [disk("db", bus="scsi", address="1:0:0:1")], said) == {"sda": ["db"]}
+
+
+def test_two_readings_of_a_scsi_address_are_no_answer_but_with_a_serial(
+    machine: Machine, said: list[str]
+) -> None:
+    for number, host in enumerate((1, 2)):
+        path = f"{PCI}:0{host}.0/virtio{host}/host{host}"
+        machine.scsi_host(path)
+        machine.disk(
+            f"{path}/target{host}:0:0/{host}:0:0:0/block/sd{'ab'[number]}", page=f"s{host}"
+        )
+    wanted = disk("db", bus="scsi", address="1:0:0:0")
+    assert found(machine, [wanted], said) == {}
+    assert "'sda', 'sdb' match" in said[0]
+    assert found(machine, [{**wanted, "serial": "s2"}], said) == {"sdb": ["db"]}
+
+
+def test_a_scsi_address_is_hexadecimal_and_linux_decimal(machine: Machine, said: list[str]) -> None:
+    machine.scsi_host(f"{HBA}/host0")
+    machine.disk(f"{HBA}/host0/target0:0:0/0:0:0:10/block/sda")
+    machine.disk(f"{HBA}/host0/target0:0:0/0:0:0:16/block/sdb")
+    assert found(machine, [disk("x", bus="scsi", address="0:0:0:a")], said) == {"sda": ["x"]}
+    assert found(machine, [disk("x", bus="scsi", address="0:0:0:10")], said) == {"sdb": ["x"]}
+
+
+# USB, IDE, Xen
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("1:2", "sda"), ("0:2", "sda"), ("3:2.4", "sdb"), ("1:2.4", "sdb"), ("0:3", ""), ("9:2", "")],
+)
+def test_a_usb_disk_is_found_by_bus_and_port(
+    machine: Machine, said: list[str], address: str, name: str
+) -> None:
+    """Each of the two controllers has two buses, of which a hypervisor knows nothing."""
+    for bus in (1, 2, 3, 4):
+        machine.usb_bus(f"{PCI}:0{6 if bus < 3 else 7}.0/usb{bus}")
+    machine.disk(f"{PCI}:06.0/usb1/1-2/1-2:1.0/host8/target8:0:0/8:0:0:0/block/sda")
+    machine.disk(f"{PCI}:07.0/usb3/3-2/3-2.4/3-2.4:1.0/host9/target9:0:0/9:0:0:0/block/sdb")
+    wanted = disk("stick", bus="usb", address=address)
+    assert found(machine, [wanted], said) == ({name: ["stick"]} if name else {})
+
+
+def test_a_usb_nic_is_found_by_bus_and_port(machine: Machine, said: list[str]) -> None:
+    machine.nic(f"{XHCI}/usb1/1-4/1-4:1.0/net/usb0")
+    assert found(machine, [nic("lte", bus="usb", address="1:4")], said) == {"usb0": ["lte"]}
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("0:0", "sda"), ("0:1", "sdb"), ("1:0", "sdc"), ("0:1:0:0", "sdc"), ("1:1", "")],
+)
+def test_an_ide_disk_is_found_by_channel_and_device(
+    machine: Machine, said: list[str], address: str, name: str
+) -> None:
+    machine.disk(f"{IDE}/ata1/host0/target0:0:0/0:0:0:0/block/sda")
+    machine.disk(f"{IDE}/ata1/host0/target0:0:1/0:0:1:0/block/sdb")
+    machine.disk(f"{IDE}/ata2/host1/target1:0:0/1:0:0:0/block/sdc")
+    wanted = disk("old", bus="ide", address=address)
+    assert found(machine, [wanted], said) == ({name: ["old"]} if name else {})
+
+
+def test_a_sata_controller_is_no_ide(machine: Machine, said: list[str]) -> None:
+    for port in range(1, 7):
+        machine.disk(
+            f"{PCI}:1f.2/ata{port}/host{port}/target{port}:0:0/{port}:0:0:0/block/sd{port}"
+        )
+    assert found(machine, [disk("old", bus="ide", address="0:0")], said) == {}
+
+
+def test_the_specifications_xen_guest_has_all_of_its_roles(
+    machine: Machine, said: list[str]
+) -> None:
+    machine.nic("vif-0/net/eth0", SPEC_MAC)
+    machine.nic("vif-1/net/eth1", SPEC_MAC)
+    machine.disk("vbd-51712/block/xvda")
+    machine.disk("vbd-51728/block/xvdb")
+    document = [
+        nic("nfvfunc1", bus="xen", address="0", mac=SPEC_MAC),
+        nic("nfvfunc2", bus="xen", address="1", mac=SPEC_MAC),
+        disk("oracledb", bus="ide", address="0:0", serial="disk-vol-123456"),
+        disk("oracledb", bus="xen", address="0", path="/dev/xvda", serial="disk-vol-123456"),
+        disk("squidcache", bus="ide", address="0:1", serial="disk-vol-789321"),
+        disk("squidcache", bus="xen", address="1", path="/dev/xvdb", serial="disk-vol-789321"),
+    ]
+    assert found(machine, document, said) == {
+        "eth0": ["nfvfunc1"],
+        "eth1": ["nfvfunc2"],
+        "xvda": ["oracledb"],
+        "xvdb": ["squidcache"],
+    }
+    # The emulated views, which a guest with Xen's drivers has not.
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("vbd", "addresses"),
+    [(51728, ["51728", "1"]), (2064, ["2064", "1"]), (1 << 28 | 17 << 8, ["268439808", "17"])],
+)
+def test_a_xen_disk_is_found_by_number_and_by_place(
+    machine: Machine, said: list[str], vbd: int, addresses: list[str]
+) -> None:
+    machine.disk(f"vbd-{vbd}/block/xvdz")
+    for address in addresses:
+        wanted = disk("x", bus="xen", address=address)
+        assert found(machine, [wanted], said) == {"xvdz": ["x"]}
+
+
+# Name, MAC, serial
+
+
+def test_the_specifications_container_has_all_of_its_roles(
+    machine: Machine, said: list[str]
+) -> None:
+    for name in ("eth0", "eth1"):
+        machine.nic(f"virtual/net/{name}", SPEC_MAC)
+    for name in ("sda", "sdb"):
+        machine.disk(f"virtual/block/{name}")
+    document = [
+        nic("nfvfunc1", mac=SPEC_MAC, devname="eth0"),
+        nic("nfvfunc2", mac=SPEC_MAC, devname="eth1"),
+        disk("oracledb", serial="disk-vol-2352423", path="/dev/sda"),
+        disk("squidcache", serial="disk-vol-24235252", path="/dev/sdb"),
+    ]
+    assert found(machine, document, said) == {
+        "eth0": ["nfvfunc1"],
+        "eth1": ["nfvfunc2"],
+        "sda": ["oracledb"],
+        "sdb": ["squidcache"],
+    }
+
+
+def test_what_nova_gives_is_found_where_it_knows_no_address(
+    machine: Machine, said: list[str]
+) -> None:
+    machine.nic(f"{PCI}:03.0/virtio0/net/ens3", MAC)
+    machine.scsi_host(f"{HBA}/host6")
+    machine.disk(f"{HBA}/host6/target6:0:0/6:0:0:0/block/sda", page=VOLUME)
+    machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial=VOLUME.replace("8", "9")[:20])
+    document = [
+        nic("mgmt", mac=MAC.upper(), address="none"),
+        disk("oracledb", bus="scsi", address="none", serial=VOLUME),
+        disk("squid", bus="none", address="none", serial=VOLUME.replace("8", "9")),
+        disk("scratch", bus="pci", address="0000:00:07.0", serial=None),
+    ]
+    assert found(machine, document, said) == {
+        "ens3": ["mgmt"],
+        "sda": ["oracledb"],
+        "vda": ["squid", "scratch"],
+    }
+    assert said == []
+
+
+def test_the_address_says_more_than_the_name_and_the_name_more_than_the_mac(
+    machine: Machine, said: list[str]
+) -> None:
+    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
+    machine.nic(f"{PCI}:03.0/virtio1/net/eth1", OTHER_MAC)
+    at = nic("a", bus="pci", address="0000:00:02.0", devname="eth1", mac=OTHER_MAC)
+    named = nic("b", bus="pci", address="0000:00:0f.0", devname="eth0", mac=OTHER_MAC)
+    known = nic("c", bus="pci", address="0000:00:0f.0", devname="eth9", mac=OTHER_MAC)
+    assert found(machine, [at], said) == {"eth0": ["a"]}
+    assert "another MAC" in said[0]
+    assert found(machine, [named], said) == {"eth0": ["b"]}
+    assert found(machine, [known], said) == {"eth1": ["c"]}
+
+
+def test_a_mac_that_two_devices_of_the_document_have_tells_nothing(
+    machine: Machine, said: list[str]
+) -> None:
+    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
+    assert found(machine, [nic("a", mac=MAC), nic("b", mac=MAC)], said) == {}
+    assert len(said) == 2
+    assert found(machine, [nic("a", mac=MAC)], said) == {"eth0": ["a"]}
+
+
+def test_a_mac_that_two_interfaces_have_tells_nothing(machine: Machine, said: list[str]) -> None:
+    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
+    machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
+    assert found(machine, [nic("a", mac=MAC)], said) == {}
+    assert "'eth0', 'eth1' match" in said[0]
+
+
+def test_what_rests_on_an_interface_is_not_taken_for_it(machine: Machine, said: list[str]) -> None:
+    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
+    machine.nic("virtual/net/bond0", MAC, lower="eth0")
+    machine.nic("virtual/net/lo", MAC)
+    assert found(machine, [nic("a", mac=MAC)], said) == {"eth0": ["a"]}
+
+
+def test_two_ports_of_one_function_are_told_apart_by_mac(machine: Machine, said: list[str]) -> None:
+    machine.nic(f"{PCI}:02.0/net/eth0", MAC)
+    machine.nic(f"{PCI}:02.0/net/eth1", OTHER_MAC)
+    at = {"bus": "pci", "address": "0000:00:02.0"}
+    assert found(machine, [nic("a", **at)], said) == {}
+    assert found(machine, [nic("a", mac=OTHER_MAC, **at)], said) == {"eth1": ["a"]}
+
+
+def test_a_disk_of_another_serial_is_another_disk(machine: Machine, said: list[str]) -> None:
+    """A document on a config drive is as old as the boot, and the slot has another disk since."""
+    machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial="new")
+    at = disk("db", bus="pci", address="0000:00:07.0", path="/dev/vda", serial="old")
+    assert found(machine, [at], said) == {}
+    assert said == ["disk 'pci' '0000:00:07.0' 'vda' 'old': not here"]
+
+
+def test_a_usb_disk_has_the_serial_of_its_device(machine: Machine, said: list[str]) -> None:
+    machine.disk(f"{XHCI}/usb1/1-2/1-2:1.0/host8/target8:0:0/8:0:0:0/block/sda")
+    machine.put(f"{XHCI}/usb1/1-2/serial", "stick-1\n")
+    assert found(machine, [disk("x", serial="stick-1")], said) == {"sda": ["x"]}
+
+
+def test_a_nic_is_never_a_disk(machine: Machine, said: list[str]) -> None:
+    machine.nic(f"{PCI}:02.0/virtio0/net/vda", MAC)
+    machine.disk(f"{PCI}:03.0/virtio1/block/eth0")
+    assert found(machine, [disk("d", bus="pci", address="0000:00:02.0")], said) == {}
+    assert found(machine, [disk("d", path="/dev/vda"), nic("n", devname="eth0")], said) == {}
+
+
+def test_a_link_that_leads_out_of_sysfs_is_no_device(machine: Machine, said: list[str]) -> None:
+    outside = machine.root.parent / "eth9"
+    outside.mkdir()
+    (machine.root / "class" / "net" / "eth9").symlink_to(outside)
+    assert machine.names() == []
+
+
+@pytest.mark.parametrize(
+    ("bus", "address"),
+    [
+        ("pci", "00:02.0"),
+        ("pci", "0000:00:02.0\n"),
+        ("scsi", "none"),
+        ("scsi", ""),
+        ("scsi", ":".join(["1"] * 99)),
+        ("usb", "1:2/../3"),
+        ("xen", "-1"),
+        ("ide", "\u0660:\u0660"),
+        ("pci", "0000:00:0\u0660.0"),
+    ],
+)
+def test_an_odd_address_is_none(bus: str, address: str) -> None:
+    assert tag_devices.numbers_of(bus, address) == ()
