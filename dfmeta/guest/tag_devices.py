@@ -509,6 +509,8 @@ def _disk(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
     path = _stable_path(device.parts)
     twins = [one for one in machine if one.kind == "disk" and _stable_path(one.parts) == path]
     if not path or len(twins) > 1:
+        if not all(_NAME.fullmatch(part) for part in device.parts):
+            raise ValueError(device.name)
         path = "/devices/" + "/".join(device.parts)
     keys = [("ACTION", "!=", "remove"), ("SUBSYSTEM", "==", "block")]
     serial = [("ATTRS{serial}", "==", device.serial_key)] if device.serial_key else []
@@ -527,7 +529,9 @@ def _stable_path(parts: Tuple[str, ...]) -> str:
     udev's ``*`` goes over slashes too, and what is asked of ancestors all at once has to be true of
     one of them: hence a path, and not KERNELS, for a disk that two ancestors tell from others.
     """
-    if not any(one.fullmatch(part) for part in parts for one in (_PCI, _USB, _XEN, _SCSI)):
+    if not any(pattern.fullmatch(part) for part in parts for _bus, pattern, _calls in _BUSES):
+        return ""
+    if not all(_NAME.fullmatch(part) for part in parts[:-1]):
         return ""
     stable = []
     for part in parts[:-1]:
@@ -599,7 +603,9 @@ def apply(subsystems: Set[str]) -> None:
 # Where the document is
 
 
-def from_service(sysfs: str, *, timeout: float, attempts: int, port: int = 80) -> bytes:
+def from_service(
+    sysfs: str, *, timeout: float, attempts: int, pause: Callable[[float], None] = time.sleep
+) -> bytes:
     """Ask the metadata service, over IPv4 and then over IPv6 on each interface.
 
     :param timeout: seconds for a request, whole.
@@ -610,10 +616,11 @@ def from_service(sysfs: str, *, timeout: float, attempts: int, port: int = 80) -
     hosts = [IPV4, *(f"{IPV6}%{name}" for name in nics[:MAX_INTERFACES])]
     cause = "none"
     for attempt in range(attempts):
-        time.sleep(min(1 << attempt, 8) if attempt else 0)
+        if attempt:
+            pause(min(1 << attempt, 8))
         for host in list(hosts):
             try:
-                status, body = request(host, port, timeout=timeout)
+                status, body = request(host, 80, timeout=timeout)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 cause = cause if cause.isdigit() else type(error).__name__
                 continue

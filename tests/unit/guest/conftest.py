@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.guest.machine import Machine
+from tests.harness.sysfs import Machine
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import tag_devices
-from tests.unit.guest.machine import MAC, PCI, Machine
+from tests.harness.sysfs import MAC, PCI, Machine
 
 OTHER_MAC = "fa:16:3e:00:00:02"
 SPEC_MAC = "01:22:22:42:22:21"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -13,10 +14,11 @@ MAC = "fa:16:3e:00:00:01"
 
 
 class Machine:
-    """A folder that looks like /sys. Paths are those below ``devices``."""
+    """A folder that looks like /sys, to udev as well. Paths are those below ``devices``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._numbers = itertools.count(1)
         for name in ("class/net", "class/block", "class/scsi_host", "bus/usb/devices", "devices"):
             (root / name).mkdir(parents=True)
 
@@ -30,7 +32,7 @@ class Machine:
 
     def disk(self, path: str, *, serial: str = "", page: str = "", partitions: int = 0) -> Path:
         """A disk; ``serial`` is virtio's attribute, ``page`` the content of VPD page 0x80."""
-        folder = self._device("block", path)
+        folder = self._device("block", path, "disk")
         if serial:
             self.put(f"{path}/serial", serial)
         if page:
@@ -38,7 +40,7 @@ class Machine:
             data = bytes([0, 0x80, 0, len(page)]) + page.encode()
             (folder.parents[1] / "vpd_pg80").write_bytes(data)
         for number in range(1, partitions + 1):
-            self._device("block", f"{path}/{folder.name}{number}")
+            self._device("block", f"{path}/{folder.name}{number}", "partition")
             self.put(f"{path}/{folder.name}{number}/partition", f"{number}\n")
         return folder
 
@@ -64,10 +66,21 @@ class Machine:
         """The names of that."""
         return [one.name for one in self.devices()]
 
-    def _device(self, kind: str, path: str) -> Path:
+    def _device(self, kind: str, path: str, sort: str = "") -> Path:
         folder = self.root / "devices" / path
         folder.mkdir(parents=True)
         self._link(self.root / "class" / kind / folder.name, folder)
+        self._link(folder / "subsystem", self.root / "class" / kind)
+        number = next(self._numbers)
+        uevent = f"INTERFACE={folder.name}\nIFINDEX={number}\n"
+        if sort:
+            uevent = f"MAJOR=8\nMINOR={number}\nDEVNAME={folder.name}\nDEVTYPE={sort}\n"
+        if sort == "partition":
+            uevent += f"PARTN={number}\n"
+        (folder / "uevent").write_text(uevent)
+        for above in folder.relative_to(self.root / "devices").parents[:-1]:
+            # Else udev takes no folder above for an ancestor.
+            (self.root / "devices" / above / "uevent").touch()
         return folder
 
     @staticmethod

@@ -1,0 +1,130 @@
+"""udev as Debian has it, on a machine of its own: rules, database, /dev, interfaces.
+
+``udevadm`` and ``systemd-udevd`` run from .cache/root in a network namespace and a mount namespace,
+where /run, /dev and /etc/udev are new and empty and the distribution's own rules are out of sight.
+udevd hears of all block devices of the machine below; what it makes of them ends with the
+namespace.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.harness import netns
+from tests.harness.ovs import UNPACKED
+from tests.harness.poll import wait_for
+
+RULES = "/etc/udev/rules.d"
+_PROGRAM = next(
+    (UNPACKED / one for one in ("bin/udevadm", "usr/bin/udevadm") if (UNPACKED / one).exists()),
+    UNPACKED / "bin/udevadm",
+)
+_SCRIPT = r"""
+cp -a /etc "$folder/etc"
+rm -rf "$folder/etc/udev"
+mkdir -p "$folder/etc/udev/rules.d" "$folder/bin"
+mount --bind "$folder/etc" /etc
+for rules in /lib/udev /usr/lib/udev /usr/local/lib/udev; do
+    if [ -d "$rules" ]; then mount -t tmpfs tmpfs "$rules"; fi
+done
+mount -t tmpfs tmpfs /run
+mkdir -p /run/udev
+mkdir "$folder/dev"
+for node in null zero full random urandom; do cp -a "/dev/$node" "$folder/dev/"; done
+mount --bind "$folder/dev" /dev
+if [ -n "$sysfs" ]; then mount --rbind "$sysfs" /sys; fi
+ln -s "$program" "$folder/bin/udevadm"
+ln -s "$program" "$folder/bin/systemd-udevd"
+touch "$folder/ready"
+if [ -n "$sysfs" ]; then exec sleep infinity; fi
+exec "$folder/bin/systemd-udevd" --children-max=2
+"""
+
+
+class Udev:
+    """A machine with udev; a context manager that leaves nothing behind.
+
+    ``namespace`` has its interfaces. With a *sysfs* it sees that in place of the kernel's, and no
+    udevd runs, since there is no kernel to tell it anything.
+    """
+
+    def __init__(self, *, sysfs: Path | None = None) -> None:
+        if not _PROGRAM.exists():
+            raise FileNotFoundError(f"no udev under {UNPACKED}: run tools/setup.sh")
+        self.folder = netns.temporary_folder("udev")
+        self.namespace = netns.Namespace("udev")
+        try:
+            names = {"folder": self.folder, "sysfs": sysfs or "", "program": _PROGRAM}
+            with (self.folder / "log").open("wb") as log:
+                self._process = self.namespace.spawn(
+                    ["unshare", "--mount", "sh", "-euc", _SCRIPT],
+                    env={name: str(value) for name, value in names.items()},
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            there = "ready" if sysfs else "udevd"
+            wait_for(lambda: self._is_up(daemon=not sysfs), 20, f"{there} of {self.folder}")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all of it. Idempotent."""
+        if (process := getattr(self, "_process", None)) is not None:
+            netns.end(process)
+        self.namespace.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(
+        self, command: Iterable[str], *, check: bool = True, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command there; ``udevadm`` is in its PATH."""
+        enter = ["nsenter", "--mount", "--net", "--target", str(self._process.pid)]
+        path = f"PATH={self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        # A sysfs that is none is refused unless it is told so (systemd's docs/ENVIRONMENT.md).
+        inside = ["env", path, "SYSTEMD_DEVICE_VERIFY_SYSFS=0", *command]
+        return netns.run([*enter, "--", *inside], check=check, stdin=stdin)
+
+    def read(self, path: str) -> str:
+        """A file there; empty if there is none."""
+        return self.run(["cat", path], check=False).stdout
+
+    def test(self, syspath: str, *, kind: str = "add") -> tuple[dict[str, str], list[str]]:
+        """``udevadm test``: the properties of a device after all rules, and what was said."""
+        done = self.run(["udevadm", "test", f"--action={kind}", syspath])
+        lines = [line for line in done.stderr.splitlines() if ".rules:" in line]
+        return self.properties(syspath), lines
+
+    def properties(self, syspath: str) -> dict[str, str]:
+        """What udev's database has of a device."""
+        text = self.run(["udevadm", "info", "--query=property", syspath]).stdout
+        return dict(line.split("=", 1) for line in text.splitlines())
+
+    def log(self) -> str:
+        """What udevd has said."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def _is_up(self, *, daemon: bool) -> bool:
+        if self._process.poll() is not None:
+            raise RuntimeError(f"udev's machine ended: {self.log()}")
+        if not (self.folder / "ready").exists():
+            return False
+        return (
+            not daemon or self.run(["test", "-S", "/run/udev/control"], check=False).returncode == 0
+        )

@@ -1,0 +1,387 @@
+"""No document should get anything into the rules but encoded tags, in their place."""
+
+from __future__ import annotations
+
+import ast
+import json
+import quopri
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dfmeta.guest import tag_devices
+from tests.harness.sysfs import MAC, PCI, Machine
+
+OTHER_MAC = "fa:16:3e:00:00:02"
+TEXT = "[A-Za-z0-9._=-]+"
+PATH = r'DEVPATH=="/devices(?:/[A-Za-z0-9._:*-]+)+"'
+SERIAL = r'(?:, ATTRS\{serial\}=="[A-Za-z0-9._:-]+")?'
+TAGS = (
+    rf'ENV\{{DFMETA_TAGS\}}="(?P<tags>{TEXT}(?:,{TEXT})*)"(?P<udev>(?:, TAG\+="[A-Za-z0-9_-]+")+)'
+)
+LINKS = rf'(?P<links>(?:, SYMLINK\+="disk/by-role/{TEXT}")+)'
+PARTITIONS = rf'(?P<links>(?:, SYMLINK\+="disk/by-role/{TEXT}-part%n")+)'
+NIC = (
+    rf'ACTION!="remove", SUBSYSTEM=="net", (?:{PATH}|ATTR\{{address\}}=="[0-9a-f:]{{17}}"|'
+    rf'KERNEL=="[A-Za-z0-9._:-]+"), {TAGS}'
+)
+BLOCK = 'ACTION!="remove", SUBSYSTEM=="block", '
+DISK = rf'{BLOCK}ENV\{{DEVTYPE\}}=="disk", {PATH}{SERIAL}, {TAGS}{LINKS}'
+PART = rf'{BLOCK}ENV\{{DEVTYPE\}}=="partition", {PATH}{SERIAL}{PARTITIONS}'
+HOSTILE = [
+    'a"',
+    'a", RUN+="/bin/sh -c id", ENV{X}="',
+    'a\nRUN+="/bin/id"',
+    "a\\",
+    'a\\"',
+    "a\r",
+    "$env{PATH}",
+    "%k%n%%",
+    "$$",
+    "../../../etc/passwd",
+    "..",
+    ".",
+    "/dev/vda",
+    "uaccess",
+    "systemd",
+    "a b\tc",
+    "a,b",
+    "é\u202e\u2028\U0001f600",
+    "\0",
+    "e\u0301",
+    "a=20b",
+    "a_20b",
+    "db-part1",
+    "-n",
+    "{a}*?[b]|c",
+    "#",
+]
+
+
+def rules(machine: Machine, document: Any, said: list[str]) -> list[str]:
+    """The lines but the comment at the head; each of the strict form above."""
+    there = machine.devices()
+    raw = json.dumps(document).encode()
+    wanted = tag_devices.wanted_devices(tag_devices.read_document(raw), said.append)
+    tagged = tag_devices.matches(wanted, there, said.append)
+    text = tag_devices.rules(tagged, there, said.append)
+    assert text.isascii()
+    if not text:
+        return []
+    assert text.startswith(tag_devices.MARK)
+    lines = text[len(tag_devices.MARK) :].split("\n")
+    assert lines.pop() == ""
+    return [strict(line) for line in lines]
+
+
+def strict(line: str) -> str:
+    """A line that holds what it should and no more."""
+    found = next(one for one in (re.fullmatch(form, line) for form in (NIC, DISK, PART)) if one)
+    groups = found.groupdict()
+    links = groups.get("links", "").count("SYMLINK+=")
+    tags = len(groups["tags"].split(",")) if groups.get("tags") else 0
+    assert groups.get("udev", "").count("TAG+=") == tags
+    assert not (tags and links) or tags == links
+    assert len(re.findall(r'[^=!]="', line)) == (1 + tags if tags else 0) + links
+    assert len(line) < 16384
+    return line
+
+
+def decoded(line: str) -> list[str]:
+    """The tags of a line, as they were."""
+    found = re.search('ENV{DFMETA_TAGS}="([^"]*)"', line)
+    assert found
+    return [quopri.decodestring(one).decode() for one in found[1].split(",")]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """An interface and a disk."""
+    made = Machine(tmp_path_factory.mktemp("small") / "sys")
+    made.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
+    made.disk(f"{PCI}:07.0/virtio4/block/vda", serial="serial-1", partitions=1)
+    return made
+
+
+def nic(*tags: Any, **members: Any) -> dict[str, Any]:
+    return {"type": "nic", "bus": "pci", "address": "0000:00:02.0", "tags": [*tags], **members}
+
+
+def disk(*tags: Any, **members: Any) -> dict[str, Any]:
+    return {"type": "disk", "bus": "pci", "address": "0000:00:07.0", "tags": [*tags], **members}
+
+
+def test_a_nic_gets_its_tags(small: Machine, said: list[str]) -> None:
+    assert rules(small, {"devices": [nic("nfvfunc1", "web_cache")]}, said) == [
+        (
+            'ACTION!="remove", SUBSYSTEM=="net", '
+            'DEVPATH=="/devices/pci0000:00/0000:00:02.0/virtio*/net/*", '
+            'ENV{DFMETA_TAGS}="nfvfunc1,web_cache", TAG+="dfmeta-nfvfunc1", TAG+="dfmeta-web_cache"'
+        )
+    ]
+
+
+def test_a_disk_gets_its_tags_and_links_for_its_partitions_too(
+    small: Machine, said: list[str]
+) -> None:
+    assert rules(small, {"devices": [disk("oracledb")]}, said) == [
+        (
+            'ACTION!="remove", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", '
+            'DEVPATH=="/devices/pci0000:00/0000:00:07.0/virtio*/block/*", '
+            'ATTRS{serial}=="serial-1", '
+            'ENV{DFMETA_TAGS}="oracledb", TAG+="dfmeta-oracledb", SYMLINK+="disk/by-role/oracledb"'
+        ),
+        (
+            'ACTION!="remove", SUBSYSTEM=="block", ENV{DEVTYPE}=="partition", '
+            'DEVPATH=="/devices/pci0000:00/0000:00:07.0/virtio*/block/*/*", '
+            'ATTRS{serial}=="serial-1", SYMLINK+="disk/by-role/oracledb-part%n"'
+        ),
+    ]
+
+
+def test_one_device_named_twice_has_all_its_tags_in_one_rule(
+    small: Machine, said: list[str]
+) -> None:
+    devices = [nic("a", "b"), nic("b", "c", bus="none", devname="eth0")]
+    [line] = rules(small, {"devices": devices}, said)
+    assert decoded(line) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("virtio2/host6/target6:0:0/6:0:0:1", "virtio*/host*/target*:0:0/*:0:0:1"),
+        ("ata2/host1/target1:0:0/1:0:0:0", "ata2/host*/target*:0:0/*:0:0:0"),
+        (
+            "usb1/1-2/1-2:1.0/host8/target8:0:0/8:0:0:0",
+            "usb1/1-2/1-2:1.0/host*/target*:0:0/*:0:0:0",
+        ),
+    ],
+)
+def test_a_pattern_leaves_open_what_another_boot_counts_anew(
+    machine: Machine, said: list[str], path: str, pattern: str
+) -> None:
+    machine.disk(f"{PCI}:05.0/{path}/block/sda")
+    document = {"devices": [disk("db", address="0000:00:05.0")]}
+    whole, parts = rules(machine, document, said)
+    assert f'DEVPATH=="/devices/pci0000:00/0000:00:05.0/{pattern}/block/*"' in whole
+    assert f'DEVPATH=="/devices/pci0000:00/0000:00:05.0/{pattern}/block/*/*"' in parts
+
+
+def test_namespaces_of_one_nvme_are_told_apart(machine: Machine, said: list[str]) -> None:
+    for number in (1, 2):
+        machine.disk(f"{PCI}:05.0/nvme/nvme0/nvme0n{number}")
+    document = {"devices": [disk("db", bus="none", path="/dev/nvme0n2")]}
+    assert 'nvme/nvme*/nvme*n2"' in rules(machine, document, said)[0]
+
+
+def test_ports_of_one_function_are_told_apart_by_mac(machine: Machine, said: list[str]) -> None:
+    for number, mac in enumerate((MAC, OTHER_MAC)):
+        machine.nic(f"{PCI}:02.0/net/eth{number}", mac)
+    [line] = rules(machine, {"devices": [nic("a", mac=OTHER_MAC)]}, said)
+    assert f'ATTR{{address}}=="{OTHER_MAC}"' in line
+    assert "DEVPATH" not in line
+
+
+def test_an_interface_on_no_bus_is_matched_by_mac_or_name(
+    machine: Machine, said: list[str]
+) -> None:
+    machine.nic("virtual/net/eth0", MAC)
+    machine.nic("virtual/net/eth1", OTHER_MAC)
+    machine.nic("virtual/net/eth2", OTHER_MAC)
+    for name, key in (("eth0", f'ATTR{{address}}=="{MAC}"'), ("eth2", 'KERNEL=="eth2"')):
+        [line] = rules(machine, {"devices": [nic("a", bus="none", devname=name)]}, said)
+        assert key in line
+
+
+@pytest.mark.parametrize("name", ["eth*", 'e"x', "e|th0", "e\\x"])
+def test_a_name_that_udev_would_not_take_as_it_is_gets_no_rule(
+    machine: Machine, said: list[str], name: str
+) -> None:
+    machine.nic(f"virtual/net/{name}", "")
+    machine.nic("virtual/net/eth0", "")
+    assert rules(machine, {"devices": [nic("a", bus="none", devname=name)]}, said) == []
+    assert "no name that udev could match" in said[0]
+    machine.disk(f"virtual/block/{name}d")
+    assert rules(machine, {"devices": [disk("a", bus="none", path=f"/dev/{name}d")]}, said) == []
+
+
+@pytest.mark.parametrize("tag", HOSTILE)
+@pytest.mark.parametrize("make", [nic, disk])
+def test_a_hostile_tag_comes_back_as_it_was_and_is_nothing_else(
+    small: Machine, said: list[str], tag: str, make: Any
+) -> None:
+    lines = rules(small, {"devices": [make(tag, "plain")]}, said)
+    assert decoded(lines[0]) == [tag, "plain"]
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    "tag", ["", "x" * 241, "é" * 50, "\ud800", 1, 1.5, None, True, ["a"], {"a": "b"}]
+)
+def test_what_can_be_no_tag_is_left_out_and_said(
+    small: Machine, said: list[str], tag: object
+) -> None:
+    [line] = rules(small, {"devices": [nic(tag, "plain")]}, said)
+    assert decoded(line) == ["plain"]
+    assert len(said) == 1
+    assert said[0].isascii()
+    assert said[0].isprintable()
+    assert len(said[0]) < 200
+
+
+def test_more_tags_than_a_line_holds_are_left_out_and_said(small: Machine, said: list[str]) -> None:
+    tags = [f"{number:0240d}" for number in range(40)]
+    lines = rules(small, {"devices": [disk(*tags)]}, said)
+    assert decoded(lines[0]) == tags[:16]
+    assert len(said) == 24
+
+
+@pytest.mark.parametrize("member", ["bus", "address", "mac", "devname", "path", "serial"])
+@pytest.mark.parametrize("value", [*HOSTILE, None, 7, [], {}, "x" * 100_000])
+def test_no_member_but_the_tags_gets_into_a_rule(
+    small: Machine, said: list[str], member: str, value: object
+) -> None:
+    document = {
+        "devices": [
+            {**make("a"), member: value, **({"address": "none"} if name else {})}
+            for make in (nic, disk)
+            for name in (True, False)
+            if not (name and member == "address")
+        ]
+    }
+    for line in rules(small, document, said):
+        assert decoded(line) == ["a"] if "DFMETA" in line else "-part%n" in line
+    assert all(line.isascii() and line.isprintable() and len(line) < 500 for line in said)
+
+
+@pytest.mark.parametrize(
+    "entry", [None, 1, "nic", [], {}, {"type": []}, {"type": "gpu", "tags": 3}]
+)
+def test_what_is_no_device_is_passed_over(small: Machine, said: list[str], entry: object) -> None:
+    assert len(rules(small, {"devices": [entry, nic("a")]}, said)) == 1
+
+
+@pytest.mark.parametrize("tags", ["a", 1, {"a": 1}, True])
+def test_tags_that_are_no_list_are_left_out_and_said(
+    small: Machine, said: list[str], tags: object
+) -> None:
+    assert rules(small, {"devices": [nic("a", tags=tags)]}, said) == []
+    assert said == ["tags of devices[0] are no list: left out"]
+
+
+@pytest.mark.parametrize("document", [{}, {"devices": None}, {"devices": []}, {"uuid": "x"}])
+def test_a_document_without_devices_has_no_rules(
+    small: Machine, said: list[str], document: object
+) -> None:
+    assert rules(small, document, said) == []
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"nonsense",
+        b'"text"',
+        b"\xff\xfe",
+        b'{"devices": 1}',
+        b'{"devices": "x"}',
+        b'{"devices": {}}',
+        b'{"devices": [' + b"1," * 2000 + b"1]}",
+        b"[" * 100_000,
+        b'{"a":' * 40 + b"1" + b"}" * 40,
+        b'{"a": "' + b'\\"' * 100_000,
+        b"{" + b" " * (5 << 20) + b"}",
+    ],
+    ids=lambda raw: raw[:12].decode("latin-1") + str(len(raw)),
+)
+def test_what_is_no_document_is_an_error_and_soon(raw: bytes) -> None:
+    with pytest.raises(tag_devices.TagError):
+        tag_devices.wanted_devices(tag_devices.read_document(raw), print)
+
+
+def test_brackets_in_texts_are_not_counted_and_long_numbers_are_cut() -> None:
+    raw = b'{"a": "[[\\\\\\"[[' + b"[{" * 100 + b'", "n": ' + b"9" * 1_000_000 + b"}"
+    assert tag_devices.read_document(raw)["n"] == 10**20 - 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+tags = st.lists(st.text(max_size=80) | st.sampled_from(HOSTILE) | json_values, max_size=20)
+devices = st.fixed_dictionaries(
+    {"type": st.sampled_from(["nic", "disk"]) | json_values, "tags": tags | json_values},
+    optional={
+        "bus": st.sampled_from(["pci", "none", "scsi", "xen"]) | json_values,
+        "address": st.sampled_from(["0000:00:02.0", "0000:00:07.0", "none"]) | json_values,
+        "devname": st.sampled_from(["eth0", *HOSTILE]) | json_values,
+        "path": st.sampled_from(["/dev/vda", *HOSTILE]) | json_values,
+        "mac": st.sampled_from([MAC, OTHER_MAC]) | json_values,
+        "serial": st.sampled_from(["serial-1", "x"]) | json_values,
+    },
+)
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(document=st.fixed_dictionaries({"devices": st.lists(devices, max_size=4) | json_values}))
+def test_any_document_gives_rules_of_the_strict_form_or_an_error(
+    small: Machine, document: dict[str, Any]
+) -> None:
+    said: list[str] = []
+    try:
+        lines = rules(small, document, said)
+    except tag_devices.TagError:
+        return
+    entries = [one for one in document["devices"] or () if isinstance(one, dict)]
+    lists = [one["tags"] for one in entries if isinstance(one.get("tags"), list)]
+    given_tags = [tag for one in lists for tag in one if isinstance(tag, str)]
+    for line in lines:
+        assert "DFMETA" not in line or set(decoded(line)) <= set(given_tags)
+    assert all(line.isascii() and line.isprintable() for line in said)
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_no_two_tags_become_the_same(first: str, second: str) -> None:
+    made = []
+    for tag in (first, second):
+        try:
+            text = tag_devices.encoded(tag)
+        except ValueError:
+            return
+        assert re.fullmatch(TEXT, text)
+        assert quopri.decodestring(text).decode() == tag
+        made.append((text, tag_devices.udev_tag(text)))
+    assert (first == second) == (made[0][0] == made[1][0]) == (made[0][1] == made[1][1])
+
+
+@given(st.text("_=-.part0123456789ABCDEFab %\u00e9", min_size=1, max_size=12))
+def test_a_udev_tag_can_be_read_back(tag: str) -> None:
+    name = tag_devices.udev_tag(tag_devices.encoded(tag))
+    assert re.fullmatch("dfmeta-[A-Za-z0-9_-]+", name)
+    raw = re.sub("_([0-9A-F]{2})", lambda found: chr(int(found[1], 16)), name[len("dfmeta-") :])
+    assert raw.encode("latin-1").decode() == tag
+
+
+def test_no_tag_is_a_partition_of_another() -> None:
+    assert tag_devices.encoded("db-part1") == "db=2Dpart1"
+    assert tag_devices.encoded("db-part1x") == "db-part1x"
+
+
+def test_the_program_is_in_the_python_of_old_guests() -> None:
+    source = Path(tag_devices.__file__).read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 6))
+    # Not before 3.7, and what ast does not look at.
+    for late in ("from __future__", "dataclass", "capture_output", "removeprefix", ".isascii()"):
+        assert late not in source

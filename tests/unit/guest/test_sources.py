@@ -1,0 +1,294 @@
+"""The document should be found at the service, on a config drive or in a file, within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dfmeta.guest import tag_devices
+from tests.harness.sysfs import Machine
+
+DOCUMENT = {"devices": [{"type": "nic", "bus": "none", "devname": "eth0", "tags": ["lan"]}]}
+RAW = json.dumps(DOCUMENT).encode()
+Seen = list[tuple[str, str, dict[str, str]]]
+
+
+class Service:
+    """A metadata service on loopback; ``answers`` are given in turn, the last for ever."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bytes]] = [(200, RAW)]
+        self.seen: Seen = []
+        service = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                service.seen.append((self.command, self.path, headers))
+                status, body = service.answers[0]
+                if len(service.answers) > 1:
+                    del service.answers[0]
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Location", "http://127.0.0.1:1/")
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_PUT = do_GET  # noqa: N815
+
+            def log_message(self, *_arguments: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+
+    def ask(self) -> tuple[int, bytes]:
+        """What the program gets."""
+        return tag_devices.request("127.0.0.1", self.port, timeout=5)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    thread = threading.Thread(target=made.server.serve_forever, args=[0.01])
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+@contextlib.contextmanager
+def talking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A server that does what *talk* does to its one connection; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            peer, _address = listener.accept()
+            with peer, contextlib.suppress(OSError):
+                talk(peer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+def test_a_document_is_asked_for_by_the_services_own_name(service: Service) -> None:
+    assert service.ask() == (200, RAW)
+    [(method, path, headers)] = service.seen
+    assert (method, path) == ("GET", "/openstack/latest/meta_data.json")
+    assert headers["host"] == "127.0.0.1"
+
+
+def test_a_service_that_wants_a_token_gets_one(service: Service) -> None:
+    service.answers = [(401, b""), (200, b"token-1"), (200, RAW)]
+    assert service.ask() == (200, RAW)
+    assert [one[:2] for one in service.seen[1:]] == [
+        ("PUT", "/latest/api/token"),
+        ("GET", "/openstack/latest/meta_data.json"),
+    ]
+    assert service.seen[1][2]["x-aws-ec2-metadata-token-ttl-seconds"] == "60"
+    assert service.seen[2][2]["x-aws-ec2-metadata-token"] == "token-1"
+
+
+@pytest.mark.parametrize("token", [b"a\r\nX-Tenant-ID: b", b"\xff", b"a" * 70000])
+def test_an_odd_token_adds_no_header(service: Service, token: bytes) -> None:
+    service.answers = [(401, b""), (200, token), (200, RAW)]
+    with contextlib.suppress(ValueError):
+        service.ask()
+    assert all("x-tenant-id" not in headers for _method, _path, headers in service.seen)
+
+
+def test_a_redirection_is_not_followed_and_no_proxy_asked(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    service.answers = [(302, b"")]
+    assert service.ask()[0] == 302
+
+
+def test_no_more_than_the_bound_is_read(service: Service) -> None:
+    service.answers = [(200, b" " * (9 << 20))]
+    assert len(service.ask()[1]) == tag_devices.MAX_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n",
+    ],
+)
+def test_an_answer_that_comes_by_drops_is_given_up(head: bytes) -> None:
+    """Each drop comes long before the socket's own time-out, and they come for ever."""
+
+    def drip(peer: socket.socket) -> None:
+        peer.sendall(head)
+        never = threading.Event()
+        while not never.wait(0.01):
+            peer.sendall(b"H")
+
+    start = time.monotonic()
+    with talking(drip) as port, pytest.raises((OSError, tag_devices.http.client.HTTPException)):
+        tag_devices.request("127.0.0.1", port, timeout=0.3)
+    assert time.monotonic() - start < 5
+
+
+def asked(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]
+) -> tuple[list[str], Callable[[], bytes]]:
+    """Addresses that are asked, and how to ask; what each answers is given."""
+    hosts: list[str] = []
+
+    def request(host: str, _port: int, *, timeout: float) -> tuple[int, bytes]:
+        assert timeout == 3
+        hosts.append(host)
+        answer = answers[host].pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, RAW
+
+    monkeypatch.setattr(tag_devices, "request", request)
+    pauses: list[float] = []
+
+    def ask() -> bytes:
+        root = str(machine.root)
+        return tag_devices.from_service(root, timeout=3, attempts=3, pause=pauses.append)
+
+    return hosts, ask
+
+
+IPV4 = "169.254.169.254"
+IPV6 = "fe80::a9fe:a9fe%eth0"
+
+
+@pytest.fixture
+def one_nic(machine: Machine) -> Machine:
+    machine.nic("virtual/net/eth0")
+    machine.nic("virtual/net/lo")
+    return machine
+
+
+def test_the_service_is_asked_over_ipv4_first_and_over_ipv6_on_each_interface(
+    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = OSError(101, "Network is unreachable")
+    hosts, ask = asked(one_nic, monkeypatch, {IPV4: [away], IPV6: [200]})
+    assert ask() == RAW
+    assert hosts == [IPV4, IPV6]
+
+
+def test_a_service_that_is_away_for_a_moment_is_asked_again(
+    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {IPV4: [503, TimeoutError(), 200], IPV6: [OSError(), OSError()]}
+    hosts, ask = asked(one_nic, monkeypatch, answers)
+    assert ask() == RAW
+    assert hosts == [IPV4, IPV6, IPV4, IPV6, IPV4]
+
+
+def test_an_address_that_has_none_is_asked_once(
+    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, ask = asked(one_nic, monkeypatch, {IPV4: [404], IPV6: [404]})
+    with pytest.raises(tag_devices.TagError, match=r"no document \(404\)"):
+        ask()
+    assert hosts == [IPV4, IPV6]
+
+
+def test_a_service_that_is_never_there_is_given_up(
+    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, ask = asked(one_nic, monkeypatch, {IPV4: [OSError()] * 3, IPV6: [OSError()] * 3})
+    with pytest.raises(tag_devices.TagError, match=r"no document \(OSError\)"):
+        ask()
+    assert hosts == [IPV4, IPV6] * 3
+
+
+# The config drive
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    folder = tmp_path / "drive"
+    (folder / "openstack" / "latest").mkdir(parents=True)
+    (folder / "openstack" / "latest" / "meta_data.json").write_bytes(RAW)
+    return folder
+
+
+def options(*words: str) -> Any:
+    return tag_devices.parser().parse_args(words)
+
+
+def test_a_mounted_config_drive_is_read(drive: Path, said: list[str]) -> None:
+    chosen = options("--source", "config-drive", "--config-drive", str(drive))
+    assert tag_devices.fetch(chosen, said.append) == DOCUMENT
+
+
+def test_no_link_leads_out_of_a_config_drive(drive: Path, tmp_path: Path) -> None:
+    file = drive / "openstack" / "latest" / "meta_data.json"
+    (tmp_path / "secret").write_bytes(file.read_bytes())
+    file.unlink()
+    file.symlink_to(tmp_path / "secret")
+    with pytest.raises(tag_devices.TagError, match="elsewhere"):
+        tag_devices.from_folder(str(drive))
+
+
+def test_a_config_drive_without_a_document_is_an_error(drive: Path) -> None:
+    (drive / "openstack" / "latest" / "meta_data.json").unlink()
+    with pytest.raises(tag_devices.TagError, match="No such file"):
+        tag_devices.from_folder(str(drive))
+
+
+def test_a_config_drive_is_found_by_its_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    monkeypatch.setattr(tag_devices, "BY_LABEL", str(tmp_path))
+    assert tag_devices.find_drive() == ""
+    with pytest.raises(tag_devices.TagError, match="there is no config drive"):
+        tag_devices.fetch(options("--source", "config-drive"), said.append)
+    (tmp_path / "sr0").touch()
+    (tmp_path / "config-2").symlink_to("sr0")
+    assert tag_devices.find_drive() == str(tmp_path / "sr0")
+
+
+def test_the_config_drive_takes_over_where_the_service_is_away(
+    drive: Path, one_nic: Machine, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    away = {IPV4: [OSError()], IPV6: [OSError()]}
+    hosts, _ask = asked(one_nic, monkeypatch, away)
+    words = ("--config-drive", str(drive), "--sysfs", str(one_nic.root), "--timeout", "3")
+    assert tag_devices.fetch(options(*words), said.append) == DOCUMENT
+    assert hosts == [IPV4, IPV6]
+    assert "the config drive then" in said[0]
+
+
+def test_the_service_says_more_than_the_config_drive(
+    drive: Path, one_nic: Machine, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    (drive / "openstack" / "latest" / "meta_data.json").write_text("{}")
+    asked(one_nic, monkeypatch, {IPV4: [200]})
+    words = ("--config-drive", str(drive), "--sysfs", str(one_nic.root), "--timeout", "3")
+    assert tag_devices.fetch(options(*words), said.append) == DOCUMENT
+    assert said == []
+
+
+def test_a_service_that_was_asked_for_alone_is_not_replaced(
+    drive: Path, one_nic: Machine, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    asked(one_nic, monkeypatch, {IPV4: [404], IPV6: [404]})
+    words = ("--config-drive", str(drive), "--sysfs", str(one_nic.root), "--timeout", "3")
+    with pytest.raises(tag_devices.TagError):
+        tag_devices.fetch(options("--source", "service", *words), said.append)

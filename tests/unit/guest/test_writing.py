@@ -1,0 +1,159 @@
+"""The rules should be put in their place whole, replaced, and taken away again."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dfmeta.guest import tag_devices
+from tests.harness.sysfs import MAC, PCI, Machine
+
+NIC = {"type": "nic", "bus": "pci", "address": "0000:00:02.0", "tags": ["lan"]}
+DISK = {"type": "disk", "bus": "pci", "address": "0000:00:07.0", "tags": ["db"]}
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(machine: Machine, tmp_path: Path) -> Run:
+    """The command, with a document of those devices."""
+    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
+    machine.disk(f"{PCI}:07.0/virtio4/block/vda")
+
+    def call(*options: str, devices: object = (NIC, DISK)) -> int:
+        file = tmp_path / "meta_data.json"
+        file.write_text(json.dumps({"uuid": "x", "devices": devices}))
+        return tag_devices.main(["--file", str(file), "--sysfs", str(machine.root), *options])
+
+    return call
+
+
+@pytest.fixture
+def udevadm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """An udevadm that writes down how it is called."""
+    folder, log = tmp_path / "bin", tmp_path / "log"
+    folder.mkdir()
+    program = folder / "udevadm"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexit $(cat {folder}/rc-$1)\n')
+    program.chmod(0o755)
+    for name in ("control", "trigger", "settle"):
+        (folder / f"rc-{name}").write_text("0")
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return lambda: log.read_text().splitlines() if log.exists() else []
+
+
+def test_a_dry_run_prints_the_rules_and_writes_nothing(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.rules"
+    assert run("--dry-run", "--output", str(output)) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(tag_devices.MARK)
+    assert printed.count("\n") == 4
+    assert not output.exists()
+
+
+def test_an_output_is_readable_by_all_and_udev_is_left_alone(
+    run: Run, tmp_path: Path, udevadm: Callable[[], list[str]]
+) -> None:
+    output = tmp_path / "new" / "out.rules"
+    assert run("--output", str(output)) == 0
+    assert stat.S_IMODE(output.stat().st_mode) == 0o644
+    assert [one.name for one in output.parent.iterdir()] == ["out.rules"]
+    assert udevadm() == []
+
+
+def test_a_second_run_writes_the_same(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "out.rules"
+    assert run("--output", str(output)) == 0
+    first = output.read_bytes()
+    assert run("--output", str(output)) == 0
+    assert output.read_bytes() == first
+
+
+def test_rules_go_when_there_are_no_devices_any_more(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "out.rules"
+    assert run("--output", str(output)) == 0
+    assert run("--output", str(output), devices=[]) == 0
+    assert not output.exists()
+    assert run("--output", str(output), devices=None) == 0
+
+
+def test_rules_stay_when_there_is_no_document(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.rules"
+    assert run("--output", str(output)) == 0
+    assert run("--output", str(output), devices="nonsense") == 1
+    assert run("--output", str(output), "--file", str(tmp_path / "away")) == 1
+    assert output.exists()
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"dfmeta-tag-devices: {tmp_path}/away: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize("devices", [(NIC,), ()])
+def test_a_file_of_somebody_else_stays(run: Run, tmp_path: Path, devices: object) -> None:
+    output = tmp_path / "out.rules"
+    output.write_text('KERNEL=="x", NAME="y"\n')
+    assert run("--output", str(output), devices=devices) == 1
+    assert output.read_text() == 'KERNEL=="x", NAME="y"\n'
+
+
+def test_a_link_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    """A link to /dev/null is how an administrator says: not these rules."""
+    output = tmp_path / "out.rules"
+    output.symlink_to("/dev/null")
+    assert run("--output", str(output)) == 1
+    assert os.readlink(output) == "/dev/null"
+
+
+def test_a_write_that_fails_leaves_nothing_behind(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "out.rules").mkdir()
+    before = sorted(tmp_path.iterdir())
+    assert run("--output", str(tmp_path / "out.rules")) == 1
+    assert [one for one in sorted(tmp_path.iterdir()) if one.name != "meta_data.json"] == before
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "/", "fifo"])
+def test_what_is_no_file_is_not_read(run: Run, tmp_path: Path, file: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert run("--dry-run", "--file", str(tmp_path / file)) == 1
+
+
+def test_udev_is_told_of_the_subsystems_that_have_rules_or_had_some(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, udevadm: Callable[[], list[str]]
+) -> None:
+    monkeypatch.setattr(tag_devices, "RULES", str(tmp_path / "90.rules"))
+    assert run(devices=[DISK]) == 0
+    assert run(devices=[NIC]) == 0
+    assert run(devices=[]) == 0
+    assert run(devices=[]) == 0
+    triggers = [
+        "trigger --action=change --subsystem-match=block",
+        "trigger --action=change --subsystem-match=block --subsystem-match=net",
+        "trigger --action=change --subsystem-match=net",
+    ]
+    assert udevadm() == [
+        line for one in triggers for line in ("control --reload", one, "settle --timeout=30")
+    ]
+
+
+@pytest.mark.parametrize("step", ["control", "trigger", "settle"])
+def test_an_udev_that_does_not_answer_is_said(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    udevadm: Callable[[], list[str]],
+    capsys: pytest.CaptureFixture[str],
+    step: str,
+) -> None:
+    monkeypatch.setattr(tag_devices, "RULES", str(tmp_path / "90.rules"))
+    (tmp_path / "bin" / f"rc-{step}").write_text("1")
+    assert run() == 1
+    assert capsys.readouterr().err == f"dfmeta-tag-devices: udevadm {step} failed\n"
+    assert udevadm()[-1].startswith(step)
