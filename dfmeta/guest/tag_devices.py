@@ -640,6 +640,8 @@ def request(host: str, port: int, *, timeout: float) -> Tuple[int, bytes]:
     Never by a proxy, which could be anybody. Where the service wants a token, with a token.
 
     :raises OSError: no connection, or not all of the answer in time.
+    :raises http.client.HTTPException: no HTTP.
+    :raises ValueError: a token that no header could hold.
     """
     path = "/" + DOCUMENT
     status, body = _exchange(host, port, ("GET", path, {}), timeout)
@@ -647,7 +649,9 @@ def request(host: str, port: int, *, timeout: float) -> Tuple[int, bytes]:
         order = ("PUT", "/latest/api/token", {TOKEN_TTL: "60"})
         status, body = _exchange(host, port, order, timeout)
         if status == 200:
-            token = body[:4096].decode("ascii")
+            token = body.decode("latin-1")
+            if not re.fullmatch("[!-~]{1,4096}", token):
+                raise ValueError("an odd token")
             status, body = _exchange(host, port, ("GET", path, {TOKEN: token}), timeout)
     return status, body
 
