@@ -39,7 +39,8 @@ MAX_BYTES = 4 << 20
 MAX_DEPTH = 32
 MAX_DEVICES = 1024
 MAX_TAGS = 16
-"""Of a device. All of them in one line stay far below the 16 KiB that udev reads."""
+MAX_VALUE = 500
+"""Of ``DFMETA_TAGS``. systemd 252 refuses a property of 512 bytes or more; others cut it."""
 MAX_ENCODED = 240
 """Bytes of an encoded tag: with prefix or suffix it still is a file's name (NAME_MAX, 255)."""
 MAX_INTERFACES = 16
@@ -191,14 +192,16 @@ def _tags(tags: object, where: str, say: Say) -> Tuple[str, ...]:
     if not isinstance(tags, list):
         say(f"tags of {where} are no list: left out")
         return ()
+    if len(tags) > MAX_TAGS:
+        say(f"{where} has more than {MAX_TAGS} tags: the rest is left out")
     found = []  # type: List[str]
-    for tag in tags:
+    for tag in tags[:MAX_TAGS]:
         try:
             text = encoded(tag) if isinstance(tag, str) else ""
         except ValueError:
             text = ""
-        if not text or (text not in found and len(found) == MAX_TAGS):
-            say(f"tag {_s(tag)} of {where}: not text, too long, or one too many: left out")
+        if not text:
+            say(f"tag {_s(tag)} of {where}: no text, or too long: left out")
         elif text not in found:
             found.append(text)
     return tuple(found)
@@ -419,7 +422,11 @@ def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Devic
         if one.kind == "nic" and one.identity and one.identity != here[0].identity:
             say(f"{one.shown}: it is {_s(here[0].name)}, which has another MAC")
         tags = found.setdefault(here[0], [])
-        tags.extend(tag for tag in one.tags if tag not in tags)
+        for tag in one.tags:
+            if tag not in tags and len(",".join([*tags, tag])) > MAX_VALUE:
+                say(f"{one.shown}: no room for its tag {_s(tag)}: left out")
+            elif tag not in tags:
+                tags.append(tag)
     return found
 
 
@@ -702,7 +709,7 @@ def from_drive(device: str) -> bytes:
         if source.startswith("/") and os.path.realpath(source) == device:
             return from_folder(folder)
     folder = tempfile.mkdtemp(prefix=PROGRAM)
-    options = ["-o", "ro,nosuid,nodev,noexec", "-t", "iso9660,vfat"]
+    options = ["-o", "ro,nosuid,nodev,noexec"]
     try:
         subprocess.run(["mount", *options, device, folder], check=True, timeout=30)
         try:

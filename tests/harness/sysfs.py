@@ -39,9 +39,10 @@ class Machine:
             (folder / "device").symlink_to(folder.parents[1])
             data = bytes([0, 0x80, 0, len(page)]) + page.encode()
             (folder.parents[1] / "vpd_pg80").write_bytes(data)
+        start = f"{folder.name}p" if folder.name[-1].isdigit() else folder.name
         for number in range(1, partitions + 1):
-            self._device("block", f"{path}/{folder.name}{number}", "partition")
-            self.put(f"{path}/{folder.name}{number}/partition", f"{number}\n")
+            self._device("block", f"{path}/{start}{number}", "partition")
+            self.put(f"{path}/{start}{number}/partition", f"{number}\n")
         return folder
 
     def scsi_host(self, path: str) -> None:

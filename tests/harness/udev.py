@@ -35,7 +35,9 @@ done
 mount -t tmpfs tmpfs /run
 mkdir -p /run/udev
 mkdir "$folder/dev"
-for node in null zero full random urandom; do cp -a "/dev/$node" "$folder/dev/"; done
+for node in null zero full random urandom loop-control loop0 loop1 loop2 loop3 loop4 loop5; do
+    cp -a "/dev/$node" "$folder/dev/"
+done
 mount --bind "$folder/dev" /dev
 if [ -n "$sysfs" ]; then mount --rbind "$sysfs" /sys; fi
 ln -s "$program" "$folder/bin/udevadm"
@@ -106,9 +108,11 @@ class Udev:
         return self.run(["cat", path], check=False).stdout
 
     def test(self, syspath: str, *, kind: str = "add") -> tuple[dict[str, str], list[str]]:
-        """``udevadm test``: the properties of a device after all rules, and what was said."""
+        """``udevadm test``: the properties of a device after all rules, and what udev finds wrong
+        with a rule."""
         done = self.run(["udevadm", "test", f"--action={kind}", syspath])
-        lines = [line for line in done.stderr.splitlines() if ".rules:" in line]
+        said = done.stderr.splitlines()
+        lines = [line for line in said if ".rules:" in line and " LINK '" not in line]
         return self.properties(syspath), lines
 
     def properties(self, syspath: str) -> dict[str, str]:

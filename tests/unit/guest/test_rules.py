@@ -87,6 +87,7 @@ def strict(line: str) -> str:
     assert groups.get("udev", "").count("TAG+=") == tags
     assert not (tags and links) or tags == links
     assert len(re.findall(r'[^=!]="', line)) == (1 + tags if tags else 0) + links
+    assert len(groups.get("tags") or "") < 512, "what udev takes"
     assert len(line) < 16384
     return line
 
@@ -234,11 +235,18 @@ def test_what_can_be_no_tag_is_left_out_and_said(
     assert len(said[0]) < 200
 
 
-def test_more_tags_than_a_line_holds_are_left_out_and_said(small: Machine, said: list[str]) -> None:
-    tags = [f"{number:0240d}" for number in range(40)]
-    lines = rules(small, {"devices": [disk(*tags)]}, said)
-    assert decoded(lines[0]) == tags[:16]
-    assert len(said) == 24
+def test_more_tags_than_udev_takes_are_left_out_and_said(small: Machine, said: list[str]) -> None:
+    tags = [f"{number:0240d}" for number in range(3)]
+    lines = rules(small, {"devices": [disk(*tags), disk("more", "m" * 100)]}, said)
+    assert decoded(lines[0]) == [*tags[:2], "more"]
+    assert [one.rpartition(": no")[2] for one in said] == [
+        f" room for its tag '{'0' * 60}...: left out",
+        f" room for its tag '{'m' * 60}...: left out",
+    ]
+    said.clear()
+    [line] = rules(small, {"devices": [nic(*"abcdefghijklmnopqrstuvwxyz")]}, said)
+    assert decoded(line) == [*"abcdefghijklmnop"]
+    assert said == ["devices[0] has more than 16 tags: the rest is left out"]
 
 
 @pytest.mark.parametrize("member", ["bus", "address", "mac", "devname", "path", "serial"])

@@ -1,0 +1,247 @@
+"""udev itself should make of the rules what they are meant to say, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import quopri
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dfmeta.guest import tag_devices
+from tests.harness.sysfs import MAC, PCI, Machine
+from tests.harness.udev import RULES, Udev
+
+INTERPRETER = "/usr/bin/python3"
+PROGRAM = [INTERPRETER, "-I", tag_devices.__file__]
+FILE = f"{RULES}/90-dfmeta-tags.rules"
+OTHER_MAC = "fa:16:3e:00:00:02"
+HOSTILE = [
+    'a", RUN+="/bin/touch /run/owned", ENV{OWNED}="1',
+    'a\\", ENV{OWNED}="1',
+    'a"\nENV{OWNED}="1"\n',
+    "a\\\nENV{OWNED}=1",
+    "a\\",
+    "$env{PATH}$kernel%k%n%%$$",
+    "../../../run/owned",
+    "/run/owned",
+    "..",
+    "-part1",
+    "a b\tc,d",
+    "é\u202e\U0001f600",
+    "\0",
+    "uaccess",
+    "x" * 240,
+]
+
+
+@pytest.fixture
+def udev() -> Iterator[Udev]:
+    """udevd and two veth pairs."""
+    with Udev() as made:
+        made.namespace.ip(
+            f"link add eth0 address {MAC} type veth peer name peer0",
+            f"link add eth1 address {OTHER_MAC} type veth peer name peer1",
+        )
+        yield made
+
+
+def nic(*tags: str, **members: Any) -> dict[str, Any]:
+    return {"type": "nic", "bus": "none", "tags": [*tags], **members}
+
+
+def disk(*tags: str, **members: Any) -> dict[str, Any]:
+    return {"type": "disk", "bus": "none", "tags": [*tags], **members}
+
+
+def tag(udev: Udev, devices: object, *options: str) -> str:
+    """Run the program as a guest's own Python would; what it says."""
+    file = udev.folder / "meta_data.json"
+    file.write_text(json.dumps({"devices": devices}))
+    return udev.run([*PROGRAM, "--file", str(file), *options]).stderr
+
+
+def roles(properties: dict[str, str]) -> list[str]:
+    """The tags of a device, as they were."""
+    text = properties.get("DFMETA_TAGS", "")
+    return [quopri.decodestring(one).decode() for one in text.split(",") if one]
+
+
+def test_interfaces_have_their_roles_in_udevs_database(udev: Udev) -> None:
+    devices = [nic("lan", mac=MAC), nic("wan", "web_cache", devname="eth1")]
+    assert tag(udev, devices) == ""
+    assert roles(udev.properties("/sys/class/net/eth0")) == ["lan"]
+    assert roles(udev.properties("/sys/class/net/eth1")) == ["wan", "web_cache"]
+    assert roles(udev.properties("/sys/class/net/peer0")) == []
+    found = udev.run(["udevadm", "trigger", "--dry-run", "--verbose", "--tag-match=dfmeta-wan"])
+    assert found.stdout == "/sys/devices/virtual/net/eth1\n"
+    assert ".rules:" not in udev.log()
+
+
+def test_an_interface_that_comes_later_has_its_role_at_once(udev: Udev) -> None:
+    tag(udev, [nic("lan", mac=MAC)])
+    udev.namespace.ip("link del eth0")
+    udev.namespace.ip(f"link add late address {MAC} type veth peer name peer2")
+    udev.run(["udevadm", "settle", "--timeout=10"])
+    assert roles(udev.properties("/sys/class/net/late")) == ["lan"]
+
+
+def test_roles_go_with_the_devices_of_the_document(udev: Udev) -> None:
+    tag(udev, [nic("lan", mac=MAC)])
+    assert udev.read(FILE)
+    assert tag(udev, []) == ""
+    assert udev.read(FILE) == ""
+    assert roles(udev.properties("/sys/class/net/eth0")) == []
+
+
+def test_a_disk_of_this_machine_has_its_link(udev: Udev) -> None:
+    """Whatever the machine has: udevd is a real one, and so is the disk."""
+    names = udev.run(["ls", "/sys/class/block"]).stdout.split()
+    whole = [one for one in names if not Path("/sys/class/block", one, "partition").exists()]
+    tag(udev, [disk("oracle db", path=f"/dev/{whole[0]}")])
+    assert roles(udev.properties(f"/sys/class/block/{whole[0]}")) == ["oracle db"]
+    assert udev.run(["readlink", "/dev/disk/by-role/oracle=20db"]).stdout == f"../../{whole[0]}\n"
+    tag(udev, [])
+    assert udev.run(["ls", "/dev/disk/by-role"], check=False).stdout == ""
+
+
+def test_no_hostile_tag_does_anything_but_be_a_tag(machine: Machine) -> None:
+    path, members = BUSES["virtio"]
+    machine.disk(path)
+    with Udev(sysfs=machine.root) as udev:
+        for hostile in HOSTILE:
+            assert tag(udev, [disk(hostile, "plain", **members)], "--output", FILE) == ""
+            properties, complaints = udev.test(f"/sys/devices/{path}")
+            assert complaints == []
+            assert roles(properties) == [hostile, "plain"]
+            links = [one.rpartition("/") for one in properties["DEVLINKS"].split()]
+            assert [folder for folder, _, _ in links] == ["/dev/disk/by-role"] * 2
+            names = {tag_devices.udev_tag(tag_devices.encoded(hostile)), "dfmeta-plain"}
+            assert set(properties["CURRENT_TAGS"].strip(":").split(":")) == names
+            assert "OWNED" not in properties
+        assert udev.run(["ls", "/run/owned"], check=False).returncode != 0
+        assert udev.run(["sh", "-c", "ls /run /dev"]).stdout.count("owned") == 0
+
+
+def test_a_dry_run_leaves_all_as_it_is(udev: Udev) -> None:
+    tag(udev, [nic("lan", mac=MAC)], "--dry-run")
+    assert udev.read(FILE) == ""
+    assert roles(udev.properties("/sys/class/net/eth0")) == []
+
+
+def test_a_config_drive_is_found_by_its_label_and_mounted_for_it(udev: Udev) -> None:
+    tree = udev.folder / "tree" / "openstack" / "latest"
+    tree.mkdir(parents=True)
+    (tree / "meta_data.json").write_text(json.dumps({"devices": [nic("lan", mac=MAC)]}))
+    image = udev.folder / "drive"
+    make = ["mkfs.ext4", "-q", "-L", "config-2", "-d", str(udev.folder / "tree"), str(image), "2M"]
+    udev.run(make)
+    # What udev does on finding the label; mount(8) takes a file for a disk.
+    udev.run(["mkdir", "-p", tag_devices.BY_LABEL])
+    udev.run(["ln", "-s", str(image), f"{tag_devices.BY_LABEL}/config-2"])
+    udev.run([*PROGRAM, "--source", "config-drive"])
+    assert roles(udev.properties("/sys/class/net/eth0")) == ["lan"]
+    assert "/tmp/dfmeta-tag-devices" not in udev.read("/proc/self/mounts")
+    assert not list(Path("/tmp").glob("dfmeta-tag-devices*"))
+
+
+# Buses that this machine has not: udev reads a sysfs that looks like theirs.
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "sys")
+
+
+BUSES = {
+    "virtio": (f"{PCI}:07.0/virtio4/block/vda", {"bus": "pci", "address": "0000:00:07.0"}),
+    "virtio-scsi": (
+        f"{PCI}:05.0/virtio2/host6/target6:0:0/6:0:0:1/block/sda",
+        {"bus": "scsi", "address": "0:0:0:1"},
+    ),
+    "usb": (
+        f"{PCI}:06.0/usb1/1-2/1-2:1.0/host8/target8:0:0/8:0:0:0/block/sda",
+        {"bus": "usb", "address": "1:2"},
+    ),
+    "ide": (
+        f"{PCI}:01.1/ata2/host1/target1:0:1/1:0:1:0/block/sda",
+        {"bus": "ide", "address": "1:1"},
+    ),
+    "xen": ("vbd-51728/block/xvdb", {"bus": "xen", "address": "1"}),
+    "nvme": (f"{PCI}:08.0/nvme/nvme0/nvme0n1", {"bus": "pci", "address": "0000:00:08.0"}),
+    "none": ("virtual/block/sdb", {"bus": "none", "path": "/dev/sdb"}),
+}
+
+
+@pytest.mark.parametrize("bus", BUSES)
+def test_a_disk_on_each_bus_has_its_role_and_its_partitions_have_links(
+    machine: Machine, bus: str
+) -> None:
+    path, members = BUSES[bus]
+    serial = "serial-1" if bus == "virtio" else ""
+    machine.disk(path, serial=serial, partitions=2)
+    machine.disk(f"{PCI}:0f.0/virtio9/block/vdz", partitions=1)
+    machine.scsi_host(f"{PCI}:05.0/virtio2/host6")
+    if bus == "ide":
+        machine.disk(f"{PCI}:01.1/ata1/host0/target0:0:1/0:0:1:0/block/sdb")
+    with Udev(sysfs=machine.root) as udev:
+        said = tag(udev, [disk("db", **members)], "--output", FILE)
+        assert said == ""
+        properties, complaints = udev.test(f"/sys/devices/{path}")
+        name = "nvme0n1p" if bus == "nvme" else Path(path).name
+        part, more = udev.test(f"/sys/devices/{path}/{name}2")
+        other, _ = udev.test(f"/sys/devices/{PCI}:0f.0/virtio9/block/vdz")
+        other_part, _ = udev.test(f"/sys/devices/{PCI}:0f.0/virtio9/block/vdz/vdz1")
+    assert complaints == more == []
+    assert roles(properties) == ["db"]
+    assert properties["TAGS"] == ":dfmeta-db:"
+    assert properties["DEVLINKS"] == "/dev/disk/by-role/db"
+    assert roles(part) == []
+    assert part["DEVLINKS"] == "/dev/disk/by-role/db-part2"
+    assert not {"DFMETA_TAGS", "DEVLINKS", "TAGS"} & (other.keys() | other_part.keys())
+
+
+@pytest.mark.parametrize(
+    ("path", "members"),
+    [
+        (f"{PCI}:02.0/virtio0/net/ens2", {"bus": "pci", "address": "0000:00:02.0"}),
+        (f"{PCI}:02.0/0000:01:00.0/net/ens2", {"bus": "pci", "address": "0000:01:00.0"}),
+        (f"{PCI}:06.0/usb1/1-2/1-2:1.0/net/usb0", {"bus": "usb", "address": "1:2"}),
+        ("vif-1/net/eth1", {"bus": "xen", "address": "1"}),
+    ],
+)
+def test_an_interface_on_each_bus_has_its_role(
+    machine: Machine, path: str, members: dict[str, str]
+) -> None:
+    machine.nic(path, MAC)
+    machine.nic(f"{PCI}:03.0/virtio1/net/ens3", MAC)
+    with Udev(sysfs=machine.root) as udev:
+        assert tag(udev, [nic("lan", **members)], "--output", FILE) == ""
+        properties, complaints = udev.test(f"/sys/devices/{path}")
+        other, _ = udev.test(f"/sys/devices/{PCI}:03.0/virtio1/net/ens3")
+    assert complaints == []
+    assert roles(properties) == ["lan"]
+    assert roles(other) == []
+
+
+def test_a_slot_that_has_another_disk_since_does_not_keep_the_role(machine: Machine) -> None:
+    path, members = BUSES["virtio"]
+    folder = machine.disk(path, serial="old")
+    with Udev(sysfs=machine.root) as udev:
+        tag(udev, [disk("db", **members)], "--output", FILE)
+        assert roles(udev.test(f"/sys/devices/{path}")[0]) == ["db"]
+        (folder / "serial").write_text("new")
+        assert roles(udev.test(f"/sys/devices/{path}")[0]) == []
+
+
+def test_rules_hold_when_another_boot_counts_hosts_otherwise(machine: Machine) -> None:
+    machine.scsi_host(f"{PCI}:05.0/virtio2/host6")
+    first, members = BUSES["virtio-scsi"]
+    machine.disk(first)
+    second = f"{PCI}:05.0/virtio7/host9/target9:0:0/9:0:0:1/block/sdq"
+    with Udev(sysfs=machine.root) as udev:
+        assert tag(udev, [disk("db", **members)], "--output", FILE) == ""
+        machine.disk(second)
+        assert roles(udev.test(f"/sys/devices/{second}")[0]) == ["db"]
