@@ -1,9 +1,9 @@
 """Vendor data that brings :mod:`dfmeta.guest.tag_devices` into a guest and runs it at each boot.
 
-A script and no cloud-config: of two cloud-configs cloud-init takes each list from the user's alone
-(cloudinit/stages.py, ``_read_cfg``; ``mergemanydict``), so that a guest with ``write_files`` or
-``runcmd`` in its user-data would have no roles. The script leaves the program for
-``scripts-per-boot``, which comes after ``scripts-vendor`` in the same boot and in each that follows.
+A script and no cloud-config: of a list that both have cloud-init takes the user's alone
+(cloudinit/helpers.py, ``ConfigMerger``), so that a guest with ``write_files`` or ``runcmd`` in its
+user-data would have no roles. The script leaves the program to ``scripts-per-boot``, which comes
+after ``scripts-vendor`` in the same boot, and runs in each that follows.
 """
 
 import base64

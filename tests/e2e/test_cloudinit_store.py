@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from dfmeta.guest import snippet, tag_devices
 from dfmeta.store.repository import Repository
 from tests.e2e.support import KEY
 from tests.harness.agent import Agent
 from tests.harness.cloudinit import Boot, Booting
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
+from tests.harness.udev import Udev
 
 StartBoot = Callable[..., Booting]
 
@@ -134,3 +136,29 @@ def test_a_guest_asks_again_and_is_told_that_nothing_has_changed(
     changed = guest.curl("/metadata", headers=[("If-None-Match", etag)])
     assert changed.status == 200
     assert json.loads(changed.body)["hostname"] == "other"
+
+
+@pytest.mark.parametrize("mode", ["NoCloud", "OpenStack"])
+def test_a_guest_finds_its_roles_by_what_vendor_data_brings(
+    make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot, mode: str
+) -> None:
+    """Nothing of it is in the image, and the user's own runcmd runs beside it."""
+    agent, guest = make_agent(), make_guest(mode.lower())
+    nic = {"type": "nic", "bus": "none", "mac": guest.mac, "tags": ["web lan"]}
+    roles = {"vendor_data": snippet.vendor_data(), "devices": [nic]}
+    user_data = (
+        "#cloud-config\nwrite_files:\n- {path: /run/own, content: own}\n"
+        f"runcmd:\n- [cp, /run/own, {RAN}]\n"
+    )
+    push(agent, guest, {**document(guest), **roles}, user_data.encode())
+    boot = cloud_init(guest, mode=mode, files=[RAN, tag_devices.RULES]).finish()
+    check(boot, guest, mode)
+    assert boot.files[RAN] == "own"
+    # No udevd in there: rules are all that can be had of it.
+    assert "udevadm is not here" in boot.output
+    with Udev() as udev:
+        udev.namespace.ip(f"link add lan address {guest.mac} type veth peer name peer")
+        udev.run(["tee", tag_devices.RULES], stdin=boot.files[tag_devices.RULES])
+        properties, complaints = udev.test("/sys/class/net/lan")
+    assert complaints == []
+    assert properties["DFMETA_TAGS"] == "web=20lan"
