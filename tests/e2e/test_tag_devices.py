@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import tag_devices
+from tests.harness.netns import Namespace, end
+from tests.harness.poll import wait_for
 from tests.harness.sysfs import MAC, PCI, Machine
 from tests.harness.udev import RULES, Udev
 
@@ -145,6 +147,31 @@ def test_a_config_drive_is_found_by_its_label_and_mounted_for_it(udev: Udev) -> 
     assert roles(udev.properties("/sys/class/net/eth0")) == ["lan"]
     assert "/tmp/dfmeta-tag-devices" not in udev.read("/proc/self/mounts")
     assert not list(Path("/tmp").glob("dfmeta-tag-devices*"))
+
+
+def test_the_service_is_found_over_ipv6_where_there_is_no_ipv4(udev: Udev) -> None:
+    tree = udev.folder / "tree" / "openstack" / "latest"
+    tree.mkdir(parents=True)
+    (tree / "meta_data.json").write_text(json.dumps({"devices": [nic("lan", mac=MAC)]}))
+    serve = [INTERPRETER, "-m", "http.server", "--directory", str(udev.folder / "tree")]
+    with Namespace("service") as service:
+        for namespace in (service, udev.namespace):
+            namespace.sysctl(**{"net.ipv6.conf.default.accept_dad": 0})
+        udev.namespace.ip(
+            "link del eth1",
+            f"link add eth1 type veth peer name service netns {service.name}",
+            "link set eth1 up",
+        )
+        service.ip("addr add fe80::a9fe:a9fe/64 dev service", "link set service up")
+        process = service.spawn([*serve, "--bind", "fe80::a9fe:a9fe%service", "80"])
+        try:
+            sockets = ["ss", "--listening", "--tcp", "--numeric", "--no-header"]
+            wait_for(lambda: service.run(sockets).stdout, 10, "the service")
+            done = udev.run([*PROGRAM, "--source", "service"])
+        finally:
+            end(process)
+    assert done.stderr == ""
+    assert roles(udev.properties("/sys/class/net/eth0")) == ["lan"]
 
 
 # Buses that this machine has not: udev reads a sysfs that looks like theirs.
