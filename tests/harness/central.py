@@ -13,7 +13,7 @@ from ipaddress import ip_network
 from types import TracebackType
 from typing import Self
 
-from dfmeta.store.record import Kind
+from dfmeta.store.record import KEEP, Keep, Kind
 from dfmeta.store.repository import Repository
 from tests.harness import netns
 from tests.harness.agent import ADMIN_PORT, Answer, Options, program, samples
@@ -180,7 +180,9 @@ class Central:
         """Of its database."""
         return str(self._options["store"]["connection"])
 
-    def push(self, record_id: str, hostname: str, *networks: str, **more: str) -> None:
+    def push(
+        self, record_id: str, hostname: str, *networks: str, http_tokens: str | Keep = KEEP
+    ) -> None:
         """Write a record past it, as another process that shares the database would."""
         with Repository(self.url) as repository:
             repository.push(
@@ -188,7 +190,7 @@ class Central:
                 record_id,
                 content={"hostname": hostname},
                 networks=[ip_network(text) for text in networks],
-                **more,
+                http_tokens=http_tokens,
             )
 
     def _started(self) -> subprocess.Popen[bytes]:
