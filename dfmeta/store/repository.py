@@ -49,7 +49,9 @@ __all__ = ["KEEP", "Keep", "Kind", "PutResult", "Record", "Repository", "Summary
 
 SEED_BYTES: Final = 32
 PAGE: Final = 500
-"""Records that :meth:`Repository.list` reads in one statement."""
+"""Records of a page at most."""
+PAGE_TEXT: Final = 4 << 20
+"""Characters of its records' documents after which a page ends: they are held all at once."""
 DEFAULTS: Final = "default:"
 """How the ids of records that are no instance's begin; see :mod:`dfmeta.store.defaults`."""
 
@@ -71,6 +73,8 @@ _LIST: Final = (
     )
     .order_by(records.c.id)
     .limit(PAGE)
+    # PostgreSQL's driver would have all of it before the first row is seen.
+    .execution_options(stream_results=True, max_row_buffer=25)
 )
 _UPDATE: Final = update(records).where(_BY_ID)
 _SET_PASSWORD: Final = _UPDATE.where(records.c.password.is_(None)).values(
@@ -179,12 +183,19 @@ class Repository:
         :param defaults: those that are no instance's, and no others.
         """
         after = ""
-        while True:
-            page = self._database.run(functools.partial(_page, after=after, defaults=defaults))
+        while page := self.page(after, defaults=defaults):
             yield from page
-            if len(page) < PAGE:
-                return
             after = page[-1].id
+
+    def page(self, after: str, *, defaults: bool = False) -> Sequence[Summary]:
+        """Return the records that follow an id, :data:`PAGE` at most; none: there are no more.
+
+        There may be more after a page that is not full: large documents end one sooner.
+
+        :param after: of a record that there may be no more, in any case; empty: from the first.
+        :param defaults: as for :meth:`list`.
+        """
+        return self._database.run(functools.partial(_page, after=after.lower(), defaults=defaults))
 
     def put(
         self,
@@ -375,8 +386,15 @@ def _record(row: Row[Any]) -> Record:
 
 def _page(connection: Connection, *, after: str, defaults: bool) -> list[Summary]:
     parameters = {"after": after, "like": f"{DEFAULTS}%", "defaults": defaults}
-    rows = connection.execute(_LIST, parameters)
-    return [Summary(**(row._asdict() | {"updated_at": _utc(row.updated_at)})) for row in rows]
+    page: list[Summary] = []
+    size = 0
+    with connection.execute(_LIST, parameters) as rows:
+        for row in rows:
+            page.append(Summary(**(row._asdict() | {"updated_at": _utc(row.updated_at)})))
+            size += len(row.metadata or "")
+            if size >= PAGE_TEXT:
+                break
+    return page
 
 
 def _locked(connection: Connection, record_id: str) -> Row[Any] | None:

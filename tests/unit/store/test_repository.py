@@ -19,7 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import ConfigError, StoreError
-from dfmeta.store.repository import PAGE, PutResult, Repository, merge_patch, parse_document
+from dfmeta.store.repository import (
+    PAGE,
+    PAGE_TEXT,
+    PutResult,
+    Repository,
+    merge_patch,
+    parse_document,
+)
 
 SAME_DATABASE = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
@@ -167,6 +174,26 @@ def test_list_goes_through_all_pages_in_order(
     assert [summary.id for summary in found] == ids
     assert {summary.userdata_bytes for summary in found} == {5}
     assert not any(hasattr(summary, "userdata") for summary in found)
+
+
+def test_a_page_is_what_follows_an_id(repository: Repository) -> None:
+    ids = [str(uuid.UUID(int=number << 64)) for number in range(4)]
+    for record_id in ids:
+        repository.put(record_id)
+    assert [one.id for one in repository.page("")] == ids
+    assert [one.id for one in repository.page(ids[1].upper())] == ids[2:]
+    between = str(uuid.UUID(int=(1 << 64) + 1))
+    assert [one.id for one in repository.page(between)] == ids[2:], "there need be no such record"
+    assert repository.page(ids[3]) == []
+
+
+def test_large_documents_end_a_page_sooner(repository: Repository) -> None:
+    ids = [str(uuid.UUID(int=number << 64)) for number in range(6)]
+    for record_id in ids:
+        repository.put(record_id, document={"x": "x" * (PAGE_TEXT // 2)})
+    assert [one.id for one in repository.page("")] == ids[:2]
+    assert [one.id for one in repository.page(ids[1])] == ids[2:4]
+    assert [one.id for one in repository.list()] == ids
 
 
 def test_list_of_an_empty_store_is_empty(repository: Repository) -> None:
