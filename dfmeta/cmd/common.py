@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import click
@@ -72,11 +71,6 @@ def print_rows(rows: Iterable[Row], columns: Mapping[str, str], fmt: str) -> Non
     for line in table:
         padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         click.echo("  ".join(padded).rstrip())
-
-
-def timestamp(moment: datetime) -> str:
-    """Return a moment to the second, in UTC (RFC 3339)."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def cell_text(value: object) -> str:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
 import click
 
-from dfmeta.cmd.common import TABLE, format_option, print_rows, timestamp
+from dfmeta.cmd.common import TABLE, format_option, print_rows
 from dfmeta.cmd.store_backup import backup, restore
 from dfmeta.cmd.store_import import import_records
 from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_put import WORDS, put
 from dfmeta.cmd.store_schema import schema
-from dfmeta.cmd.store_target import Asked, Target, target_options
+from dfmeta.cmd.store_target import Asked, Target, no_defaults, target_options
 from dfmeta.exceptions import StoreError
-from dfmeta.store.client import UNKNOWN
-from dfmeta.store.record import Record, Summary, parse_document
+from dfmeta.store.client import UNKNOWN, Client
+from dfmeta.store.defaults import EVERYWHERE
+from dfmeta.store.listing import row_of, timestamp
+from dfmeta.store.record import Record, parse_document
 
 LIST_COLUMNS: Final = {
     "id": "ID",
@@ -108,7 +109,13 @@ def get(
 def list_records(place: Place, *, fmt: str, default: bool) -> None:
     """List all records."""
     with place.opened(place.conf()) as records:
-        print_rows(_list_rows(records.list(defaults=default)), LIST_COLUMNS, fmt)
+        if not isinstance(records, Client):
+            rows = map(row_of, records.list(defaults=default))
+            print_rows(rows, LIST_COLUMNS, fmt)
+        elif default:
+            raise no_defaults("--default", EVERYWHERE)
+        else:
+            print_rows(records.list(), LIST_COLUMNS, fmt)
 
 
 @store.command("delete")
@@ -153,23 +160,3 @@ def _full_row(record: Record, addresses: tuple[str, ...]) -> dict[str, object]:
 
 def _moment(moment: datetime) -> str | None:
     return None if moment == UNKNOWN else timestamp(moment)
-
-
-def _list_rows(summaries: Iterator[Summary]) -> Iterator[dict[str, object]]:
-    """Yield what ``list`` shows. A broken document is shown as one and hides no other record."""
-    for summary in summaries:
-        try:
-            document = parse_document(summary.id, summary.metadata)
-        except StoreError:
-            document = {"name": "(broken document)"}
-        keys = document.get("ssh_keys")
-        yield {
-            "id": summary.id,
-            "hostname": document.get("hostname"),
-            "name": document.get("name"),
-            "project_id": summary.project_id,
-            "ssh_keys": len(keys) if isinstance(keys, list) else 0,
-            "userdata_bytes": summary.userdata_bytes,
-            "password_set": summary.password_set,
-            "updated_at": timestamp(summary.updated_at),
-        }

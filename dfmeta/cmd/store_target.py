@@ -57,12 +57,7 @@ class Asked:
             shown = f"{record_id} ({cell_text(text)})" if named_so else record_id
             return Target(record_id, shown)
         if isinstance(records, Client):
-            raise RecordError(
-                what=self.option,
-                value=self.default_id,
-                cause="the admin API has records of instances alone",
-                remedy="Run the command on the store's own host, without --url",
-            )
+            raise no_defaults(self.option, self.default_id)
         return Target(self.default_id, self.default_id, default=True)
 
 
@@ -117,6 +112,16 @@ def target_options(function: F) -> F:
         return function(asked=asked[0], **values)
 
     return command  # type: ignore[return-value]  # what click calls has other parameters
+
+
+def no_defaults(option: str, value: str) -> RecordError:
+    """Return what is said of an option for defaults that goes with an admin API."""
+    return RecordError(
+        what=option,
+        value=value,
+        cause="the admin API has records of instances alone",
+        remedy="Run the command on the store's own host, without --url",
+    )
 
 
 def named(name: str, domains: Domains, records: Records) -> str:

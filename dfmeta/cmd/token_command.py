@@ -11,10 +11,11 @@ from typing import Final
 
 import click
 
-from dfmeta.cmd.common import config_options, format_option, load_config, print_rows, timestamp
+from dfmeta.cmd.common import config_options, format_option, load_config, print_rows
 from dfmeta.exceptions import ConfigError, RecordError, StoreError
 from dfmeta.store import auth_edit, scopes
 from dfmeta.store.auth_tokens import StaticToken, read_tokens
+from dfmeta.store.listing import timestamp
 
 COLUMNS: Final = {
     "name": "NAME",

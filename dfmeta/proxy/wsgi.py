@@ -40,7 +40,8 @@ BODILESS = frozenset({204, 304})
 _PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
 _OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
 _ADMIN = re.compile(
-    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|device-(?:meta|user)data(?:/.*)?)"
+    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version"
+    r"|(?:device-(?:meta|user)data|records)(?:/.*)?)"
 )
 """What the admin listener has is not there for guests, whatever a backend would make of it."""
 

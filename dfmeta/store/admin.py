@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 from dfmeta.exceptions import (
@@ -28,14 +28,14 @@ from dfmeta.exceptions import (
     Unauthorized,
 )
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.store import openapi, scopes
+from dfmeta.store import listing, openapi, scopes
 from dfmeta.store.auth import Authorizer
 from dfmeta.store.bodies import Body
 from dfmeta.store.etags import conditional
 from dfmeta.store.record import Kind, Record
 from dfmeta.store.repository import Repository
 from dfmeta.store.representations import JSON, document, envelope, wants_envelope
-from dfmeta.store.requests import Push, parse_id, parse_push, parse_query
+from dfmeta.store.requests import parse_after, parse_id, parse_push, parse_query
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,6 @@ RETRY_SECONDS: Final = 1
 
 Environ = dict[str, Any]
 Refresh = Callable[[Kind, str], Record | None]
-Aside = Callable[[Callable[[], Push]], Push]
 _T = TypeVar("_T")
 _Handler = Callable[[Kind, str, Environ, Body], Answer]
 
@@ -62,6 +61,21 @@ _OPERATIONS: Final[dict[str, scopes.Operation]] = {
     "DELETE": "delete",
 }
 _OPENAPI: Final = "openapi.json"
+_RECORDS: Final = "records"
+_FIRST: Final = frozenset({*_KINDS, _RECORDS})
+
+
+class Aside(Protocol):
+    """Calls what computes for long, where nobody waits for it."""
+
+    def __call__(self, step: Callable[[], _T]) -> _T:
+        """Return what *step* returns, or raise what it raises."""
+        ...
+
+
+def at_once(step: Callable[[], _T]) -> _T:
+    """Call a step here and now; see :class:`Aside`."""
+    return step()
 
 
 class AdminApi:
@@ -86,7 +100,7 @@ class AdminApi:
         templates: Mapping[str, str],
         max_body: int,
         refresh: Refresh | None,
-        aside: Aside = lambda step: step(),
+        aside: Aside = at_once,
     ) -> None:
         self._repository = repository
         self._aside = aside
@@ -108,7 +122,7 @@ class AdminApi:
         """
         first = path.removeprefix("/").partition("/")[0]
         inside = path == PREFIX or path.startswith(f"{PREFIX}/")
-        return inside or first in _KINDS or path == f"/{_OPENAPI}"
+        return inside or first in _FIRST or path == f"/{_OPENAPI}"
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
@@ -129,6 +143,8 @@ class AdminApi:
                 _allow(method, ["GET"])
                 text = openapi.text(secured=self._authorizer is not None)
                 return _conditional(Answer(200, text, content_type=JSON), environ)
+            case ["", name] if name == _RECORDS:
+                return self._list(method, environ)
             case ["", name] if name in _KINDS:
                 route, record_id = "all", ""
             case ["", name, "refresh", record_id] if name in _KINDS and record_id:
@@ -139,18 +155,18 @@ class AdminApi:
                 raise ApiError(status=404, message=NO_ROUTE)
         handlers, kind = self._routes[route], _KINDS[name]
         _allow(method, handlers)
-        self._authorize(environ, _OPERATIONS[method], kind)
+        self._authorize(environ, scopes.accepted(_OPERATIONS[method], kind))
         if route != "all":
             record_id = _known(parse_id(record_id))
         handler = handlers["GET" if method == "HEAD" else method]
         return handler(kind, record_id, environ, body)
 
-    def _authorize(self, environ: Environ, operation: scopes.Operation, kind: Kind) -> None:
+    def _authorize(self, environ: Environ, accepted: tuple[str, ...]) -> None:
         if self._authorizer is None:
             return
         header = environ.get("HTTP_AUTHORIZATION")
         try:
-            self._authorizer.authorize(header, scopes.accepted(operation, kind))
+            self._authorizer.authorize(header, accepted)
         except Unauthorized as error:
             raise ApiError(status=401, message=error.message) from error
         except Forbidden as error:
@@ -158,6 +174,13 @@ class AdminApi:
         except AuthUnavailable as error:
             LOG.warning("the admin API cannot tell whether a token is good: %s", error)
             raise ApiError(status=503, message=error.message) from error
+
+    def _list(self, method: str, environ: Environ) -> Answer:
+        _allow(method, ["GET"])
+        self._authorize(environ, scopes.accepted_for_any("read"))
+        page = self._repository.page(parse_after(_asked(environ, "after")))
+        body = self._aside(lambda: listing.dump(page))
+        return _conditional(Answer(200, body, content_type=JSON), environ)
 
     def _push(self, kind: Kind, _id: str, _environ: Environ, body: Body) -> Answer:
         text = body.read()
@@ -189,8 +212,7 @@ class AdminApi:
         return _conditional(_known(found), environ)
 
     def _find(self, kind: Kind, _id: str, environ: Environ, _body: Body) -> Answer:
-        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        record = _known(self._repository.find(parse_query(query.get("ip_address", []))))
+        record = _known(self._repository.find(parse_query(_asked(environ, "ip_address"))))
         addresses = self._repository.addresses(record.id)
         accept = environ.get("HTTP_ACCEPT", "")
         found = envelope(kind, record, addresses, named=wants_envelope(accept))
@@ -221,6 +243,11 @@ def _respond(answer: Answer, body: Body, start_response: Callable[..., Any]) -> 
     environ["eventlet.minimum_write_chunk_size"] = 0
     start_response(f"{status.value} {status.phrase}", headers)
     return itertools.chain([b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body], rest)
+
+
+def _asked(environ: Environ, name: str) -> list[str]:
+    """Return all that a request's query has of a name."""
+    return parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True).get(name, [])
 
 
 def _known(found: _T | None) -> _T:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import httplib2
 
 from dfmeta.exceptions import RecordError, StoreAwayError, StoreError, StoreRefusedError
-from dfmeta.store import strict
+from dfmeta.store import listing, strict
 from dfmeta.store.networks import Network, parse_network
 from dfmeta.store.record import (
     KEEP,
@@ -29,7 +29,6 @@ from dfmeta.store.record import (
     Push,
     PutResult,
     Record,
-    Summary,
     Whole,
     dump_document,
     merge_patch,
@@ -44,6 +43,7 @@ ENVELOPE: Final = "application/vnd.dfmeta.record+json"
 UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 """For moments that the API does not tell."""
 _PATHS: Final = {Kind.METADATA: "device-metadata", Kind.USERDATA: "device-userdata"}
+_LIST: Final = "records"
 _SHOWN: Final = 200
 _REFUSED: Final = frozenset({401, 403})
 _GIVE: Final = ". Give a token that may do this: --token-file FILE, or DFMETA_TOKEN"
@@ -148,16 +148,21 @@ class Client:
         found = [self._ask("DELETE", path, missing=True) is not None for path in paths]
         return any(found)
 
-    def list(self, *, defaults: bool = False) -> Iterator[Summary]:
-        """Refuse: the API has nothing that lists.
+    def list(self) -> Iterator[listing.Row]:
+        """Yield all records of instances in short, in the order of their ids, page by page."""
+        after = ""
+        while page := self._page(after):
+            yield from page
+            after = str(page[-1]["id"])
 
-        :raises StoreError: always.
-        """
-        del defaults
-        cause = (
-            "the admin API lists nothing. Run the command on the store's own host, without --url"
-        )
-        raise StoreError(cause=cause)
+    def _page(self, after: str) -> Sequence[listing.Row]:
+        query = f"?after={after}" if after else ""
+        body = self._ask("GET", f"{_LIST}{query}", missing=True)
+        try:
+            return listing.load(body or b"", after=after)
+        except ValueError:
+            cause = f"{self._base} does not list its records: it is no store of dfmeta's"
+            raise StoreError(cause=cause) from None
 
     def _read(self, record_id: str) -> tuple[Record | None, tuple[Network, ...]]:
         halves = {kind: self._half(kind, record_id) for kind in Kind}

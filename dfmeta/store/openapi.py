@@ -7,10 +7,11 @@ import json
 from importlib.metadata import version
 from typing import Any, Final
 
+from dfmeta.store.repository import PAGE
 from dfmeta.store.representations import ENVELOPE, JSON, USERDATA
 from dfmeta.store.requests import ADDRESSES_MAX, ENCODINGS
 from dfmeta.store.schema import HTTP_TOKENS
-from dfmeta.store.scopes import Operation, accepted
+from dfmeta.store.scopes import Operation, accepted, accepted_for_any
 
 Object = dict[str, Any]
 
@@ -34,6 +35,16 @@ _PUSHED: Final[Object] = {
 }
 _ADDRESS: Final[Object] = {
     "anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]
+}
+_LISTED: Final[Object] = {
+    "id": {"$ref": "#/components/schemas/Id"},
+    "hostname": {"description": "What the document has there; null: nothing."},
+    "name": {"description": "The same."},
+    "project_id": {"type": ["string", "null"]},
+    "ssh_keys": {"type": "integer", "minimum": 0, "description": "How many."},
+    "userdata_bytes": {"type": ["integer", "null"], "minimum": 0, "description": "Null: none."},
+    "password_set": {"type": "boolean"},
+    "updated_at": {"type": "string", "format": "date-time"},
 }
 _SCHEMAS: Final[Object] = {
     "Id": {
@@ -141,6 +152,18 @@ _SCHEMAS: Final[Object] = {
         },
         "additionalProperties": False,
     },
+    "Records": {
+        "type": "array",
+        "maxItems": PAGE,
+        "description": "In the order of their ids; fewer where documents are large. None: there "
+        "are no more.",
+        "items": {
+            "type": "object",
+            "required": list(_LISTED),
+            "properties": _LISTED,
+            "additionalProperties": False,
+        },
+    },
     "Error": {
         "type": "object",
         "required": ["message"],
@@ -191,6 +214,13 @@ _IP_ADDRESS: Final[Object] = {
     "description": "An address of the instance, or one in a block of it; the longest prefix wins.",
 }
 
+_AFTER: Final[Object] = {
+    "name": "after",
+    "in": "query",
+    "schema": {"$ref": "#/components/schemas/Id"},
+    "description": "The last id of the page before; left out: the first page.",
+}
+
 
 @functools.cache
 def text(*, secured: bool) -> bytes:
@@ -206,6 +236,11 @@ def description(*, secured: bool) -> Object:
     paths: Object = {"/openapi.json": _reading("This description.", "describe", {JSON: {}})}
     for kind in ("metadata", "userdata"):
         paths |= _paths(kind)
+    listed: Object = {JSON: {"schema": {"$ref": "#/components/schemas/Records"}}}
+    needed = accepted_for_any("read")
+    paths["/records"] = _reading(
+        "A page of all records, in short.", "list", listed, [_AFTER], needed=needed
+    )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -230,21 +265,26 @@ def _paths(kind: str) -> Object:
     both = one | {ENVELOPE: {"schema": record}}
     found = {JSON: {"schema": record}, ENVELOPE: {"schema": record}}
     push = {"$ref": f"#/components/schemas/{kind.capitalize()}Push"}
+    read, upsert = accepted("read", kind), accepted("upsert", kind)
     return {
         f"/device-{kind}": _reading(
-            "The record that has an address.", f"find-{kind}", found, [_IP_ADDRESS], kind=kind
+            "The record that has an address.", f"find-{kind}", found, [_IP_ADDRESS], needed=read
         )
         | {
-            "post": _operation("upsert", f"push-{kind}", kind, "Create or replace.")
+            "post": _operation("upsert", f"push-{kind}", upsert, "Create or replace.")
             | {"requestBody": {"required": True, "content": {JSON: {"schema": push}}}}
         },
         f"/device-{kind}/{{id}}": _reading(
-            f"An instance's {kind}, or its record.", f"get-{kind}", both, [_ID], kind=kind
+            f"An instance's {kind}, or its record.", f"get-{kind}", both, [_ID], needed=read
         )
-        | {"delete": _operation("delete", f"delete-{kind}", kind, "Remove.", [_ID])},
+        | {
+            "delete": _operation(
+                "delete", f"delete-{kind}", accepted("delete", kind), "Remove.", [_ID]
+            )
+        },
         f"/device-{kind}/refresh/{{id}}": {
             "post": _operation(
-                "upsert", f"refresh-{kind}", kind, "Ask upstream again.", [_ID], content=both
+                "upsert", f"refresh-{kind}", upsert, "Ask upstream again.", [_ID], content=both
             )
         },
     }
@@ -256,42 +296,44 @@ def _reading(
     content: Object,
     parameters: list[Object] | None = None,
     *,
-    kind: str = "",
+    needed: tuple[str, ...] = (),
 ) -> Object:
     """Return GET, and HEAD with the same headers."""
     parameters = [*(parameters or []), _IF_NONE_MATCH]
     head: Object = {media_type: {} for media_type in content}
     return {
-        "get": _operation("read", name, kind, summary, parameters, content=content),
-        "head": _operation("read", f"{name}-head", kind, summary, parameters, content=head),
+        "get": _operation("read", name, needed, summary, parameters, content=content),
+        "head": _operation("read", f"{name}-head", needed, summary, parameters, content=head),
     }
 
 
 def _operation(
     operation: Operation,
     name: str,
-    kind: str,
+    needed: tuple[str, ...],
     summary: str,
     parameters: list[Object] | None = None,
     *,
     content: Object | None = None,
 ) -> Object:
     done: Object = {"description": "Done."} if content is None else _success(content, operation)
-    codes = ["400", "405", *(["401", "403", "404", "500", "503"] if kind else [])]
+    codes = ["400", "405", *(["401", "403", "404", "500", "503"] if needed else [])]
+    if name.startswith(("push", "list")):
+        codes.remove("404")
     if name.startswith("push"):
-        codes = [*(one for one in codes if one != "404"), "408", "413"]
+        codes += ["408", "413"]
     if name.startswith("refresh"):
         codes.append("502")
     responses = {code: {"$ref": f"#/components/responses/{_ERRORS[code][0]}"} for code in codes}
     if operation == "read":
         responses["304"] = {"description": "What the client has still is what there is."}
-    needed = f" Any of these scopes: {', '.join(accepted(operation, kind))}." if kind else ""
+    scopes = f" Any of these scopes: {', '.join(needed)}." if needed else ""
     return {
         "operationId": name,
         "summary": summary,
-        "description": f"{summary}{needed}",
+        "description": f"{summary}{scopes}",
         "parameters": parameters or [],
-        **({} if kind else {"security": []}),
+        **({} if needed else {"security": []}),
         "responses": {"200": done, **dict(sorted(responses.items()))},
     }
 

@@ -90,6 +90,18 @@ def parse_query(values: list[str]) -> Address:
         raise error from None
 
 
+def parse_after(values: list[str]) -> str:
+    """Return the id, in lower case, that ``after`` asks for what follows; empty: for the first.
+
+    :param values: all that the query has of it.
+    :raises ApiError: 400 unless it is one UUID, or not there.
+    """
+    found = parse_id(values[0]) if len(values) == 1 else None
+    if values and found is None:
+        raise ApiError(status=400, message=INVALID, errors=[_failed("after", "uuid")])
+    return found or ""
+
+
 def _failed(path: str, condition: str) -> str:
     return f"validation failed on {path}, condition: {condition}"
 

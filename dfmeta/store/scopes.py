@@ -36,6 +36,11 @@ def accepted(operation: Operation, kind: str) -> tuple[str, ...]:
     return (*_GENERAL[operation], *narrow)
 
 
+def accepted_for_any(operation: Operation) -> tuple[str, ...]:
+    """Return the scopes of which any one is enough for what is of no kind; see :func:`accepted`."""
+    return tuple(dict.fromkeys(name for kind in KINDS for name in accepted(operation, kind)))
+
+
 def known() -> tuple[str, ...]:
     """Return every scope that some operation accepts, the general ones first."""
     each = (accepted(operation, kind) for operation in OPERATIONS for kind in KINDS)

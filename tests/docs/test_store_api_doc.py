@@ -11,13 +11,17 @@ import pytest
 
 from dfmeta.conf import api as options
 from dfmeta.proxy import admin as silence
-from dfmeta.store import admin, bodies, openapi, representations, requests, strictjson
+from dfmeta.store import admin, bodies, openapi, repository, representations, requests, strictjson
 from dfmeta.store.record import Kind
 from dfmeta.store.schema import HTTP_TOKENS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "doc/source/store-api.rst").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
+QUERIES = {
+    ("get", "/device-metadata"): "?ip_address=ADDRESS",
+    ("get", "/records"): "?after=ID",
+}
 SOURCES = [ast.parse(Path(one.__file__).read_text()) for one in (admin, bodies, requests)]
 
 
@@ -80,7 +84,7 @@ def test_the_page_has_each_route(path: str) -> None:
     path = path.replace("userdata", "metadata").replace("{id}", "ID")
     methods = openapi.description(secured=True)["paths"][path.replace("ID", "{id}")]
     for method in methods.keys() - {"head"}:
-        query = "?ip_address=ADDRESS" if (path, method) == ("/device-metadata", "get") else ""
+        query = QUERIES.get((method, path), "")
         assert f"* - ``{method.upper()} {path}{query}``" in WORDS
 
 
@@ -95,6 +99,7 @@ def test_the_page_has_the_names_and_numbers_of_the_code() -> None:
     assert f"``Accept: {representations.ENVELOPE}``" in WORDS
     assert f"{requests.ADDRESSES_MAX} at most" in WORDS
     assert f"it has more than {requests.ADDRESSES_MAX}" in WORDS
+    assert f"{repository.PAGE} records at most" in WORDS
     assert f"{strictjson.DEPTH_MAX} arrays and objects inside each other at most" in WORDS
     assert silence.SILENCE == 60
     assert "nothing came for a minute" in WORDS

@@ -28,6 +28,11 @@ def test_the_page_has_each_operations_scopes(operation: scopes.Operation, kind: 
     assert f"* - {ROWS[operation]} {KINDS[kind]} - {names} " in WORDS
 
 
+def test_the_page_has_the_scopes_of_the_list() -> None:
+    names = ", ".join(f"``{one}``" for one in scopes.accepted_for_any("read"))
+    assert f"* - list records - {names} " in WORDS
+
+
 @pytest.mark.parametrize(
     "message",
     [auth.MISSING, auth.MALFORMED, auth.INVALID, auth_keys.UNAVAILABLE, f"{auth.DENIED}. Have: …"],

@@ -160,7 +160,11 @@ def test_whom_to_trust_can_be_changed_while_it_runs(network: Network) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/metrics", "/version", "/healthz", "/healthz/readiness", f"/device-metadata/{ONE}"]
+    "path",
+    [
+        *("/metrics", "/version", "/healthz", "/healthz/readiness", "/records"),
+        f"/device-metadata/{ONE}",
+    ],
 )
 def test_guests_have_no_admin_side(network: Network, path: str) -> None:
     assert network.ask("one", path).status == 404

@@ -205,7 +205,7 @@ def test_nothing_of_the_admin_listener_is_there_for_guests(
     guest = make_guest("curious", ids=project_ids("curious"))
     put_nova(nova, guest)
     paths = ["/healthz", "/healthz/liveness", "/healthz/readiness", "/metrics", "/version"]
-    paths += ["/device-metadata", "/device-userdata/x", "/api/v1/device-metadata"]
+    paths += ["/device-metadata", "/device-userdata/x", "/api/v1/device-metadata", "/records"]
     for path in paths:
         assert guest.curl(path).status == 404, path
     assert nova.requests() == []

@@ -30,6 +30,8 @@ def test_a_guest_gets_what_is_pushed_to_its_host(
     assert other.curl(META_DATA).status == 404
     one = f"/device-metadata/{web.instance_id}"
     assert agent.admin(one).json() == {"hostname": "web"}
+    (row,) = agent.admin("/records").json()
+    assert (row["id"], row["hostname"], row["userdata_bytes"]) == (web.instance_id, "web", 10)
     push(agent, "metadata", web, metadata={"hostname": "web2"})
     assert json.loads(web.curl(META_DATA).body)["hostname"] == "web2"
     assert agent.admin(one, method="DELETE").status == 200

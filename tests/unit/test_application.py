@@ -164,6 +164,9 @@ def test_an_empty_body_has_a_length(world: World) -> None:
         "/device-metadata",
         "/device-metadata/x",
         "/device-userdata",
+        "/records",
+        "/records/",
+        "/records/x",
         "/api/v1/device-metadata",
         "/api/v1/anything",
         "/api/v1/metadata/x",
@@ -179,7 +182,7 @@ def test_admin_paths_are_not_there_for_guests(world: World, path: str, method: s
 @pytest.mark.parametrize(
     "path",
     [
-        *("/", "/versions", "/metricsx", "/healthzz", "/device-metadatax"),
+        *("/", "/versions", "/metricsx", "/healthzz", "/device-metadatax", "/recordsx"),
         *("/metadata", "/api/v1/metadata", "/api/v1/userdata/"),
     ],
 )

@@ -11,7 +11,8 @@ from typing import Any
 import webob
 
 from dfmeta.exceptions import Forbidden, Unauthorized
-from dfmeta.store.admin import AdminApi, Refresh
+from dfmeta.store.admin import AdminApi, Refresh, at_once
+from dfmeta.store.auth import Authorizer
 from dfmeta.store.repository import Repository
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
@@ -37,10 +38,11 @@ class Tokens:
 def make_api(
     repository: Repository,
     *,
-    authorizer: Tokens | None = None,
+    authorizer: Authorizer | None = None,
     templates: dict[str, str] | None = None,
     max_body: int = MAX_BODY,
     refresh: Refresh | None = None,
+    aside: Any = at_once,
 ) -> AdminApi:
     """An API whose defaults are those of a daemon on loopback."""
     return AdminApi(
@@ -49,6 +51,7 @@ def make_api(
         templates=templates or {},
         max_body=max_body,
         refresh=refresh,
+        aside=aside,
     )
 
 

@@ -207,6 +207,8 @@ def test_templates_add_what_a_document_lacks(repository: Repository) -> None:
         ("OPTIONS", "/device-userdata/x", "GET, HEAD, DELETE"),
         ("GET", f"/device-metadata/refresh/{INSTANCE}", "POST"),
         ("POST", "/openapi.json", "GET, HEAD"),
+        ("POST", "/records", "GET, HEAD"),
+        ("DELETE", "/api/v1/records?after=x", "GET, HEAD"),
     ],
 )
 def test_another_method_is_told_those_that_there_are(
@@ -231,6 +233,8 @@ def test_another_method_is_told_those_that_there_are(
         "/device-metadata/refresh/",
         f"/api/v1/device-metadata/refresh/{INSTANCE}/x",
         "/api/v1device-metadata",
+        "/records/",
+        f"/api/v1/records/{INSTANCE}",
     ],
 )
 def test_an_unknown_route_says_so(client: Client, method: str, path: str) -> None:
@@ -244,6 +248,9 @@ def test_an_unknown_route_says_so(client: Client, method: str, path: str) -> Non
         ("/device-metadata", True),
         ("/device-userdata/x/y", True),
         ("/openapi.json", True),
+        ("/records", True),
+        ("/records/x", True),
+        ("/recordsx", False),
         ("/api/v1", True),
         ("/api/v1/nothing", True),
         ("/", False),

@@ -83,7 +83,7 @@ def test_a_malformed_body_is_the_clients_fault(client: Client, body: bytes) -> N
 def test_no_request_makes_the_server_fail(
     client: Client, method: str, path: str, query: str, headers: str
 ) -> None:
-    for first in ("/device-metadata/", "/device-userdata", "/api/v1/"):
+    for first in ("/device-metadata/", "/device-userdata", "/records", "/api/v1/"):
         statuses: list[str] = []
         environ = {
             "REQUEST_METHOD": method,

@@ -11,11 +11,13 @@ from click.testing import CliRunner, Result
 
 from dfmeta.cmd.ctl import cli
 from dfmeta.exceptions import RecordError
+from dfmeta.store import listing
 from dfmeta.store.client import Client
-from dfmeta.store.record import Whole, parse_document
-from dfmeta.store.repository import Repository
+from dfmeta.store.defaults import EVERYWHERE
+from dfmeta.store.record import Kind, Push, Whole, parse_document
+from dfmeta.store.repository import PAGE, Repository
 from tests.harness import domains as libvirt
-from tests.unit.store.api_stand_in import Api, served
+from tests.unit.store.api_elsewhere import Api, served
 from tests.unit.support import OTHER_INSTANCE
 
 TOKEN = "t0k.en-of_nobody"
@@ -135,6 +137,7 @@ def test_seeds_and_lines_are_imported(
     ("arguments", "named"),
     [
         (["put", "--default"], "--default = 'default:*'"),
+        (["list", "--default"], "--default = 'default:*'"),
         (["get", "--default-host", "a"], "--default-host = 'default:host:a'"),
         (["put", OTHER_INSTANCE, "--project", "p"], "--project = 'p'"),
         (["put", OTHER_INSTANCE, "--http-tokens", "default"], "--http-tokens = 'default'"),
@@ -151,10 +154,73 @@ def test_what_the_api_cannot_do_is_refused_with_a_remedy(
     assert list(elsewhere.list()) == []
 
 
-def test_a_list_is_refused_with_a_remedy(over: Run) -> None:
-    result = over("list")
+def fill(repository: Repository, count: int) -> list[str]:
+    """Make records; return their ids in their order."""
+    ids = [f"00000000-0000-4000-8000-{number:012x}" for number in range(count)]
+    repository.push_all(
+        [
+            Push(kind=Kind.METADATA, record_id=one, content={"name": f"n{number}"}, networks=())
+            for number, one in enumerate(ids)
+        ]
+    )
+    return ids
+
+
+def test_a_list_is_the_one_of_the_store(
+    over: Run, run: Run, elsewhere: Repository, tmp_path: Path, instance_id: str
+) -> None:
+    assert json.loads(succeeded(over("list", "--format", "json"))) == []
+    elsewhere.put(instance_id, document={"ssh_keys": ["a", "b"]}, userdata=b"u", project_id="p")
+    elsewhere.put(OTHER_INSTANCE, document={"hostname": "\x1b[2J", "name": {"odd": [1]}})
+    elsewhere.put(EVERYWHERE, document={"name": "never"})
+    there = tmp_path / "there.conf"
+    there.write_text(f"[store]\nconnection = sqlite:///{tmp_path}/elsewhere/store.db\n")
+    for form in ("table", "json"):
+        local = succeeded(run("list", "--config-file", str(there), "--format", form))
+        assert succeeded(over("list", "--format", form)) == local
+        assert "never" not in local
+    assert {one["id"] for one in json.loads(local)} == {instance_id, OTHER_INSTANCE}
+
+
+def test_a_list_of_several_pages_is_whole(over: Run, api: Api, elsewhere: Repository) -> None:
+    ids = fill(elsewhere, PAGE + 1)
+    found = json.loads(succeeded(over("list", "--format", "json")))
+    assert [one["id"] for one in found] == ids
+    assert [one["name"] for one in found][-1] == f"n{PAGE}"
+    assert api.requests == [
+        "GET /records",
+        f"GET /records?after={ids[PAGE - 1]}",
+        f"GET /records?after={ids[PAGE]}",
+    ]
+
+
+@pytest.mark.parametrize("path", ["/device-metadata", "/healthz"])
+def test_what_does_not_list_records_is_told_so(over: Run, api: Api, path: str) -> None:
+    result = over("list", "--url", f"{api.url}{path}")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "Run the command on the store's own host" in result.stderr
+    assert "does not list its records: it is no store of dfmeta's" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("{", "{}", "7", "null", '"a"', "[7]", "[{}]", '[{"id":7}]', '[{"id":"x"}]'),
+        f'[{{"id":"{OTHER_INSTANCE.upper()}"}}]',
+        f'[{{"id":"{OTHER_INSTANCE}"}},{{"id":"{OTHER_INSTANCE}"}}]',
+        "[" * 100_000,
+    ],
+    ids=lambda page: page[:20],
+)
+def test_what_is_no_page_is_refused(page: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  # whatever it says
+        listing.load(page.encode(), after="")
+
+
+def test_a_page_that_does_not_follow_is_refused() -> None:
+    page = json.dumps([{"id": OTHER_INSTANCE}]).encode()
+    assert listing.load(page, after="") == [{"id": OTHER_INSTANCE}]
+    with pytest.raises(ValueError, match="no page that follows"):
+        listing.load(page, after=OTHER_INSTANCE)
 
 
 # Tokens
@@ -169,11 +235,12 @@ def test_a_token_comes_from_a_file_or_the_environment_alone(
     put = ("put", "--url", api.url, instance_id, "--name", "n")
     refused = run(*put)
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "answers 401 (invalid auth token). Give a token that may do this" in refused.stderr
+    assert "answers 401 (missing authorization header, " in refused.stderr
+    assert "). Give a token that may do this: --token-file FILE" in refused.stderr
     succeeded(run(*put, "--token-file", str(file)))
     monkeypatch.setenv("DFMETA_TOKEN", "another")
     succeeded(run(*put, "--token-file", str(file)))
-    assert run(*put).exit_code == 1
+    assert "answers 401 (invalid auth token). Give a token" in run(*put).stderr
     shown = CliRunner().invoke(cli, ["store", "put", "--help"]).stdout
     assert "--token-file" in shown
     assert "--token " not in shown
@@ -264,7 +331,7 @@ def test_a_store_that_does_not_tell_addresses_is_not_written_to(
     over: Run, api: Api, elsewhere: Repository, instance_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere.put(instance_id, document={"a": 1})
-    monkeypatch.setattr("tests.unit.store.api_stand_in.ENVELOPE", "application/other")
+    monkeypatch.setattr("dfmeta.store.admin.wants_envelope", lambda _accept: False)
     result = over("put", instance_id, "--name", "n")
     assert result.exit_code == 1
     assert "it is no store of dfmeta's" in result.stderr

@@ -1,0 +1,76 @@
+"""The admin API on a port of loopback, in a thread of this process, for tests of its client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+import webob
+
+from dfmeta.health import Health
+from dfmeta.proxy.admin import AdminApplication
+from dfmeta.store.auth import BearerAuthorizer
+from dfmeta.store.repository import Repository
+from tests.unit.store.api_support import make_api
+
+
+class Api(ThreadingMixIn, WSGIServer):
+    """Answers from a repository as the admin listener does.
+
+    :param token: the one that may do everything.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, repository: Repository, token: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.token = token
+        self.requests: list[str] = []
+        self.failing = 0
+        """A status that everything is answered with; 0: what is right."""
+        self.message = "it fails"
+        """What goes with it."""
+        api = make_api(repository, authorizer=BearerAuthorizer(self))
+        self._application = AdminApplication(Health(), list, {}, api=api)
+        self.set_app(self._answer)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def scopes(self, token: str) -> frozenset[str] | None:
+        """What a token may do; see :class:`dfmeta.store.auth.Verifier`."""
+        return frozenset({"read", "write"}) if token == self.token else None
+
+    def _answer(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        query = f"?{environ['QUERY_STRING']}" if environ["QUERY_STRING"] else ""
+        self.requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}{query}")
+        if not self.failing:
+            return self._application(environ, start_response)
+        response = webob.Response(status=self.failing, json={"message": self.message})
+        return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
+
+
+@contextmanager
+def served(api: Api) -> Iterator[Api]:
+    """Serve until the end of the block."""
+    thread = threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield api
+    finally:
+        api.shutdown()
+        thread.join()
+        api.server_close()
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_args: Any) -> None:
+        """Say nothing."""
