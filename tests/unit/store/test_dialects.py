@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.store import documents
 from dfmeta.store.dialects import EC2_TREES, NOT_FOUND, Settings, answer, not_found
+from dfmeta.store.etags import conditional
 from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Record
 from tests.unit.store.crawling import crawl
@@ -95,8 +96,8 @@ def asker(
         if segments is None:
             return NOT_FOUND
         request = GuestRequest("GET", path, headers={"if-none-match": if_none_match})
-        found = answer(document, segments, request=request, settings=told)
-        return found or not_found(segments, told)
+        found = answer(document, segments, told)
+        return not_found(segments, told) if found is None else conditional(found, request)
 
     return ask
 
