@@ -21,6 +21,7 @@ WORDS: Final = {
     "http_tokens": "http tokens",
     "userdata": "user-data",
     "vendor_data": "vendor data",
+    "tag_devices": "tag devices",
     "network_config": "network config",
 }
 """What a put changed, for people, where the name of the member is not what they call it."""
@@ -41,6 +42,11 @@ _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
     metavar="FILE",
     help="What cloud-init runs before the user-data and below it: a text such as user-data, or a "
     f"JSON object. {_EMPTY_REMOVES}",
+)
+@click.option(
+    "--tag-devices/--no-tag-devices",
+    default=None,
+    help="Have vendor data bring the program along that finds devices by their roles in the guest.",
 )
 @click.option(
     "--network-config",
@@ -130,6 +136,7 @@ def _patch(
     *,
     ssh_keys: tuple[str, ...],
     meta: tuple[str, ...],
+    tag_devices: bool | None,
     **texts: str | None,
 ) -> dict[str, object]:
     """Return what the options change in a document; an empty value removes (RFC 7396: null)."""
@@ -147,6 +154,8 @@ def _patch(
     ):
         if (name := texts[member]) is not None:
             patch[member] = checked(_option(member), name, read_file)
+    if tag_devices is not None:
+        patch["tag_devices"] = tag_devices or None
     if ssh_keys:
         patch["ssh_keys"] = _read_keys(ssh_keys) or None
     if meta:

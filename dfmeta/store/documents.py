@@ -22,6 +22,7 @@ from dfmeta.devices import validate
 from dfmeta.exceptions import DeviceError
 from dfmeta.store.keys import Key, keys_of
 from dfmeta.store.repository import Record, parse_document
+from dfmeta.store.roles import with_roles
 from dfmeta.store.values import first_text, list_of, object_of, plain, text_of
 
 RANDOM_SEED_BYTES: Final = 512
@@ -159,8 +160,14 @@ def _valid_devices(text: str) -> bool:
 
 
 def vendor_data_of(document: Document) -> dict[str, Any]:
-    """Return the vendor's data as OpenStack has it: a text stands under ``cloud-init``."""
-    return _vendor_data(document.members.get("vendor_data"))
+    """Return the vendor's data as OpenStack has it: a text stands under ``cloud-init``.
+
+    With ``tag_devices`` it brings the program along that finds a guest's roles.
+    """
+    found = _vendor_data(document.members.get("vendor_data"))
+    if document.members.get("tag_devices") is True:
+        return {**found, CLOUD_INIT: with_roles(found.get(CLOUD_INIT))}
+    return found
 
 
 def vendor_data2_of(document: Document) -> dict[str, Any]:

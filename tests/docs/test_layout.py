@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "flows": BASE,
     "registry": BASE | {"flows"},
     "devices": BASE,
-    "store": BASE | {"devices", "metrics"},
+    "store": BASE | {"devices", "guest", "metrics"},
     "metrics": {"exceptions"},
     "health": {"exceptions"},
     "hub": {"metrics"},

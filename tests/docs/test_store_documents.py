@@ -41,6 +41,7 @@ SAMPLES: Mapping[str, object] = {
     "tags": ["worker"],
     "devices": [{"type": "nic", "bus": "none", "mac": "fa:16:3e:00:00:01", "tags": ["lan"]}],
     "vendor_data": "#cloud-config\n",
+    "tag_devices": True,
     "vendor_data2": {"a": 1},
     "network_config": {"version": 2},
     "network_data": {"links": [{"id": "a"}]},

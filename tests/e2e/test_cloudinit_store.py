@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dfmeta.guest import snippet, tag_devices
+from dfmeta.guest import tag_devices
 from dfmeta.store.repository import Repository
 from tests.e2e.support import KEY
 from tests.harness.agent import Agent
@@ -145,17 +145,21 @@ def test_a_guest_finds_its_roles_by_what_vendor_data_brings(
     """Nothing of it is in the image, and the user's own runcmd runs beside it."""
     agent, guest = make_agent(), make_guest(mode.lower())
     nic = {"type": "nic", "bus": "none", "mac": guest.mac, "tags": ["web lan"]}
-    roles = {"vendor_data": snippet.vendor_data(), "devices": [nic]}
+    # A script: of two cloud-configs' runcmd cloud-init takes the user's alone.
+    own = f"#!/bin/sh\ntouch {VENDOR_RAN}\n"
+    roles = {"vendor_data": own, "tag_devices": True, "devices": [nic]}
     user_data = (
         "#cloud-config\nwrite_files:\n- {path: /run/own, content: own}\n"
         f"runcmd:\n- [cp, /run/own, {RAN}]\n"
     )
     push(agent, guest, {**document(guest), **roles}, user_data.encode())
-    boot = cloud_init(guest, mode=mode, files=[RAN, tag_devices.RULES]).finish()
+    boot = cloud_init(guest, mode=mode, files=[RAN, VENDOR_RAN, tag_devices.RULES]).finish()
     check(boot, guest, mode)
     assert boot.files[RAN] == "own"
     # No udevd in there: rules are all that can be had of it.
     assert "udevadm is not here" in boot.output
+    # What the operator gives in vendor data ran beside it.
+    assert VENDOR_RAN in boot.files
     with Udev() as udev:
         udev.namespace.ip(f"link add lan address {guest.mac} type veth peer name peer")
         udev.run(["tee", tag_devices.RULES], stdin=boot.files[tag_devices.RULES])

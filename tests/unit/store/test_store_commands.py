@@ -245,6 +245,14 @@ with sqlite3.connect(sys.argv[1]) as connection:
 """
 
 
+def test_the_program_for_roles_comes_along_when_it_is_asked_for(run: Run, instance_id: str) -> None:
+    assert "tag devices" in succeeded(run("put", instance_id, "--tag-devices"))
+    shown = succeeded(run("get", instance_id, "--document"))
+    assert json.loads(shown)["tag_devices"] is True
+    assert "tag devices" in succeeded(run("put", instance_id, "--no-tag-devices"))
+    assert json.loads(succeeded(run("get", instance_id, "--document"))) == {}
+
+
 def test_delete_says_so_and_removes(run: Run, instance_id: str) -> None:
     run("put", instance_id)
     assert succeeded(run("delete", instance_id.upper())) == f"{instance_id}: deleted\n"
