@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -233,6 +236,22 @@ def _seeds(folder: Path) -> list[Path]:
     return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
 
 
+def _open_own(path: Path) -> BinaryIO:
+    """Open a file of a seed, which may be another user's: no link to a file of ours, no pipe.
+
+    :raises OSError: it cannot be opened, or is a link.
+    :raises ValueError: it is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise ValueError(f"{path.name}: it is no regular file")
+
+
 def _read_seed(folder: Path) -> dict[str, bytes]:
     """Return the files of a seed that are there.
 
@@ -241,7 +260,7 @@ def _read_seed(folder: Path) -> dict[str, bytes]:
     """
     files = {}
     for name in FILES:
-        with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), _open_own(folder / name) as file:
             files[name] = file.read(USERDATA_MAX + 1)
             if len(files[name]) > USERDATA_MAX:
                 raise ValueError(f"{name}: it has more than {USERDATA_MAX} bytes")

@@ -124,7 +124,7 @@ def _check_url(option: str, value: str | None) -> None:
     if not sound or not value.isascii() or not _URL.fullmatch(value):
         raise _wrong(
             option,
-            value,
+            re.sub(r"//.*@", "//(hidden)@", value),
             "it is not an http or https URL of a host and a path alone",
             remedy=f"Give one such as {_EXAMPLE}",
         )

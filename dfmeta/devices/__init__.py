@@ -8,7 +8,7 @@ has its values, :mod:`dfmeta.devices.schema` its form, :mod:`dfmeta.devices.chec
 
 from __future__ import annotations
 
-from dfmeta.devices.check import validate
+from dfmeta.devices.check import validate, validate_in
 from dfmeta.devices.versions import as_of
 
-__all__ = ["as_of", "validate"]
+__all__ = ["as_of", "validate", "validate_in"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta.devices.schema import SCHEMA
@@ -52,6 +52,15 @@ def validate(document: object) -> None:
     for error in errors:
         raise DeviceError(path=_path(error.absolute_path), cause=_cause(error))
     _check_tags(devices or [])
+
+
+def validate_in(document: Mapping[str, object]) -> None:
+    """Accept the document of a record by its member ``devices``, where it has one.
+
+    :raises DeviceError: the member breaks a rule; nothing else of the document is looked at.
+    """
+    if "devices" in document:
+        validate({"devices": document["devices"]})
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, ge
 
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
-from dfmeta.store.bodies import HANG_UP
+from dfmeta.proxy.admin_http import StrictProtocol
 
 SILENCE = 60.0
 """Seconds that a client may keep a request, or a connection between two, without a byte."""
@@ -47,13 +47,11 @@ class Api(Protocol):
 
     def handles(self, path: str) -> bool:
         """Whether a path is one of these, or would be one of these if there was such a thing."""
-        ...
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
         """Answer one request (PEP 3333)."""
-        ...
 
 
 class AdminApplication:
@@ -132,27 +130,12 @@ def serve(address: str, application: AdminApplication) -> Any:
         wsgi.server,
         sock,
         application,
-        protocol=_Protocol,
+        protocol=StrictProtocol,
         socket_timeout=SILENCE,
         keepalive=SILENCE,
         log_output=False,
         debug=False,
     )
-
-
-class _Protocol(wsgi.HttpProtocol):  # type: ignore[misc]  # eventlet has no types
-    """eventlet's, but an application can have the connection closed after its answer."""
-
-    def get_environ(self) -> dict[str, Any]:
-        environ: dict[str, Any] = super().get_environ()
-        environ[HANG_UP] = self._hang_up
-        return environ
-
-    def log_message(self, *_args: object) -> None:
-        """Say nothing of a request that is none: clients' words have no place in the log."""
-
-    def _hang_up(self) -> None:
-        self.close_connection = 1
 
 
 def _json(value: Any, *, status: int = 200) -> webob.Response:

@@ -65,8 +65,8 @@ class Desk:
             message,
             {
                 "status": answer.status,
-                "body": base64.b64encode(answer.body).decode(),
                 "content_type": answer.content_type,
                 "headers": list(answer.headers),
             },
+            answer.body,
         )

@@ -1,6 +1,8 @@
 """Messages between the daemon and a worker of its: JSON objects, one a line.
 
-Both ends are ours: what comes is trusted, and never holds anything of a guest's that decides.
+Bytes that come along with one follow its line as they are, so that a large document costs no more
+than its copies. Both ends are ours: what comes is trusted, and never holds anything of a guest's
+that decides.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import eventlet
 from eventlet.event import Event
 
 Message = dict[str, Any]
-PIECE = 65536
+PIECE = 262144
+BYTES = "bytes"
+"""The member of a message that says how many bytes follow; whoever gets it finds them there."""
 ANSWER_TIMEOUT = 10.0
 
 
@@ -34,9 +38,15 @@ class Pipe:
         self._reading = False
         self.closed = False
 
-    def send(self, message: Message) -> None:
-        """Send a message; never waits."""
+    def send(self, message: Message, along: bytes | None = None) -> None:
+        """Send a message; never waits.
+
+        :param along: bytes that are its member :data:`BYTES` at the other end.
+        """
+        if along is not None:
+            message = {**message, BYTES: len(along)}
         self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self._outgoing += along or b""
         if self._writing or self.closed:
             return
         with contextlib.suppress(BlockingIOError, InterruptedError):
@@ -59,9 +69,9 @@ class Pipe:
             self._asked.pop(number, None)
         return found
 
-    def answer(self, question: Message, message: Message) -> None:
-        """Answer what the other end has asked."""
-        self.send({**message, "answers": question["number"]})
+    def answer(self, question: Message, message: Message, along: bytes | None = None) -> None:
+        """Answer what the other end has asked; see :meth:`send`."""
+        self.send({**message, "answers": question["number"]}, along)
 
     def run(self, handle: Callable[[Message], None]) -> None:
         """Give each message that comes to *handle*, until the other end closes."""
@@ -89,7 +99,8 @@ class Pipe:
             self._sock.close()
 
     def _messages(self) -> Iterator[Message]:
-        rest = b""
+        buffer, looked = bytearray(), 0
+        open_message: Message | None = None
         while True:
             try:
                 piece = self._sock.recv(PIECE)
@@ -97,8 +108,27 @@ class Pipe:
                 return
             if not piece:
                 return
-            *lines, rest = (rest + piece).split(b"\n")
-            yield from map(json.loads, lines)
+            buffer += piece
+            while True:
+                if open_message is not None:
+                    size = open_message[BYTES]
+                    if len(buffer) < size:
+                        break
+                    open_message[BYTES] = bytes(buffer[:size])
+                    del buffer[:size]
+                    yield open_message
+                    looked, open_message = 0, None
+                end = buffer.find(b"\n", looked)
+                if end < 0:
+                    looked = len(buffer)
+                    break
+                message = json.loads(buffer[:end])
+                del buffer[: end + 1]
+                looked = 0
+                if BYTES in message:
+                    open_message = message
+                else:
+                    yield message
 
     def _write(self) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import Any
 from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.pipe import Message, Pipe
+from dfmeta.proxy.pipe import BYTES, Message, Pipe
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
 
 PATIENCE = 1.0
@@ -49,7 +49,7 @@ class RemoteStore:
         reply = self._ask(question, max(patience, 0.0) + PATIENCE)
         return Answer(
             reply["status"],
-            base64.b64decode(reply["body"]),
+            reply[BYTES],
             content_type=reply["content_type"],
             headers=tuple((name, value) for name, value in reply["headers"]),
         )

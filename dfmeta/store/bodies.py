@@ -16,7 +16,7 @@ from dfmeta.exceptions import ApiError
 HANG_UP: Final = "dfmeta.hang_up"
 """In the environment: what has the server close the connection after the answer. Where it is not
 there, that is left to the server."""
-LINGER_BYTES: Final = 16 << 20
+LINGER_BYTES: Final = 64 << 20
 """Of a refused body that are taken and thrown away: a client that has not sent all of it would
 never see the answer, but its connection reset."""
 

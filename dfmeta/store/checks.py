@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dfmeta.exceptions import RecordError
+from dfmeta.devices import validate_in
+from dfmeta.exceptions import DeviceError, RecordError
 from dfmeta.store import strict, strictjson
 from dfmeta.store.documents import LABEL_MAX
 from dfmeta.store.networks import Network, parse_network
@@ -133,11 +134,20 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
     :param name: of the file that it came from; errors show it in the place of the content.
     """
     try:
-        return strict.parse_object(content)
+        found = strict.parse_object(content)
+        validate_in(found)
     except ValueError as error:
         raise RecordError(
             what=option, value=name, cause=error, remedy="Name a file with one JSON object"
         ) from None
+    except DeviceError as error:
+        raise RecordError(
+            what=option,
+            value=name,
+            cause=f"{error.path}: {error.cause}",
+            remedy="See doc/source/devices.rst for what devices may be",
+        ) from None
+    return found
 
 
 def network_config(option: str, content: bytes, *, name: str) -> str:

@@ -295,7 +295,7 @@ def _dialect(url: str) -> Dialect:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise wrong_url(url, "it is not a URL") from None
     # Each brings a driver along, and the other one's need not be installed.
     if parsed.get_backend_name() == "sqlite":

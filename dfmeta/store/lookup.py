@@ -160,7 +160,8 @@ class Puller:
         """Ask upstream for a half, unless somebody does; what is known will do if it fails."""
         key = (kind, record_id)
         known = self._is_known(key, record)
-        if known and self._flights.busy(key):
+        if record is not None and record.has(kind) and self._flights.busy(key):
+            # What has expired will do, what may have come has to be waited for.
             return record
         try:
             self._flights.run(key, lambda: self._ask(kind, record_id, retry=not known))

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dfmeta.devices import validate_in
+from dfmeta.exceptions import DeviceError
 from dfmeta.store.checks import USERDATA_MAX
 from dfmeta.store.lookup_http import Reply
 from dfmeta.store.networks import Address, Network, parse_network
@@ -76,7 +78,7 @@ def by_id(kind: Kind, record_id: str, reply: Reply) -> Found:
         return found
     if kind is Kind.USERDATA or not isinstance(document, dict):
         raise ValueError("it is neither a record nor a document")
-    return Found(record_id, document)
+    return Found(record_id, _checked(document))
 
 
 def _alone(record_id: str, reply: Reply) -> Found:
@@ -131,8 +133,16 @@ def _document(envelope: Mapping[str, Any]) -> Mapping[str, object]:
     if isinstance(document, str):
         document = loads(document)
     if isinstance(document, dict):
-        return document
+        return _checked(document)
     raise ValueError("its metadata is no object")
+
+
+def _checked(document: dict[str, object]) -> Mapping[str, object]:
+    try:
+        validate_in(document)
+    except DeviceError as error:
+        raise ValueError("its devices break a rule") from error
+    return document
 
 
 def _userdata(envelope: Mapping[str, Any]) -> bytes:

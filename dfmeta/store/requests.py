@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dfmeta.devices import validate as validate_devices
+from dfmeta.devices import validate_in
 from dfmeta.exceptions import ApiError, DeviceError
 from dfmeta.store import strictjson
 from dfmeta.store.networks import Address, Network, parse_address, parse_network
@@ -133,7 +133,7 @@ def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
         errors.append(_failed("metadata", "json"))
         return {}
     try:
-        validate_devices({name: value[name] for name in ("devices",) if name in value})
+        validate_in(value)
     except DeviceError as error:
         errors.append(_failed(f"metadata.{error.path}", "device"))
     return value

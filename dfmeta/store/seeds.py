@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dfmeta.devices import validate as validate_devices
+from dfmeta.devices import validate_in
 from dfmeta.exceptions import DeviceError
 from dfmeta.store import strict, strictjson
 from dfmeta.store.networks import Network, parse_network
@@ -201,7 +201,7 @@ def _document(value: object) -> Mapping[str, object]:
 
 def _check_devices(document: Mapping[str, object]) -> None:
     try:
-        validate_devices({name: document[name] for name in ("devices",) if name in document})
+        validate_in(document)
     except DeviceError as error:
         raise ValueError(f"in its metadata, {error.path}: {error.cause}") from None
 

@@ -9,7 +9,7 @@ import eventlet
 import pytest
 from eventlet.green import socket
 
-from dfmeta.proxy.pipe import Message, Pipe
+from dfmeta.proxy.pipe import BYTES, Message, Pipe
 
 
 class Ends:
@@ -49,6 +49,20 @@ def test_messages_come_in_their_order(ends: Ends) -> None:
         ends.near.send(message)
     ends.wait(50)
     assert ends.came == sent
+
+
+@pytest.mark.parametrize("size", [0, 1, 300_000, 5_000_000])
+def test_bytes_come_along_as_they_are(ends: Ends, size: int) -> None:
+    along = (bytes(range(256)) + b"\n{}\n") * (size // 260 + 1)
+    ends.near.send({"n": 1}, along[:size])
+    ends.near.send({"n": 2})
+    ends.near.send({"n": 3}, b"\n")
+    ends.wait(3)
+    assert ends.came == [
+        {"n": 1, BYTES: along[:size]},
+        {"n": 2},
+        {"n": 3, BYTES: b"\n"},
+    ]
 
 
 def test_what_is_larger_than_the_sockets_buffer_comes_whole(ends: Ends) -> None:

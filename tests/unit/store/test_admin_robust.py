@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import socket
@@ -165,11 +166,30 @@ def test_413_does_not_wait_for_what_is_announced(server: ApiServer) -> None:
         assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.parametrize("size", ["-1", "+5", "5_0", "0x5", " 5", "", ";a=b", "f" * 16, "5" * 2000])
+@pytest.mark.parametrize("path", ["/device-metadata", "/healthz"])
+def test_a_chunk_without_a_size_ends_the_connection_unread(
+    server: ApiServer, size: str, path: str
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
+        sock.sendall(post(CHUNKED, path=path, body=f"{size}\r\n".encode()))
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := sock.recv(65536):
+                answer += piece
+    assert status_of(answer) == (405 if path == "/healthz" else 400)
+
+
+@pytest.mark.parametrize("body", [b"3\r\nabcde\r\n0\r\n\r\n", b"5\r\nabcdeX\r\n"])
+def test_a_chunk_that_does_not_end_where_it_says_is_400(server: ApiServer, body: bytes) -> None:
+    assert status_of(exchange(server.port, post(CHUNKED, body=body))) == 400
+
+
 def test_whoever_goes_on_sending_is_hung_up_on(server: ApiServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
         sock.sendall(post(f"Content-Length: {10**15}"))
         with pytest.raises(ConnectionError):
-            sock.sendall(bytes(20 * LINGER_BYTES))
+            sock.sendall(bytes(3 * LINGER_BYTES))
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,11 @@ def test_a_server_that_hangs_keeps_nobody_but_who_asks_it(server: Postgres) -> N
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://u:hush@h", "postgresql+psycopg2://u:hush@h/d", "postgresql://u:hush@h/"]
+    "url",
+    [
+        *("postgresql://u:hush@h", "postgresql+psycopg2://u:hush@h/d", "postgresql://u:hush@h/"),
+        "postgresql://u:hush@h:bad/d",
+    ],
 )
 def test_a_url_that_cannot_work_says_why_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match="connection") as caught:

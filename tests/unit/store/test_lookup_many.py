@@ -24,6 +24,7 @@ from tests.unit.store.lookup_support import (
     BROKEN,
     METADATA,
     METADATA_OF,
+    SCRIPT,
     USERDATA,
     Build,
     Clock,
@@ -116,6 +117,19 @@ def test_fifty_at_once_get_one_error(store: OtherStore, build: Build) -> None:
         with pytest.raises(LookupAwayError, match="answers 500"):
             one.result()
     assert store.targets() == [METADATA]
+
+
+def test_what_was_not_there_and_may_have_come_is_waited_for(
+    store: OtherStore, build: Build, clock: Clock
+) -> None:
+    """Userdata that upstream did not have a while ago is asked for: nobody is told "none" then."""
+    store.answers = {METADATA: metadata()}
+    puller = build()
+    assert puller.get(INSTANCE) is not None
+    clock.ahead = 60
+    store.answers = {METADATA: metadata(), USERDATA: userdata()}
+    found = at_once(20, lambda: puller.get(INSTANCE))
+    assert {getattr(one.result(), "userdata", None) for one in found} == {SCRIPT.encode()}
 
 
 def test_refreshes_at_once_make_one_call(store: OtherStore, build: Build) -> None:

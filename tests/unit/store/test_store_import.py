@@ -157,6 +157,24 @@ def test_what_is_wrong_with_seeds_is_named_and_the_rest_goes_on(
 # Lines
 
 
+@pytest.mark.parametrize("odd", ["a link", "a pipe"])
+def test_a_seed_of_another_user_cannot_bring_a_file_of_ours(
+    run: Run, url: str, tmp_path: Path, instance_id: str, odd: str
+) -> None:
+    (tmp_path / "ours").write_text("secret")
+    seed = tmp_path / "seeds" / instance_id
+    write_seed(seed, meta_data="")
+    if odd == "a link":
+        (seed / "vendor-data").symlink_to(tmp_path / "ours")
+    else:
+        os.mkfifo(seed / "vendor-data")
+    result = run("import", str(tmp_path / "seeds"))
+    assert result.exit_code == 1
+    assert "secret" not in result.output
+    with Repository(url) as repository:
+        assert repository.get(instance_id) is None
+
+
 def test_either_database_is_imported_into(
     config: Path, run: Run, database_url: str, tmp_path: Path, instance_id: str
 ) -> None:
