@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -256,3 +257,21 @@ def test_guests_whose_instance_is_not_known_yet_wait_for_it(
     late.set_external_ids(**{"vm-uuid": instance})
     (sample,) = batch.samples()
     assert (sample.status, uuid_in(sample.body)) == (200, instance)
+
+
+def test_a_guest_that_reads_large_user_data_stops_nobody(
+    make_agent: MakeAgent, make_guest: MakeGuest, tmp_path: Path
+) -> None:
+    """The daemon reads the store for its workers: 16 MiB cross their pipe for each request."""
+    agent = make_agent({"df_metadata": {"proxy_workers": 2}})
+    greedy, other = make_guest("greedy", address="10.0.0.5/24"), make_guest("other")
+    content = tmp_path / "user-data"
+    content.write_bytes(os.urandom(16 << 20))
+    put(agent, greedy, "--user-data", str(content))
+    put(agent, other)
+    with ThreadPoolExecutor(6) as pool:
+        reading = [pool.submit(greedy.curl, "/latest/user-data", timeout=30) for _ in range(6)]
+        while not all(one.done() for one in reading):
+            assert other.curl("/latest/meta-data/instance-id").status == 200
+        for one in reading:
+            assert one.result().body == content.read_bytes()
