@@ -6,7 +6,7 @@ import functools
 import json
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -26,6 +26,7 @@ from sqlalchemy import (
 from dfmeta.store import networks as nets
 from dfmeta.store.apart import Apart, at_once
 from dfmeta.store.cache import Cache
+from dfmeta.store.columns import changes, half
 from dfmeta.store.database import SECONDS, Database
 from dfmeta.store.networks import Address, Network
 from dfmeta.store.owners import ADDRESSES, insert, own
@@ -39,8 +40,6 @@ from dfmeta.store.record import (
     Summary,
     Whole,
     dump_document,
-    is_older,
-    merge_patch,
     parse_document,
 )
 from dfmeta.store.schema import records
@@ -223,7 +222,7 @@ class Repository:
 
         def work(connection: Connection) -> PutResult:
             before, created = _lock(connection, record_id.lower())
-            values, changed = _changes(before, patch=patch, columns=columns)
+            values, changed = changes(before, patch=patch, columns=columns)
             if values:
                 _update(connection, before.id, values)
             if networks is not KEEP and own(connection, before.id, networks):
@@ -297,7 +296,7 @@ class Repository:
         def work(connection: Connection) -> bool:
             before, _created = _lock(connection, record_id.lower())
             yields = over is None or over.updated_at != before.updated_at
-            values = _half(before, kind=kind, content=content, fetched=True)
+            values = half(before, kind=kind, content=content, fetched=True)
             if values is None or (yields and before.pushed(kind)):
                 return False
             whole = not (yields and before.pushed(kind.other))
@@ -307,6 +306,32 @@ class Repository:
             if whole and networks is not KEEP:
                 own(connection, before.id, networks, spare=True)
             return True
+
+        return self._database.run(work, write=True)
+
+    def change(
+        self,
+        record_id: str,
+        function: Callable[[dict[str, Any]], Mapping[str, object] | None],
+    ) -> Mapping[str, object] | None:
+        """Change a record's document while no other writer can, in one transaction.
+
+        It counts as pushed from then on.
+
+        :param function: from the document to the one that takes its place, validated; None leaves
+            it, and so does what it raises. It may be called again, and may run in another thread.
+        :returns: the new one; None: there is no document, or it was left.
+        """
+
+        def work(connection: Connection) -> Mapping[str, object] | None:
+            row = _locked(connection, record_id.lower())
+            if row is None or row.metadata is None:
+                return None
+            new = function(parse_document(row.id, row.metadata))
+            if new is not None:
+                values = {"metadata": dump_document(new), "metadata_fetched_at": None}
+                _update(connection, row.id, values)
+            return new
 
         return self._database.run(work, write=True)
 
@@ -424,7 +449,7 @@ def _lock(
 
 def _push(connection: Connection, push: Push) -> bool:
     before, _created = _lock(connection, push.record_id.lower())
-    values = _half(before, kind=push.kind, content=push.content, fetched=push.fetched)
+    values = half(before, kind=push.kind, content=push.content, fetched=push.fetched)
     if values is None:
         return False
     if push.http_tokens is not KEEP:
@@ -432,43 +457,6 @@ def _push(connection: Connection, push: Push) -> bool:
     _update(connection, before.id, values)
     own(connection, before.id, push.networks)
     return True
-
-
-def _changes(
-    before: Record, *, patch: Mapping[str, object] | Whole, columns: Mapping[str, object]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the columns to write, and the names of what is not as before."""
-    old = parse_document(before.id, before.metadata)
-    if isinstance(patch, Whole):
-        new = dict(patch.document)
-        named: Mapping[str, object] = {**new, **old}
-    else:
-        new, named = merge_patch(old, patch), patch
-    changed = [name for name in named if old.get(name) != new.get(name)]
-    values: dict[str, Any] = {}
-    if changed or before.empty:
-        values |= {"metadata": dump_document(new), "metadata_fetched_at": None}
-    for name, value in columns.items():
-        if value is not KEEP and value != getattr(before, name):
-            values[name] = value
-            changed.append(name)
-    if "userdata" in values:
-        values["userdata_fetched_at"] = None
-    return values, changed
-
-
-def _half(
-    before: Record, *, kind: Kind, content: Mapping[str, object] | bytes, fetched: bool
-) -> dict[str, Any] | None:
-    """Return the columns of a half that is written anew; None: what is there is newer."""
-    if isinstance(content, bytes):
-        value: str | bytes = content
-    elif before.metadata is not None and is_older(content, before.metadata):
-        return None
-    else:
-        value = dump_document(content)
-    now = datetime.now(UTC)
-    return {kind.value: value, f"{kind}_fetched_at": now if fetched else None, "updated_at": now}
 
 
 def _update(connection: Connection, record_id: str, values: Mapping[str, Any]) -> None:

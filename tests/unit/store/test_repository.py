@@ -19,14 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import ConfigError, StoreError
-from dfmeta.store.repository import (
-    PAGE,
-    PAGE_TEXT,
-    PutResult,
-    Repository,
-    merge_patch,
-    parse_document,
-)
+from dfmeta.store.record import merge_patch
+from dfmeta.store.repository import PAGE, PAGE_TEXT, PutResult, Repository, parse_document
 
 SAME_DATABASE = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
