@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 from dfmeta.exceptions import (
     ApiError,
     AuthUnavailable,
+    DeviceError,
     Forbidden,
     LookupAnswerError,
     LookupAwayError,
@@ -28,14 +29,22 @@ from dfmeta.exceptions import (
     Unauthorized,
 )
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.store import listing, openapi, scopes
+from dfmeta.store import attached, listing, openapi, scopes
 from dfmeta.store.auth import Authorizer
 from dfmeta.store.bodies import Body
 from dfmeta.store.etags import conditional
-from dfmeta.store.record import Kind, Record
+from dfmeta.store.record import Kind, Record, parse_document
 from dfmeta.store.repository import Repository
 from dfmeta.store.representations import JSON, document, envelope, wants_envelope
-from dfmeta.store.requests import parse_after, parse_id, parse_push, parse_query
+from dfmeta.store.requests import (
+    parse_after,
+    parse_device,
+    parse_id,
+    parse_push,
+    parse_query,
+    parse_selector,
+    refused_devices,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -112,6 +121,7 @@ class AdminApi:
             "all": {"GET": self._find, "POST": self._push},
             "one": {"GET": self._get, "DELETE": self._delete},
             "refresh": {"POST": self._refreshed},
+            "devices": {"GET": self._devices, "POST": self._attach, "DELETE": self._detach},
         }
 
     @staticmethod
@@ -149,13 +159,20 @@ class AdminApi:
                 route, record_id = "all", ""
             case ["", name, "refresh", record_id] if name in _KINDS and record_id:
                 route = "refresh"
+            case ["", name, record_id, attached.MEMBER] if (
+                _KINDS.get(name) is Kind.METADATA and record_id
+            ):
+                route = "devices"
             case ["", name, record_id] if name in _KINDS and record_id:
                 route = "one"
             case _:
                 raise ApiError(status=404, message=NO_ROUTE)
         handlers, kind = self._routes[route], _KINDS[name]
         _allow(method, handlers)
-        self._authorize(environ, scopes.accepted(_OPERATIONS[method], kind))
+        # A device that goes changes a record, and removes none.
+        changes = route == "devices" and method == "DELETE"
+        operation: scopes.Operation = "upsert" if changes else _OPERATIONS[method]
+        self._authorize(environ, scopes.accepted(operation, kind))
         if route != "all":
             record_id = _known(parse_id(record_id))
         handler = handlers["GET" if method == "HEAD" else method]
@@ -183,12 +200,7 @@ class AdminApi:
         return _conditional(Answer(200, body, content_type=JSON), environ)
 
     def _push(self, kind: Kind, _id: str, _environ: Environ, body: Body) -> Answer:
-        text = body.read()
-        push = (
-            self._aside(lambda: parse_push(kind, text))
-            if len(text) > LARGE
-            else parse_push(kind, text)
-        )
+        push = self._parsed(body, lambda text: parse_push(kind, text))
         self._repository.push(
             kind,
             push.record_id,
@@ -197,6 +209,10 @@ class AdminApi:
             http_tokens=push.http_tokens,
         )
         return Answer(200, content_type="")
+
+    def _parsed(self, body: Body, parse: Callable[[bytes], _T]) -> _T:
+        text = body.read()
+        return self._aside(lambda: parse(text)) if len(text) > LARGE else parse(text)
 
     def _get(self, kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
         return self._one(kind, self._repository.get(record_id), environ)
@@ -223,6 +239,29 @@ class AdminApi:
             raise ApiError(status=404, message=NOT_FOUND)
         return Answer(200, content_type="")
 
+    def _devices(self, _kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
+        record = _known(self._repository.get(record_id))
+        text = _known(record.metadata)
+        return _conditional(_listed(parse_document(record.id, text)), environ)
+
+    def _attach(self, _kind: Kind, record_id: str, _environ: Environ, body: Body) -> Answer:
+        device = self._parsed(body, parse_device)
+        try:
+            changed = self._repository.change(
+                record_id, lambda document: attached.attach(document, device)
+            )
+        except DeviceError as error:
+            raise refused_devices(error) from error
+        return _listed(_known(changed))
+
+    def _detach(self, _kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
+        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        selector = parse_selector(query)
+        changed = self._repository.change(
+            record_id, lambda document: attached.detach(document, selector)
+        )
+        return _listed(_known(changed))
+
 
 def later(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer any request (PEP 3333) in the place of an API that is not there yet: 503."""
@@ -248,6 +287,10 @@ def _respond(answer: Answer, body: Body, start_response: Callable[..., Any]) -> 
 def _asked(environ: Environ, name: str) -> list[str]:
     """Return all that a request's query has of a name."""
     return parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True).get(name, [])
+
+
+def _listed(document: Mapping[str, Any]) -> Answer:
+    return Answer(200, attached.dump(attached.devices_in(document)), content_type=JSON)
 
 
 def _known(found: _T | None) -> _T:

@@ -7,6 +7,7 @@ import json
 from importlib.metadata import version
 from typing import Any, Final
 
+from dfmeta.store import openapi_devices
 from dfmeta.store.repository import PAGE
 from dfmeta.store.representations import ENVELOPE, JSON, USERDATA
 from dfmeta.store.requests import ADDRESSES_MAX, ENCODINGS
@@ -164,6 +165,7 @@ _SCHEMAS: Final[Object] = {
             "additionalProperties": False,
         },
     },
+    **openapi_devices.SCHEMAS,
     "Error": {
         "type": "object",
         "required": ["message"],
@@ -241,6 +243,7 @@ def description(*, secured: bool) -> Object:
     paths["/records"] = _reading(
         "A page of all records, in short.", "list", listed, [_AFTER], needed=needed
     )
+    paths["/device-metadata/{id}/devices"] = _devices()
     return {
         "openapi": "3.1.0",
         "info": {
@@ -290,6 +293,33 @@ def _paths(kind: str) -> Object:
     }
 
 
+def _devices() -> Object:
+    listed: Object = {JSON: {"schema": {"$ref": "#/components/schemas/Devices"}}}
+    device: Object = {
+        JSON: {
+            "schema": {"$ref": "#/components/schemas/Device"},
+            "examples": {"disk": {"value": openapi_devices.EXAMPLE}},
+        }
+    }
+    changing = accepted("upsert", "metadata")
+    attach = _operation(
+        "upsert", "attach-device", changing, "Attach a device.", [_ID], content=listed
+    )
+    parameters = [_ID, openapi_devices.SELECTOR]
+    return _reading(
+        "The devices of an instance.",
+        "get-devices",
+        listed,
+        [_ID],
+        needed=accepted("read", "metadata"),
+    ) | {
+        "post": attach | {"requestBody": {"required": True, "content": device}},
+        "delete": _operation(
+            "upsert", "detach-device", changing, "Detach devices.", parameters, content=listed
+        ),
+    }
+
+
 def _reading(
     summary: str,
     name: str,
@@ -320,7 +350,7 @@ def _operation(
     codes = ["400", "405", *(["401", "403", "404", "500", "503"] if needed else [])]
     if name.startswith(("push", "list")):
         codes.remove("404")
-    if name.startswith("push"):
+    if name.startswith(("push", "attach")):
         codes += ["408", "413"]
     if name.startswith("refresh"):
         codes.append("502")

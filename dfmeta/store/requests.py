@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
+from dfmeta.devices.schema import ADDRESSES, NONE, SCHEMA
 from dfmeta.exceptions import ApiError, DeviceError
 from dfmeta.store import strictjson
+from dfmeta.store.attached import Selector
 from dfmeta.store.networks import Address, Network, parse_address, parse_network
 from dfmeta.store.record import KEEP, Keep, Kind
 from dfmeta.store.schema import HTTP_TOKENS
@@ -25,10 +27,14 @@ ADDRESSES_MAX: Final = 1024
 ENCODINGS: Final = ("plain", "base64")
 """What ``userdata_encoding`` may be; the first where it is not given."""
 
+SELECTORS: Final = ("mac", "serial", "address", "path")
+"""What a query may name devices by."""
+
 INVALID: Final = "Invalid request"
 INVALID_BODY: Final = "invalid request body"
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_MAC: Final = re.compile(SCHEMA["$defs"]["mac"]["pattern"])
 _LINE_BREAKS: Final = str.maketrans("", "", "\r\n")
 
 
@@ -100,6 +106,49 @@ def parse_after(values: list[str]) -> str:
     if values and found is None:
         raise ApiError(status=400, message=INVALID, errors=[_failed("after", "uuid")])
     return found or ""
+
+
+def parse_device(body: bytes) -> dict[str, Any]:
+    """Return the device that a body attaches; nothing but that it is an object has been looked at.
+
+    :raises ApiError: 400.
+    """
+    try:
+        return strictjson.loads_object(body)
+    except ValueError:
+        raise ApiError(status=400, message=INVALID_BODY) from None
+
+
+def parse_selector(query: Mapping[str, list[str]]) -> Selector:
+    """Return which devices a query means.
+
+    :param query: all of it; ``address`` is ``BUS:ADDRESS``.
+    :raises ApiError: 400 unless it is one of :data:`SELECTORS`, once, and nothing else: what is
+        meant to go should be clear.
+    """
+    given = [(name, text) for name, texts in query.items() for text in texts]
+    bus, _, address = query.get("address", [""])[0].partition(":")
+    match given:
+        case [("mac", text)] if _MAC.search(text):
+            return Selector({"mac": text.lower()})
+        case [("address", _)] if bus != NONE and re.fullmatch(ADDRESSES.get(bus, "(?!)"), address):
+            return Selector({"bus": bus, "address": address})
+        case [("serial" | "path" as name, text)] if text:
+            return Selector({name: text})
+        case [("mac", text)] if text:
+            failed = _failed("mac", "mac")
+        case [("address", text)] if text:
+            failed = _failed("address", "bus:address")
+        case _:
+            failed = _failed("mac|serial|address|path", "oneof")
+    raise ApiError(status=400, message=INVALID, errors=[failed])
+
+
+def refused_devices(error: DeviceError) -> ApiError:
+    """Return what a client is told whose device breaks a rule: 400."""
+    return ApiError(
+        status=400, message=INVALID, errors=[_failed(f"metadata.{error.path}", "device")]
+    )
 
 
 def _failed(path: str, condition: str) -> str:

@@ -11,7 +11,16 @@ import pytest
 
 from dfmeta.conf import api as options
 from dfmeta.proxy import admin as silence
-from dfmeta.store import admin, bodies, openapi, repository, representations, requests, strictjson
+from dfmeta.store import (
+    admin,
+    attached,
+    bodies,
+    openapi,
+    repository,
+    representations,
+    requests,
+    strictjson,
+)
 from dfmeta.store.record import Kind
 from dfmeta.store.schema import HTTP_TOKENS
 
@@ -111,7 +120,17 @@ def test_the_page_has_the_names_and_numbers_of_the_code() -> None:
 
 
 def test_the_example_can_be_pushed() -> None:
-    (body,) = re.findall(r"<<END\n(.*?)\n +END\n", PAGE, re.DOTALL)
+    body, device = re.findall(r"<<END\n(.*?)\n +END\n", PAGE, re.DOTALL)
     push = requests.parse_push(Kind.METADATA, body.encode())
     assert len(push.networks) == 3
     assert f"/device-metadata/{push.record_id}\n" in PAGE
+    document = attached.attach({}, requests.parse_device(device.encode()))
+    assert f"/device-metadata/{push.record_id}/devices\n" in PAGE
+    (serial,) = re.findall(r"\?serial=([^\"]+)\"", PAGE)
+    left = attached.detach(document, requests.parse_selector({"serial": [serial]}))
+    assert left == {"devices": []}
+
+
+def test_the_page_has_each_way_to_name_devices() -> None:
+    for name in requests.SELECTORS:
+        assert f"``{name}={'BUS:' if name == 'address' else ''}{name.upper()}``" in WORDS
