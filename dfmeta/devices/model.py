@@ -181,7 +181,7 @@ class Document:
         :raises DeviceError: it is not valid (:func:`~dfmeta.devices.check.validate`).
         """
         validate(document)
-        members: dict[str, Any] = dict(document)  # type: ignore[call-overload]
+        members: dict[str, Any] = dict(document)  # type: ignore[call-overload]  # validated
         devices = members.pop(DEVICES, None)
         return cls(None if devices is None else tuple(map(device_of, devices)), members)
 

@@ -172,7 +172,11 @@ class Application:
             access.refuse("forwarded")
             return _text(403)
         if is_token_path(request.path):
-            return None
+            if request.method != "PUT" or not passed_on(request):
+                return None
+            # Whoever asks, and whether there are tokens or not.
+            access.refuse("token")
+            return _text(403)
         allowed = ("GET", "HEAD", "POST") if _PASSWORD.fullmatch(request.path) else ("GET", "HEAD")
         if request.method in allowed:
             return None

@@ -14,6 +14,7 @@ an address only if it names it.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -235,7 +236,7 @@ class Puller:
             key = (kind, str(address))
             if self._is_until(self._absent, key):
                 continue
-            self._flights.run(key, lambda key=key: self._ask_address(key, address))  # type: ignore[misc]
+            self._flights.run(key, functools.partial(self._ask_address, key, address))
             record = self._repository.find(address)
             if record is not None and not record.empty:
                 return record

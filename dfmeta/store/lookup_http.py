@@ -156,7 +156,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Nothing: httplib2 calls it when nobody has said yet by when."""
 
-    def request(  # type: ignore[override]
+    def request(  # type: ignore[override]  # what httplib2 calls it with
         self, method: str, url: str, body: Exchange, headers: Mapping[str, str]
     ) -> None:
         """Send the request of an exchange."""
@@ -184,7 +184,7 @@ class _Connection(http.client.HTTPConnection):
         self._exchange.reply = reply
         return _Shown(reply)
 
-    def response_class(  # type: ignore[override]
+    def response_class(  # type: ignore[override]  # an attribute there
         self, sock: socket.socket, **options: Any
     ) -> http.client.HTTPResponse:
         """An answer that is read before the deadline; http.client asks for it under this name."""

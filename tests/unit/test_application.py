@@ -390,6 +390,15 @@ def test_what_a_proxy_has_passed_on_can_be_refused(header: str) -> None:
 # Tokens
 
 
+@pytest.mark.parametrize("mode", list(TokenMode))
+@pytest.mark.parametrize("known", [True, False])
+def test_a_token_is_never_given_through_a_proxy(mode: TokenMode, known: bool) -> None:
+    world = World(http_tokens=mode)
+    world.backend.tokens = "" if known else None
+    headers = {"x-aws-ec2-metadata-token-ttl-seconds": "60", "x-forwarded-for": "203.0.113.1"}
+    assert world.ask("/latest/api/token", "PUT", **headers).status == 403
+
+
 def test_with_a_token_and_without_one_a_guest_is_answered(world: World) -> None:
     token = world.ask(
         "/latest/api/token", "PUT", **{"x-aws-ec2-metadata-token-ttl-seconds": "60"}
