@@ -17,9 +17,10 @@ from dfmeta.store.repository import Repository
 if TYPE_CHECKING:
     from dfmeta.store.lookup import Puller
 
-READERS = 8
+READERS = {"sqlite": 2, "postgresql": 8}
 WRITERS = {"sqlite": 1, "postgresql": 4}
-"""Transactions at once. SQLite has one writer at a time, whatever its threads would like."""
+"""Transactions at once, each with a connection that is kept. SQLite has one writer at a time,
+whatever its threads would like, and a file on this host keeps nobody waiting for long."""
 PATIENCE = 1.0
 """Seconds that whoever asks for readiness waits for the database."""
 
@@ -34,8 +35,9 @@ def repository(url: str) -> Repository:
     :raises StoreError: it cannot be opened.
     """
     if url not in _opened:
-        writers = WRITERS.get(url.partition(":")[0].partition("+")[0], 1)
-        _opened[url] = Repository(url, apart=hub.Threads(readers=READERS, writers=writers))
+        kind = url.partition(":")[0].partition("+")[0]
+        threads = hub.Threads(readers=READERS.get(kind, 1), writers=WRITERS.get(kind, 1))
+        _opened[url] = Repository(url, apart=threads)
     return _opened[url]
 
 
