@@ -44,6 +44,7 @@ from dfmeta.store.requests import (
     parse_query,
     parse_selector,
     refused_devices,
+    refused_selector,
 )
 
 LOG = logging.getLogger(__name__)
@@ -257,9 +258,12 @@ class AdminApi:
     def _detach(self, _kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
         query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
         selector = parse_selector(query)
-        changed = self._repository.change(
-            record_id, lambda document: attached.detach(document, selector)
-        )
+        try:
+            changed = self._repository.change(
+                record_id, lambda document: attached.detach(document, selector)
+            )
+        except DeviceError as error:
+            raise refused_selector() from error
         return _listed(_known(changed))
 
 

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from dfmeta.devices import validate
 from dfmeta.devices.schema import NONE
+from dfmeta.exceptions import DeviceError
 
 MEMBER: Final = "devices"
-_KNOWN_BY: Final = ("mac", "serial", "path")
-"""What says which device it is where no address does, the first that it has."""
+_KNOWN_BY: Final = (("mac", "devname"), ("serial", "path"), ("path",))
+"""What says which device it is where no address does: the first whose first it has, all of it.
+A container's NICs may have one MAC and differ by name (specification 002, the LXC example)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,9 @@ def devices_in(document: Mapping[str, Any]) -> list[Any]:
 def attach(document: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with a device, in the place of the same one if that is there already.
 
-    The same one has the same type, bus and address; without an address the same MAC, serial or
-    path, whichever comes first; without any of them all but the tags.
+    The same one has the same type, bus and address; without an address the same MAC and name, or
+    the same serial and path, or the same path. One without any of them is added, unless it is
+    there as it is: nobody can say which one it would replace.
 
     :raises DeviceError: the devices break a rule; ``path`` has the place in the new list.
     """
@@ -55,10 +58,19 @@ def attach(document: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, 
 
 
 def detach(document: Mapping[str, Any], selector: Selector) -> dict[str, Any] | None:
-    """Return a document without the devices that are meant; None: it has none of them."""
+    """Return a document without the devices that are meant; None: it has none of them.
+
+    :raises DeviceError: they are of several types, and the selector has none. Buses count NICs
+        and disks apart: Xen's vif 0 and vbd 0 are two devices.
+    """
     before = devices_in(document)
-    left = [one for one in before if not selector.means(one)]
-    return None if len(left) == len(before) else {**document, MEMBER: left}
+    meant = [one for one in before if selector.means(one)]
+    if not meant:
+        return None
+    types = [one.get("type") for one in meant]
+    if "type" not in selector.members and any(one != types[0] for one in types):
+        raise DeviceError(path=MEMBER, cause="devices of several types are meant")
+    return {**document, MEMBER: [one for one in before if not selector.means(one)]}
 
 
 def dump(devices: list[Any]) -> bytes:
@@ -67,7 +79,10 @@ def dump(devices: list[Any]) -> bytes:
 
 
 def _with(before: list[Any], device: Mapping[str, Any]) -> list[Any]:
-    same = [number for number, one in enumerate(before) if _identity(one) == _identity(device)]
+    identity = _identity(device)
+    if identity is None:
+        return before if device in before else [*before, device]
+    same = [number for number, one in enumerate(before) if _identity(one) == identity]
     if not same:
         return [*before, device]
     kept = [one for number, one in enumerate(before) if number not in same[1:]]
@@ -76,14 +91,14 @@ def _with(before: list[Any], device: Mapping[str, Any]) -> list[Any]:
 
 
 def _identity(device: object) -> object:
-    """Return what is equal for the same device. It has not been validated."""
+    """Return what is equal for the same device; None: nothing is. It has not been validated."""
     if not isinstance(device, Mapping):
         return None
-    for name in ("address", *_KNOWN_BY):
-        value = _member(device, name)
-        if value and (name, value) != ("address", NONE):
-            return device.get("type"), device.get("bus"), name, value
-    return {name: value for name, value in device.items() if name != "tags"}
+    for names in (("address",), *_KNOWN_BY):
+        values = [_member(device, name) for name in names]
+        if values[0] and (names[0], values[0]) != ("address", NONE):
+            return device.get("type"), device.get("bus"), names, values
+    return None
 
 
 def _member(device: Mapping[str, Any], name: str) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dfmeta.devices.schema import ADDRESSES, NONE, SCHEMA, TAG_MAX
-from dfmeta.store.requests import SELECTORS
+from dfmeta.store.requests import SELECTORS, TYPES
 
 Object = dict[str, Any]
 
@@ -83,6 +83,7 @@ _VALUES: Final[Mapping[str, Object]] = {
         ),
     },
     "path": {"type": "string", "minLength": 1},
+    "devname": {"type": "string", "minLength": 1},
 }
 EXAMPLE: Final[Object] = {
     "type": "disk",
@@ -98,15 +99,15 @@ SELECTOR: Final[Object] = {
     "style": "form",
     "explode": True,
     "examples": {"serial": {"value": {"serial": EXAMPLE["serial"]}}},
-    "description": "Which devices: one of these, once, and nothing else. An address is "
-    "BUS:ADDRESS.",
+    "description": "Which devices: one of these, once, and nothing else but the type, which has to "
+    "be there where devices of several types are meant. An address is BUS:ADDRESS.",
     "schema": {
         "type": "object",
         "anyOf": [
             {
                 "type": "object",
                 "required": [name],
-                "properties": {name: _VALUES[name]},
+                "properties": {name: _VALUES[name], "type": {"enum": [*TYPES]}},
                 "additionalProperties": False,
             }
             for name in SELECTORS

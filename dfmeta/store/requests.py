@@ -27,8 +27,10 @@ ADDRESSES_MAX: Final = 1024
 ENCODINGS: Final = ("plain", "base64")
 """What ``userdata_encoding`` may be; the first where it is not given."""
 
-SELECTORS: Final = ("mac", "serial", "address", "path")
+SELECTORS: Final = ("mac", "serial", "address", "path", "devname")
 """What a query may name devices by."""
+TYPES: Final = ("nic", "disk")
+"""What ``type`` beside it may be."""
 
 INVALID: Final = "Invalid request"
 INVALID_BODY: Final = "invalid request body"
@@ -123,25 +125,34 @@ def parse_selector(query: Mapping[str, list[str]]) -> Selector:
     """Return which devices a query means.
 
     :param query: all of it; ``address`` is ``BUS:ADDRESS``.
-    :raises ApiError: 400 unless it is one of :data:`SELECTORS`, once, and nothing else: what is
-        meant to go should be clear.
+    :raises ApiError: 400 unless it is one of :data:`SELECTORS`, once, with at most one of
+        :data:`TYPES` as ``type``, and nothing else: what is meant to go should be clear.
     """
-    given = [(name, text) for name, texts in query.items() for text in texts]
+    types = query.get("type", [])
+    given = [(name, text) for name, texts in query.items() if name != "type" for text in texts]
     bus, _, address = query.get("address", [""])[0].partition(":")
+    kind = {"type": types[0]} if types else {}
     match given:
+        case _ if types and not (len(types) == 1 and types[0] in TYPES):
+            failed = _failed("type", "oneof")
         case [("mac", text)] if _MAC.search(text):
-            return Selector({"mac": text.lower()})
+            return Selector({**kind, "mac": text.lower()})
         case [("address", _)] if bus != NONE and re.fullmatch(ADDRESSES.get(bus, "(?!)"), address):
-            return Selector({"bus": bus, "address": address})
-        case [("serial" | "path" as name, text)] if text:
-            return Selector({name: text})
+            return Selector({**kind, "bus": bus, "address": address})
+        case [("serial" | "path" | "devname" as name, text)] if text:
+            return Selector({**kind, name: text})
         case [("mac", text)] if text:
             failed = _failed("mac", "mac")
         case [("address", text)] if text:
             failed = _failed("address", "bus:address")
         case _:
-            failed = _failed("mac|serial|address|path", "oneof")
+            failed = _failed("mac|serial|address|path|devname", "oneof")
     raise ApiError(status=400, message=INVALID, errors=[failed])
+
+
+def refused_selector() -> ApiError:
+    """Return what a client is told whose query means devices of several types: 400."""
+    return ApiError(status=400, message=INVALID, errors=[_failed("type", "required")])
 
 
 def refused_devices(error: DeviceError) -> ApiError:

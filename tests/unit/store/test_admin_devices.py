@@ -30,6 +30,10 @@ BARE_NIC = {"type": "nic", "bus": "none", "mac": MAC}
 BARE_DISK = {"type": "disk", "bus": "none", "serial": "vol-3"}
 BY_PATH = {"type": "disk", "bus": "none", "path": "/dev/sda"}
 GPU = {"type": "gpu", "model": "x", "bus": "pci"}
+ETH0 = {**BARE_NIC, "devname": "eth0", "tags": ["wan"]}
+ETH1 = {**BARE_NIC, "devname": "eth1", "tags": ["lan"]}
+KEYS = "mac|serial|address|path|devname"
+"""What an error calls what a query may name devices by."""
 
 
 @pytest.fixture
@@ -90,7 +94,7 @@ def test_head_and_an_etag_are_as_for_every_get(client: Client) -> None:
     assert client.get(ONE, if_none_match=got.headers["ETag"]).json == [NIC, DISK]
 
 
-@pytest.mark.parametrize("device", [NIC, DISK, BARE_NIC, BARE_DISK, BY_PATH, GPU])
+@pytest.mark.parametrize("device", [NIC, DISK, BARE_NIC, ETH0, BARE_DISK, BY_PATH])
 def test_attaching_again_replaces_the_device_in_its_place(
     client: Client, device: dict[str, Any]
 ) -> None:
@@ -107,7 +111,7 @@ def test_attaching_again_replaces_the_device_in_its_place(
         (NIC, {**NIC, "mac": "fa:16:3e:00:00:00"}),
         (DISK, {**DISK, "serial": "vol-9"}),
         (BARE_NIC, {**BARE_NIC, "mac": MAC.upper(), "address": "none"}),
-        (BARE_DISK, {**BARE_DISK, "path": "/dev/sdb"}),
+        (BARE_DISK, {**BARE_DISK, "address": "none", "note": "x"}),
     ],
 )
 def test_an_address_comes_before_a_mac_or_a_serial(
@@ -125,13 +129,28 @@ def test_an_address_comes_before_a_mac_or_a_serial(
         (NIC, {**DISK, "bus": "pci", "address": NIC["address"], "tags": ["mgmt"]}),
         (BY_PATH, {**BY_PATH, "path": "/dev/sdb"}),
         (GPU, {**GPU, "model": "y"}),
+        (GPU, {**GPU, "tags": ["render"]}),
+        (ETH0, ETH1),
+        (BARE_DISK, {**BARE_DISK, "path": "/dev/sdb"}),
+        ({"type": "disk", "bus": "pci", "tags": ["a"]}, {"type": "disk", "bus": "pci"}),
     ],
 )
 def test_another_device_and_another_view_are_added(
     client: Client, there: dict[str, Any], new: dict[str, Any]
 ) -> None:
     push(client, there)
-    assert attach(client, new).json == [there, new]
+    for _ in range(2):
+        assert attach(client, new).json == [there, new]
+
+
+def test_a_container_s_nics_of_one_mac_come_and_go_each_by_its_name(client: Client) -> None:
+    push(client)
+    attach(client, ETH0)
+    attach(client, ETH1)
+    assert attach(client, {**ETH1, "tags": ["dmz"]}).json == [ETH0, {**ETH1, "tags": ["dmz"]}]
+    assert detach(client, "devname=eth1").json == [ETH0]
+    assert detach(client, "type=disk&devname=eth0").status_int == 404
+    assert detach(client, "devname=eth0&type=nic").json == []
 
 
 @pytest.mark.parametrize(
@@ -211,16 +230,37 @@ def test_all_that_a_query_means_go_and_no_others(
     assert client.get(ONE).json == left
 
 
+@pytest.mark.parametrize(("kind", "left"), [("nic", "disk"), ("disk", "nic")])
+def test_what_devices_of_two_types_have_needs_the_type(
+    client: Client, kind: str, left: str
+) -> None:
+    vif = {"type": "nic", "bus": "xen", "address": "0", "mac": MAC}
+    vbd = {"type": "disk", "bus": "xen", "address": "0", "path": "/dev/xvda"}
+    push(client, vif, vbd)
+    told = errors(detach(client, "address=xen:0"))
+    assert told == ["validation failed on type, condition: required"]
+    assert client.get(ONE).json == [vif, vbd]
+    kept = {"nic": vif, "disk": vbd}[left]
+    assert detach(client, f"address=xen:0&type={kind}").json == [kept]
+    assert detach(client, "address=xen:0").json == []
+
+
 @pytest.mark.parametrize(
     ("query", "path", "condition"),
     [
-        ("", "mac|serial|address|path", "oneof"),
-        ("serial=", "mac|serial|address|path", "oneof"),
-        ("mac=&serial=", "mac|serial|address|path", "oneof"),
-        (f"mac={MAC}&serial=vol-1", "mac|serial|address|path", "oneof"),
-        ("serial=vol-1&serial=vol-1", "mac|serial|address|path", "oneof"),
-        ("serial=vol-1&force=1", "mac|serial|address|path", "oneof"),
-        ("tag=db", "mac|serial|address|path", "oneof"),
+        ("", KEYS, "oneof"),
+        ("serial=", KEYS, "oneof"),
+        ("mac=&serial=", KEYS, "oneof"),
+        (f"mac={MAC}&serial=vol-1", KEYS, "oneof"),
+        ("serial=vol-1&serial=vol-1", KEYS, "oneof"),
+        ("serial=vol-1&force=1", KEYS, "oneof"),
+        ("tag=db", KEYS, "oneof"),
+        ("type=nic", KEYS, "oneof"),
+        ("devname=", KEYS, "oneof"),
+        ("serial=vol-1&type=", "type", "oneof"),
+        ("serial=vol-1&type=gpu", "type", "oneof"),
+        ("serial=vol-1&type=disk&type=disk", "type", "oneof"),
+        ("type=nic&mac=no", "mac", "mac"),
         ("mac=no", "mac", "mac"),
         (f"mac={MAC}%0A", "mac", "mac"),
         ("address=0000:00:03.0", "address", "bus:address"),
