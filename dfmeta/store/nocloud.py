@@ -23,6 +23,7 @@ from dfmeta.store.documents import (
     network_config_of,
     vendor_data_of,
 )
+from dfmeta.store.roles import together
 
 METADATA: Final = "meta-data"
 USERDATA: Final = "user-data"
@@ -73,8 +74,10 @@ def _metadata(document: Document) -> dict[str, Any]:
 
 
 def _vendor_data(document: Document) -> str:
-    text = vendor_data_of(document).get(CLOUD_INIT)
-    return text if isinstance(text, str) else ""
+    """Return the one text that a seed has; OpenStack may have a list of them."""
+    found = vendor_data_of(document).get(CLOUD_INIT)
+    texts = found if isinstance(found, list) else [found]
+    return together(*(one for one in texts if isinstance(one, str) and one))
 
 
 def _text(text: str) -> Answer:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from email import message_from_bytes
 from typing import Any
 
 import pytest
 import yaml
 
+from dfmeta.guest import snippet
 from dfmeta.model import Answer
 from dfmeta.store.repository import Repository
 
@@ -73,8 +75,22 @@ def test_vendor_data_of_openstack_s_form_gives_cloud_init_s_part(
 ) -> None:
     repository.put(instance_id, document={"vendor_data": {"cloud-init": "#!/bin/sh\n", "a": {}}})
     assert ask("/nocloud/vendor-data").body == b"#!/bin/sh\n"
-    repository.put(instance_id, document={"vendor_data": {"cloud-init": ["x"]}})
-    assert ask("/nocloud/vendor-data").body == b""
+    for nothing in (5, {}, [], [5, ""]):
+        repository.put(instance_id, document={"vendor_data": {"cloud-init": nothing}})
+        assert ask("/nocloud/vendor-data").body == b""
+
+
+def test_a_list_under_cloud_init_becomes_one_text(
+    ask: Ask, repository: Repository, instance_id: str
+) -> None:
+    repository.put(instance_id, document={"vendor_data": {"cloud-init": ["#!/bin/sh\n"]}})
+    assert ask("/nocloud/vendor-data").body == b"#!/bin/sh\n"
+    texts = ["#!/bin/sh\n", "#cloud-config\n{}\n"]
+    document = {"vendor_data": {"cloud-init": texts}, "tag_devices": True}
+    repository.put(instance_id, document=document)
+    message = message_from_bytes(ask("/nocloud/vendor-data").body)
+    parts = [part.get_payload(decode=True) for part in message.walk() if not part.is_multipart()]
+    assert parts == [one.encode() for one in (*texts, snippet.vendor_data())]
 
 
 @pytest.mark.parametrize("text", ["\x7f", "\x85", "\ufeff", "😀", "\u2028", "a: b", "- x", "null"])
