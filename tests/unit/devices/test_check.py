@@ -73,6 +73,7 @@ def test_a_document_without_devices_is_one() -> None:
         ({"type": "gpu", "bus": "isa"}, "devices[0].bus", '"isa" is none of'),
         (nic(mac=None), "devices[0]", "has no mac"),
         (nic(mac="fa:16:3e:00:00"), "devices[0].mac", "has not the form"),
+        (nic(mac=":".join(["fa"] * 20)), "devices[0].mac", "has not the form"),
         (nic(mac="fa:16:3e:00:00:01\n"), "devices[0].mac", "has not the form"),
         (nic(mac=5), "devices[0].mac", "5 is not of type string"),
         (nic(address=5), "devices[0].address", "5 is not of type string"),
