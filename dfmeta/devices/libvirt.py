@@ -17,7 +17,7 @@ from dfmeta.devices.check import validate
 from dfmeta.devices.elements import DomainReader
 from dfmeta.devices.model import Bus, Disk, IdeBus, Nic, NoBus, XenBus
 from dfmeta.devices.rules import Candidate, TagRule, pick
-from dfmeta.exceptions import DomainError
+from dfmeta.exceptions import DomainError, TagRuleError
 
 XEN: Final = "xen"
 LXC: Final = "lxc"
@@ -27,6 +27,8 @@ _TEXT_MAX: Final = 4096
 _MAC: Final = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", re.ASCII)
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _VLAN_MAX: Final = 4094
+_FOUND_BY: Final = frozenset({"address", "serial", "path", "mac"})
+_LOST: Final = "the guest could not tell which disk that is: give the disk a <serial>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,15 @@ class DomainDevices:
     def document(self, tags: Sequence[TagRule]) -> dict[str, Any]:
         """Return the document; devices that no rule names have no ``tags``.
 
-        :raises TagRuleError: a rule means no device, or more than one.
+        :raises TagRuleError: a rule means no device, more than one, or one that the guest could not
+            find.
         :raises DeviceError: the rules together break one of the document's.
         """
         given: dict[int, list[str]] = {}
         for rule in tags:
             for one in pick(rule, self.candidates):
+                if not one.members.keys() & _FOUND_BY:
+                    raise TagRuleError(rule=str(rule), cause=_LOST)
                 roles = given.setdefault(self.candidates.index(one), [])
                 if rule.tag not in roles:
                     roles.append(rule.tag)
@@ -68,7 +73,7 @@ def from_domain(xml: str, tags: Sequence[TagRule]) -> dict[str, Any]:
     :param xml: a definition (``<domain>``) or libvirt's status file (``<domstatus>``). Devices
         that libvirt has given no address yet have none.
     :raises DomainError: it is no domain.
-    :raises TagRuleError: a rule means no device, or more than one.
+    :raises TagRuleError: as :meth:`DomainDevices.document` has it.
     :raises DeviceError: the rules together break one of the document's.
     """
     try:

@@ -233,6 +233,15 @@ def test_a_xen_hvm_guest_has_two_views_of_a_disk_with_the_same_tag() -> None:
     ]
 
 
+@pytest.mark.parametrize("bus", ["scsi", "usb", "sata", "ide", "virtio"])
+def test_a_disk_that_a_guest_could_not_find_gets_no_tag(bus: str) -> None:
+    assert devices(domain(disk("x", bus), interface(1)), f"nic:{MAC}1=lan")
+    with pytest.raises(TagRuleError, match="give the disk a <serial>") as caught:
+        devices(domain(disk("x", bus)), "disk:x=db")
+    assert "disk:x=db" in str(caught.value)
+    assert roles(domain(disk("x", bus, serial="s")), "disk:x=db") == {0: ["db"]}
+
+
 def test_a_disk_that_nobody_could_see_is_one_is_one() -> None:
     assert len(devices(domain(disk("xvda", "xen"), kind="xen"), "disk:xvda=db")) == 1
 
