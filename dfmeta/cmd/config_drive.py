@@ -30,7 +30,8 @@ def write(folder: Path, document: Mapping[str, Any], *, instance_id: str = "") -
     """Put a valid document's devices into each version's ``meta_data.json`` that tells of devices.
 
     ``latest`` is always written, a dated version where it is there. All files are made before the
-    first takes its place, each at once; nothing else in them changes.
+    first takes its place, each at once; nothing else in them changes. A folder with several names,
+    for ``latest`` may be a link, is written once, as its oldest dated name has it.
 
     :param instance_id: ``uuid`` of a file that has not been there; empty: none.
     :returns: what was written.
@@ -44,8 +45,12 @@ def write(folder: Path, document: Mapping[str, Any], *, instance_id: str = "") -
         for path in sorted(root.glob(f"*/{FILE}"))
         if _VERSION.fullmatch(path.parent.name) and path.parent.name >= SINCE
     ]
-    new = [(root / version / FILE, as_of(version, document["devices"])) for version in dated]
-    new.append((root / LATEST / FILE, as_of(LATEST, document["devices"])))
+    folders: dict[str, str] = {}
+    for version in (*dated, LATEST):
+        folders.setdefault(os.path.realpath(root / version), version)
+    new = [
+        (root / version / FILE, as_of(version, document["devices"])) for version in folders.values()
+    ]
     staged: list[tuple[Path, Path]] = []
     try:
         for path, devices in new:

@@ -18,6 +18,7 @@ from dfmeta.devices.elements import SIZE_MAX
 from dfmeta.devices.libvirt import DomainDevices, read_domain
 from dfmeta.devices.rules import TagRule
 from dfmeta.exceptions import DeviceError, DomainError, RecordError
+from dfmeta.store import strictjson
 
 SUFFIX: Final = ".xml"
 _TAG_HELP: Final = (
@@ -87,11 +88,14 @@ def write_config_drive(
 
 def _document(name: str) -> dict[str, Any]:
     """Read a document, or the whole ``meta_data.json`` that has one."""
+    content, limit = _read("--file", name, limit=config_drive.SIZE_MAX), config_drive.SIZE_MAX
     try:
-        document = json.loads(_read("--file", name, limit=config_drive.SIZE_MAX))
-    except (ValueError, RecursionError) as error:
+        if len(content) > limit:
+            raise ValueError(f"it has more than {limit} bytes")
+        document = strictjson.loads(content)
+    except ValueError as error:
         raise RecordError(
-            what="--file", value=name, cause="it is not JSON", remedy="Name a document of devices"
+            what="--file", value=name, cause=str(error), remedy="Name a document of devices"
         ) from error
     validate(document)
     if "devices" not in document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,19 @@ def test_each_version_that_has_devices_gets_what_it_tells(run: Run, drive: Path)
     assert found["2015-10-15"] is found["content"] is None
 
 
+@pytest.mark.parametrize(("version", "vlan"), [("2016-06-30", False), ("2017-02-22", True)])
+def test_latest_that_is_a_link_is_written_as_its_dated_name_has_it(
+    run: Run, drive: Path, version: str, *, vlan: bool
+) -> None:
+    shutil.rmtree(drive / "openstack/latest")
+    (drive / "openstack/latest").symlink_to(version)
+    result = run("write-config-drive", str(drive), "--file", str(DATA / "nova-meta_data.json"))
+    assert (result.exit_code, result.stdout.count("written")) == (0, 3)
+    assert (drive / "openstack/latest").is_symlink()
+    assert ("vlan" in json.dumps(versions(drive)[version])) is vlan
+    assert "vf_trusted" not in json.dumps(versions(drive)["latest"])
+
+
 def test_nothing_else_of_a_config_drive_changes(run: Run, drive: Path) -> None:
     path = drive / "openstack/latest/meta_data.json"
     path.chmod(0o600)
@@ -189,7 +203,10 @@ def test_wrong_documents_and_folders_are_one_line(run: Run, tmp_path: Path, driv
     def line(text: str, folder: Path = drive) -> str:
         return refused(run("write-config-drive", str(folder), "--file", "-", stdin=text))
 
-    assert "not JSON" in line("{")
+    assert "no JSON" in line("{")
+    assert "twice" in line('{"devices": [], "devices": []}')
+    assert "nested too deeply" in line("[" * 100_000)
+    assert "more than 16777216 bytes" in line(" " * (16 << 20) + "{}")
     assert "has no devices" in line("{}")
     assert "devices[0]: has no type" in line('{"devices": [{}]}')
     assert "no such folder" in line('{"devices": []}', tmp_path / "missing")
