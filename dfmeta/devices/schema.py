@@ -4,8 +4,8 @@ It is specification 002's, mended: that one lacks a comma, has its patterns with
 Xen bus, hangs the buses below ``additionalProperties`` and puts schemas where types belong. Where
 it takes any text, this one asks for a MAC of 6 octets with colons, so that InfiniBand's of 20 are
 refused, for texts without controls, and for tags as Nova has them; an address has to have the form
-as a whole. It is append-only: later versions may add members, types and buses, and take nothing away. So
-members and types that it does not know pass.
+as a whole. It is append-only: later versions may add members, types and buses, and take nothing
+away. So members and types that it does not know pass.
 
 Sources: specification 002; nova/api/metadata/base.py (``_get_device_metadata``) and
 nova/objects/virt_device_metadata.py for ``vlan``, ``vf_trusted`` and the address ``none``.
