@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from contextlib import suppress
 from email import message_from_string
+from email.errors import MessageError
 from email.message import Message
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
@@ -62,5 +64,9 @@ def _part(text: str) -> Message:
     # With a question mark for what UTF-8 cannot hold, as where it stands alone.
     text = text.encode("utf-8", "replace").decode()
     if MIME in text[:_START].lower():
-        return message_from_string(text)
+        message = message_from_string(text)
+        # With a header that has odd line ends it can be read, and not be written.
+        with suppress(MessageError):
+            message.as_string()
+            return message
     return MIMEText(text, "plain", "utf-8")

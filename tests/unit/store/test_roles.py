@@ -49,6 +49,11 @@ def test_a_text_that_is_mime_keeps_its_parts() -> None:
     assert parts(with_roles(late)) == [late, snippet.vendor_data()]
 
 
+def test_a_header_that_cannot_be_written_makes_a_text_of_it() -> None:
+    odd = "MIME-Version: 1.0\n\t\x85\x0c=\x0b\r;;:\x1c;-:=\n:=\n\n:\x1cA ="
+    assert parts(together(odd, OWN)) == [odd, OWN]
+
+
 @given(st.text(st.characters()), st.text(st.characters()))
 def test_no_text_keeps_the_program_out(before: str, after: str) -> None:
     for text in (before, f"{before}MIME-Version: 1.0\n{after}", f"MIME-Version:{before}\n{after}"):
