@@ -32,6 +32,7 @@ MARK = "# Written by dfmeta-tag-devices, which replaces it each time it runs.\n"
 BY_LABEL = "/dev/disk/by-label"
 LABELS = ("config-2", "CONFIG-2")
 DOCUMENT = "openstack/latest/meta_data.json"
+MOUNTS = "/proc/self/mounts"
 IPV4, IPV6 = "169.254.169.254", "fe80::a9fe:a9fe"
 TOKEN, TOKEN_TTL = "X-aws-ec2-metadata-token", "X-aws-ec2-metadata-token-ttl-seconds"
 
@@ -44,6 +45,8 @@ MAX_VALUE = 500
 MAX_ENCODED = 240
 """Bytes of an encoded tag: with prefix or suffix it still is a file's name (NAME_MAX, 255)."""
 MAX_INTERFACES = 16
+MAX_RULES = 64 << 20
+"""More bytes than the rules of ``MAX_DEVICES`` can have."""
 
 Say = Callable[[str], None]
 Numbers = Tuple[int, ...]
@@ -281,10 +284,10 @@ def _parts(sysfs: str, path: str) -> Tuple[str, ...]:
     return tuple(real[len(root) :].split("/")) if real.startswith(root) else ()
 
 
-def _attribute(path: str) -> bytes:
+def _attribute(path: str, most: int = 4096) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(4096)
+            return file.read(most)
     except OSError:
         return b""
 
@@ -560,7 +563,7 @@ def write(path: str, text: str) -> Set[str]:
     """
     before = ""
     if os.path.lexists(path):
-        before = _attribute(path).decode("latin-1")
+        before = _attribute(path, MAX_RULES).decode("latin-1")
         if os.path.islink(path) or (before and not before.startswith(MARK)):
             raise TagError(f"{path} is not of {PROGRAM}: it stays as it is")
     if text:
@@ -704,9 +707,11 @@ def from_drive(device: str) -> bytes:
 
     :raises TagError: it cannot be mounted, or has no document.
     """
-    for line in _attribute("/proc/self/mounts").decode("latin-1").splitlines():
-        source, folder = line.split()[:2]
-        if source.startswith("/") and os.path.realpath(source) == device:
+    for line in _attribute(MOUNTS, -1).split(b"\n"):
+        # proc(5): a space in a name is \040. Each end of a name is a space, and nothing else.
+        plain = (re.sub(rb"\\([0-3][0-7]{2})", _octal, one) for one in line.split(b" "))
+        source, folder, *_rest = (*(os.fsdecode(one) for one in plain), "")
+        if source.startswith("/") and folder and os.path.realpath(source) == device:
             return from_folder(folder)
     folder = tempfile.mkdtemp(prefix=PROGRAM)
     options = ["-o", "ro,nosuid,nodev,noexec"]
@@ -720,6 +725,10 @@ def from_drive(device: str) -> bytes:
         raise TagError(f"the config drive {device} cannot be mounted") from error
     finally:
         os.rmdir(folder)
+
+
+def _octal(match: "re.Match[bytes]") -> bytes:
+    return bytes([int(match.group(1), 8)])
 
 
 def from_folder(folder: str) -> bytes:
@@ -821,7 +830,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
     try:
         run(parser().parse_args(arguments), say)
-    except (TagError, OSError) as error:
+    except (TagError, OSError, ValueError) as error:
         say(str(error))
         return 1
     return 0

@@ -252,6 +252,22 @@ def test_a_config_drive_is_found_by_its_label(
     assert tag_devices.find_drive() == str(tmp_path / "sr0")
 
 
+def test_a_drive_is_found_where_it_is_mounted_whatever_else_is(
+    tmp_path: Path, drive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line that is wanted comes after 4096 bytes of others; some are cut, some odd."""
+    device = tmp_path / "sr0"
+    device.touch()
+    folder = tmp_path / "my drive\\\u2026"
+    drive.rename(folder)
+    mounts = tmp_path / "mounts"
+    place = str(folder).replace("\\", "\\134").replace(" ", "\\040")
+    lines = ["tmpfs /run tmpfs rw 0 0"] * 300 + ["", "cut", f"{device}"]
+    mounts.write_text("\n".join([*lines, f"{device} {place} iso9660 ro 0 0", "/dev/la"]))
+    monkeypatch.setattr(tag_devices, "MOUNTS", str(mounts))
+    assert tag_devices.from_drive(str(device)) == RAW
+
+
 def test_the_config_drive_takes_over_where_the_service_is_away(
     drive: Path, one_nic: Machine, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:

@@ -143,6 +143,28 @@ def test_udev_is_told_of_the_subsystems_that_have_rules_or_had_some(
     ]
 
 
+def test_udev_is_told_of_the_last_of_many_old_rules_too(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, udevadm: Callable[[], list[str]]
+) -> None:
+    rules = tmp_path / "90.rules"
+    monkeypatch.setattr(tag_devices, "RULES", str(rules))
+    old = 'SUBSYSTEM=="block", TAG+="x"\n' * 1000 + 'SUBSYSTEM=="net", TAG+="x"\n'
+    rules.write_text(tag_devices.MARK + old)
+    assert run(devices=[]) == 0
+    assert udevadm()[1] == "trigger --action=change --subsystem-match=block --subsystem-match=net"
+
+
+def test_what_nobody_thought_of_is_a_line_and_a_failure(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_sysfs: str) -> list[tag_devices.Device]:
+        raise ValueError("not enough values")
+
+    monkeypatch.setattr(tag_devices, "read_machine", fail)
+    assert run() == 1
+    assert capsys.readouterr().err == "dfmeta-tag-devices: not enough values\n"
+
+
 @pytest.mark.parametrize("step", ["control", "trigger", "settle"])
 def test_an_udev_that_does_not_answer_is_said(
     run: Run,
