@@ -91,7 +91,7 @@ class Device(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A device of the document that has tags: encoded, without those that were left out."""
+    """A device of the document; its tags are encoded, without those that were left out."""
 
     kind: str
     bus: str
@@ -169,7 +169,7 @@ def _depth(text: str) -> int:
 
 
 def wanted_devices(document: Dict[str, Any], say: Say) -> List[Wanted]:
-    """Return the devices of a document that have tags; what is left out is said.
+    """Return the devices of a document, also those without tags; what is left out is said.
 
     :raises TagError: ``devices`` is no list, or too long.
     """
@@ -183,9 +183,7 @@ def wanted_devices(document: Dict[str, Any], say: Say) -> List[Wanted]:
         if not isinstance(entry, dict) or entry.get("type") not in ("nic", "disk"):
             say(f"devices[{number}] is no nic and no disk: left out")
             continue
-        tags = _tags(entry.get("tags"), f"devices[{number}]", say)
-        if tags:
-            found.append(_wanted(entry, tags))
+        found.append(_wanted(entry, _tags(entry.get("tags"), f"devices[{number}]", say)))
     return found
 
 
@@ -416,8 +414,10 @@ _BUSES = (
 def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Device, List[str]]:
     """Return the tags of each device that one of the document is; what is not clear is said."""
     found = {}  # type: Dict[Device, List[str]]
-    for one in wanted:
-        here = candidates(one, machine, is_unique=_is_unique(one, wanted))
+    at = [[device for device in machine if _is_at(one, device)] for one in wanted]
+    taken = {devices[0] for devices in at if len(devices) == 1}
+    for one in (one for one in wanted if one.tags):
+        here = candidates(one, machine, is_unique=_is_unique(one, wanted), taken=taken)
         if len(here) != 1:
             names = ", ".join(_s(device.name) for device in here)
             say(f"{one.shown}: {names + ' match: none of them' if here else 'not here'}")
@@ -433,17 +433,20 @@ def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Devic
     return found
 
 
-def candidates(wanted: Wanted, machine: List[Device], is_unique: bool) -> List[Device]:
+def candidates(
+    wanted: Wanted, machine: List[Device], *, is_unique: bool, taken: Set[Device]
+) -> List[Device]:
     """Return the devices that one of the document may be: by address, else by name, else by MAC or
     serial. Where several are, the next of these decides; a disk of another serial is none.
 
     :param is_unique: whether no other device of the document has that MAC or serial.
+    :param taken: devices at an address of the document, which no name, MAC or serial may claim.
     """
     left = [one for one in machine if one.kind == wanted.kind and not _is_another(wanted, one)]
     tests = [
-        lambda one: (wanted.bus, wanted.address) in one.addresses,
-        lambda one: one.name == wanted.name,
-        lambda one: bool(is_unique and wanted.identity) and _is_same(wanted, one),
+        lambda one: _is_at(wanted, one),
+        lambda one: one not in taken and one.name == wanted.name,
+        lambda one: one not in taken and is_unique and _is_same(wanted, one),
     ]  # type: List[Callable[[Device], bool]]
     found = []  # type: List[Device]
     for test in tests:
@@ -451,7 +454,16 @@ def candidates(wanted: Wanted, machine: List[Device], is_unique: bool) -> List[D
         if len(found) == 1:
             break
         left = found or left
+    same = [one for one in machine if one.kind == wanted.kind and _is_same(wanted, one)]
+    if is_unique and len(same) == 1 and len(found) == 1 and found != same:
+        # One has the address or the name, the other the MAC or serial: it may be either.
+        found += same
     return found
+
+
+def _is_at(wanted: Wanted, device: Device) -> bool:
+    is_there = device.kind == wanted.kind and (wanted.bus, wanted.address) in device.addresses
+    return is_there and not _is_another(wanted, device)
 
 
 def _is_unique(wanted: Wanted, among: List[Wanted]) -> bool:

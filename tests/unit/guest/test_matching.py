@@ -253,16 +253,18 @@ def test_what_nova_gives_is_found_where_it_knows_no_address(
     machine.scsi_host(f"{HBA}/host6")
     machine.disk(f"{HBA}/host6/target6:0:0/6:0:0:0/block/sda", page=VOLUME)
     machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial=VOLUME.replace("8", "9")[:20])
+    machine.disk(f"{PCI}:08.0/virtio5/block/vdb")
     document = [
         nic("mgmt", mac=MAC.upper(), address="none"),
         disk("oracledb", bus="scsi", address="none", serial=VOLUME),
         disk("squid", bus="none", address="none", serial=VOLUME.replace("8", "9")),
-        disk("scratch", bus="pci", address="0000:00:07.0", serial=None),
+        disk("scratch", bus="pci", address="0000:00:08.0", serial=None),
     ]
     assert found(machine, document, said) == {
         "ens3": ["mgmt"],
         "sda": ["oracledb"],
-        "vda": ["squid", "scratch"],
+        "vda": ["squid"],
+        "vdb": ["scratch"],
     }
     assert said == []
 
@@ -272,13 +274,69 @@ def test_the_address_says_more_than_the_name_and_the_name_more_than_the_mac(
 ) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
     machine.nic(f"{PCI}:03.0/virtio1/net/eth1", OTHER_MAC)
-    at = nic("a", bus="pci", address="0000:00:02.0", devname="eth1", mac=OTHER_MAC)
-    named = nic("b", bus="pci", address="0000:00:0f.0", devname="eth0", mac=OTHER_MAC)
+    at = nic("a", bus="pci", address="0000:00:02.0", devname="eth1", mac=SPEC_MAC)
+    named = nic("b", bus="pci", address="0000:00:0f.0", devname="eth0", mac=SPEC_MAC)
     known = nic("c", bus="pci", address="0000:00:0f.0", devname="eth9", mac=OTHER_MAC)
     assert found(machine, [at], said) == {"eth0": ["a"]}
     assert "another MAC" in said[0]
     assert found(machine, [named], said) == {"eth0": ["b"]}
     assert found(machine, [known], said) == {"eth1": ["c"]}
+
+
+@pytest.mark.parametrize("where", [{"bus": "pci", "address": "0000:00:02.0"}, {"devname": "eth0"}])
+def test_a_nic_at_its_place_is_not_taken_where_another_has_its_mac(
+    machine: Machine, said: list[str], where: dict[str, str]
+) -> None:
+    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", OTHER_MAC)
+    machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
+    assert found(machine, [nic("a", mac=MAC, **where)], said) == {}
+    assert "'eth0', 'eth1' match: none of them" in said[0]
+    shared = [nic("a", mac=MAC, **where), nic("b", mac=MAC, devname="eth9")]
+    assert found(machine, shared, said) == {"eth0": ["a"]}
+
+
+def test_a_disk_at_its_place_is_not_taken_where_another_has_its_serial(
+    machine: Machine, said: list[str]
+) -> None:
+    machine.disk(f"{PCI}:07.0/virtio4/block/vda")
+    machine.disk(f"{PCI}:08.0/virtio5/block/vdb", serial="s1")
+    at = disk("db", bus="pci", address="0000:00:07.0", serial="s1")
+    assert found(machine, [at], said) == {}
+    assert "'vda', 'vdb' match: none of them" in said[0]
+
+
+@pytest.mark.parametrize("tags", [[], None, ["b"]])
+def test_a_mac_of_another_device_of_the_document_tells_nothing_tagged_or_not(
+    machine: Machine, said: list[str], tags: list[str] | None
+) -> None:
+    """The tagged one is not here; the other is at its own address, or not yet at any."""
+    machine.nic(f"{PCI}:04.0/virtio0/net/eth0", MAC)
+    wanted = nic("a", bus="pci", address="0000:00:03.0", mac=MAC)
+    for address in ("0000:00:04.0", "none"):
+        other = {**wanted, "address": address, "tags": tags}
+        assert "a" not in found(machine, [wanted, other], said).get("eth0", [])
+    assert found(machine, [wanted], said) == {"eth0": ["a"]}
+
+
+def test_no_name_mac_or_serial_takes_a_device_that_another_has_by_address(
+    machine: Machine, said: list[str]
+) -> None:
+    """The first of each is gone, and the names of the second have moved up."""
+    machine.nic(f"{PCI}:04.0/virtio0/net/eth0", MAC)
+    machine.disk(f"{PCI}:08.0/virtio5/block/vda", serial="s1")
+    there = [
+        nic("b", bus="pci", address="0000:00:04.0", mac=OTHER_MAC),
+        {**disk("", bus="pci", address="0000:00:08.0"), "tags": []},
+    ]
+    gone = [
+        nic("name", bus="pci", address="0000:00:03.0", devname="eth0"),
+        nic("mac", bus="pci", address="0000:00:03.0", mac=MAC),
+        disk("path", bus="pci", address="0000:00:07.0", path="/dev/vda"),
+        disk("serial", bus="pci", address="0000:00:07.0", serial="s1"),
+    ]
+    assert found(machine, [*gone[1:2], *there], said) == {"eth0": ["b"]}
+    assert found(machine, [*gone, *there], said) == {"eth0": ["b"]}
+    assert found(machine, gone, said) == {"eth0": ["name", "mac"], "vda": ["path", "serial"]}
 
 
 def test_a_mac_that_two_devices_of_the_document_have_tells_nothing(
