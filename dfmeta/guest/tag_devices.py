@@ -45,11 +45,10 @@ MAX_VALUE = 500
 MAX_ENCODED = 240
 """Bytes of an encoded tag: with prefix or suffix it still is a file's name (NAME_MAX, 255)."""
 MAX_INTERFACES = 16
-MAX_RULES = 64 << 20
-"""More bytes than the rules of ``MAX_DEVICES`` can have."""
 
 Say = Callable[[str], None]
 Numbers = Tuple[int, ...]
+Parts = Tuple[str, ...]
 
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])")
 _SCSI = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
@@ -88,6 +87,7 @@ class Device(NamedTuple):
     """MAC or serial; empty where it has none, or where it is another device's on which it rests."""
     serial_key: str = ""
     """Of ``ATTRS{serial}``, for a disk whose serial is there to be matched."""
+    devtype: str = ""
 
 
 class Wanted(NamedTuple):
@@ -197,10 +197,9 @@ def _tags(tags: object, where: str, say: Say) -> Tuple[str, ...]:
         say(f"{where} has more than {MAX_TAGS} tags: the rest is left out")
     found = []  # type: List[str]
     for tag in tags[:MAX_TAGS]:
-        try:
+        text = ""
+        with contextlib.suppress(ValueError):
             text = encoded(tag) if isinstance(tag, str) else ""
-        except ValueError:
-            text = ""
         if not text:
             say(f"tag {_s(tag)} of {where}: no text, or too long: left out")
         elif text not in found:
@@ -264,7 +263,9 @@ def read_machine(sysfs: str) -> List[Device]:
             serial, key = ("", "") if kind == "nic" else _serial(sysfs, path, parts)
             identity = _mac(path) if kind == "nic" else serial
             addresses = frozenset(_addresses(sysfs, parts, hosts))
-            found.append(Device(kind, name, parts, addresses, identity, key))
+            event = _attribute(os.path.join(path, "uevent")).decode("latin-1")
+            sort = "".join(re.findall("(?m)^DEVTYPE=(.*)$", event))
+            found.append(Device(kind, name, parts, addresses, identity, key, sort))
     return found
 
 
@@ -328,54 +329,45 @@ def _is_translated(parts: Tuple[str, ...]) -> bool:
     return any(_ATA.fullmatch(part) or _USB.fullmatch(part) for part in parts)
 
 
-def _addresses(
-    sysfs: str, parts: Tuple[str, ...], hosts: List[int]
-) -> Iterator[Tuple[str, Numbers]]:
-    """Where a device is, on each bus that it is on. A controller is called by Linux' number and
-    by its place in the order of its like, which is what a hypervisor knows."""
+def _addresses(sysfs: str, parts: Parts, hosts: List[int]) -> Iterator[Tuple[str, Numbers]]:
+    """Where a device is, on each bus that it is on. A controller is called by its place in the
+    order of its like, which is what a hypervisor knows, and by Linux' number."""
     for bus, pattern, calls in _BUSES:
         # The last: of the bridges and hubs above, a device has its place on the nearest alone.
         for place in range(len(parts) - 1, -1, -1):
             match = pattern.fullmatch(parts[place])
             if match:
-                for numbers in calls(sysfs, parts[:place], match, hosts):
+                for numbers in calls(sysfs, parts[:place], match.groups(), hosts):
                     yield bus, numbers
                 break
 
 
-def _pci(
-    _sysfs: str, _above: Tuple[str, ...], match: "re.Match[str]", _hosts: List[int]
-) -> Iterator[Numbers]:
-    yield tuple(int(part, 16) for part in match.groups())
+def _pci(_sysfs: str, _above: Parts, groups: Parts, _hosts: List[int]) -> Iterator[Numbers]:
+    yield tuple(int(part, 16) for part in groups)
 
 
-def _scsi(
-    _sysfs: str, above: Tuple[str, ...], match: "re.Match[str]", hosts: List[int]
-) -> Iterator[Numbers]:
-    host, *rest = (int(one) for one in match.groups())
+def _scsi(_sysfs: str, above: Parts, groups: Parts, hosts: List[int]) -> Iterator[Numbers]:
+    host, *rest = (int(one) for one in groups)
     if not _is_translated(above):
-        yield (host, *rest)
         if host in hosts:
             yield (hosts.index(host), *rest)
+        if host >= len(hosts):
+            yield (host, *rest)
 
 
-def _ide(
-    sysfs: str, above: Tuple[str, ...], match: "re.Match[str]", _hosts: List[int]
-) -> Iterator[Numbers]:
+def _ide(sysfs: str, above: Parts, groups: Parts, _hosts: List[int]) -> Iterator[Numbers]:
     """Channel and device: the port among those of its controller, of which IDE's has two."""
     for place, part in enumerate(above):
         if _ATA.fullmatch(part):
             names = _names(os.path.join(sysfs, "devices", *above[:place]))
             ports = sorted(int(name[3:]) for name in names if _ATA.fullmatch(name))
             if len(ports) <= 2:
-                yield (ports.index(int(part[3:])), int(match.group(3)))
+                yield (ports.index(int(part[3:])), int(groups[2]))
 
 
-def _usb(
-    sysfs: str, _above: Tuple[str, ...], match: "re.Match[str]", _hosts: List[int]
-) -> Iterator[Numbers]:
+def _usb(sysfs: str, _above: Parts, groups: Parts, _hosts: List[int]) -> Iterator[Numbers]:
     """Bus and ports. A controller of USB 3 has two buses for what a hypervisor takes for one."""
-    bus, ports = int(match.group(1)), tuple(int(port) for port in match.group(2).split("."))
+    bus, ports = int(groups[0]), tuple(int(port) for port in groups[1].split("."))
     yield (bus, *ports)
     controllers = {}  # type: Dict[Tuple[str, ...], int]
     folder = os.path.join(sysfs, "bus/usb/devices")
@@ -387,11 +379,9 @@ def _usb(
             yield (rank, *ports)
 
 
-def _xen(
-    _sysfs: str, _above: Tuple[str, ...], match: "re.Match[str]", _hosts: List[int]
-) -> Iterator[Numbers]:
+def _xen(_sysfs: str, _above: Parts, groups: Parts, _hosts: List[int]) -> Iterator[Numbers]:
     """XenBus' number, and which disk that is (xen-vbd-interface(7))."""
-    number = int(match.group(1))
+    number = int(groups[0])
     yield (number,)
     if number >> 28 == 1:
         yield ((number & 0xFFFFFFF) >> 8,)
@@ -473,9 +463,11 @@ def _is_unique(wanted: Wanted, among: List[Wanted]) -> bool:
 
 
 def _is_same(wanted: Wanted, device: Device) -> bool:
-    """virtio and IDE have the first 20 characters of a serial alone."""
-    cut = wanted.identity[:20] if wanted.kind == "disk" else ""
-    return bool(device.identity) and device.identity in (wanted.identity, cut.strip())
+    """virtio and IDE have the first 20 characters of a serial alone, others some more."""
+    known, whole = device.identity, wanted.identity
+    if wanted.kind == "nic" or len(known) < 20:
+        return bool(known) and known in (whole, whole[:20].strip())
+    return whole.startswith(known)
 
 
 def _is_another(wanted: Wanted, device: Device) -> bool:
@@ -500,7 +492,7 @@ def rules(tagged: Dict[Device, List[str]], machine: List[Device], say: Say) -> s
 
 def _line(*terms: Tuple[str, str, str]) -> str:
     for _key, _operator, value in terms:
-        if not _VALUE.fullmatch(value):
+        if value and not _VALUE.fullmatch(value):
             raise ValueError(value)
     return ", ".join('{}{}"{}"'.format(*term) for term in terms) + "\n"
 
@@ -518,7 +510,8 @@ def _nic(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
     if path and len(twins) == 1:
         keys.append(("DEVPATH", "==", path))
     elif device.identity and len(like) == 1:
-        keys.append(("ATTR{address}", "==", device.identity))
+        # A VLAN, bridge or bond that comes later may have the same, but is of another type.
+        keys += [("ATTR{address}", "==", device.identity), ("ENV{DEVTYPE}", "==", device.devtype)]
     elif _NAME.fullmatch(device.name):
         keys.append(("KERNEL", "==", device.name))
     else:
@@ -575,7 +568,7 @@ def write(path: str, text: str) -> Set[str]:
     """
     before = ""
     if os.path.lexists(path):
-        before = _attribute(path, MAX_RULES).decode("latin-1")
+        before = _attribute(path, MAX_BYTES << 4).decode("latin-1")
         if os.path.islink(path) or (before and not before.startswith(MARK)):
             raise TagError(f"{path} is not of {PROGRAM}: it stays as it is")
     if text:
@@ -610,12 +603,9 @@ def apply(subsystems: Set[str]) -> None:
     udevadm = shutil.which("udevadm", path=places)
     if not udevadm:
         raise TagError("udevadm is not here: the rules wait for the next boot")
-    names = ["--subsystem-match=" + name for name in sorted(subsystems)]
-    for command in (
-        ["control", "--reload"],
-        ["trigger", "--action=change", *names],
-        ["settle", "--timeout=30"],
-    ):
+    trigger = ["trigger", "--action=change"]
+    trigger += ["--subsystem-match=" + name for name in sorted(subsystems)]
+    for command in (["control", "--reload"], trigger, ["settle", "--timeout=30"]):
         try:
             subprocess.run([udevadm, *command], check=True, timeout=60, stdin=subprocess.DEVNULL)
         except (subprocess.SubprocessError, OSError) as error:
@@ -626,23 +616,31 @@ def apply(subsystems: Set[str]) -> None:
 
 
 def from_service(
-    sysfs: str, *, timeout: float, attempts: int, pause: Callable[[float], None] = time.sleep
+    sysfs: str, *, timeout: float, deadline: float, attempts: int, clock: Any = time
 ) -> bytes:
-    """Ask the metadata service, over IPv4 and then over IPv6 on each interface.
+    """Ask the metadata service, over IPv4 and then over IPv6 on each interface, hardware's first.
 
     :param timeout: seconds for a request, whole.
+    :param deadline: seconds for all of them.
     :param attempts: rounds over all of these addresses; before each but the first a pause.
+    :param clock: has ``monotonic`` and ``sleep``.
     :raises TagError: no answer, or none with a document.
     """
-    nics = [name for name in _names(os.path.join(sysfs, "class/net")) if name != "lo"]
+    end = clock.monotonic() + deadline
+    folder = os.path.join(sysfs, "class/net")
+    nics = [name for name in _names(folder) if name != "lo"]
+    nics.sort(key=lambda name: not os.path.exists(os.path.join(folder, name, "device")))
     hosts = [IPV4, *(f"{IPV6}%{name}" for name in nics[:MAX_INTERFACES])]
     cause = "none"
     for attempt in range(attempts):
         if attempt:
-            pause(min(1 << attempt, 8))
+            clock.sleep(max(min(1 << attempt, 8, end - clock.monotonic()), 0))
         for host in list(hosts):
+            left = end - clock.monotonic()
+            if left <= 0:
+                raise TagError(f"the metadata service gave no document in time ({cause})")
             try:
-                status, body = request(host, 80, timeout=timeout)
+                status, body = request(host, 80, timeout=min(timeout, left))
             except (OSError, http.client.HTTPException, ValueError) as error:
                 cause = cause if cause.isdigit() else type(error).__name__
                 continue
@@ -665,25 +663,26 @@ def request(host: str, port: int, *, timeout: float) -> Tuple[int, bytes]:
     :raises http.client.HTTPException: no HTTP.
     :raises ValueError: a token that no header could hold.
     """
-    path = "/" + DOCUMENT
-    status, body = _exchange(host, port, ("GET", path, {}), timeout)
+    path, end = "/" + DOCUMENT, time.monotonic() + timeout
+    status, body = _exchange(host, port, ("GET", path, {}), end)
     if status == 401:
         order = ("PUT", "/latest/api/token", {TOKEN_TTL: "60"})
-        status, body = _exchange(host, port, order, timeout)
+        status, body = _exchange(host, port, order, end)
         if status == 200:
             token = body.decode("latin-1")
             if not re.fullmatch("[!-~]{1,4096}", token):
                 raise ValueError("an odd token")
-            status, body = _exchange(host, port, ("GET", path, {TOKEN: token}), timeout)
+            status, body = _exchange(host, port, ("GET", path, {TOKEN: token}), end)
     return status, body
 
 
 def _exchange(
-    host: str, port: int, order: Tuple[str, str, Dict[str, str]], timeout: float
+    host: str, port: int, order: Tuple[str, str, Dict[str, str]], end: float
 ) -> Tuple[int, bytes]:
     method, path, headers = order
     name = f"[{host.partition('%')[0]}]" if ":" in host else host
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    left = max(end - time.monotonic(), 0.001)
+    connection = http.client.HTTPConnection(host, port, timeout=left)
     connection.connect()
     peer, late = connection.sock, threading.Event()
 
@@ -693,7 +692,7 @@ def _exchange(
             peer.shutdown(socket.SHUT_RDWR)
 
     # A time-out of the socket's begins anew with each byte; this one does not.
-    watch = threading.Timer(timeout, cut)
+    watch = threading.Timer(end - time.monotonic(), cut)
     watch.daemon = True
     watch.start()
     try:
@@ -720,15 +719,15 @@ def from_drive(device: str) -> bytes:
     :raises TagError: it cannot be mounted, or has no document.
     """
     for line in _attribute(MOUNTS, -1).split(b"\n"):
-        # proc(5): a space in a name is \040. Each end of a name is a space, and nothing else.
-        plain = (re.sub(rb"\\([0-3][0-7]{2})", _octal, one) for one in line.split(b" "))
+        # proc(5): a space in a name is \040, and a backslash \134.
+        plain = (one.decode("unicode_escape").encode("latin-1") for one in line.split(b" "))
         source, folder, *_rest = (*(os.fsdecode(one) for one in plain), "")
         if source.startswith("/") and folder and os.path.realpath(source) == device:
             return from_folder(folder)
     folder = tempfile.mkdtemp(prefix=PROGRAM)
-    options = ["-o", "ro,nosuid,nodev,noexec"]
+    mount = ["mount", "-o", "ro,nosuid,nodev,noexec", device, folder]
     try:
-        subprocess.run(["mount", *options, device, folder], check=True, timeout=30)
+        subprocess.run(mount, check=True, timeout=30)
         try:
             return from_folder(folder)
         finally:
@@ -737,10 +736,6 @@ def from_drive(device: str) -> bytes:
         raise TagError(f"the config drive {device} cannot be mounted") from error
     finally:
         os.rmdir(folder)
-
-
-def _octal(match: "re.Match[bytes]") -> bytes:
-    return bytes([int(match.group(1), 8)])
 
 
 def from_folder(folder: str) -> bytes:
@@ -774,17 +769,15 @@ def fetch(options: argparse.Namespace, say: Say) -> Dict[str, Any]:
 
     :raises TagError: none of these has one.
     """
-    if options.file:
+    if options.file is not None:
         return read_document(from_file(options.file))
     drive = options.config_drive or find_drive()
-    attempts = options.attempts
-    if options.source == "auto" and drive:
-        # It is as old as the boot; better than waiting for a service that is not there.
-        attempts = 1
+    # The drive is as old as the boot; better than waiting for a service that is not there.
+    attempts = 1 if options.source == "auto" and drive else options.attempts
     if options.source != "config-drive":
         try:
-            raw = from_service(options.sysfs, timeout=options.timeout, attempts=attempts)
-            return read_document(raw)
+            bounds = {"timeout": options.timeout, "deadline": options.deadline}
+            return read_document(from_service(options.sysfs, attempts=attempts, **bounds))
         except TagError as error:
             if options.source == "service" or not drive:
                 raise
@@ -801,20 +794,25 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog=PROGRAM, description="Device role tags into udev.")
     add = made.add_argument
-    add(
-        "--source",
-        choices=("auto", "service", "config-drive"),
-        default="auto",
-        help="where the document is; auto: the service, and without an answer the config drive",
-    )
+    sources = ("auto", "service", "config-drive")
+    add("--source", choices=sources, default="auto", help="auto: the drive if no service answers")
     add("--file", metavar="F", help="read it from a file instead")
     add("--config-drive", metavar="PLACE", help="its block device, or where it is mounted")
-    add("--timeout", type=float, default=10.0, help="seconds for a request (%(default)s)")
-    add("--attempts", type=int, default=4, help="rounds of requests (%(default)s)")
+    add("--timeout", type=_seconds, default=10.0, help="seconds for a request (%(default)s)")
+    add("--deadline", type=_seconds, default=60.0, help="seconds for all of them (%(default)s)")
+    rounds = {"type": int, "choices": range(1, 21), "metavar": "N"}  # type: Dict[str, Any]
+    add("--attempts", default=4, help="rounds of requests, 1 to 20 (%(default)s)", **rounds)
     add("--sysfs", default="/sys", help=argparse.SUPPRESS)
     add("--output", metavar="F", help="write the rules there, and leave udev alone")
     add("--dry-run", action="store_true", help="print the rules, and leave all as it is")
     return made
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError(f"{_s(text)}: not above 0 and up to 3600 seconds")
+    return value
 
 
 def run(options: argparse.Namespace, say: Say) -> None:
@@ -829,8 +827,8 @@ def run(options: argparse.Namespace, say: Say) -> None:
     if options.dry_run:
         sys.stdout.write(text)
         return
-    subsystems = write(options.output or RULES, text)
-    if subsystems and not options.output:
+    subsystems = write(RULES if options.output is None else options.output, text)
+    if subsystems and options.output is None:
         apply(subsystems)
 
 

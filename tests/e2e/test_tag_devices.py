@@ -90,6 +90,26 @@ def test_an_interface_that_comes_later_has_its_role_at_once(udev: Udev) -> None:
     assert roles(udev.properties("/sys/class/net/late")) == ["lan"]
 
 
+def test_what_comes_later_on_top_of_an_interface_has_not_its_role(udev: Udev) -> None:
+    """Each of these has the same MAC."""
+    tag(udev, [nic("lan", mac=MAC)])
+    udev.namespace.ip(
+        "link add link eth0 name vlan5 type vlan id 5",
+        f"link add br0 address {MAC} type bridge",
+        "link set eth0 master br0",
+    )
+    udev.run(["udevadm", "trigger", "--action=change", "--subsystem-match=net"])
+    udev.run(["udevadm", "settle", "--timeout=10"])
+    there = {one: udev.properties(f"/sys/class/net/{one}") for one in ("eth0", "vlan5", "br0")}
+    assert {one: roles(properties) for one, properties in there.items()} == {
+        "eth0": ["lan"],
+        "vlan5": [],
+        "br0": [],
+    }
+    for name in there:
+        assert udev.read(f"/sys/class/net/{name}/address") == f"{MAC}\n"
+
+
 def test_roles_go_with_the_devices_of_the_document(udev: Udev) -> None:
     tag(udev, [nic("lan", mac=MAC)])
     assert udev.read(FILE)

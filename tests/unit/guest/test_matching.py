@@ -115,7 +115,7 @@ def test_a_scsi_controller_without_disks_counts(machine: Machine, said: list[str
     assert found(machine, [disk("db", bus="scsi", address="1:0:0:1")], said) == {"sda": ["db"]}
 
 
-def test_two_readings_of_a_scsi_address_are_no_answer_but_with_a_serial(
+def test_of_two_readings_of_a_scsi_address_a_hypervisors_is_taken_unless_the_serial_is_anothers(
     machine: Machine, said: list[str]
 ) -> None:
     for number, host in enumerate((1, 2)):
@@ -125,9 +125,20 @@ def test_two_readings_of_a_scsi_address_are_no_answer_but_with_a_serial(
             f"{path}/target{host}:0:0/{host}:0:0:0/block/sd{'ab'[number]}", page=f"s{host}"
         )
     wanted = disk("db", bus="scsi", address="1:0:0:0")
-    assert found(machine, [wanted], said) == {}
-    assert "'sda', 'sdb' match" in said[0]
-    assert found(machine, [{**wanted, "serial": "s2"}], said) == {"sdb": ["db"]}
+    for known, name in (({}, "sdb"), ({"serial": "s2"}, "sdb"), ({"serial": "s1"}, "sda")):
+        assert found(machine, [{**wanted, **known}], said) == {name: ["db"]}
+    beyond = {**wanted, "address": "2:0:0:0"}
+    assert found(machine, [beyond], said) == {"sdb": ["db"]}, "Linux' number, for there is no third"
+    assert said == []
+
+
+def test_linux_number_of_a_scsi_host_gives_way_to_a_controller_without_the_disk(
+    machine: Machine, said: list[str]
+) -> None:
+    machine.scsi_host(f"{PCI}:04.0/virtio1/host1")
+    machine.disk(f"{PCI}:04.0/virtio1/host1/target1:0:0/1:0:0:0/block/sda")
+    machine.scsi_host(f"{HBA}/host2")
+    assert found(machine, [disk("db", bus="scsi", address="1:0:0:0")], said) == {}
 
 
 def test_a_scsi_address_is_hexadecimal_and_linux_decimal(machine: Machine, said: list[str]) -> None:
@@ -382,6 +393,19 @@ def test_a_usb_disk_has_the_serial_of_its_device(machine: Machine, said: list[st
     machine.disk(f"{XHCI}/usb1/1-2/1-2:1.0/host8/target8:0:0/8:0:0:0/block/sda")
     machine.put(f"{XHCI}/usb1/1-2/serial", "stick-1\n")
     assert found(machine, [disk("x", serial="stick-1")], said) == {"sda": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_found"),
+    [(VOLUME[:19], False), (VOLUME[:20], True), (VOLUME[:30], True), (VOLUME, True)],
+)
+def test_a_serial_is_known_by_its_first_20_characters_or_more(
+    machine: Machine, said: list[str], seen: str, is_found: bool
+) -> None:
+    machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial=seen)
+    expected = {"vda": ["db"]} if is_found else {}
+    assert found(machine, [disk("db", serial=VOLUME)], said) == expected
+    assert found(machine, [disk("db", serial=VOLUME[:18] + "zz" + VOLUME[20:])], said) == {}
 
 
 def test_a_nic_is_never_a_disk(machine: Machine, said: list[str]) -> None:

@@ -26,8 +26,8 @@ TAGS = (
 LINKS = rf'(?P<links>(?:, SYMLINK\+="disk/by-role/{TEXT}")+)'
 PARTITIONS = rf'(?P<links>(?:, SYMLINK\+="disk/by-role/{TEXT}-part%n")+)'
 NIC = (
-    rf'ACTION!="remove", SUBSYSTEM=="net", (?:{PATH}|ATTR\{{address\}}=="[0-9a-f:]{{17}}"|'
-    rf'KERNEL=="[A-Za-z0-9._:-]+"), {TAGS}'
+    rf'ACTION!="remove", SUBSYSTEM=="net", (?:{PATH}|ATTR\{{address\}}=="[0-9a-f:]{{17}}", '
+    rf'ENV\{{DEVTYPE\}}=="[a-z]*"|KERNEL=="[A-Za-z0-9._:-]+"), {TAGS}'
 )
 BLOCK = 'ACTION!="remove", SUBSYSTEM=="block", '
 DISK = rf'{BLOCK}ENV\{{DEVTYPE\}}=="disk", {PATH}{SERIAL}, {TAGS}{LINKS}'
@@ -194,7 +194,14 @@ def test_an_interface_on_no_bus_is_matched_by_mac_or_name(
     machine.nic("virtual/net/eth0", MAC)
     machine.nic("virtual/net/eth1", OTHER_MAC)
     machine.nic("virtual/net/eth2", OTHER_MAC)
-    for name, key in (("eth0", f'ATTR{{address}}=="{MAC}"'), ("eth2", 'KERNEL=="eth2"')):
+    machine.nic("virtual/net/eth3", MAC.replace("fa", "fe"))
+    with (machine.root / "devices/virtual/net/eth3/uevent").open("a") as uevent:
+        uevent.write("DEVTYPE=macvlan\n")
+    for name, key in (
+        ("eth0", f'ATTR{{address}}=="{MAC}", ENV{{DEVTYPE}}==""'),
+        ("eth2", 'KERNEL=="eth2"'),
+        ("eth3", 'ENV{DEVTYPE}=="macvlan"'),
+    ):
         [line] = rules(machine, {"devices": [nic("a", bus="none", devname=name)]}, said)
         assert key in line
 

@@ -134,6 +134,20 @@ def test_an_answer_that_comes_by_drops_is_given_up(head: bytes) -> None:
     assert time.monotonic() - start < 5
 
 
+class Clock:
+    """Time that goes on when somebody sleeps, or as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.now += seconds
+
+
 def asked(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]
 ) -> tuple[list[str], Callable[[], bytes]]:
@@ -149,11 +163,10 @@ def asked(
         return answer, RAW
 
     monkeypatch.setattr(tag_devices, "request", request)
-    pauses: list[float] = []
 
     def ask() -> bytes:
-        root = str(machine.root)
-        return tag_devices.from_service(root, timeout=3, attempts=3, pause=pauses.append)
+        bounds = {"timeout": 3, "deadline": 60, "clock": Clock()}
+        return tag_devices.from_service(str(machine.root), attempts=3, **bounds)
 
     return hosts, ask
 
@@ -203,6 +216,70 @@ def test_a_service_that_is_never_there_is_given_up(
     with pytest.raises(tag_devices.TagError, match=r"no document \(OSError\)"):
         ask()
     assert hosts == [IPV4, IPV6] * 3
+
+
+def test_interfaces_with_hardware_below_are_asked_first(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("br0", "eth0", "eth1"):
+        folder = machine.nic(f"virtual/net/{name}")
+        if name != "br0":
+            (folder / "device").mkdir()
+    away = {IPV4: [OSError()]} | {IPV6[:-4] + one: [OSError()] for one in ("eth0", "eth1")}
+    hosts, ask = asked(machine, monkeypatch, {**away, IPV6[:-4] + "br0": [200]})
+    assert ask() == RAW
+    assert hosts == [IPV4, *(IPV6[:-4] + name for name in ("eth0", "eth1", "br0"))]
+
+
+def test_a_deadline_bounds_all_requests_and_pauses(
+    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, timeouts = Clock(), []
+
+    def request(_host: str, _port: int, *, timeout: float) -> tuple[int, bytes]:
+        timeouts.append(timeout)
+        clock.now += timeout
+        raise TimeoutError
+
+    monkeypatch.setattr(tag_devices, "request", request)
+    bounds: dict[str, Any] = {"timeout": 10, "deadline": 25, "attempts": 9, "clock": clock}
+    with pytest.raises(tag_devices.TagError, match=r"in time \(\w+\)"):
+        tag_devices.from_service(str(one_nic.root), **bounds)
+    assert timeouts == [10, 10, 3]
+    assert clock.now == 1025
+
+
+def test_the_three_exchanges_of_a_request_with_a_token_share_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers, ends = [(401, b""), (200, b"token-1"), (200, RAW)], []
+
+    def exchange(_host: str, _port: int, _order: object, end: float) -> tuple[int, bytes]:
+        ends.append(end)
+        return answers[len(ends) - 1]
+
+    monkeypatch.setattr(tag_devices, "_exchange", exchange)
+    before = time.monotonic()
+    assert tag_devices.request("127.0.0.1", 1, timeout=5) == (200, RAW)
+    assert ends == [ends[0]] * 3
+    assert before + 5 <= ends[0] <= time.monotonic() + 5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--timeout", text) for text in ("inf", "nan", "-1", "0", "1e9", "x")),
+        *(("--deadline", text) for text in ("inf", "-1")),
+        *(("--attempts", text) for text in ("0", "-1", "21", "1.5")),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(
+    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options("=".join(words))
+    assert ended.value.code == 2
+    assert f"argument {words[0]}:" in capsys.readouterr().err
 
 
 # The config drive

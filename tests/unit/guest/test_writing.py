@@ -112,6 +112,19 @@ def test_a_link_is_not_replaced(run: Run, tmp_path: Path) -> None:
     assert os.readlink(output) == "/dev/null"
 
 
+@pytest.mark.parametrize("words", [("--file", ""), ("--output", "")])
+def test_an_empty_name_of_a_file_is_not_taken_for_none(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(tag_devices, "RULES", str(tmp_path / "90.rules"))
+    monkeypatch.setattr(tag_devices, "find_drive", lambda: pytest.fail("looked elsewhere"))
+    monkeypatch.setattr(tag_devices, "from_service", lambda *_: pytest.fail("looked elsewhere"))
+    monkeypatch.chdir(tmp_path / "sys")
+    before = sorted(tmp_path.iterdir())
+    assert run(*words) == 1
+    assert [one for one in sorted(tmp_path.iterdir()) if one.name != "meta_data.json"] == before
+
+
 def test_a_write_that_fails_leaves_nothing_behind(run: Run, tmp_path: Path) -> None:
     (tmp_path / "out.rules").mkdir()
     before = sorted(tmp_path.iterdir())
