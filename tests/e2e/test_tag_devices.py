@@ -91,19 +91,17 @@ def test_an_interface_that_comes_later_has_its_role_at_once(udev: Udev) -> None:
 
 
 def test_what_comes_later_on_top_of_an_interface_has_not_its_role(udev: Udev) -> None:
-    """Each of these has the same MAC."""
+    """A bridge has the MAC of the first that is added to it."""
     tag(udev, [nic("lan", mac=MAC)])
     udev.namespace.ip(
-        "link add link eth0 name vlan5 type vlan id 5",
         f"link add br0 address {MAC} type bridge",
         "link set eth0 master br0",
     )
     udev.run(["udevadm", "trigger", "--action=change", "--subsystem-match=net"])
     udev.run(["udevadm", "settle", "--timeout=10"])
-    there = {one: udev.properties(f"/sys/class/net/{one}") for one in ("eth0", "vlan5", "br0")}
+    there = {one: udev.properties(f"/sys/class/net/{one}") for one in ("eth0", "br0")}
     assert {one: roles(properties) for one, properties in there.items()} == {
         "eth0": ["lan"],
-        "vlan5": [],
         "br0": [],
     }
     for name in there:
@@ -271,6 +269,22 @@ def test_an_interface_on_each_bus_has_its_role(
     assert complaints == []
     assert roles(properties) == ["lan"]
     assert roles(other) == []
+
+
+@pytest.mark.parametrize("sort", ["vlan", "bond", "bridge"])
+def test_a_type_of_interface_that_rests_on_others_has_not_their_role(
+    machine: Machine, sort: str
+) -> None:
+    machine.nic("virtual/net/eth0", MAC)
+    with Udev(sysfs=machine.root) as udev:
+        assert tag(udev, [nic("lan", mac=MAC)], "--output", FILE) == ""
+        folder = machine.nic("virtual/net/above", MAC)
+        with (folder / "uevent").open("a") as uevent:
+            uevent.write(f"DEVTYPE={sort}\n")
+        above, complaints = udev.test("/sys/devices/virtual/net/above")
+        below, _ = udev.test("/sys/devices/virtual/net/eth0")
+    assert complaints == []
+    assert (roles(above), roles(below)) == ([], ["lan"])
 
 
 def test_a_slot_that_has_another_disk_since_does_not_keep_the_role(machine: Machine) -> None:
