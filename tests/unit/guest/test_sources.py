@@ -165,7 +165,7 @@ def asked(
     monkeypatch.setattr(tag_devices, "request", request)
 
     def ask() -> bytes:
-        bounds = {"timeout": 3, "deadline": 60, "clock": Clock()}
+        bounds: dict[str, Any] = {"timeout": 3, "deadline": 60, "clock": Clock()}
         return tag_devices.from_service(str(machine.root), attempts=3, **bounds)
 
     return hosts, ask
@@ -194,7 +194,10 @@ def test_the_service_is_asked_over_ipv4_first_and_over_ipv6_on_each_interface(
 def test_a_service_that_is_away_for_a_moment_is_asked_again(
     one_nic: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = {IPV4: [503, TimeoutError(), 200], IPV6: [OSError(), OSError()]}
+    answers: dict[str, list[Any]] = {
+        IPV4: [503, TimeoutError(), 200],
+        IPV6: [OSError(), OSError()],
+    }
     hosts, ask = asked(one_nic, monkeypatch, answers)
     assert ask() == RAW
     assert hosts == [IPV4, IPV6, IPV4, IPV6, IPV4]
@@ -225,8 +228,9 @@ def test_interfaces_with_hardware_below_are_asked_first(
         folder = machine.nic(f"virtual/net/{name}")
         if name != "br0":
             (folder / "device").mkdir()
-    away = {IPV4: [OSError()]} | {IPV6[:-4] + one: [OSError()] for one in ("eth0", "eth1")}
-    hosts, ask = asked(machine, monkeypatch, {**away, IPV6[:-4] + "br0": [200]})
+    away: dict[str, list[Any]] = {IPV4: [OSError()]}
+    away |= {IPV6[:-4] + one: [OSError()] for one in ("eth0", "eth1")}
+    hosts, ask = asked(machine, monkeypatch, away | {IPV6[:-4] + "br0": [200]})
     assert ask() == RAW
     assert hosts == [IPV4, *(IPV6[:-4] + name for name in ("eth0", "eth1", "br0"))]
 
