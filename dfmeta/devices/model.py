@@ -7,6 +7,7 @@ and is not written.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Self
@@ -74,7 +75,7 @@ BUSES: Final[Mapping[str, type[Bus]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(abc.ABC):
     """What all types have."""
 
     bus: Bus | None
@@ -85,9 +86,9 @@ class Device:
     """Members that this version of the format does not know."""
 
     @property
+    @abc.abstractmethod
     def type(self) -> str:
         """The device's type."""
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""

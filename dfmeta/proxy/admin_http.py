@@ -5,6 +5,7 @@ Trust: none; whoever reaches the listener may send anything, with a token or wit
 
 from __future__ import annotations
 
+import io
 import re
 from typing import Any, Final
 
@@ -47,12 +48,12 @@ class StrictInput(wsgi.Input):  # type: ignore[misc]  # eventlet has no types
     ) -> bytes:
         """Read from the chunks (RFC 9112, 7.1).
 
-        :param use_readline: is not there: nobody reads lines of a body.
+        :param use_readline: refused (io.UnsupportedOperation, an OSError): nobody reads lines.
         :raises OSError: the body ends too soon.
         :raises wsgi.ChunkReadError: a chunk does not begin or end as it should.
         """
         if use_readline:
-            raise NotImplementedError
+            raise io.UnsupportedOperation("a body is read in pieces, not in lines")
         if self.should_send_hundred_continue:
             self.send_hundred_continue_response()
             self.is_hundred_continue_response_sent = True

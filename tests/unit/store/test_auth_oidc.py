@@ -260,7 +260,7 @@ def test_a_symmetric_key_that_the_issuer_publishes_verifies_nothing(issuer: Issu
 def test_a_key_that_is_not_for_signatures_or_not_sound_is_passed_over(
     issuer: Issuer, members: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    issuer.keys = [jwk(KEY, kid="odd") | members, 5, jwk(OTHER, kid="good")]  # type: ignore[list-item]
+    issuer.keys = [jwk(KEY, kid="odd") | members, 5, jwk(OTHER, kid="good")]  # type: ignore[list-item]  # 5 is no key
     rig = Rig(issuer)
     assert not rig.passes(issuer.token(KEY, "odd", scope="read"))
     assert [key.kid for key in issuer_keys(rig.settings)] == ["good"]

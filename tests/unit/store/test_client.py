@@ -342,7 +342,7 @@ def test_a_store_that_does_not_tell_addresses_is_not_written_to(
 def test_an_answer_is_shown_only_if_it_is_one_line_of_text(
     over: Run, api: Api, instance_id: str, message: object
 ) -> None:
-    api.failing, api.message = 500, message  # type: ignore[assignment]
+    api.failing, api.message = 500, message  # type: ignore[assignment]  # any type is tried
     result = over("get", instance_id)
     assert result.exit_code == 1
     assert result.stderr.endswith("answers 500\n")

@@ -30,7 +30,7 @@ def layer(record_id: str, document: dict[str, object] | None, **values: object) 
     """Defaults as they stand in the store."""
     text = None if document is None else dump_document(document)
     one = Record(record_id, record_id.encode(), THEN, THEN, metadata=text)
-    return replace(one, **values)  # type: ignore[arg-type]
+    return replace(one, **values)  # type: ignore[arg-type]  # fields by name
 
 
 def merged(*layers: Record, name: str = "Web 1", instance: str = OTHER_INSTANCE) -> Record:
@@ -57,7 +57,7 @@ def backend(repository: Repository) -> StoreBackend:
 def asked(backend: StoreBackend, guest: Identity) -> Ask:
     def ask(path: str, method: str = "GET", body: bytes = b"", **who: object) -> Answer:
         request = GuestRequest(method=method, path=path, body=body)
-        return backend.answer(request, replace(guest, **who))  # type: ignore[arg-type]
+        return backend.answer(request, replace(guest, **who))  # type: ignore[arg-type]  # fields by name
 
     return ask
 

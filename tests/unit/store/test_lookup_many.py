@@ -142,7 +142,7 @@ def test_refreshes_at_once_make_one_call(store: OtherStore, build: Build) -> Non
     store.answer = answer
     puller = build()
     found: list[Record | None] = []
-    ask = lambda: found.append(puller.refresh(Kind.METADATA, INSTANCE))  # noqa: E731
+    ask = lambda: found.append(puller.refresh(Kind.METADATA, INSTANCE))  # noqa: E731  # for threads
     threads = [threading.Thread(target=ask) for _ in range(5)]
     for thread in threads:
         thread.start()

@@ -65,7 +65,7 @@ Build = Callable[..., Tokens]
 def build(issuer: Issuer, client: Client) -> Build:
     def build(clock: Callable[[], float] = time.monotonic, **of_credentials: object) -> Tokens:
         known = {"issuer": issuer.url, "client_id": "me:", "client_secret": SECRET}
-        return Tokens(Credentials(**{**known, **of_credentials}), client, clock=clock)  # type: ignore[arg-type]
+        return Tokens(Credentials(**{**known, **of_credentials}), client, clock=clock)  # type: ignore[arg-type]  # by name
 
     return build
 

@@ -159,7 +159,7 @@ def test_addresses_are_all_there_are(run: Run, url: str, instance_id: str) -> No
     assert succeeded(put) == f"{instance_id}: created, with addresses\n"
     assert shown(run, instance_id)["addresses"] == ["10.1.2.0/28", "2001:db8::9/128"]
     succeeded(run("put", instance_id, "--name", "web"))
-    assert len(shown(run, instance_id)["addresses"]) == 2, "what is not named stays"  # type: ignore[arg-type]
+    assert len(shown(run, instance_id)["addresses"]) == 2, "what is not named stays"  # type: ignore[arg-type]  # a list
     moved = run("put", OTHER_INSTANCE, "--address", "2001:db8::9")
     assert succeeded(moved) == f"{OTHER_INSTANCE}: created, with addresses\n"
     assert shown(run, instance_id)["addresses"] == ["10.1.2.0/28"]
