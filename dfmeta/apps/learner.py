@@ -27,6 +27,11 @@ LOG = logging.getLogger(__name__)
 
 HELD_PER_PORT = 4
 HELD_IN_ALL = 1024
+SETTLE = 0.05
+"""Seconds that the SYN of an address waits whose slot was another's a moment ago. A barrier says that
+the tables have changed; until ovs-vswitchd has revalidated its cache, the answer still goes to the
+address before, and the guest hears of it with the SYN-ACK's repetition a second later (seen: one
+such connection in six)."""
 
 
 _Connection = tuple[Endpoint, str, str, int]
@@ -98,6 +103,7 @@ class Learner:
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
     :param clock: monotonic seconds.
+    :param pause: lets others run for so many seconds.
     """
 
     def __init__(
@@ -107,12 +113,14 @@ class Learner:
         *,
         hold_timeout: float,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
         self.registry = registry
         self.steward = steward
         self.holds = Holds()
         self.hold_timeout = hold_timeout
         self._clock = clock
+        self._pause = pause
         self.told: Callable[[], object] = lambda: None
         """Waits until everybody who answers guests knows what the registry knows."""
         registry.subscribe(self.release)
@@ -189,6 +197,8 @@ class Learner:
         try:
             self.steward.wait_for(endpoint)
             self.told()
+            if learned.displaced is not None:
+                self._pause(SETTLE)
             tap = self.steward.tap
             # Meanwhile the port may have become another guest's.
             if tap is not None and self.registry.has_slot(endpoint, learned):

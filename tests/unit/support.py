@@ -532,6 +532,7 @@ class Rig:
     adopts: Callable[[Endpoint], bool] = lambda _endpoint: True
     remembered: Memory = field(default_factory=dict)
     now: float = 1000.0
+    pause: Callable[[float], object] = lambda _seconds: None
 
     def __post_init__(self) -> None:
         self.registry = Registry(clock=lambda: self.now)
@@ -541,7 +542,11 @@ class Rig:
             self.channel, self.registry, meters=self.meters, adopts=lambda e: self.adopts(e)
         )
         self.learner = Learner(
-            self.registry, self.steward, hold_timeout=self.hold_timeout, clock=lambda: self.now
+            self.registry,
+            self.steward,
+            hold_timeout=self.hold_timeout,
+            clock=lambda: self.now,
+            pause=lambda seconds: self.pause(seconds),
         )
         self.controller = Controller(
             self.channel, self.steward, self.learner, datapath_id=lambda: DATAPATH

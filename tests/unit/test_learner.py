@@ -6,7 +6,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
-from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, Held, Holds
+from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, SETTLE, Held, Holds
 from dfmeta.exceptions import NotConnectedError
 from dfmeta.flows.service import towards_proxy
 from dfmeta.flows.wire import Wire
@@ -214,6 +214,18 @@ def test_an_eighth_address_is_dropped_while_all_have_connections(rig: Rig) -> No
     hub.send(syn("10.0.1.7"))
     assert counted("no_slot") == before + 1
     assert len(rig.switch.packet_outs()) == 7
+
+
+def test_a_syn_in_the_place_of_another_address_waits_for_the_datapath_too(rig: Rig) -> None:
+    hub = Hub(rig)
+    pauses: list[tuple[float, int]] = []
+    rig.pause = lambda seconds: pauses.append((seconds, len(rig.switch.packet_outs())))
+    for number in range(7):
+        hub.send(syn(f"10.0.1.{number}"))
+    assert pauses == []
+    hub.send(syn("10.0.1.7"))
+    assert pauses == [(SETTLE, 7)]
+    assert len(rig.switch.packet_outs()) == 8
 
 
 def _keys(rig: Rig) -> list[object]:
