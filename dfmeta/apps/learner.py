@@ -28,10 +28,12 @@ LOG = logging.getLogger(__name__)
 HELD_PER_PORT = 4
 HELD_IN_ALL = 1024
 SETTLE = 0.05
-"""Seconds that the SYN of an address waits whose slot was another's a moment ago. A barrier says that
-the tables have changed; until ovs-vswitchd has revalidated its cache, the answer still goes to the
-address before, and the guest hears of it with the SYN-ACK's repetition a second later (seen: one
-such connection in six)."""
+"""Seconds that the SYN of an address waits whose slot was another's a moment ago.
+
+A barrier says that the tables have changed; until ovs-vswitchd has revalidated its cache, the
+answer still goes to the address before, and the guest gets none until the SYN-ACK is repeated a
+second later (seen: one such connection in six).
+"""
 
 
 _Connection = tuple[Endpoint, str, str, int]

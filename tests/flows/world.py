@@ -122,7 +122,13 @@ class App:
         self.channel = Channel("br-int", layout or Layout())
         self.meters = Meters(meters)
         self.steward = Steward(self.channel, self.registry, meters=self.meters, adopts=adopts)
-        self.learner = Learner(self.registry, self.steward, hold_timeout=10, clock=lambda: self.now)
+        self.learner = Learner(
+            self.registry,
+            self.steward,
+            hold_timeout=10,
+            clock=lambda: self.now,
+            pause=lambda _seconds: None,
+        )
         self.controller = Controller(
             self.channel, self.steward, self.learner, datapath_id=lambda: None
         )
