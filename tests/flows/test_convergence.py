@@ -19,6 +19,7 @@ from dfmeta.flows.pipeline import Purpose, is_ours
 from dfmeta.model import Endpoint, GuestAddress, Port
 from tests.flows.world import App, Host, Link, World, memory_of, settle
 from tests.flowsim import Switch
+from tests.harness.examples import examples
 
 PORTS = (1, 2, 3)
 INSTANCES = ("", "instance-1", "instance-2")
@@ -198,7 +199,7 @@ class Life(RuleBasedStateMachine):
 
 
 Life.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=examples(13),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -11,13 +11,16 @@ from dfmeta.flows.key import SLOTS, key_of
 from dfmeta.model import Endpoint
 from tests.flows.frames import Frame, address, mac
 from tests.flows.world import TAP, Host, World, tap_frame
+from tests.harness.examples import examples
 
 IPS = ["10.0.0.5", "10.0.0.6", "128.0.0.1", "128.0.0.2", "144.0.0.1", "169.254.169.254"]
 MACS = ["fa:16:3e:00:00:05", "fa:16:3e:00:00:06", TAP.mac]
 PORTS = (1, 2)
 
 hosts = st.builds(Host, st.sampled_from(PORTS), st.sampled_from(IPS), st.sampled_from(MACS))
-quick = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    deadline=None, max_examples=examples(13), suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @quick

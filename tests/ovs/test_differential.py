@@ -32,6 +32,7 @@ from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, GuestAddress
 from tests.flows.frames import NotModelled, arp, ethernet, ipv4, tcp
 from tests.flowsim import Switch
+from tests.harness.examples import examples
 from tests.harness.ovs import OpenvSwitch
 from tests.ovs.switch import (
     ELSEWHERE,
@@ -294,7 +295,7 @@ def cases(draw: st.DrawFn) -> tuple[State, Frames]:
 def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pair) -> None:
     fates = Counter[str]()
 
-    @settings(quick, max_examples=100)
+    @settings(quick, max_examples=examples(33))
     @given(case=cases())
     def agree(case: tuple[State, Frames]) -> None:
         state, sent = case
@@ -475,7 +476,7 @@ SOON: dict[str, tuple[dict[str, Any], list[Any]]] = {
 }
 
 
-@settings(quick, max_examples=15)
+@settings(quick, max_examples=examples(10))
 @given(sent=frames)
 def test_they_agree_on_registers_and_tags(pair: Pair, sent: Frames) -> None:
     everything = {"out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}

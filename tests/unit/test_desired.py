@@ -13,6 +13,7 @@ from dfmeta.flows.key import SLOTS, VID_MAX, key_of
 from dfmeta.flows.pipeline import CONTROLLER_ID, PURPOSES, Priority, Purpose, Stage
 from dfmeta.flows.service import Tap, towards_proxy
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
+from tests.harness.examples import examples
 from tests.unit.support import TAP, address
 
 ELSEWHERE = Tap(ofport=9, mac=TAP.mac, port=8080, ip="192.0.2.1", guest_ip="169.254.169.254")
@@ -30,7 +31,7 @@ GUESTS = st.builds(
     ),
 )
 # Hypothesis' own tries; each builds some dozens of flows.
-FEW = settings(deadline=None, max_examples=50)
+FEW = settings(deadline=None, max_examples=examples(16))
 
 
 def by_purpose(flows: tuple[Flow, ...], purpose: Purpose) -> list[Flow]:

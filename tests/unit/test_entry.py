@@ -20,6 +20,7 @@ from dfmeta.flows.pipeline import COOKIE_PREFIX, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Found, Wire
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
+from tests.harness.examples import examples
 from tests.unit.support import TAP, Rig, port
 
 WIRE = Wire(Layout())
@@ -71,7 +72,7 @@ def values(found: Found | None) -> object:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(13))
 @given(GUESTS, TAPS)
 def test_flows_of_ours_read_as_os_ken_reads_them(guest: Guest, tap: Tap) -> None:
     for flow in (*fixed_flows(tap), *guest_flows(guest, tap)):
@@ -88,7 +89,7 @@ def flows() -> list[Flow]:
     return [*fixed_flows(TAP), *guest_flows(guest, TAP)]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.sampled_from(flows()), st.data())
 def test_what_is_not_as_we_sent_it_reads_as_os_ken_reads_it(flow: Flow, data: Any) -> None:
     entry = bytearray(entry_of(WIRE.add(flow)))

@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 
 from tests.fuzz import http1_oracle
 from tests.fuzz.http1_oracle import BODY_MAX, check
+from tests.harness.examples import examples
 from tests.unit import test_http1
 
 CORPUS = Path(http1_oracle.__file__).parent / "corpus" / "http1"
 BOUNDED = settings(
-    deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow], database=None
+    deadline=None,
+    max_examples=examples(80),
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
 )
 TABLE = [
     *(raw for raw, _fields in test_http1.ACCEPTED.values()),
@@ -173,7 +177,7 @@ def test_each_of_several_requests_begins_where_h11_begins_it(
     assert [one.body for one in read] == [content for _raw, _method, content in requests_]
 
 
-@settings(BOUNDED, max_examples=800)
+@settings(BOUNDED, max_examples=examples(270))
 @given(STREAMS, st.lists(DAMAGES, min_size=1, max_size=4))
 def test_nothing_damaged_is_accepted_that_h11_refuses(raw: bytes, damages: list[Damage]) -> None:
     for damage in damages:

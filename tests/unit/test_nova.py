@@ -16,6 +16,7 @@ from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreacha
 from dfmeta.model import GuestRequest, HttpHost
 from dfmeta.proxy import nova
 from dfmeta.proxy.upstream import POOL_SIZE
+from tests.harness.examples import examples
 from tests.unit.nova_support import (
     IDENTITY,
     PASSWORD,
@@ -64,7 +65,7 @@ VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF), max_size
 def test_a_guests_own_headers_never_reach_nova(upstream: Upstream, backend: Any) -> None:
     asking = backend(upstream)
 
-    @settings(deadline=None, max_examples=80)
+    @settings(deadline=None, max_examples=examples(26))
     @given(st.dictionaries(NAMES.map(str.lower), VALUES, max_size=6), st.sampled_from("GP"))
     @example({"x-metadata-provider": "lb", "x-metadata-provider-signature": "f" * 64}, "G")
     @example({"transfer-encoding": "chunked", "content-length": "5", "expect": "x"}, "P")
@@ -102,7 +103,7 @@ PATHS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_ch
 def test_no_path_leads_to_another_host(upstream: Upstream, backend: Any) -> None:
     asking = backend(upstream)
 
-    @settings(deadline=None, max_examples=80)
+    @settings(deadline=None, max_examples=examples(26))
     @given(PATHS)
     @example("/evil.example/openstack")
     @example("@evil.example/")

@@ -11,11 +11,12 @@ from os_ken.lib.packet import ethernet, packet
 
 from dfmeta.exceptions import PacketError
 from dfmeta.packets import Syn, parse_syn
+from tests.harness.examples import examples
 from tests.unit.support import GUEST_IP, GUEST_MAC, address, syn
 
 MACS = st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":"))
 IPS = st.integers(0, 0xFFFFFFFF).map(lambda number: str(IPv4Address(number)))
-BOUNDED = settings(deadline=None, max_examples=150)
+BOUNDED = settings(deadline=None, max_examples=examples(50))
 
 
 @BOUNDED

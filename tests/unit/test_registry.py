@@ -22,6 +22,7 @@ from dfmeta.registry import (
     Learned,
     Registry,
 )
+from tests.harness.examples import examples
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 
 HERE = Endpoint(13)
@@ -303,7 +304,7 @@ class Ports(RuleBasedStateMachine):
 
 
 TestPorts = Ports.TestCase
-TestPorts.settings = settings(deadline=None, max_examples=80, stateful_step_count=40)
+TestPorts.settings = settings(deadline=None, max_examples=examples(26), stateful_step_count=40)
 
 
 def test_a_claim_says_who_is_behind_the_key(registry: Registry) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dfmeta.exceptions import UpstreamAnswerError, UpstreamLostError
 from dfmeta.proxy import replies
 from dfmeta.proxy.replies import Reply, read_reply
+from tests.harness.examples import examples
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -319,7 +320,7 @@ BODIES = st.one_of(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     STARTS,
     st.lists(LINES, max_size=4),
@@ -341,7 +342,7 @@ def test_whatever_is_accepted_is_what_http_client_reads(
     assert (reply.status, list(reply.headers), reply.body) == oracle(data, method)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=20), max_size=5), st.integers(1, 30))
 def test_a_chunked_body_comes_as_it_was_cut(parts: list[bytes], size: int) -> None:
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
@@ -349,7 +350,7 @@ def test_a_chunked_body_comes_as_it_was_cut(parts: list[bytes], size: int) -> No
     assert (reply.body, reply.keep) == (b"".join(parts), True)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(170), deadline=None)
 @given(st.binary(max_size=60), st.integers(1, 10))
 def test_no_bytes_do_anything_but_be_read_or_refused(data: bytes, size: int) -> None:
     for prefix in (b"", OK, CHUNKED, OK + b"Content-Length: 7\r\n\r\n"):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import StartError
 from dfmeta.state import FILE, VERSION, Holder, State, StateFile
+from tests.harness.examples import examples
 
 OFPORTS = st.integers(1, 65279)
 STATES = st.builds(
@@ -25,7 +26,9 @@ STATES = st.builds(
     arp_ignore=st.one_of(st.none(), st.integers(0, 8)),
 )
 IN_ONE_FOLDER = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=examples(20),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 GOOD = {
     "version": VERSION,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dfmeta.model import OFPORT_MAX, Endpoint, Port, PortState
 from dfmeta.ports.vif import InterfaceRow, vif
+from tests.harness.examples import examples
 from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
 
 NOVA = {
@@ -152,7 +153,7 @@ def test_an_odd_mac_is_no_fault() -> None:
     assert port_of(external_ids=ids(attached_mac="nonsense")).state is PortState.SERVED
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(33))
 @given(
     st.dictionaries(st.sampled_from([*NOVA, "vm-id", "project-id"]), st.text(max_size=40)),
     st.lists(st.integers(-1, 70000), max_size=2),

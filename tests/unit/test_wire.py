@@ -24,6 +24,7 @@ from dfmeta.flows.pipeline import (
 from dfmeta.flows.service import Tap, towards_proxy
 from dfmeta.flows.wire import Found, Wire
 from dfmeta.model import OFPORT_MAX, Endpoint
+from tests.harness.examples import examples
 from tests.unit.support import (
     TAP,
     Bundle,
@@ -81,7 +82,7 @@ def test_a_dump_reads_as_what_was_added(wire: Wire, flow: Flow) -> None:
     assert found.cookie == cookie_of(flow.purpose)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(16))
 @given(
     st.integers(1, OFPORT_MAX),
     st.integers(1, 65535),

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.guest import tag_devices
+from tests.harness.examples import examples
 from tests.harness.sysfs import MAC, PCI, Machine
 
 OTHER_MAC = "fa:16:3e:00:00:02"
@@ -346,7 +347,7 @@ devices = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=300,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

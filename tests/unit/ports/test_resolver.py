@@ -18,6 +18,7 @@ from dfmeta.model import Port
 from dfmeta.ports import resolver as module
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Found, Question
+from tests.harness.examples import examples
 
 ROW = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 ALL = frozenset({INSTANCE, PROJECT, NAME})
@@ -332,7 +333,7 @@ told = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.permutations(names), told)
 def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, Found]) -> None:
     sources = []

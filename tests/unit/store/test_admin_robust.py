@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dfmeta.store.bodies import HANG_UP, LINGER_BYTES
 from dfmeta.store.repository import Repository
+from tests.harness.examples import examples
 from tests.unit.store.api_server import ApiServer, Connection
 from tests.unit.store.api_support import INSTANCE, MAX_BODY, OTHER, Client, exchange, make_api
 
@@ -59,7 +60,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 @settings(
-    max_examples=500,
+    max_examples=examples(170),
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -74,7 +75,7 @@ def test_a_malformed_body_is_the_clients_fault(client: Client, body: bytes) -> N
     assert client.get(f"/device-metadata/{INSTANCE}").status_int == 404
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=examples(70), derandomize=True, deadline=None)
 @given(
     method=st.sampled_from(["GET", "HEAD", "POST", "DELETE", "PUT", "BREW"]),
     path=st.text(st.characters(max_codepoint=0xFF), max_size=20),

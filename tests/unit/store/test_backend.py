@@ -23,6 +23,7 @@ from dfmeta.store.backend import PASSWORD_MAX, StoreBackend
 from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Repository
 from dfmeta.store.schema import HTTP_TOKENS
+from tests.harness.examples import examples
 from tests.unit.store.crawling import crawl, crawl_ec2
 
 Ask = Callable[..., Answer]
@@ -39,7 +40,9 @@ DOCUMENT = {
 ALL_FILES = "meta_data.json user_data password vendor_data.json network_data.json vendor_data2.json"
 PASSWORD_PATH = "/openstack/2013-04-04/password"
 REUSED_DATABASE = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=examples(20),
 )
 PATHS = st.one_of(
     st.text(),

@@ -18,6 +18,7 @@ from dfmeta.store.dialects import EC2_TREES, NOT_FOUND, Settings, answer, not_fo
 from dfmeta.store.etags import conditional
 from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Record
+from tests.harness.examples import examples
 from tests.unit.store.crawling import crawl
 
 Ask = Callable[..., Answer]
@@ -106,7 +107,7 @@ def refuse_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     members=DOCUMENTS, userdata=st.none() | st.binary(max_size=9), tree=st.sampled_from(EC2_TREES)
 )

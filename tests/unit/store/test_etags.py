@@ -71,3 +71,13 @@ def test_a_long_header_is_read_in_one_go() -> None:
     assert asked('"x",' * 2000 + ETAG).status == 304
     assert asked('"x' * 4000).status == 200
     assert asked(" " * 8000 + "x").status == 200
+
+
+@pytest.mark.parametrize("given", ["\n", f"{ETAG}\n", f"{ETAG},\n"])
+def test_a_line_break_ends_no_list(given: str) -> None:
+    assert asked(given).status == 200
+
+
+@pytest.mark.parametrize("given", ["\n", f"{ETAG}\n", f"{ETAG},\n"])
+def test_a_line_break_ends_no_list(given: str) -> None:
+    assert asked(given).status == 200

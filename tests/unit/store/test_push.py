@@ -18,10 +18,13 @@ from dfmeta.exceptions import StoreError
 from dfmeta.store.networks import Network
 from dfmeta.store.record import Kind, Record
 from dfmeta.store.repository import DEFAULTS, Repository
+from tests.harness.examples import examples
 
 ONE, TWO, THREE = (f"00000000-0000-4000-8000-00000000000{number}" for number in (1, 2, 3))
 SAME_DATABASE = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=examples(10),
 )
 
 

@@ -21,9 +21,12 @@ from hypothesis import strategies as st
 from dfmeta.exceptions import ConfigError, StoreError
 from dfmeta.store.record import merge_patch
 from dfmeta.store.repository import PAGE, PAGE_TEXT, PutResult, Repository, parse_document
+from tests.harness.examples import examples
 
 SAME_DATABASE = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=examples(16),
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="utf-8")),
