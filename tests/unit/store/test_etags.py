@@ -76,8 +76,3 @@ def test_a_long_header_is_read_in_one_go() -> None:
 @pytest.mark.parametrize("given", ["\n", f"{ETAG}\n", f"{ETAG},\n"])
 def test_a_line_break_ends_no_list(given: str) -> None:
     assert asked(given).status == 200
-
-
-@pytest.mark.parametrize("given", ["\n", f"{ETAG}\n", f"{ETAG},\n"])
-def test_a_line_break_ends_no_list(given: str) -> None:
-    assert asked(given).status == 200
