@@ -1,0 +1,211 @@
+# shellcheck shell=bash
+#
+# devstack's plugin of dfmeta. devstack sources it with what it is at:
+#
+#   stack pre-install    are the settings such that dfmeta can work?
+#   stack install        dfmeta, with devstack's Python and upper constraints
+#   stack post-config    dfmeta.conf, and what Nova and Neutron have to know
+#   stack extra          start
+#   stack test-config    wait until guests are served
+#   unstack              stop; flows and state stay for the next start
+#   clean                the bridge and the host as they were before
+#
+# Each may run again, and then changes nothing. With devstack's errexit a command that fails ends
+# stack.sh; `die` does it with a line that says why.
+
+# dfmeta_check: end stack.sh if dfmeta cannot work with these settings.
+function dfmeta_check {
+    if is_service_enabled dfmeta-agent && [[ "${Q_AGENT:-}" != openvswitch ]]; then
+        die $LINENO "dfmeta needs Neutron's Open vSwitch agent: set Q_AGENT=openvswitch and" \
+            "Q_ML2_PLUGIN_MECHANISM_DRIVERS=openvswitch in local.conf (Q_AGENT is '${Q_AGENT:-}')"
+    fi
+    case $DFMETA_NOVA_METADATA_PROTOCOL in
+    http | https) ;;
+    *)
+        die $LINENO "DFMETA_NOVA_METADATA_PROTOCOL is '$DFMETA_NOVA_METADATA_PROTOCOL':" \
+            "set it to http or https in local.conf"
+        ;;
+    esac
+    if [[ ! "$DFMETA_NOVA_METADATA_PORT" =~ ^[1-9][0-9]{0,4}$ ]]; then
+        die $LINENO "DFMETA_NOVA_METADATA_PORT is '$DFMETA_NOVA_METADATA_PORT':" \
+            "set it to the TCP port of Nova's metadata API in local.conf"
+    fi
+    if _dfmeta_asks_neutron && [[ -z "${SERVICE_PASSWORD:-}" ]]; then
+        die $LINENO "DFMETA_IDENTITY_SOURCES has neutron, which needs an account:" \
+            "set SERVICE_PASSWORD in local.conf"
+    fi
+}
+
+# dfmeta_install: the checkout that enable_plugin has made, editable as devstack's projects are.
+function dfmeta_install {
+    if _dfmeta_asks_neutron; then
+        setup_develop "$DFMETA_DIR" neutron
+    else
+        setup_develop "$DFMETA_DIR"
+    fi
+}
+
+# dfmeta_configure: dfmeta.conf on a host with guests, Nova's and Neutron's files where they run.
+function dfmeta_configure {
+    local xtrace secret
+    # The secret would be in stack.sh's log.
+    xtrace=$(set +o | grep xtrace)
+    set +o xtrace
+
+    # stack.sh may still be writing nova.conf in the background; waiting again later is no error.
+    if declare -F async_wait >/dev/null; then
+        async_wait configure_neutron_nova
+    fi
+    secret=$(_dfmeta_secret)
+    if [[ -z "$secret" ]]; then
+        die $LINENO "Nova's metadata API is on another host, so its secret has to be given: set" \
+            "METADATA_PROXY_SHARED_SECRET in local.conf, the same on each host"
+    fi
+    if is_service_enabled dfmeta-agent; then
+        _dfmeta_write_conf "$secret"
+    fi
+    if is_service_enabled n-api n-api-meta; then
+        # devstack sets the first one only where Neutron's own agent is enabled.
+        iniset "$NOVA_CONF" neutron service_metadata_proxy True
+        iniset "$NOVA_CONF" neutron metadata_proxy_shared_secret "$secret"
+    fi
+    if is_service_enabled q-l3 neutron-l3; then
+        # One haproxy for each router, that no request comes to. The DHCP agent's
+        # enable_isolated_metadata and force_metadata stay as they are: guests without a router
+        # have their route to the address from there.
+        iniset "$Q_L3_CONF_FILE" DEFAULT enable_metadata_proxy False
+    fi
+    $xtrace
+}
+
+# dfmeta_start: as root, since it makes a port, addresses, rules and routes.
+function dfmeta_start {
+    run_process dfmeta-agent "$(_dfmeta_program) --config-file $DFMETA_CONF" "" root
+}
+
+# dfmeta_wait: until OVSDB is read, the flows are confirmed and guests are listened for.
+function dfmeta_wait {
+    test_with_retry "curl --noproxy '*' -sf http://$DFMETA_ADMIN_LISTEN/healthz/readiness" \
+        "dfmeta-agent is not ready: see journalctl -u devstack@dfmeta-agent, and dfmeta doctor" \
+        "${SERVICE_TIMEOUT:-60}"
+}
+
+# dfmeta_clean: remove flows, port, rules, route, files. What fails is left for another clean.sh.
+function dfmeta_clean {
+    local program
+    program=$(_dfmeta_program)
+    if [[ -e "$DFMETA_CONF" && -x "$program" ]] &&
+        ! sudo "$program" --config-file "$DFMETA_CONF" --cleanup; then
+        warn $LINENO "dfmeta-agent --cleanup failed, see above; $DFMETA_CONF is still there"
+        return 0
+    fi
+    sudo rm -f "$DFMETA_CONF"
+    sudo rm -rf "${DFMETA_STATE_PATH:?}"
+    if [[ -d "$DFMETA_CONF_DIR" ]]; then
+        sudo rmdir --ignore-fail-on-non-empty "$DFMETA_CONF_DIR"
+    fi
+}
+
+function _dfmeta_program {
+    echo "$(get_python_exec_prefix)/dfmeta-agent"
+}
+
+function _dfmeta_asks_neutron {
+    [[ ",${DFMETA_IDENTITY_SOURCES// /}," == *,neutron,* ]]
+}
+
+# _dfmeta_secret: the user's, else the one that is configured already, else a new one if Nova's
+# metadata API runs here and can be given it. devstack writes nova.conf anew each time, hence the
+# look into dfmeta.conf.
+function _dfmeta_secret {
+    local secret=${METADATA_PROXY_SHARED_SECRET:-}
+    if [[ -z "$secret" && -r "${NOVA_CONF:-}" ]]; then
+        secret=$(iniget "$NOVA_CONF" neutron metadata_proxy_shared_secret)
+    fi
+    if [[ -z "$secret" ]] && is_service_enabled n-api n-api-meta; then
+        if [[ -r "$DFMETA_CONF" ]]; then
+            secret=$(iniget "$DFMETA_CONF" DEFAULT metadata_proxy_shared_secret)
+        fi
+        if [[ -z "$secret" ]]; then
+            secret=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n')
+        fi
+    fi
+    echo "$secret"
+}
+
+# _dfmeta_write_conf SECRET: the whole file anew. Not with iniset, whose arguments anybody on the
+# host can read in the process list; [[post-config|$DFMETA_CONF]] of local.conf is merged later.
+function _dfmeta_write_conf {
+    local new=$DFMETA_CONF.new
+    sudo install -d -m 0750 -o "$STACK_USER" "$DFMETA_CONF_DIR"
+    rm -f "$new"
+    (
+        umask 0077
+        cat >"$new" <<END
+[DEFAULT]
+debug = ${ENABLE_DEBUG_LOG_LEVEL:-False}
+nova_metadata_host = $DFMETA_NOVA_METADATA_HOST
+nova_metadata_port = $DFMETA_NOVA_METADATA_PORT
+nova_metadata_protocol = $DFMETA_NOVA_METADATA_PROTOCOL
+metadata_proxy_shared_secret = $1
+$(_dfmeta_nova_ca)
+[df_metadata]
+backend = nova
+integration_bridge = ${OVS_BRIDGE:-br-int}
+identity_sources = $DFMETA_IDENTITY_SOURCES
+admin_listen = $DFMETA_ADMIN_LISTEN
+state_path = $DFMETA_STATE_PATH
+$(_dfmeta_neutron_account)
+END
+    )
+    mv -f "$new" "$DFMETA_CONF"
+}
+
+# devstack's own authority signs what tls-proxy shows; clients find it in the bundle.
+function _dfmeta_nova_ca {
+    if [[ "$DFMETA_NOVA_METADATA_PROTOCOL" == https && -n "${SSL_BUNDLE_FILE:-}" ]]; then
+        echo "auth_ca_cert = $SSL_BUNDLE_FILE"
+    fi
+}
+
+function _dfmeta_neutron_account {
+    if ! _dfmeta_asks_neutron; then
+        return 0
+    fi
+    cat <<END
+
+[neutron]
+auth_type = password
+auth_url = $KEYSTONE_SERVICE_URI
+username = ${Q_ADMIN_USERNAME:-neutron}
+password = $SERVICE_PASSWORD
+project_name = $SERVICE_PROJECT_NAME
+user_domain_name = $SERVICE_DOMAIN_NAME
+project_domain_name = $SERVICE_DOMAIN_NAME
+region_name = $REGION_NAME
+END
+    if is_service_enabled tls-proxy && [[ -n "${SSL_BUNDLE_FILE:-}" ]]; then
+        echo "cafile = $SSL_BUNDLE_FILE"
+    fi
+}
+
+case "${1:-} ${2:-}" in
+"stack pre-install") dfmeta_check ;;
+"stack post-config") dfmeta_configure ;;
+"clean "*) dfmeta_clean ;;
+esac
+
+if is_service_enabled dfmeta-agent; then
+    case "${1:-} ${2:-}" in
+    "stack install")
+        echo_summary "Installing dfmeta"
+        dfmeta_install
+        ;;
+    "stack extra")
+        echo_summary "Starting dfmeta-agent"
+        dfmeta_start
+        ;;
+    "stack test-config") dfmeta_wait ;;
+    "unstack "*) stop_process dfmeta-agent ;;
+    esac
+fi

@@ -1,0 +1,400 @@
+"""devstack's plugin: each phase with devstack's functions replaced, and twice."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dfmeta import conf
+from tests.harness.certificates import Authority
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+STACK = (
+    "stack pre-install",
+    "stack install",
+    "stack post-config",
+    "stack extra",
+    "stack test-config",
+)
+LIFE = (*STACK, "unstack", "clean")
+SECRET = "b5d1f0c2a7"
+CONFIG = "etc/dfmeta/dfmeta.conf"
+NOVA = "etc/nova/nova.conf"
+L3 = "etc/neutron/l3_agent.ini"
+DHCP = "etc/neutron/dhcp_agent.ini"
+SHELL = """
+set -o errexit -o errtrace -o pipefail -o nounset -o xtrace
+source "$STUBS"
+source "$PLUGIN/settings"
+for phase in "$@"; do
+    # As run_plugins does: both words without quotes.
+    # shellcheck disable=SC2086
+    source "$PLUGIN/plugin.sh" $phase
+done
+printf 'ENABLED %s\\n' "$ENABLED_SERVICES"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What came of some phases.
+
+    :ivar trace: stderr, with all that bash traces: what stack.sh writes into its log.
+    """
+
+    status: int
+    trace: str
+    services: frozenset[str]
+    calls: tuple[str, ...]
+
+    @property
+    def last_line(self) -> str:
+        """What devstack's user sees last."""
+        lines = [line for line in self.trace.splitlines() if not line.startswith("+")]
+        return lines[-1]
+
+
+class Devstack:
+    """A host's files below a folder, and stack.sh as far as the plugin sees it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in ("bin", "stack", "data", "etc/nova", "etc/neutron"):
+            (root / folder).mkdir(parents=True)
+        self.program(status=0)
+        self.rebuild_nova()
+        (root / L3).write_text("[DEFAULT]\ninterface_driver = openvswitch\n")
+        (root / DHCP).write_text("[DEFAULT]\nenable_isolated_metadata = True\n")
+
+    def program(self, *, status: int) -> None:
+        """Put a dfmeta-agent in place that ends with that status."""
+        program = self.root / "bin/dfmeta-agent"
+        program.write_text(f"#!/bin/sh\nexit {status}\n")
+        program.chmod(0o755)
+
+    def rebuild_nova(self) -> None:
+        """Write nova.conf anew, as each stack.sh does."""
+        (self.root / NOVA).write_text("[DEFAULT]\ndebug = True\n\n[neutron]\nusername = nova\n")
+
+    def run(self, phases: Sequence[str], **local_conf: str) -> Ran:
+        """Source the settings, then the plugin once for each phase."""
+        calls = self.root / "calls"
+        calls.write_text("")
+        done = subprocess.run(
+            ["bash", "-c", SHELL, "stack.sh", *phases],
+            env={
+                "PATH": os.environ["PATH"],
+                "ROOT": str(self.root),
+                "CALLS": str(calls),
+                "STUBS": str(HERE / "stubs.sh"),
+                "INI": str(HERE / "ini.py"),
+                "PLUGIN": str(ROOT / "devstack"),
+                "PYTHON": sys.executable,
+                **local_conf,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        services = re.findall(r"^ENABLED (.*)$", done.stdout, re.MULTILINE)
+        return Ran(
+            status=done.returncode,
+            trace=done.stderr,
+            services=frozenset(services[0].split(",") if services else ()),
+            calls=tuple(calls.read_text().splitlines()),
+        )
+
+    def files(self) -> dict[str, tuple[int, bytes]]:
+        """Every file and folder of the host, with mode and content."""
+        return {
+            str(path.relative_to(self.root)): (
+                path.stat().st_mode,
+                path.read_bytes() if path.is_file() else b"",
+            )
+            for path in sorted(self.root.rglob("*"))
+            if path.name != "calls"
+        }
+
+    def ini(self, name: str) -> configparser.RawConfigParser:
+        """One of the ini files."""
+        ini = configparser.RawConfigParser(default_section="")
+        ini.read(self.root / name)
+        return ini
+
+
+@pytest.fixture
+def devstack(tmp_path: Path) -> Devstack:
+    """A host on which devstack has configured Nova and Neutron."""
+    return Devstack(tmp_path / "host")
+
+
+def good(ran: Ran) -> Ran:
+    """The same, if nothing failed."""
+    assert ran.status == 0, ran.trace[-3000:]
+    return ran
+
+
+def mentioned(ran: Ran, word: str) -> Iterator[str]:
+    return (call for call in ran.calls if call.startswith(word))
+
+
+@pytest.mark.parametrize("phase", LIFE, ids=lambda phase: phase.replace(" ", "-"))
+def test_a_phase_that_runs_twice_leaves_what_it_left_the_first_time(
+    devstack: Devstack, phase: str
+) -> None:
+    before = LIFE[: LIFE.index(phase)]
+    if before:
+        good(devstack.run(before))
+    good(devstack.run([phase]))
+    once = devstack.files()
+    second = good(devstack.run([phase, phase]))
+    assert devstack.files() == once
+    assert "dfmeta-agent" in second.services
+
+
+def test_stacking_again_after_unstacking_gives_the_same_configuration(devstack: Devstack) -> None:
+    good(devstack.run(STACK))
+    first = devstack.files()
+    good(devstack.run(["unstack"]))
+    devstack.rebuild_nova()
+    good(devstack.run(STACK))
+    assert devstack.files() == first
+
+
+def test_the_configuration_is_one_that_dfmeta_takes(devstack: Devstack) -> None:
+    good(devstack.run(STACK, METADATA_PROXY_SHARED_SECRET=SECRET))
+    loaded = conf.load([str(devstack.root / CONFIG)], prog="test")
+    assert loaded.df_metadata.backend == "nova"
+    assert loaded.df_metadata.integration_bridge == "br-int"
+    assert loaded.df_metadata.identity_sources == ["ovsdb", "libvirt"]
+    assert loaded.df_metadata.state_path == str(devstack.root / "data/dfmeta")
+    assert loaded.df_metadata.admin_listen == "127.0.0.1:9697"
+    assert (loaded.nova_metadata_host, loaded.nova_metadata_port) == ("192.0.2.10", 8775)
+    assert loaded.nova_metadata_protocol == "http"
+    assert loaded.metadata_proxy_shared_secret == SECRET
+    assert loaded.debug
+
+
+def test_nobody_else_may_read_the_configuration(devstack: Devstack) -> None:
+    good(devstack.run(STACK))
+    assert (devstack.root / CONFIG).stat().st_mode & 0o777 == 0o600
+    assert not (devstack.root / CONFIG).parent.stat().st_mode & 0o007
+
+
+def test_devstacks_settings_reach_the_configuration(devstack: Devstack) -> None:
+    Authority(devstack.root).certificate.rename(devstack.root / "ca-bundle.pem")
+    good(
+        devstack.run(
+            STACK,
+            DFMETA_NOVA_METADATA_HOST="192.0.2.7",
+            DFMETA_NOVA_METADATA_PORT="8776",
+            DFMETA_NOVA_METADATA_PROTOCOL="https",
+            DFMETA_ADMIN_LISTEN="127.0.0.1:9000",
+            DFMETA_IDENTITY_SOURCES="ovsdb, neutron",
+        )
+    )
+    loaded = conf.load([str(devstack.root / CONFIG)], prog="test")
+    assert (loaded.nova_metadata_host, loaded.nova_metadata_port) == ("192.0.2.7", 8776)
+    assert loaded.nova_metadata_protocol == "https"
+    assert loaded.auth_ca_cert == str(devstack.root / "ca-bundle.pem")
+    assert loaded.df_metadata.admin_listen == "127.0.0.1:9000"
+    assert loaded.df_metadata.identity_sources == ["ovsdb", "neutron"]
+    assert loaded.neutron.region_name == "RegionOne"
+    account = devstack.ini(CONFIG)["neutron"]
+    assert account["auth_url"] == "http://192.0.2.10/identity"
+    assert account["password"] == "for services"
+
+
+def test_neutrons_account_is_not_written_where_nobody_asks_it(devstack: Devstack) -> None:
+    good(devstack.run(STACK))
+    assert not devstack.ini(CONFIG).has_section("neutron")
+
+
+def test_what_asks_neutron_is_installed_with_what_that_needs(devstack: Devstack) -> None:
+    checkout = devstack.root / "stack/dfmeta"
+    plain = good(devstack.run(["stack install"]))
+    asking = good(devstack.run(["stack install"], DFMETA_IDENTITY_SOURCES="neutron"))
+    assert list(mentioned(plain, "setup_develop")) == [f"setup_develop {checkout}"]
+    assert list(mentioned(asking, "setup_develop")) == [f"setup_develop {checkout} neutron"]
+
+
+def test_neutrons_metadata_agent_is_switched_off_and_nothing_else(devstack: Devstack) -> None:
+    services = "n-api,q-svc,q-agt,q-dhcp,q-l3,{},n-cpu"
+    for name in ("q-meta", "neutron-metadata-agent"):
+        ran = good(devstack.run([], ENABLED_SERVICES=services.format(name)))
+        assert ran.services == {
+            *("n-api", "n-cpu", "q-svc", "q-agt", "q-dhcp", "q-l3", "dfmeta-agent")
+        }
+
+
+def test_nova_is_told_of_the_proxy_and_its_secret(devstack: Devstack) -> None:
+    ran = good(devstack.run(STACK, METADATA_PROXY_SHARED_SECRET=SECRET))
+    nova = devstack.ini(NOVA)["neutron"]
+    assert nova["service_metadata_proxy"] == "True"
+    assert nova["metadata_proxy_shared_secret"] == SECRET
+    assert nova["username"] == "nova"
+    assert "async_wait configure_neutron_nova" in ran.calls
+
+
+def test_routers_get_no_proxy_and_guests_without_one_keep_their_route(devstack: Devstack) -> None:
+    dhcp = (devstack.root / DHCP).read_bytes()
+    good(devstack.run(STACK))
+    assert devstack.ini(L3)["DEFAULT"]["enable_metadata_proxy"] == "False"
+    assert devstack.ini(L3)["DEFAULT"]["interface_driver"] == "openvswitch"
+    assert (devstack.root / DHCP).read_bytes() == dhcp
+
+
+def test_a_secret_is_drawn_once_and_is_the_same_on_both_sides(devstack: Devstack) -> None:
+    good(devstack.run(STACK))
+    secret = devstack.ini(CONFIG)["DEFAULT"]["metadata_proxy_shared_secret"]
+    assert re.fullmatch("[0-9a-f]{64}", secret)
+    assert devstack.ini(NOVA)["neutron"]["metadata_proxy_shared_secret"] == secret
+
+
+def test_the_secret_that_nova_has_already_is_taken(devstack: Devstack) -> None:
+    with (devstack.root / NOVA).open("a") as nova:
+        nova.write(f"metadata_proxy_shared_secret = {SECRET}\n")
+    good(devstack.run(STACK))
+    assert devstack.ini(CONFIG)["DEFAULT"]["metadata_proxy_shared_secret"] == SECRET
+
+
+def test_no_secret_gets_into_the_log(devstack: Devstack) -> None:
+    ran = good(devstack.run(LIFE, METADATA_PROXY_SHARED_SECRET=SECRET))
+    assert "dfmeta_configure" in ran.trace
+    assert SECRET not in ran.trace
+    assert not [call for call in ran.calls if SECRET in call]
+
+
+def test_tracing_goes_on_after_the_configuration(devstack: Devstack) -> None:
+    ran = good(devstack.run(["stack post-config", "stack extra"]))
+    assert "dfmeta_start" in ran.trace
+
+
+def test_the_daemon_is_started_as_root_and_stopped(devstack: Devstack) -> None:
+    ran = good(devstack.run([*STACK, "unstack"]))
+    program, config = devstack.root / "bin/dfmeta-agent", devstack.root / CONFIG
+    command = f"{program} --config-file {config}"
+    assert list(mentioned(ran, "run_process")) == [
+        f"run_process service=dfmeta-agent command={command} group= user=root"
+    ]
+    assert list(mentioned(ran, "stop_process")) == ["stop_process dfmeta-agent"]
+
+
+def test_the_end_waits_until_guests_are_served(devstack: Devstack) -> None:
+    ran = good(devstack.run(["stack test-config"], DFMETA_ADMIN_LISTEN="127.0.0.1:9000"))
+    (waited,) = mentioned(ran, "test_with_retry")
+    assert "http://127.0.0.1:9000/healthz/readiness" in waited
+    assert waited.endswith("seconds=60")
+
+
+def test_cleaning_removes_what_there_was_of_dfmeta(devstack: Devstack) -> None:
+    before = devstack.files().keys()
+    good(devstack.run(STACK))
+    (devstack.root / "data/dfmeta").mkdir()
+    ran = good(devstack.run(["unstack", "clean"]))
+    program, config = devstack.root / "bin/dfmeta-agent", devstack.root / CONFIG
+    assert f"sudo {program} --config-file {config} --cleanup" in ran.calls
+    assert devstack.files().keys() == before
+
+
+def test_cleaning_leaves_what_others_have_put_beside(devstack: Devstack) -> None:
+    good(devstack.run(STACK))
+    other = devstack.root / "etc/dfmeta/tokens"
+    other.write_text("")
+    good(devstack.run(["clean"]))
+    assert other.exists()
+    assert not (devstack.root / CONFIG).exists()
+
+
+def test_a_clean_up_that_fails_can_be_repeated(devstack: Devstack) -> None:
+    good(devstack.run(STACK))
+    devstack.program(status=1)
+    failed = good(devstack.run(["clean"]))
+    assert list(mentioned(failed, "warn"))
+    assert (devstack.root / CONFIG).exists()
+    devstack.program(status=0)
+    assert not list(mentioned(good(devstack.run(["clean"])), "warn"))
+    assert not (devstack.root / CONFIG).exists()
+
+
+def test_a_host_without_guests_tells_nova_and_runs_nothing(devstack: Devstack) -> None:
+    ran = good(devstack.run(LIFE, DISABLED_SERVICES="dfmeta-agent", Q_AGENT="ovn"))
+    assert not list(mentioned(ran, "run_process"))
+    assert not list(mentioned(ran, "setup_develop"))
+    assert not (devstack.root / CONFIG).exists()
+    assert devstack.ini(NOVA)["neutron"]["service_metadata_proxy"] == "True"
+
+
+def test_a_host_without_nova_api_leaves_novas_file_alone(devstack: Devstack) -> None:
+    nova = (devstack.root / NOVA).read_bytes()
+    services, secret = "n-cpu,q-agt", SECRET
+    good(devstack.run(STACK, ENABLED_SERVICES=services, METADATA_PROXY_SHARED_SECRET=secret))
+    assert (devstack.root / NOVA).read_bytes() == nova
+    assert devstack.ini(CONFIG)["DEFAULT"]["metadata_proxy_shared_secret"] == SECRET
+
+
+@pytest.mark.parametrize(
+    ("phase", "local_conf", "words"),
+    [
+        ("stack pre-install", {"Q_AGENT": "ovn"}, ("Q_AGENT=openvswitch", "'ovn'")),
+        ("stack pre-install", {"Q_AGENT": ""}, ("Q_AGENT=openvswitch", "''")),
+        (
+            "stack pre-install",
+            {"DFMETA_NOVA_METADATA_PROTOCOL": "tls"},
+            ("DFMETA_NOVA_METADATA_PROTOCOL", "'tls'", "http or https"),
+        ),
+        (
+            "stack pre-install",
+            {"DFMETA_NOVA_METADATA_PORT": "metadata"},
+            ("DFMETA_NOVA_METADATA_PORT", "'metadata'"),
+        ),
+        (
+            "stack pre-install",
+            {"DFMETA_IDENTITY_SOURCES": "ovsdb,neutron", "SERVICE_PASSWORD": ""},
+            ("SERVICE_PASSWORD", "neutron"),
+        ),
+        (
+            "stack post-config",
+            {"ENABLED_SERVICES": "n-cpu,q-agt"},
+            ("METADATA_PROXY_SHARED_SECRET", "local.conf"),
+        ),
+    ],
+    ids=["ovn", "no-agent", "protocol", "port", "no-password", "no-secret"],
+)
+def test_settings_that_cannot_work_end_it_with_a_line_that_says_why(
+    devstack: Devstack, phase: str, local_conf: dict[str, str], words: tuple[str, ...]
+) -> None:
+    ran = devstack.run([phase], **local_conf)
+    assert ran.status == 1
+    assert ran.last_line.startswith("[ERROR] ")
+    for word in words:
+        assert word in ran.last_line
+
+
+def test_the_page_has_every_setting_with_its_default() -> None:
+    page = (ROOT / "devstack/README.rst").read_text(encoding="utf-8")
+    table = re.findall(r"^   \* - ``(\w+)``\n     -(?: ``(.+)``)?\n", page, re.MULTILINE)
+    settings = (ROOT / "devstack/settings").read_text(encoding="utf-8")
+    defaults = dict(re.findall(r"^(\w+)=\$\{\1:-(.+)\}$", settings, re.MULTILINE))
+    assert len(defaults) > 5
+    assert dict(table) == {**defaults, "METADATA_PROXY_SHARED_SECRET": ""}
+
+
+def test_the_page_has_every_phase() -> None:
+    page = (ROOT / "devstack/README.rst").read_text(encoding="utf-8")
+    plugin = (ROOT / "devstack/plugin.sh").read_text(encoding="utf-8")
+    found = re.findall(r'^ *"([a-z -]+)"\*?\) ?', plugin, re.MULTILINE)
+    phases = {phase.strip() for phase in found}
+    assert phases == set(LIFE)
+    for phase in phases:
+        assert f"   * - ``{phase}``\n" in page
