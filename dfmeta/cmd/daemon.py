@@ -23,7 +23,7 @@ from prometheus_client import Metric
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
-from dfmeta.cmd import identity
+from dfmeta.cmd import identity, status_page
 from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
@@ -35,6 +35,7 @@ from dfmeta.health import Health
 from dfmeta.model import Endpoint, PortState
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.proxy import admin
+from dfmeta.proxy.status_http import StatusPage
 from dfmeta.registry import Registry
 from dfmeta.state import Holder, StateFile
 
@@ -170,11 +171,26 @@ class Daemon:
         self.health.watch("proxy", lambda: self._listening())
         self.health.watch("store", self._store_answers)
         application = admin.AdminApplication(
-            self.health, self._metrics, {"/ports": self._port_rows}, api=self._make_api()
+            self.health,
+            self._metrics,
+            {"/ports": self._port_rows},
+            api=self._make_api(),
+            page=self._make_page(),
         )
         for state in PortState:
             metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
         admin.serve(self.conf.df_metadata.admin_listen, application)
+
+    def _make_page(self) -> StatusPage:
+        sources = status_page.Sources(
+            program=PROG,
+            health=self.health,
+            metrics=self._metrics,
+            facts=lambda: status_page.facts_of_host(self.conf),
+            failures=status_page.failures_of_ports,
+            ports=self._port_rows,
+        )
+        return status_page.page(self.conf.df_metadata.admin_listen, sources)
 
     def _make_api(self) -> StoreApi | None:
         if self.conf.df_metadata.backend != "store":
@@ -465,6 +481,8 @@ class Daemon:
     def _port_rows(self) -> list[dict[str, Any]]:
         from dfmeta.cmd.rows import port_rows
 
+        if self._front is not None:
+            self._front.gather()
         return port_rows(self.registry)
 
 

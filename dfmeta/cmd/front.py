@@ -124,6 +124,11 @@ class Front:
             return self._server.collect()
         return metrics.REGISTRY.collect()
 
+    def gather(self) -> None:
+        """Have what workers have noted of requests in :data:`~dfmeta.proxy.recent.RECENT`."""
+        if isinstance(self._server, Workers):
+            self._server.gather()
+
     def _settings(self) -> dict[str, Any]:
         options = dfmeta.conf.freeze(self._conf)
         # The daemon reads the store for them, and asks upstream.

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from dfmeta.flows.key import key_of
 from dfmeta.hub import Turns
+from dfmeta.model import Endpoint
+from dfmeta.proxy.recent import CLASSES, CLOSED, RECENT, Asked, Failure, Recent
 from dfmeta.registry import Registry
 
 
-def port_rows(registry: Registry) -> list[dict[str, Any]]:
-    """Every guest port, in the order of ofports."""
+def port_rows(registry: Registry, recent: Recent = RECENT) -> list[dict[str, Any]]:
+    """Every guest port, in the order of ofports.
+
+    :param recent: what their guests have asked.
+    """
     rows = []
     turns = Turns()
     for port, slots in list(registry):
@@ -41,6 +47,45 @@ def port_rows(registry: Registry) -> list[dict[str, Any]]:
                 "sources": dict(port.sources),
                 "state": str(port.state),
                 "fault": port.fault,
+                **_asked(asked_at(registry, endpoint, recent)),
             }
         )
     return sorted(rows, key=lambda row: (row["ofport"] is None, row["ofport"] or 0, row["port"]))
+
+
+def asked_at(registry: Registry, endpoint: Endpoint | None, recent: Recent) -> Asked | None:
+    """What the guest that has that endpoint now has asked; None: nothing yet."""
+    identity = registry.identity(endpoint) if endpoint is not None else None
+    if endpoint is None or identity is None:
+        return None
+    return recent.of(endpoint, identity.incarnation)
+
+
+def moment(seconds: float) -> str:
+    """A time of the clock (RFC 3339), in whole seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def failure_row(one: Failure) -> dict[str, Any]:
+    """How requests of a guest have failed; a status of None: they were closed unanswered."""
+    return {
+        "at": moment(one.at),
+        "status": None if one.status == CLOSED else one.status,
+        "path": one.path,
+        "reason": one.reason,
+        "times": one.times,
+    }
+
+
+def _asked(one: Asked | None) -> dict[str, Any]:
+    """The members ``requests`` and ``last_failure``; None where there were none."""
+    if one is None:
+        return {"requests": None, "last_failure": None}
+    failures = one.failures()
+    requests = {
+        **dict(zip(CLASSES, one.counts, strict=True)),
+        "last_at": moment(one.last_at),
+        "last_status": None if one.last_status == CLOSED else one.last_status,
+    }
+    last = {**failure_row(failures[0]), "failing": one.failing} if failures else None
+    return {"requests": requests, "last_failure": last}

@@ -18,6 +18,7 @@ from dfmeta.cmd.limits import limits, rates, share
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.proxy.claims import Mirror
 from dfmeta.proxy.pipe import Message, Pipe
+from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.remote import RemoteComplaints, RemoteRates, RemoteStore
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import FDS_MAX
@@ -33,6 +34,8 @@ SPARE = 256
 PUSH = 5.0
 """Seconds between two times that its counts go to the daemon: what it has not told is lost if it is
 killed."""
+PORTS_AT_ONCE = 100
+"""Ports of whose requests one message tells: the daemon gives way to others between two."""
 REVIEW = 0.2
 """Seconds between two times that addresses which nobody uses any more are told."""
 
@@ -76,6 +79,10 @@ class Serving:
                 self._know(message)
             case "metrics":
                 self._pipe.answer(message, {"samples": metrics.samples()})
+            case "recent":
+                # Before the answer, since they come in their order: whoever asked has it then.
+                self._tell_recent()
+                self._pipe.answer(message, {})
             case "rebind":
                 self._have_bound()
             case "stop":
@@ -127,6 +134,7 @@ class Serving:
         if self._server is not None:
             self._server.stop(grace)
         self._pipe.send({"what": "samples", "samples": metrics.samples()})
+        self._tell_recent()
         eventlet.sleep(0)
         self._pipe.close()
 
@@ -134,6 +142,13 @@ class Serving:
         while True:
             eventlet.sleep(PUSH)
             self._pipe.send({"what": "samples", "samples": metrics.samples()})
+            self._tell_recent()
+
+    def _tell_recent(self) -> None:
+        told = RECENT.take()
+        for first in range(0, len(told), PORTS_AT_ONCE):
+            ports = told[first : first + PORTS_AT_ONCE]
+            self._pipe.send({"what": "recent", "ports": ports})
 
     def _count(self, claim: Claim, change: int) -> None:
         self._use.count((*claim.endpoint, claim.slot, claim.epoch), change)

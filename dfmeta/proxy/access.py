@@ -1,4 +1,5 @@
-"""What is said of each request: counters for operators and one line at DEBUG.
+"""What is said of each request: counters for operators, what the guest's port is shown with, and
+one line at DEBUG.
 
 Of what a guest sends, only the method and the path are written, and no query, header or body.
 """
@@ -11,12 +12,15 @@ from dataclasses import dataclass
 
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest
+from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
 from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
 
 OURSELVES = "dfmeta"
 """Stands for a backend where none was asked."""
+OUT_OF_TIME = "timeout"
+"""Why a request is closed that has waited for as long as it may."""
 PATH_SHOWN = 256
 """Characters of a path that a line shows."""
 CLASSES = {2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
@@ -44,6 +48,8 @@ class Spent:
     """At the backend."""
     backend: str = OURSELVES
     """Who answered."""
+    reason: str = ""
+    """Why it failed, in words of ours, where somebody has said so."""
 
 
 def phrase(status: int) -> str:
@@ -57,6 +63,7 @@ def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, 
     :param now: monotonic seconds.
     """
     _count(answer.status, spent.backend)
+    RECENT.answered(claim, answer.status, request.path, _reason(answer.status, spent))
     own = max(0.0, now - spent.started - spent.waited - spent.asked)
     metrics.REQUEST_SECONDS.observe(own)
     _count_asked(spent)
@@ -79,6 +86,9 @@ def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, 
 def unanswered(claim: Claim, request: GuestRequest, reason: str, spent: Spent) -> None:
     """Note a request whose connection is closed without an answer."""
     _count_asked(spent)
+    if reason == OUT_OF_TIME:
+        # What is closed since the guest has changed is of nobody who is there.
+        RECENT.answered(claim, CLOSED, request.path, spent.reason or REASONS[reason])
     LOG.debug(
         "%s %s %s %s: closed without an answer (%s)",
         claim.identity.port_name,
@@ -92,6 +102,7 @@ def unanswered(claim: Claim, request: GuestRequest, reason: str, spent: Spent) -
 def refused(claim: Claim, status: int, reason: str) -> None:
     """Note what came and is no request; nothing of it is shown."""
     _count(status, OURSELVES)
+    RECENT.answered(claim, status, "", REASONS.get(reason, ""))
     refuse(reason)
     if reason in _LIMITS:
         metrics.LIMITS.labels(_LIMITS[reason]).inc()
@@ -114,6 +125,14 @@ def silent(claim: Claim) -> None:
 def refuse(reason: str) -> None:
     """Count a refusal."""
     metrics.REFUSED.labels(reason).inc()
+
+
+def _reason(status: int, spent: Spent) -> str:
+    if spent.reason:
+        return spent.reason
+    if status == 503 and spent.backend == OURSELVES:
+        return REASONS[OUT_OF_TIME]
+    return f"{spent.backend} answered {status}" if status >= 400 else ""
 
 
 def _count(status: int, backend: str) -> None:

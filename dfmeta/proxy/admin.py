@@ -1,4 +1,4 @@
-"""The admin listener: health, metrics, version, and what dfmeta's own commands ask for.
+"""The admin listener: health, metrics, version, the status page, and what commands ask for.
 
 It has no authentication and tells who the guests are: it belongs on loopback, and never on
 tap-metadata.
@@ -26,9 +26,11 @@ SILENCE = 60.0
 """Seconds that a client may keep a request, or a connection between two, without a byte."""
 
 Rows = Callable[[], list[dict[str, Any]]]
+Page = Callable[[webob.Request], webob.Response]
 
 _PATHS = frozenset({"/healthz", "/healthz/liveness", "/healthz/readiness", "/metrics", "/version"})
 """Those that are always there."""
+_PAGE = "/"
 
 
 class _Collected(CollectorRegistry):
@@ -60,6 +62,7 @@ class AdminApplication:
     :param metrics: gives every metric.
     :param listings: path → rows that it answers with, as a JSON array.
     :param api: the store's, where there is a store.
+    :param page: answers ``/``; see :class:`dfmeta.proxy.status_http.StatusPage`.
     """
 
     def __init__(
@@ -69,11 +72,13 @@ class AdminApplication:
         listings: dict[str, Rows],
         *,
         api: Api | None = None,
+        page: Page | None = None,
     ) -> None:
         self._health = health
         self._metrics = metrics
         self._listings = listings
         self._api = api
+        self._page = page
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -83,16 +88,23 @@ class AdminApplication:
         if self._api is not None and self._api.handles(path):
             return self._api(environ, start_response)
         request = webob.Request(environ)
-        if path not in _PATHS and path not in self._listings:
+        if not self._is_there(path):
             # In the words of hollow-metadataservice, as the API has it below its own paths.
             response = _json({"message": "invalid request - route not found"}, status=404)
         elif request.method not in ("GET", "HEAD"):
             response = webob.exc.HTTPMethodNotAllowed(headers={"Allow": "GET, HEAD"})
         else:
-            response = self._route(path)
+            response = self._route(path, request)
         return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
 
-    def _route(self, path: str) -> webob.Response:
+    def _is_there(self, path: str) -> bool:
+        return (
+            path in _PATHS or path in self._listings or (path == _PAGE and self._page is not None)
+        )
+
+    def _route(self, path: str, request: webob.Request) -> webob.Response:
+        if path == _PAGE and self._page is not None:
+            return self._page(request)
         if path in ("/healthz", "/healthz/liveness"):
             return _json({"status": "UP"})
         if path == "/healthz/readiness":

@@ -28,6 +28,7 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import tell
 from dfmeta.proxy.desk import Desk
 from dfmeta.proxy.pipe import Message, Pipe
+from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.sockets import FDS_MAX, keep_to
 from dfmeta.proxy.use import Place
 from dfmeta.registry import Registry
@@ -228,6 +229,16 @@ class Workers:
             thread.wait()
         return metrics.merged([self._retired, *(worker.samples for worker in self._workers)])
 
+    def gather(self) -> None:
+        """Have what all workers have noted of requests in the daemon's own record."""
+        asking = [
+            eventlet.spawn(worker.pipe.ask, {"what": "recent"}, SCRAPE_TIMEOUT)
+            for worker in self._workers
+            if worker.serving
+        ]
+        for thread in asking:
+            thread.wait()
+
     # Processes
 
     def _keep_one(self, predecessor: Worker | None = None) -> None:
@@ -292,8 +303,14 @@ class Workers:
                 self._note_use(worker, tuple(message["place"]), used=message["used"])
             case "samples":
                 worker.samples = metrics.samples_from(message["samples"])
+            case "recent":
+                RECENT.add(message["ports"], self._incarnation)
             case _:
                 self._desk.handle(worker.pipe, message)
+
+    def _incarnation(self, endpoint: Endpoint) -> int | None:
+        identity = self._registry.identity(endpoint)
+        return None if identity is None else identity.incarnation
 
     def _note_use(self, worker: Worker, place: Place, *, used: bool) -> None:
         if used is (place in worker.used):

@@ -24,6 +24,7 @@ from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter
+from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
 from dfmeta.registry import Claim
 
@@ -125,10 +126,11 @@ class Application:
         try:
             return (
                 self._limit(claim, spent)
-                or self._refuse(request)
+                or self._refuse(request, spent)
                 or self._ask(environ, claim, request, spent)
             )
         except BackendError as error:
+            spent.reason = _in_words(str(error.cause), error.remedy)
             return self._failed(claim, request, error)
         except Exception as error:
             # A defect of ours must cost this request alone; the guest learns nothing of it.
@@ -142,6 +144,7 @@ class Application:
                 level=logging.ERROR,
                 exc_info=True,
             )
+            spent.reason = REASONS["defect"]
             return _text(500)
 
     # What needs no backend
@@ -150,6 +153,7 @@ class Application:
         verdict = self._rates.ask(claim.endpoint, claim.address.ip.version)
         if verdict.refuse:
             access.refuse("rate")
+            spent.reason = REASONS["rate"]
             self._complaints.about(
                 claim.endpoint,
                 "rate",
@@ -165,17 +169,19 @@ class Application:
             spent.waited += verdict.delay
         return None
 
-    def _refuse(self, request: GuestRequest) -> Answer | None:
+    def _refuse(self, request: GuestRequest, spent: Spent) -> Answer | None:
         if _ADMIN.fullmatch(request.path):
             return _text(404)
         if self._settings.refuse_forwarded and passed_on(request):
             access.refuse("forwarded")
+            spent.reason = REASONS["forwarded"]
             return _text(403)
         if is_token_path(request.path):
             if request.method != "PUT" or not passed_on(request):
                 return None
             # Whoever asks, and whether there are tokens or not.
             access.refuse("token")
+            spent.reason = REASONS["token"]
             return _text(403)
         allowed = ("GET", "HEAD", "POST") if _PASSWORD.fullmatch(request.path) else ("GET", "HEAD")
         if request.method in allowed:
@@ -198,7 +204,7 @@ class Application:
                 return self._out_of_time(request)
         if identity is None:
             raise Abandoned("changed")
-        answer = self._shake_hands(request, identity)
+        answer = self._shake_hands(request, identity, spent)
         if answer is not None:
             return answer
         begun = time.monotonic()
@@ -208,7 +214,9 @@ class Application:
             self._forward(claim, request, deadline, spent) if there else self._out_of_time(request)
         )
 
-    def _shake_hands(self, request: GuestRequest, identity: Identity) -> Answer | None:
+    def _shake_hands(
+        self, request: GuestRequest, identity: Identity, spent: Spent
+    ) -> Answer | None:
         """What EC2's handshake answers, or nothing."""
         mode = self._mode(identity)
         if mode is None and request.method == "PUT":
@@ -217,6 +225,7 @@ class Application:
         answer = handshake(request, identity, mode or self._settings.http_tokens, self._tokens)
         if answer is not None and answer.status >= 400:
             access.refuse("token")
+            spent.reason = REASONS["token"]
         return answer
 
     def _mode(self, identity: Identity) -> TokenMode | None:
@@ -241,7 +250,9 @@ class Application:
             spent.asked += time.monotonic() - begun
         remark = self._backend.remark(answer)
         if remark:
-            self._complain(claim, f"status {answer.status}", f"answered {answer.status}", remark)
+            said = f"answered {answer.status}"
+            spent.reason = _in_words(f"{self._backend.name} {said}", remark)
+            self._complain(claim, f"status {answer.status}", said, remark)
         return answer
 
     def _await_project(self, claim: Claim, deadline: float, spent: Spent) -> Identity | None:
@@ -260,6 +271,8 @@ class Application:
             eventlet.sleep(HOLD_POLL)
             identity = self._registry.current(claim)
         spent.waited += time.monotonic() - begun
+        if identity is not None and self._lacks_project(identity):
+            spent.reason = REASONS["project"]
         return identity
 
     def _lacks_project(self, identity: Identity) -> bool:
@@ -284,7 +297,7 @@ class Application:
             claim.identity.port_name,
             claim.identity.instance_id,
             self._backend.name,
-            f"{cause}. {remedy}" if remedy else cause,
+            _in_words(cause, remedy),
         )
 
     def _out_of_time(self, request: GuestRequest) -> Answer:
@@ -298,10 +311,15 @@ class Application:
         # Another guest is not to be slowed down for what this one did.
         self._rates.forget(endpoint)
         self._complaints.forget(endpoint)
+        RECENT.forget(endpoint)
 
 
 def _text(status: int, *headers: tuple[str, str]) -> Answer:
     return Answer(status, f"{status} {access.phrase(status)}\n".encode(), headers=headers)
+
+
+def _in_words(cause: str, remedy: str) -> str:
+    return f"{cause}. {remedy}" if remedy else cause
 
 
 def _head(answer: Answer, *, head: bool) -> tuple[str, list[tuple[str, str]]]:

@@ -53,6 +53,7 @@ ONLY_IN: dict[str, set[str]] = {
     "oauthlib": {"store"},
     "tenacity": {"store"},
     "jsonschema": {"devices"},
+    "jinja2": {"proxy"},
     "httplib2": {"proxy", "store", "ports", "cmd"},
 }
 # What has no place where nothing may wait, look at a clock or open a socket.

@@ -1,0 +1,112 @@
+"""What the status page shows, gathered from the daemon, or from the store as a service."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from eventlet import tpool
+from eventlet.semaphore import Semaphore
+from oslo_config import cfg
+from prometheus_client import Metric
+
+from dfmeta.cmd.rows import failure_row
+from dfmeta.health import Health
+from dfmeta.hub import Turns
+from dfmeta.metrics import Samples
+from dfmeta.proxy.recent import RECENT, Recent
+from dfmeta.proxy.status import Query, Status, render
+from dfmeta.proxy.status_http import StatusPage
+
+Facts = Callable[[], Sequence[tuple[str, str]]]
+Rows = Callable[[], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the page's values come from.
+
+    :param failures: gives them as :attr:`Status.failures` has them, given the ports' rows.
+    """
+
+    program: str
+    health: Health
+    metrics: Callable[[], Iterable[Metric]]
+    facts: Facts
+    failures: Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
+    ports: Rows | None = None
+    since: float = field(default_factory=time.time)
+
+
+def page(listen: str, sources: Sources) -> StatusPage:
+    """The page.
+
+    :param listen: admin_listen.
+    """
+    one_at_a_time = Semaphore(1)
+
+    def draw(query: Query) -> str:
+        # However many browsers there are, one page is made at a time, in a thread: the hub is the
+        # guests'.
+        with one_at_a_time:
+            status = gather(sources)
+            drawn: str = tpool.execute(render, status, query)
+            return drawn
+
+    return StatusPage(listen, draw)
+
+
+def gather(sources: Sources) -> Status:
+    """What is to be shown now. Gives way to others."""
+    rows = None if sources.ports is None else sources.ports()
+    return Status(
+        program=sources.program,
+        version=version("dfmeta"),
+        host=socket.gethostname(),
+        now=time.time(),
+        since=sources.since,
+        missing=sources.health.missing(),
+        facts=sources.facts(),
+        ports=rows,
+        failures=sources.failures(rows or ()),
+        samples=_samples(sources.metrics()),
+    )
+
+
+def facts_of_host(conf: cfg.ConfigOpts) -> tuple[tuple[str, str], ...]:
+    """What people ask first of a daemon's configuration."""
+    group = conf.df_metadata
+    workers = str(group.proxy_workers or "none, the daemon answers itself")
+    return (
+        ("Bridge", group.integration_bridge),
+        ("Backend", group.backend),
+        ("Workers", workers),
+    )
+
+
+def failures_of_ports(
+    rows: Sequence[Mapping[str, Any]], recent: Recent = RECENT
+) -> list[Mapping[str, Any]]:
+    """How the guests of those ports have failed, the latest first."""
+    names = {row["ofport"]: (row["port"], row["instance"]) for row in rows if row["requests"]}
+    found, turns = [], Turns()
+    for endpoint, asked in recent:
+        turns.give_way()
+        if endpoint.ofport in names:
+            port, instance = names[endpoint.ofport]
+            of_port = {"port": port, "instance": instance}
+            found += [{**failure_row(one), **of_port} for one in asked.failures()]
+    return sorted(found, key=lambda one: str(one["at"]), reverse=True)
+
+
+def _samples(families: Iterable[Metric]) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+        if not sample.name.endswith("_bucket")
+    }

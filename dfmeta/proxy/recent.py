@@ -1,0 +1,240 @@
+"""What each guest has asked lately, and how it last failed: so that the one that fails is found.
+
+A few numbers for each port, kept for as long as its guest has it. A worker keeps what it has not
+told the daemon yet, and the daemon adds it up.
+
+Trust: of what a guest sends nothing is kept but which kind of path it was. Reasons are words of
+ours, of the system's or of OpenSSL's; see :mod:`dfmeta.proxy.remedies`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dfmeta.model import Endpoint
+from dfmeta.registry import Claim
+
+CLASSES: Final = ("2xx", "3xx", "4xx", "5xx", "closed")
+"""Classes of a status (RFC 9110, 15), and requests that were closed without an answer."""
+CLOSED: Final = 0
+"""The status of a request without an answer."""
+KINDS_KEPT: Final = 4
+"""Failures that differ, of one port."""
+PORTS: Final = 8192
+"""Guests that are remembered; the one that asked longest ago falls out."""
+REASON_MAX: Final = 240
+"""Characters of a reason."""
+_HARMLESS: Final = frozenset({404, 405, 409})
+"""A document that is not there, a method that cloud-init only tries, a password set twice."""
+_NOT_FOUND: Final = 404
+_SUCCESSES: Final = 2
+"""How many of :data:`CLASSES` say that all is well."""
+
+REASONS: Final[Mapping[str, str]] = {
+    "absent": "nothing was found: the backend does not know this instance, or not with this "
+    "project",
+    "body": "its body is above body_max",
+    "body_timeout": "its body did not come in time",
+    "defect": "dfmeta failed: report it with the traceback that the log has",
+    "forwarded": "a proxy has passed it on, and refuse_forwarded is set",
+    "forwarded_for": "X-Forwarded-For cannot be read",
+    "header": "a header is above header_max",
+    "header_lines": "a header has too many lines",
+    "header_timeout": "it did not come whole in time",
+    "malformed": "it is no HTTP request, or one that can be read in two ways",
+    "method": "the path does not have that method",
+    "project": "the project of the instance is not known: see where identity comes from",
+    "rate": "it asks more often than [metadata_rate_limiting] allows",
+    "request_line": "its request line is above request_line_max",
+    "timeout": "no answer within hold_timeout",
+    "token": "its token is missing, wrong or too old, or was asked for wrongly",
+}
+"""Why a request failed that no backend has failed."""
+
+_PATHS: Final = {
+    "openstack": "openstack",
+    "nocloud": "nocloud",
+    "latest": "ec2",
+    "metadata": "plain",
+    "userdata": "plain",
+}
+
+
+@dataclass(slots=True)
+class Failure:
+    """Requests of one guest that failed in the same way."""
+
+    at: float
+    """When it last did, in seconds of the clock."""
+    status: int
+    """What the guest was answered; :data:`CLOSED`: nothing."""
+    path: str
+    """Kind of path; see :func:`kind_of`."""
+    reason: str
+    times: int = 1
+
+
+@dataclass(slots=True)
+class Asked:
+    """What one guest has asked since it has had its port."""
+
+    incarnation: int
+    counts: list[int] = field(default_factory=lambda: [0] * len(CLASSES))
+    """In the order of :data:`CLASSES`."""
+    last_at: float = 0.0
+    last_status: int = CLOSED
+    well_at: float = 0.0
+    """When it was last answered 2xx or 3xx."""
+    absent: Failure | None = None
+    """The last 404, which is a failure as long as nothing was ever found."""
+    kinds: dict[tuple[int, str, str], Failure] = field(default_factory=dict)
+
+    def failures(self) -> list[Failure]:
+        """How it failed, the latest first."""
+        found = list(self.kinds.values())
+        if self.absent is not None and not any(self.counts[:_SUCCESSES]):
+            found.append(self.absent)
+        return sorted(found, key=lambda one: -one.at)
+
+    @property
+    def failing(self) -> bool:
+        """Whether it has not been answered well since it last failed."""
+        return any(one.at > self.well_at for one in self.failures())
+
+
+class Recent:
+    """By endpoint: :class:`Asked`.
+
+    :param clock: seconds since the epoch: what is kept is shown to people.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.time, ports: int = PORTS) -> None:
+        self._clock, self._most = clock, ports
+        self._ports: OrderedDict[Endpoint, Asked] = OrderedDict()
+
+    def answered(self, claim: Claim, status: int, path: str, reason: str) -> None:
+        """Note a request's end.
+
+        :param status: :data:`CLOSED` where there was no answer.
+        :param path: the guest's; only its kind is kept.
+        :param reason: in words of ours, or none.
+        """
+        now, one = self._clock(), self._of(claim.endpoint, claim.identity.incarnation)
+        one.counts[_class(status)] += 1
+        one.last_at, one.last_status = now, status
+        if 200 <= status < 400:
+            one.well_at = now
+        elif status == _NOT_FOUND:
+            failure = Failure(now, status, kind_of(path), REASONS["absent"])
+            one.absent = _repeated(one.absent, failure)
+        elif status not in _HARMLESS:
+            _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX]))
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Forget a guest: another one may have its port."""
+        self._ports.pop(endpoint, None)
+
+    def of(self, endpoint: Endpoint, incarnation: int) -> Asked | None:
+        """What that guest has asked; None: nothing yet."""
+        found = self._ports.get(endpoint)
+        return found if found is not None and found.incarnation == incarnation else None
+
+    def __iter__(self) -> Iterator[tuple[Endpoint, Asked]]:
+        return iter(list(self._ports.items()))
+
+    def __len__(self) -> int:
+        return len(self._ports)
+
+    # Between a worker and the daemon
+
+    def take(self) -> list[Any]:
+        """Give away all that there is, as values that JSON has; see :meth:`add`."""
+        taken, self._ports = self._ports, OrderedDict()
+        return [
+            [
+                [endpoint.ofport, endpoint.vid],
+                one.incarnation,
+                one.counts,
+                [one.last_at, one.last_status, one.well_at],
+                None if one.absent is None else _row(one.absent),
+                [_row(failure) for failure in one.kinds.values()],
+            ]
+            for endpoint, one in taken.items()
+        ]
+
+    def add(self, told: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
+        """Add what a worker has given away.
+
+        :param current: gives the incarnation of who is there now; what is of another is dropped.
+        """
+        for (ofport, vid), incarnation, counts, last, absent_row, rows in told:
+            endpoint = Endpoint(ofport, vid)
+            if current(endpoint) != incarnation:
+                continue
+            one = self._of(endpoint, incarnation)
+            one.counts = [mine + more for mine, more in zip(one.counts, counts, strict=True)]
+            at, status, well_at = last
+            if at >= one.last_at:
+                one.last_at, one.last_status = at, status
+            one.well_at = max(one.well_at, well_at)
+            if absent_row is not None:
+                one.absent = _repeated(one.absent, Failure(*absent_row))
+            for row in rows:
+                _add(one, Failure(*row))
+
+    def _of(self, endpoint: Endpoint, incarnation: int) -> Asked:
+        found = self._ports.get(endpoint)
+        if found is None or found.incarnation != incarnation:
+            found = self._ports[endpoint] = Asked(incarnation)
+            if len(self._ports) > self._most:
+                self._ports.popitem(last=False)
+        self._ports.move_to_end(endpoint)
+        return found
+
+
+RECENT: Final = Recent()
+"""This process'."""
+
+
+def kind_of(path: str) -> str:
+    """Which kind of path a guest asked for: openstack, ec2, nocloud, plain, other, or none.
+
+    Trust: the path is the guest's; what is returned is one of these words.
+    """
+    if not path:
+        return "none"
+    first = path.lstrip("/").partition("/")[0]
+    if first[:2].isdecimal() or first.startswith("1."):
+        # EC2's versions: dates, and 1.0.
+        return "ec2"
+    return _PATHS.get(first, "other")
+
+
+def _class(status: int) -> int:
+    if not status:
+        return len(CLASSES) - 1
+    # What a backend answers besides is as bad as the last one.
+    return status // 100 - 2 if 200 <= status < 600 else len(CLASSES) - 2
+
+
+def _row(one: Failure) -> list[Any]:
+    return [one.at, one.status, one.path, one.reason, one.times]
+
+
+def _repeated(before: Failure | None, after: Failure) -> Failure:
+    if before is None:
+        return after
+    latest = after if after.at >= before.at else before
+    times = before.times + after.times
+    return Failure(latest.at, latest.status, latest.path, latest.reason, times)
+
+
+def _add(one: Asked, failure: Failure) -> None:
+    key = failure.status, failure.path, failure.reason
+    one.kinds[key] = _repeated(one.kinds.get(key), failure)
+    if len(one.kinds) > KINDS_KEPT:
+        del one.kinds[min(one.kinds, key=lambda key: one.kinds[key].at)]

@@ -1,0 +1,121 @@
+"""``GET /`` of the admin listener: who may ask for the status page, and what for.
+
+There is no authentication: whoever reaches the listener sees the page. A web page of somebody
+else's in the operator's browser reaches it as well, by a name of its own that it has had resolved
+to loopback (DNS rebinding), and would be let read what it gets. So a name in Host is answered only
+when it is ours. Paths for programs are not browsed, and take any name as they always have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from typing import Final
+
+import webob
+
+from dfmeta.proxy.status import STATES, Query, style_hash
+
+REFRESH: Final = 10
+"""Seconds after which a browser loads the page anew, unless it is told otherwise."""
+REFRESH_MAX: Final = 3600
+FILTER_MAX: Final = 64
+"""Characters that ports are looked for by."""
+_HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(?::\d{1,5})?")
+_DIGITS: Final = re.compile(r"[0-9]{1,4}")
+
+Render = Callable[[Query], str]
+
+
+class StatusPage:
+    """Answers requests for the page.
+
+    :param listen: admin_listen; its host's name is ours.
+    :param render: gives the page; see :func:`dfmeta.proxy.status.render`.
+    """
+
+    def __init__(self, listen: str, render: Render) -> None:
+        self._name = listen.rpartition(":")[0].strip("[]").lower()
+        self._render = render
+
+    def __call__(self, request: webob.Request) -> webob.Response:
+        """Answer a GET or HEAD.
+
+        Trust: nothing of the request gets into the page but what ports were looked for by, escaped.
+        """
+        host = request.environ.get("HTTP_HOST", "")
+        if not self._ours(host):
+            return _words(421, f"there is no page under the name {_shown(host)}: {_HOW}")
+        try:
+            query = parse(request.GET)
+        except ValueError as error:
+            return _words(400, str(error))
+        response = webob.Response(
+            status=200, content_type="text/html", charset="UTF-8", text=self._render(query)
+        )
+        response.headers.update(_headers())
+        return response
+
+    def _ours(self, host: str) -> bool:
+        # A browser always says it; what does not is no browser.
+        if not host:
+            return True
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = found["name"].lower().rstrip(".")
+        return name in ("localhost", self._name) or _is_address(name.strip("[]"))
+
+
+_HOW: Final = "use an address of this host, localhost, or the name in admin_listen"
+
+
+def parse(fields: Mapping[str, str]) -> Query:
+    """What the page is asked for; fields that it does not know are ignored.
+
+    :raises ValueError: when a field makes no sense, in words.
+    """
+    refresh, state = fields.get("refresh", str(REFRESH)), fields.get("state", "")
+    if not _DIGITS.fullmatch(refresh) or int(refresh) > REFRESH_MAX:
+        raise ValueError(f"refresh is a number of seconds up to {REFRESH_MAX}, or 0 for never")
+    if state and state not in STATES:
+        raise ValueError(f"state is one of: {', '.join(STATES)}")
+    port = fields.get("port", "").strip()
+    if len(port) > FILTER_MAX:
+        raise ValueError(f"port has {FILTER_MAX} characters at most")
+    return Query(port=port, state=state, refresh=int(refresh))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(host: str) -> str:
+    return "".join(char if char.isascii() and char.isprintable() else "?" for char in host[:64])
+
+
+def _headers() -> list[tuple[str, str]]:
+    policy = (
+        f"default-src 'none'; style-src '{style_hash()}'; img-src data:; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    )
+    return [
+        ("Content-Security-Policy", policy),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Frame-Options", "DENY"),
+        ("Referrer-Policy", "no-referrer"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+        ("Cache-Control", "no-store"),
+    ]
+
+
+def _words(status: int, words: str) -> webob.Response:
+    text = f"{status}: {words}.\n"
+    response = webob.Response(status=status, content_type="text/plain", charset="UTF-8", text=text)
+    response.headers.update(_headers())
+    return response
