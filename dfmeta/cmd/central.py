@@ -25,7 +25,7 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta import hub, metrics
-from dfmeta.cmd import backends, database
+from dfmeta.cmd import backends, database, status_page
 from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.limits import limits, rates
@@ -37,6 +37,7 @@ from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, 
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import listen_to_all
+from dfmeta.proxy.status_http import StatusPage
 from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.wsgi import Application, Settings
 from dfmeta.store.networks import parse_network
@@ -109,9 +110,20 @@ class Central:
         if self.conf.store.guest_listen:
             self._health.watch("proxy", lambda: self._guests is not None)
         application = admin.AdminApplication(
-            self._health, metrics.REGISTRY.collect, {}, api=self._api
+            self._health, metrics.REGISTRY.collect, {}, api=self._api, page=self._make_page()
         )
         self._admin = admin.serve(self.conf.df_metadata.admin_listen, application)
+
+    def _make_page(self) -> StatusPage:
+        records = status_page.Records(lambda: self._repository)
+        sources = status_page.Sources(
+            program=PROG,
+            health=self._health,
+            metrics=metrics.REGISTRY.collect,
+            facts=lambda: status_page.facts_of_store(self.conf, records),
+            failures=lambda _rows: status_page.failures_of_addresses(),
+        )
+        return status_page.page(self.conf.df_metadata.admin_listen, sources)
 
     def _try_to_start(self) -> DfmetaError | None:
         try:

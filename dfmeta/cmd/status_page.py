@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Any, Final
 
 from eventlet import tpool
 from eventlet.semaphore import Semaphore
@@ -15,12 +16,19 @@ from oslo_config import cfg
 from prometheus_client import Metric
 
 from dfmeta.cmd.rows import failure_row
+from dfmeta.exceptions import StoreError
 from dfmeta.health import Health
 from dfmeta.hub import Turns
 from dfmeta.metrics import Samples
 from dfmeta.proxy.recent import RECENT, Recent
 from dfmeta.proxy.status import Query, Status, render
 from dfmeta.proxy.status_http import StatusPage
+
+if TYPE_CHECKING:
+    from dfmeta.store.repository import Repository
+
+RECORDS_KEPT: Final = 30.0
+"""Seconds for which a count of records is shown."""
 
 Facts = Callable[[], Sequence[tuple[str, str]]]
 Rows = Callable[[], list[dict[str, Any]]]
@@ -88,6 +96,45 @@ def facts_of_host(conf: cfg.ConfigOpts) -> tuple[tuple[str, str], ...]:
     )
 
 
+def facts_of_store(conf: cfg.ConfigOpts, records: Callable[[], str]) -> Sequence[tuple[str, str]]:
+    """What people ask first of a store that many hosts share."""
+    group = conf.store
+    return (
+        ("Database", group.connection.partition(":")[0].partition("+")[0]),
+        ("Records", records()),
+        ("Guests", group.guest_listen or "none are served here"),
+        ("Asks another store", "yes" if group.lookup_base_url else "no"),
+    )
+
+
+class Records:
+    """How many there are, in words; asked for twice a minute at most, however many look.
+
+    :param repository: gives the store, once it is open.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        repository: Callable[[], Repository | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._repository, self._clock = repository, clock
+        self._asked_at, self._said = float("-inf"), ""
+
+    def __call__(self) -> str:
+        now, repository = self._clock(), self._repository()
+        if repository is None:
+            return "the database is not open yet"
+        if now - self._asked_at >= RECORDS_KEPT:
+            try:
+                self._said, self._asked_at = f"{repository.count():,}", now
+            except StoreError:
+                return "the database does not say"
+        return self._said
+
+
 def failures_of_ports(
     rows: Sequence[Mapping[str, Any]], recent: Recent = RECENT
 ) -> list[Mapping[str, Any]]:
@@ -100,6 +147,19 @@ def failures_of_ports(
             port, instance = names[endpoint.ofport]
             of_port = {"port": port, "instance": instance}
             found += [{**failure_row(one), **of_port} for one in asked.failures()]
+    return sorted(found, key=lambda one: str(one["at"]), reverse=True)
+
+
+def failures_of_addresses(recent: Recent = RECENT) -> list[Mapping[str, Any]]:
+    """How guests of a store have failed, by address, the latest first."""
+    found, turns = [], Turns()
+    for endpoint, asked in recent:
+        turns.give_way()
+        # What no address is the endpoint of is a proxy's connection.
+        kinds: dict[int, type[IPv4Address | IPv6Address]] = {4: IPv4Address, 6: IPv6Address}
+        kind = kinds.get(endpoint.vid)
+        named = {"port": "a proxy" if kind is None else str(kind(endpoint.ofport)), "instance": ""}
+        found += [{**failure_row(one), **named} for one in asked.failures()]
     return sorted(found, key=lambda one: str(one["at"]), reverse=True)
 
 

@@ -35,7 +35,7 @@ _SUCCESSES: Final = 2
 """How many of :data:`CLASSES` say that all is well."""
 
 REASONS: Final[Mapping[str, str]] = {
-    "absent": "nothing was found: the backend does not know this instance, or not with this "
+    "absent": "nothing was found: the backend has no record of this guest, or not with this "
     "project",
     "body": "its body is above body_max",
     "body_timeout": "its body did not come in time",

@@ -190,7 +190,7 @@ def _summary(status: Status, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
     elif unserved:
         verdict, tone = _many(unserved, "port is not served", "ports are not served"), "warn"
     else:
-        verdict, tone = "All is well", "good"
+        verdict, tone = "Ready" if status.ports is None else "Ready, no guest fails", "good"
     served = sum(row["state"] == PortState.SERVED for row in rows)
     return {
         "verdict": verdict,

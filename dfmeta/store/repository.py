@@ -75,6 +75,7 @@ _LIST: Final = (
     # PostgreSQL's driver would have all of it before the first row is seen.
     .execution_options(stream_results=True, max_row_buffer=25)
 )
+_COUNT: Final = select(func.count()).select_from(records)
 _UPDATE: Final = update(records).where(_BY_ID)
 _SET_PASSWORD: Final = _UPDATE.where(records.c.password.is_(None)).values(
     password=bindparam("new_password")
@@ -195,6 +196,10 @@ class Repository:
         :param defaults: as for :meth:`list`.
         """
         return self._database.run(functools.partial(_page, after=after.lower(), defaults=defaults))
+
+    def count(self) -> int:
+        """Return how many records there are, those of defaults with them."""
+        return self._database.run(lambda connection: int(connection.execute(_COUNT).scalar_one()))
 
     def put(
         self,
