@@ -125,6 +125,15 @@ def test_a_path_that_is_no_text_is_not_there(application: AdminApplication) -> N
     assert ask(application, "/%ff").status_int == 404
 
 
+def test_the_page_is_there_where_there_is_one_and_only_to_be_read(health: Health) -> None:
+    application = AdminApplication(health, list, {}, page=lambda _: webob.Response("a page"))
+    assert ask(application, "/").text == "a page"
+    head = ask(application, "/", "HEAD")
+    assert (head.status_int, head.body) == (200, b"")
+    assert ask(application, "/", "POST").status_int == 405
+    assert ask(application, "//").status_int == 404
+
+
 @pytest.fixture
 def listener(application: AdminApplication) -> Iterator[int]:
     with _free_port() as sock:

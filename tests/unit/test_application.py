@@ -16,6 +16,7 @@ from dfmeta.flows.key import key_of
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
+from dfmeta.proxy.recent import REASONS, RECENT, Failure
 from dfmeta.proxy.tokens import TokenMode, Tokens
 from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Abandoned, Application, Settings
 from dfmeta.registry import Claim, Registry
@@ -78,6 +79,7 @@ class World:
     def __init__(
         self, instance_project: str = "p1", *, rate: RateSettings | None = None, **options: Any
     ) -> None:
+        RECENT.forget(HERE)
         self.registry = Registry()
         self.registry.set_port(port(project=instance_project))
         self.claim = claim_of(self.registry)
@@ -536,3 +538,60 @@ def test_a_request_that_is_not_answered_is_one_line_as_well(
         world.ask("/?confidential", late=True)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith("GET /: closed without an answer (timeout)")
+
+
+def failures(world: World) -> list[Failure]:
+    """How the guest failed, as its port shows it, the latest first."""
+    asked = RECENT.of(HERE, world.claim.identity.incarnation)
+    assert asked is not None
+    return asked.failures()
+
+
+@pytest.mark.parametrize(
+    ("reply", "remark", "status", "reason"),
+    [
+        (AWAY, "", 503, "it is away"),
+        (
+            BackendError(backend="fake", cause="it is odd", remedy="Mend it"),
+            "",
+            503,
+            "it is odd. Mend it",
+        ),
+        (Answer(403), "secrets differ", 403, "fake answered 403. secrets differ"),
+        (Answer(429), "", 429, "fake answered 429"),
+        (Answer(404), "", 404, REASONS["absent"]),
+        (RuntimeError("a secret"), "", 500, REASONS["defect"]),
+    ],
+    ids=["away", "remedy", "remark", "status", "absent", "defect"],
+)
+def test_a_port_shows_how_its_guest_failed_and_why(
+    reply: Answer | Exception, remark: str, status: int, reason: str
+) -> None:
+    world = World(timeout_answer="503")
+    world.backend.reply, world.backend.remarks = reply, remark
+    assert world.ask("/openstack/latest/<b>?a=secret").status == status
+    failure = failures(world)[0]
+    assert (failure.status, failure.path, failure.reason) == (status, "openstack", reason)
+
+
+def test_a_port_shows_that_its_guest_got_no_answer(world: World) -> None:
+    world.backend.reply = AWAY
+    with pytest.raises(Abandoned):
+        world.ask("/openstack/latest/meta_data.json")
+    (failure,) = failures(world)
+    assert (failure.status, failure.reason) == (0, "it is away")
+
+
+def test_a_port_shows_why_dfmeta_refused_its_guest() -> None:
+    world = World("", needs_project=True, refuse_forwarded=True)
+    assert world.ask("/", seconds=0).status == 503
+    assert failures(world)[0].reason == REASONS["project"]
+    assert world.ask("/", x_forwarded_for="192.0.2.1").status == 403
+    reasons = {one.reason for one in failures(world)}
+    assert reasons == {REASONS["project"], REASONS["forwarded"]}
+
+
+def test_a_port_forgets_what_its_last_guest_asked(world: World) -> None:
+    world.ask()
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    assert RECENT.of(HERE, world.claim.identity.incarnation) is None

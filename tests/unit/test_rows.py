@@ -7,8 +7,9 @@ import json
 from dfmeta.cmd.rows import port_rows
 from dfmeta.flows.key import key_of
 from dfmeta.model import Endpoint
+from dfmeta.proxy.recent import Recent
 from dfmeta.registry import Registry
-from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT, address, port
+from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, PROJECT, address, port
 
 
 def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
@@ -45,6 +46,40 @@ def test_ports_that_are_not_served_say_why_and_come_in_order() -> None:
     ]
     assert [row["key"] for row in rows] == ["128.0.0.2", None, "128.0.0.15", None]
     assert rows[1]["fault"] == "odd"
+
+
+def test_a_port_shows_what_its_guest_has_asked_and_how_it_failed() -> None:
+    registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
+    registry.set_port(port())
+    registry.set_port(port(14, name="quiet"))
+    registry.learn(Endpoint(13), address(), 0)
+    claim = registry.claim(key_of(Endpoint(13), 0))
+    assert claim is not None
+    for status in (200, 0):
+        recent.answered(claim, status, "/openstack/latest/x?secret", "it is away")
+    asked, quiet = port_rows(registry, recent)
+    assert asked["requests"] == {
+        "2xx": 1,
+        "3xx": 0,
+        "4xx": 0,
+        "5xx": 0,
+        "closed": 1,
+        "last_at": "2001-09-09T01:46:40Z",
+        "last_status": None,
+    }
+    assert asked["last_failure"] == {
+        "at": "2001-09-09T01:46:40Z",
+        "status": None,
+        "path": "openstack",
+        "reason": "it is away",
+        "times": 1,
+        "failing": False,
+    }
+    assert (quiet["requests"], quiet["last_failure"]) == (None, None)
+    assert json.loads(json.dumps(asked)) == asked
+    # Another guest has the port now: what was asked before was not asked by it.
+    registry.set_port(port(instance=OTHER_INSTANCE))
+    assert port_rows(registry, recent)[0]["requests"] is None
 
 
 def test_of_two_rows_with_one_number_only_the_served_one_has_addresses() -> None:

@@ -1,0 +1,330 @@
+"""The status page should show who fails first, and nothing that anybody has sent as it is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from dfmeta import metrics
+from dfmeta.model import PortState
+from dfmeta.proxy import troubles
+from dfmeta.proxy.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
+from dfmeta.proxy.status_http import FILTER_MAX, StatusPage, parse
+from tests.docs.label_values import Program, sources
+from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT
+
+NOW = 1_800_000_000.0
+HOSTILE = "\"><script>alert('x')</script><img src=http://192.0.2.1/>&amp;{{ 7 * 7 }}\u202e"
+
+
+def at(seconds_ago: float) -> str:
+    return datetime.fromtimestamp(NOW - seconds_ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def failure(ago: float = 5.0, *, failing: bool = True, **values: Any) -> dict[str, Any]:
+    known = {"at": at(ago), "status": 403, "path": "openstack", "reason": "secrets differ"}
+    return {**known, "times": 1, "failing": failing, **values}
+
+
+def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
+    """A row as GET /ports has it."""
+    key = f"128.0.0.{(ofport or 0) % 256}"
+    requests = {"2xx": 12, "3xx": 0, "4xx": 3, "5xx": 0, "closed": 0}
+    return {
+        "port": f"tap{ofport}",
+        "ofport": ofport,
+        "key": key,
+        "addresses": [
+            {"slot": 0, "key": key, "mac": GUEST_MAC, "ip": "10.0.0.5", "connections": 1}
+        ],
+        "iface_id": f"port-{ofport}",
+        "mac": GUEST_MAC,
+        "instance": INSTANCE,
+        "instance_name": f"web-{ofport}",
+        "project": PROJECT,
+        "sources": {"instance_id": "ovsdb"},
+        "state": str(PortState.SERVED),
+        "fault": "",
+        "requests": {**requests, "last_at": at(60), "last_status": 200},
+        "last_failure": None,
+        **values,
+    }
+
+
+def status(*rows: dict[str, Any], **values: Any) -> Status:
+    known = {
+        "program": "dfmeta-agent",
+        "version": "0.1.0",
+        "host": "compute1",
+        "now": NOW,
+        "since": NOW - 3700,
+        "missing": (),
+        "facts": (("Bridge", "br-int"),),
+        "ports": rows,
+        "samples": {},
+    }
+    return Status(**{**known, **values})
+
+
+class Seen(HTMLParser):
+    """What a page has: its elements, and the texts of the guests' rows."""
+
+    void = frozenset({"meta", "link", "input"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.guests: list[str] = []
+        self.feed(page)
+        assert self.open == [], "an element is not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.open.append(tag)
+        if (tag, dict(attrs).get("scope")) == ("th", "row") and dict(attrs).get("data-label"):
+            self.guests.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if "bdi" in self.open and "th" in self.open:
+            self.guests[-1] += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for there, attributes in self.elements if there == tag]
+
+
+def see(*rows: dict[str, Any], query: Query | None = None, **values: Any) -> Seen:
+    return Seen(render(status(*rows, **values), query or Query()))
+
+
+def test_who_fails_comes_first_the_latest_before_the_others() -> None:
+    rows = [
+        row(1),
+        row(2, state=str(PortState.DEAD)),
+        row(3, last_failure=failure(50)),
+        row(4, last_failure=failure(5)),
+        row(5, state=str(PortState.NO_INSTANCE), requests=None),
+        row(6, last_failure=failure(500, failing=False)),
+        row(None, state=str(PortState.NO_OFPORT), key=None, addresses=[]),
+    ]
+    seen = see(*rows)
+    assert seen.guests == ["web-4", "web-3", "web-5", "web-None", "web-6", "web-1", "web-2"]
+    for words in ("2 guests fail", "secrets differ", "5 s ago", "✖", "failed earlier", "openstack"):
+        assert words in seen.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "verdict"),
+    [
+        ([row()], {}, "Ready, no guest fails"),
+        ([], {}, "Ready, no guest fails"),
+        ([row(last_failure=failure())], {}, "1 guest fails"),
+        ([row(last_failure=failure(failing=False))], {}, "Ready, no guest fails"),
+        ([row(state="broken", fault="odd")], {}, "1 port is not served"),
+        ([row(last_failure=failure())], {"missing": ["ovsdb"]}, "Not ready: ovsdb missing"),
+        ([], {"ports": None}, "Ready"),
+    ],
+)
+def test_the_verdict_is_the_worst_there_is(
+    rows: list[dict[str, Any]], values: dict[str, Any], verdict: str
+) -> None:
+    page = render(status(*rows, **values), Query())
+    assert re.search(rf"<title>{re.escape(verdict)} · compute1", page)
+
+
+def test_what_anybody_named_is_text_and_no_markup() -> None:
+    address = {"slot": 0, "key": HOSTILE, "mac": HOSTILE, "ip": HOSTILE, "connections": 0}
+    names = ("port", "instance", "instance_name", "project", "fault", "key", "mac", "iface_id")
+    hostile = row(
+        addresses=[address],
+        sources={HOSTILE: HOSTILE},
+        last_failure=failure(reason=HOSTILE, path=HOSTILE),
+        **dict.fromkeys(names, HOSTILE),
+    )
+    told = {**failure(reason=HOSTILE, path=HOSTILE), "port": HOSTILE, "instance": HOSTILE}
+    samples: metrics.Samples = {("dfmeta_flows", (("purpose", HOSTILE),)): 1.0}
+    values = {"host": HOSTILE, "version": HOSTILE, "missing": [HOSTILE], "samples": samples}
+    facts = ((HOSTILE, HOSTILE),)
+    seen = see(hostile, failures=[told], query=Query(port=HOSTILE), facts=facts, **values)
+    assert not {tag for tag, _ in seen.elements} & {"script", "img", "iframe", "object", "base"}
+    plain = see(row(last_failure=failure()), failures=[{**told, "port": "a", "instance": "b"}])
+    assert {tag for tag, _ in seen.elements} <= {tag for tag, _ in plain.elements}
+    assert seen.text.count(HOSTILE) > len(names)
+    assert seen.all("input")[0]["value"] == HOSTILE
+
+
+def test_a_host_without_a_guest_says_so() -> None:
+    seen = see()
+    assert "There is no guest's port on the bridge." in seen.text
+    assert seen.guests == []
+
+
+def test_a_thousand_ports_show_those_that_matter() -> None:
+    rows = [row(number) for number in range(1, 1001)]
+    rows[700]["last_failure"] = failure()
+    seen = see(*rows)
+    assert len(seen.guests) == SHOWN
+    assert seen.guests[0] == "web-701"
+    assert f"The first {SHOWN} of 1000 ports" in seen.text
+    assert see(*rows, query=Query(port="WEB-999")).guests == ["web-999"]
+    assert see(*rows, query=Query(state="failing")).guests == ["web-701"]
+    assert "No port is like that." in see(*rows, query=Query(port="nobody")).text
+
+
+@pytest.mark.parametrize(
+    "wanted", ["tap3", "web-3", INSTANCE[:9], "10.0.0.5", "128.0.0.3", "PORT-3"]
+)
+def test_a_guest_is_found_by_what_people_know_of_it(wanted: str) -> None:
+    other = row(4, instance="", instance_name="x", addresses=[], key=None)
+    assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"]
+
+
+def test_only_the_latest_failures_are_shown() -> None:
+    told = [{**failure(ago), "port": f"tap-{ago}", "instance": ""} for ago in range(40)]
+    seen = see(failures=told)
+    assert f"tap-{FAILURES_SHOWN - 1}" in seen.text
+    assert f"tap-{FAILURES_SHOWN}" not in seen.text
+    assert "and 10 more" in seen.text
+
+
+def test_it_loads_itself_anew_unless_told_not_to() -> None:
+    refreshing = [{"http-equiv": "refresh", "content": "7"}]
+    found = see(query=Query(refresh=7)).all("meta")
+    assert [one for one in found if "http-equiv" in one] == refreshing
+    assert not [one for one in see(query=Query(refresh=0)).all("meta") if "http-equiv" in one]
+
+
+def test_it_asks_for_nothing_but_itself() -> None:
+    seen = see(row(last_failure=failure()))
+    for tag, attributes in seen.elements:
+        for name in ("src", "href", "action", "srcset", "data", "style", "onclick"):
+            value = attributes.get(name) or ""
+            own = value.startswith(("#", "/", "data:image/svg+xml,")) and "//" not in value[:2]
+            assert not value or own, (tag, name, value)
+    style = re.findall(r"<style>(.*?)</style>", render(status(), Query()), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+    assert len(style) == 1
+    assert style_hash() == f"sha256-{digest}"
+    assert not re.search(r"url\(|@import", style[0])
+
+
+def test_what_is_above_what_is_well_is_a_sign_of_trouble() -> None:
+    samples: metrics.Samples = {
+        ("dfmeta_identity_lookups_total", (("outcome", "timeout"), ("source", "neutron"))): 4.0,
+        ("dfmeta_identity_lookups_total", (("outcome", "found"), ("source", "neutron"))): 9.0,
+        ("dfmeta_reconciles_total", (("result", "failed"),)): 0.0,
+        ("dfmeta_hub_longest_stall_seconds", ()): 0.4,
+    }
+    (sign,) = troubles.signs(samples)
+    assert (sign.value, sign.trouble.labels) == (4.0, {"outcome": "timeout"})
+    assert sign.trouble.means in see(samples=samples).text
+    samples["dfmeta_hub_longest_stall_seconds", ()] = 1.4
+    assert [one.value for one in troubles.signs(samples)] == [4.0, 1.4]
+
+
+def test_every_sign_of_trouble_is_a_figure_that_there_is() -> None:
+    program = Program(sources())
+    shown = {one.shown: program.values[one.name] for one in program.metrics.values()}
+    for one in troubles.TROUBLES:
+        for label, value in one.labels.items():
+            assert value in shown[one.name][label], one
+        assert one.name in shown
+
+
+# Over HTTP
+
+
+def page(listen: str = "127.0.0.1:9697") -> StatusPage:
+    return StatusPage(listen, lambda query: f"<p>{query.refresh}</p>")
+
+
+def ask(url: str = "/", host: str | None = "127.0.0.1:9697", listen: str = "127.0.0.1:9697") -> Any:
+    import webob
+
+    request = webob.Request.blank(url)
+    if host is None:
+        del request.environ["HTTP_HOST"]
+    else:
+        request.environ["HTTP_HOST"] = host
+    return page(listen)(request)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:9697",
+        "localhost",
+        "LOCALHOST:80",
+        "[::1]:9697",
+        "192.0.2.7",
+        "admin.example",
+        None,
+    ],
+)
+def test_it_is_there_by_an_address_and_by_its_own_name(host: str | None) -> None:
+    assert ask(host=host, listen="admin.example:9697").status_int == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9697", "[evil]", "a b", "@",
+     "127.0.0.1:9697@evil.example", "evil.example:127", "<b>\r\nx", "1.2.3.4.5"],
+)  # fmt: skip
+def test_a_name_that_somebody_else_has_led_here_gets_nothing(host: str) -> None:
+    response = ask(host=host)
+    assert response.status_int == 421
+    assert response.content_type == "text/plain"
+    assert "localhost" in response.text
+
+
+def test_it_can_be_framed_stored_and_guessed_at_by_nobody() -> None:
+    for response in (ask(), ask(host="evil.example"), ask("/?refresh=x")):
+        policy = response.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "refresh=-1",
+        "refresh=3601",
+        "refresh=1e3",
+        "refresh=٣",
+        "refresh=",
+        "state=odd",
+        f"port={'x' * (FILTER_MAX + 1)}",
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(fields: str) -> None:
+    response = ask(f"/?{fields}")
+    assert response.status_int == 400
+    assert response.text.startswith("400: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "query"),
+    [
+        ({}, Query()),
+        ({"refresh": "0"}, Query(refresh=0)),
+        ({"port": " tap1 ", "state": STATES[0], "x": "y"}, Query("tap1", STATES[0])),
+    ],
+)
+def test_a_query_is_read(fields: Mapping[str, str], query: Query) -> None:
+    assert parse(fields) == query
