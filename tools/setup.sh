@@ -2,7 +2,7 @@
 # Install what the demo and the tests need, on Debian or Ubuntu with Python 3.11 or later, as root.
 #
 #   tools/setup.sh             what all of them need
-#   tools/setup.sh --neutron   and Neutron's Open vSwitch agent, which some tests run
+#   tools/setup.sh --neutron   and Neutron's Open vSwitch agent and Chromium, which some tests run
 #   tools/setup.sh --bench     and nginx, haproxy and wrk, which `python -m bench.proxy` runs
 #
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL and udev link to and the Python
@@ -155,6 +155,21 @@ neutron() {
     printf '%s\n' "$neutron" >"$home/stamp"
 }
 
+# For the status page. Ubuntu has no package of it, only one that would install a snap.
+browser() {
+    local home=$cache/browsers version
+    if [ "$(sed -n 's/^ID=//p' /etc/os-release)" != ubuntu ]; then
+        install chromium
+        return 0
+    fi
+    version=$("$venv/bin/playwright" --version)
+    [ "$(cat "$home/stamp" 2>/dev/null)" = "$version" ] && return 0
+    say "Installing Chromium in .cache/browsers, and the libraries that it needs"
+    PLAYWRIGHT_BROWSERS_PATH=$home quietly "$venv/bin/playwright" install --with-deps chromium ||
+        die "playwright install chromium failed, see above"
+    printf '%s\n' "$version" >"$home/stamp"
+}
+
 # The programs alone, to be started by the bench in namespaces of its own.
 bench() {
     local home=$cache/bench folder=$cache/bench.deb new=$cache/bench.new deb
@@ -190,7 +205,10 @@ mapfile -t packages <"$cache/packages"
 install ca-certificates curl ethtool iproute2 procps sqlite3 tcpdump util-linux python3 "${packages[@]}"
 virtualenv
 case ${1-} in
---neutron) neutron ;;
+--neutron)
+    neutron
+    browser
+    ;;
 --bench)
     neutron
     bench

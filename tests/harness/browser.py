@@ -17,6 +17,9 @@ PHONE = (390, 844)
 DESKTOP = (1360, 900)
 """Width and height of a window, in CSS pixels."""
 START_TIMEOUT = 60.0
+_PROGRAM = "browser_program.py"
+_BROWSERS = Path(__file__).parents[2] / ".cache/browsers"
+"""Where tools/setup.sh puts one that the distribution does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,7 @@ class Browser:
         self._pictures = pictures
         self._taken = 0
         environment = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
+        environment["PLAYWRIGHT_BROWSERS_PATH"] = str(_BROWSERS)
         command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name(_PROGRAM))]
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *namespace.command(command)],
@@ -98,13 +102,7 @@ class Browser:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the browser ended with {self._process.wait(10)}")
-        found = json.loads(line)
-        return Seen(
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in found.items()
-            }
-        )
-
-
-_PROGRAM = "browser_program.py"
+        found: dict[str, Any] = json.loads(line)
+        for name, value in found.items():
+            found[name] = tuple(value) if isinstance(value, list) else value
+        return Seen(**found)
