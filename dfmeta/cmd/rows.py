@@ -7,7 +7,7 @@ from typing import Any
 
 from dfmeta.flows.key import key_of
 from dfmeta.hub import Turns
-from dfmeta.model import Endpoint
+from dfmeta.model import Port
 from dfmeta.proxy.recent import CLASSES, CLOSED, RECENT, Asked, Failure, Recent
 from dfmeta.registry import Registry
 
@@ -47,18 +47,10 @@ def port_rows(registry: Registry, recent: Recent = RECENT) -> list[dict[str, Any
                 "sources": dict(port.sources),
                 "state": str(port.state),
                 "fault": port.fault,
-                **_asked(asked_at(registry, endpoint, recent)),
+                **_asked(_asked_at(registry, port, recent)),
             }
         )
     return sorted(rows, key=lambda row: (row["ofport"] is None, row["ofport"] or 0, row["port"]))
-
-
-def asked_at(registry: Registry, endpoint: Endpoint | None, recent: Recent) -> Asked | None:
-    """What the guest that has that endpoint now has asked; None: nothing yet."""
-    identity = registry.identity(endpoint) if endpoint is not None else None
-    if endpoint is None or identity is None:
-        return None
-    return recent.of(endpoint, identity.incarnation)
 
 
 def moment(seconds: float) -> str:
@@ -75,6 +67,15 @@ def failure_row(one: Failure) -> dict[str, Any]:
         "reason": one.reason,
         "times": one.times,
     }
+
+
+def _asked_at(registry: Registry, port: Port, recent: Recent) -> Asked | None:
+    """What the guest of a port has asked. Of two rows with one number only one has the guest."""
+    endpoint = port.endpoint
+    if endpoint is None or registry.port_at(endpoint) != port:
+        return None
+    identity = registry.identity(endpoint)
+    return None if identity is None else recent.of(endpoint, identity.incarnation)
 
 
 def _asked(one: Asked | None) -> dict[str, Any]:

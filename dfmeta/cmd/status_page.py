@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from ipaddress import IPv4Address, IPv6Address
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from eventlet import tpool
@@ -20,8 +22,9 @@ from dfmeta.exceptions import StoreError
 from dfmeta.health import Health
 from dfmeta.hub import Turns
 from dfmeta.metrics import Samples
-from dfmeta.proxy.recent import RECENT, Recent
-from dfmeta.proxy.status import Query, Status, render
+from dfmeta.model import Endpoint
+from dfmeta.proxy.recent import RECENT, Failure, Recent
+from dfmeta.proxy.status import FAILURES_SHOWN, Query, Status, render
 from dfmeta.proxy.status_http import StatusPage
 
 if TYPE_CHECKING:
@@ -38,14 +41,15 @@ Rows = Callable[[], list[dict[str, Any]]]
 class Sources:
     """Where the page's values come from.
 
-    :param failures: gives them as :attr:`Status.failures` has them, given the ports' rows.
+    :param failures: gives the latest as :attr:`Status.failures` has them, and how many there are,
+        given the ports' rows.
     """
 
     program: str
     health: Health
     metrics: Callable[[], Iterable[Metric]]
     facts: Facts
-    failures: Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
+    failures: Callable[[Sequence[Mapping[str, Any]]], tuple[Sequence[Mapping[str, Any]], int]]
     ports: Rows | None = None
     since: float = field(default_factory=time.time)
 
@@ -71,6 +75,7 @@ def page(listen: str, sources: Sources) -> StatusPage:
 def gather(sources: Sources) -> Status:
     """What is to be shown now. Gives way to others."""
     rows = None if sources.ports is None else sources.ports()
+    failures, in_all = sources.failures(rows or ())
     return Status(
         program=sources.program,
         version=version("dfmeta"),
@@ -80,7 +85,8 @@ def gather(sources: Sources) -> Status:
         missing=sources.health.missing(),
         facts=sources.facts(),
         ports=rows,
-        failures=sources.failures(rows or ()),
+        failures=failures,
+        failures_in_all=in_all,
         samples=_samples(sources.metrics()),
     )
 
@@ -137,30 +143,37 @@ class Records:
 
 def failures_of_ports(
     rows: Sequence[Mapping[str, Any]], recent: Recent = RECENT
-) -> list[Mapping[str, Any]]:
-    """How the guests of those ports have failed, the latest first."""
+) -> tuple[list[Mapping[str, Any]], int]:
+    """How the guests of those ports have failed; see :attr:`Sources.failures`."""
     names = {row["ofport"]: (row["port"], row["instance"]) for row in rows if row["requests"]}
-    found, turns = [], Turns()
-    for endpoint, asked in recent:
-        turns.give_way()
-        if endpoint.ofport in names:
-            port, instance = names[endpoint.ofport]
-            of_port = {"port": port, "instance": instance}
-            found += [{**failure_row(one), **of_port} for one in asked.failures()]
-    return sorted(found, key=lambda one: str(one["at"]), reverse=True)
+    return _latest(recent, lambda endpoint: names.get(endpoint.ofport))
 
 
-def failures_of_addresses(recent: Recent = RECENT) -> list[Mapping[str, Any]]:
-    """How guests of a store have failed, by address, the latest first."""
-    found, turns = [], Turns()
+def failures_of_addresses(recent: Recent = RECENT) -> tuple[list[Mapping[str, Any]], int]:
+    """How guests of a store have failed, by address; see :attr:`Sources.failures`."""
+    return _latest(recent, _address)
+
+
+def _address(endpoint: Endpoint) -> tuple[str, str]:
+    kinds: dict[int, type[IPv4Address | IPv6Address]] = {4: IPv4Address, 6: IPv6Address}
+    kind = kinds.get(endpoint.vid)
+    # What stands for no address is the connection of a trusted proxy.
+    return ("a trusted proxy" if kind is None else str(kind(endpoint.ofport))), ""
+
+
+def _latest(
+    recent: Recent, name: Callable[[Endpoint], tuple[str, str] | None]
+) -> tuple[list[Mapping[str, Any]], int]:
+    found: list[tuple[float, Failure, tuple[str, str]]] = []
+    turns = Turns()
     for endpoint, asked in recent:
         turns.give_way()
-        # What no address is the endpoint of is a proxy's connection.
-        kinds: dict[int, type[IPv4Address | IPv6Address]] = {4: IPv4Address, 6: IPv6Address}
-        kind = kinds.get(endpoint.vid)
-        named = {"port": "a proxy" if kind is None else str(kind(endpoint.ofport)), "instance": ""}
-        found += [{**failure_row(one), **named} for one in asked.failures()]
-    return sorted(found, key=lambda one: str(one["at"]), reverse=True)
+        named = name(endpoint)
+        if named is not None:
+            found += [(one.at, one, named) for one in asked.failures()]
+    shown = heapq.nlargest(FAILURES_SHOWN, found, key=itemgetter(0))
+    rows = [{**failure_row(one), "port": port, "instance": by} for _at, one, (port, by) in shown]
+    return list(rows), len(found)
 
 
 def _samples(families: Iterable[Metric]) -> Samples:

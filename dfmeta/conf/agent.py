@@ -191,8 +191,8 @@ OPTS: Final = [
         "admin_listen",
         type=types.String(regex=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$"),
         default="127.0.0.1:9697",
-        help="HOST:PORT of the listener for health, metrics and dfmeta's own commands. It has no "
-        "authentication: keep it on loopback.",
+        help="HOST:PORT of the listener for health, metrics, the status page and dfmeta's own "
+        "commands. It has no authentication: keep it on loopback.",
     ),
     cfg.StrOpt(
         "state_path",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SHOWN: Final = 200
 """Guests that one page shows; the others are found by the filter."""
 FAILURES_SHOWN: Final = 30
+"""Of those of all guests."""
 FAILING, EARLIER = "failing", "failed earlier"
 """What a guest's port is besides its state: not answered well since it failed, or well by now."""
 STATES: Final = (FAILING, EARLIER, *(str(one) for one in PortState))
@@ -77,7 +78,8 @@ class Status:
     ports: Sequence[Row] | None = None
     """As ``GET /ports`` has them; None: there are no ports."""
     failures: Sequence[Row] = ()
-    """As the member ``last_failure``, with ``port`` and ``instance``; the latest first."""
+    """As the member ``last_failure``, with ``port`` and ``instance``; the latest, that first."""
+    failures_in_all: int = 0
     samples: Samples
 
 
@@ -94,8 +96,8 @@ def render(status: Status, query: Query) -> str:
         "states": STATES,
         "guests": found[:SHOWN],
         "found": len(found),
-        "failures": [_told(one, status.now) for one in status.failures[:FAILURES_SHOWN]],
-        "more_failures": max(0, len(status.failures) - FAILURES_SHOWN),
+        "failures": [_told(one, status.now) for one in status.failures],
+        "more_failures": max(0, status.failures_in_all - len(status.failures)),
         "troubles": troubles,
         "severe": SEVERE,
         **_summary(status, rows),
@@ -133,6 +135,11 @@ def _template() -> Template:
     return engine.get_template("status.html")
 
 
+def rank(state: str) -> int:
+    """How far up those in one of :data:`STATES` stand; the least comes first."""
+    return _RANKS[state]
+
+
 # Guests
 
 
@@ -141,13 +148,13 @@ def _guest(row: Row, now: float) -> dict[str, Any]:
     word = row["state"]
     if row["state"] == PortState.SERVED and last is not None:
         word = FAILING if last["failing"] else EARLIER
-    rank = _RANKS[word]
+    place = rank(word)
     asked = row["requests"]
     return {
         **row,
         "word": word,
-        "rank": rank,
-        "tone": _TONES[rank],
+        "rank": place,
+        "tone": _TONES[place],
         "failed": None if last is None else _told(last, now),
         "counts": [(one, asked[one]) for one in CLASSES if asked[one]] if asked else [],
         "asked_ago": _ago(asked["last_at"], now) if asked else "",

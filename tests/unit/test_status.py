@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dfmeta import metrics
-from dfmeta.model import PortState
+from dfmeta.cmd.status_page import (
+    RECORDS_KEPT,
+    Records,
+    failures_of_addresses,
+    failures_of_ports,
+)
+from dfmeta.model import Endpoint, Identity, PortState
 from dfmeta.proxy import troubles
+from dfmeta.proxy.recent import Recent
 from dfmeta.proxy.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
 from dfmeta.proxy.status_http import FILTER_MAX, StatusPage, parse
+from dfmeta.registry import Claim
+from dfmeta.store.repository import Repository
 from tests.docs.label_values import Program, sources
-from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT
+from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT, address
 
 NOW = 1_800_000_000.0
 HOSTILE = "\"><script>alert('x')</script><img src=http://192.0.2.1/>&amp;{{ 7 * 7 }}\u202e"
@@ -193,11 +205,46 @@ def test_a_guest_is_found_by_what_people_know_of_it(wanted: str) -> None:
 
 
 def test_only_the_latest_failures_are_shown() -> None:
-    told = [{**failure(ago), "port": f"tap-{ago}", "instance": ""} for ago in range(40)]
-    seen = see(failures=told)
-    assert f"tap-{FAILURES_SHOWN - 1}" in seen.text
-    assert f"tap-{FAILURES_SHOWN}" not in seen.text
+    recent, rows = Recent(clock=itertools.count().__next__), []
+    for number in range(1, FAILURES_SHOWN + 11):
+        identity = Identity(INSTANCE, PROJECT, "port", "tap", 1)
+        claim = Claim(identity, Endpoint(number), 0, 1, address())
+        recent.answered(claim, 503, "/", "it is away")
+        rows.append(row(number))
+    told, in_all = failures_of_ports(rows, recent)
+    assert [one["port"] for one in told[:2]] == [f"tap{in_all}", f"tap{in_all - 1}"]
+    assert len(told) == FAILURES_SHOWN
+    seen = see(failures=told, failures_in_all=in_all)
     assert "and 10 more" in seen.text
+    assert failures_of_ports(rows[:5], recent)[1] == 5
+    assert failures_of_ports([row(1, requests=None)], recent) == ([], 0)
+
+
+def test_failures_of_a_store_are_those_of_addresses() -> None:
+    recent = Recent(clock=itertools.count().__next__)
+    identity = Identity("by its address", "", "", "", 0)
+    for endpoint in (Endpoint(7), Endpoint(int(IPv4Address("192.0.2.7")), 4), Endpoint(1, 6)):
+        recent.answered(Claim(identity, endpoint, 0, 0, address()), 503, "/", "it is away")
+    told, in_all = failures_of_addresses(recent)
+    assert [one["port"] for one in told] == ["::1", "192.0.2.7", "a trusted proxy"]
+    assert in_all == 3
+
+
+def test_the_page_of_a_store_has_its_records_and_no_ports(tmp_path: Path) -> None:
+    there: list[Repository] = []
+    now = [0.0]
+    records = Records(lambda: there[0] if there else None, clock=lambda: now[0])
+    assert records() == "the database is not open yet"
+    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
+        there.append(repository)
+        assert records() == "0"
+        repository.put(INSTANCE, document={})
+        assert records() == "0"
+        now[0] += RECORDS_KEPT
+        assert records() == "1"
+    seen = see(ports=None, facts=(("Records", records()),))
+    assert "Records" in seen.text
+    assert not [one for one in seen.all("section") if one["id"] == "guests"]
 
 
 def test_it_loads_itself_anew_unless_told_not_to() -> None:
