@@ -9,9 +9,15 @@ import json
 import shutil
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, sync_playwright
+
+T = TypeVar("T")
+LOOKS = 5
+"""How often a page is looked at that is loaded anew meanwhile."""
 
 FLAGS = (
     "--no-sandbox",  # it runs as root
@@ -42,8 +48,27 @@ class View:
         self.page.on("pageerror", lambda one: self.complaints.append(str(one)))
         self.page.on("requestfailed", lambda one: self.complaints.append(f"failed: {one.url}"))
 
-    def seen(self, selector: str) -> dict[str, Any]:
+    def await_change(self, selector: str, timeout: float) -> None:
+        """Wait until the page has been loaded anew and what is found reads otherwise."""
+        texts = self.page.locator(selector).all_inner_texts
+        before, until = self.steady(texts), time.monotonic() + timeout
+        while self.steady(texts) == before:
+            left = until - time.monotonic()
+            self.page.wait_for_event("load", timeout=max(left, 0.001) * 1000)
+
+    def steady(self, look: Callable[[], T]) -> T:
+        """Look again where the page was just being loaded anew, which takes it away."""
+        for _ in range(LOOKS):
+            try:
+                return look()
+            except Error:
+                self.page.wait_for_load_state("load")
+        return look()
+
+    def seen(self, selector: str, picture: str | None) -> dict[str, Any]:
         """What can be read now; texts are those of what is visible."""
+        if picture is not None:
+            self.page.screenshot(path=picture, full_page=True)
         found = self.page.locator(selector)
         return {
             "title": self.page.title(),
@@ -75,14 +100,9 @@ def main() -> None:
                 view = View(browser, width=told["width"], height=told["height"], dark=told["dark"])
                 view.page.goto(told["url"])
             else:
-                before = view.page.locator(told["selector"]).all_inner_texts()
-                until = time.monotonic() + told["timeout"]
-                while view.page.locator(told["selector"]).all_inner_texts() == before:
-                    left = until - time.monotonic()
-                    view.page.wait_for_event("load", timeout=max(left, 0.001) * 1000)
-            if told.get("picture"):
-                view.page.screenshot(path=told["picture"], full_page=True)
-            sys.stdout.write(json.dumps(view.seen(told["selector"])) + "\n")
+                view.await_change(told["selector"], told["timeout"])
+            answer = view.steady(partial(view.seen, told["selector"], told.get("picture")))
+            sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
         browser.close()
 
