@@ -50,6 +50,16 @@ def ranged(expression: str) -> list[Asked]:
     return [_asked(node.vector_selector) for node in nodes]
 
 
+def compared(expression: str) -> list[Asked]:
+    """What of it is held against itself of some time before, and so shows a series that is new."""
+    pairs = [node for node in _nodes(parse(expression)) if str(getattr(node, "op", "")) == "unless"]
+    return [
+        _asked(one.lhs)
+        for one in pairs
+        if _is(one.lhs, "VectorSelector") and getattr(one.rhs, "offset", None)
+    ]
+
+
 def faults(expression: str, program: Program) -> Iterator[str]:
     """What of it dfmeta does not have, in sentences."""
     series: Mapping[str, Metric] = {
