@@ -103,8 +103,9 @@ def render(status: Status, query: Query) -> str:
         **_summary(status, rows),
         **_figures(status.samples),
         "style": _style(),
-        "span": functools.partial(_span),
+        "span": _span,
         "clock": _clock,
+        "stamp": _stamp,
     }
     return _template().render(status=status, **view)
 
@@ -275,6 +276,10 @@ def _span(seconds: float) -> str:
 
 def _clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat()
 
 
 def _seconds(moment: str) -> float:
