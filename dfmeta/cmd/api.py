@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from eventlet import tpool
 from oslo_config import cfg
 
-from dfmeta.cmd import auth
+from dfmeta.cmd import auth, database
+from dfmeta.conf import auth as auth_options
 from dfmeta.conf import store as store_options
-from dfmeta.store.admin import AdminApi, Refresh, later
+from dfmeta.store.admin import AdminApi, later
+from dfmeta.store.auth import Authorizer
 from dfmeta.store.repository import Repository
+
+_AUTH: Final = tuple(option.dest for option in auth_options.OPTS)
 
 
 class StoreApi:
@@ -23,25 +27,35 @@ class StoreApi:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
-        self._authorizer = auth.build(conf)
-        if self._authorizer is None:
-            auth.check_open(conf.df_metadata.admin_listen)
+        self._authorizer = _authorizer(conf)
+        self._repository: Repository | None = None
         self._api: AdminApi | None = None
 
-    def open(self, repository: Repository, *, refresh: Refresh | None = None) -> None:
-        """Let it answer from a store.
+    def open(self, repository: Repository) -> None:
+        """Let it answer from a store, and from the one that the configuration names beside it.
 
-        :param refresh: see :class:`dfmeta.store.admin.AdminApi`.
+        :raises ConfigError: when what asks another store cannot be built.
         """
-        group = self._conf.store
-        self._api = AdminApi(
-            repository,
-            authorizer=self._authorizer,
-            templates={name: group[name] for name in store_options.TEMPLATES},
-            max_body=group.max_body,
-            refresh=refresh,
-            aside=tpool.execute,
-        )
+        self._repository = repository
+        self._api = _api(self._conf, self._authorizer, repository)
+
+    def prepare(self, conf: cfg.ConfigOpts) -> Callable[[], None]:
+        """Make ready what another configuration says; gives what has it take effect, and open.
+
+        Who asks for tokens stays where its options do: it knows the keys of its issuer.
+
+        :raises DfmetaError: as the start does; nothing has changed then.
+        """
+        same = all(conf.store[name] == self._conf.store[name] for name in _AUTH)
+        authorizer = self._authorizer if same else _authorizer(conf)
+        repository = self._repository or database.repository(conf.store.connection)
+        api = _api(conf, authorizer, repository)
+
+        def replace() -> None:
+            self._conf, self._authorizer = conf, authorizer
+            self._repository, self._api = repository, api
+
+        return replace
 
     def handles(self, path: str) -> bool:
         """See :class:`dfmeta.proxy.admin.Api`."""
@@ -52,3 +66,23 @@ class StoreApi:
     ) -> Iterable[bytes]:
         """Answer one request (PEP 3333)."""
         return (self._api or later)(environ, start_response)
+
+
+def _authorizer(conf: cfg.ConfigOpts) -> Authorizer | None:
+    authorizer = auth.build(conf)
+    if authorizer is None:
+        auth.check_open(conf.df_metadata.admin_listen)
+    return authorizer
+
+
+def _api(conf: cfg.ConfigOpts, authorizer: Authorizer | None, repository: Repository) -> AdminApi:
+    group = conf.store
+    upstream = database.puller(conf) if group.lookup_base_url else None
+    return AdminApi(
+        repository,
+        authorizer=authorizer,
+        templates={name: group[name] for name in store_options.TEMPLATES},
+        max_body=group.max_body,
+        refresh=upstream.refresh if upstream is not None else None,
+        aside=tpool.execute,
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
 import signal
 import sys
 import time
@@ -25,11 +24,13 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta import hub, metrics
-from dfmeta.cmd import backends, database, status_page
+from dfmeta.cmd import backends, database, reloading, status_page
 from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.limits import limits, rates
 from dfmeta.cmd.logs import set_up_logging
+from dfmeta.cmd.privileges import allow_descriptors
+from dfmeta.conf import daemons
 from dfmeta.exceptions import ConfigError, DfmetaError, StartError
 from dfmeta.health import Health
 from dfmeta.proxy import admin
@@ -86,7 +87,7 @@ class Central:
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
-        _allow_descriptors()
+        allow_descriptors()
         hub.prepare()
         eventlet.spawn_n(hub.watch)
         LOG.info("%s %s starts", PROG, version("dfmeta"))
@@ -137,11 +138,9 @@ class Central:
         listen = self.conf.store.guest_listen
         sock = _listen(listen) if listen else None
         repository = database.repository(self.conf.store.connection)
-        upstream = database.puller(self.conf)
-        self._api.open(repository, refresh=upstream.refresh if upstream is not None else None)
+        self._api.open(repository)
         if sock is not None:
-            find = upstream.find if upstream is not None else repository.find
-            self._guests = Guests(sock, self.conf, repository, find=find)
+            self._guests = Guests(sock, self.conf, repository)
         self._repository = repository
         hub.settle()
         notify(os.environ, "READY=1")
@@ -182,16 +181,17 @@ class Central:
     def _do_reload(self) -> None:
         try:
             conf = _load(self._argv)
+            changes = daemons.settle(conf, self.conf, daemon=PROG)
+            replace_api = self._api.prepare(conf)
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return
+        self.conf = conf
+        replace_api()
         if self._guests is not None:
             self._guests.reload(conf)
         set_up_logging(debug=conf.debug)
-        LOG.info(
-            "Reloaded trusted_proxies, ec2_tree, templates, hold_timeout, timeout_answer, "
-            "refuse_forwarded, http_tokens, [guest_limits], [metadata_rate_limiting] and debug"
-        )
+        reloading.tell(LOG, changes)
 
 
 class Guests:
@@ -200,11 +200,9 @@ class Guests:
     :raises StartError: when there is no key to sign tokens with.
     """
 
-    def __init__(
-        self, sock: Any, conf: cfg.ConfigOpts, repository: Repository, *, find: Find
-    ) -> None:
+    def __init__(self, sock: Any, conf: cfg.ConfigOpts, repository: Repository) -> None:
         self._repository = repository
-        self._addresses = Addresses(find, _trusted(conf))
+        self._addresses = Addresses(_find(conf, repository), _trusted(conf))
         self._rates = RateLimiter(rates(conf))
         self._application = Application(
             self._addresses,
@@ -226,6 +224,7 @@ class Guests:
 
     def reload(self, conf: cfg.ConfigOpts) -> None:
         """Take what can be taken from another configuration."""
+        self._addresses.find = _find(conf, self._repository)
         self._addresses.trusted = _trusted(conf)
         answering = AddressStore(self._repository, backends.answers(conf))
         self._application.replace(answering, _settings(conf))
@@ -255,6 +254,11 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     return replace(backends.settings(conf), needs_project=False)
 
 
+def _find(conf: cfg.ConfigOpts, repository: Repository) -> Find:
+    upstream = database.puller(conf)
+    return upstream.find if upstream is not None else repository.find
+
+
 def _trusted(conf: cfg.ConfigOpts) -> TrustedProxies:
     return TrustedProxies(parse_network(text) for text in conf.store.trusted_proxies)
 
@@ -269,9 +273,3 @@ def _listen(address: str) -> Any:
             remedy="Give an address of this host and a port that nothing else uses; below 1024 it "
             "takes CAP_NET_BIND_SERVICE",
         ) from error
-
-
-def _allow_descriptors() -> None:
-    # A connection is a descriptor, and the usual soft limit is 1,024 (getrlimit(2)).
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -20,6 +20,19 @@ Row = Mapping[str, object]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def ending(*examples: str, failed: str) -> str:
+    """Return what stands at the end of a command's help: examples, and what its status says.
+
+    :param failed: when the status is 1, as a clause.
+    """
+    lines = "\n".join(f"  {one}" for one in examples)
+    return (
+        f"\b\nExamples:\n{lines}\n\n"
+        f"Exit status: 0, or 1 when {failed}, or 2 when the command line, the configuration or "
+        "what is given is wrong; the last line on stderr says what and why."
+    )
+
+
 def config_options(function: F) -> F:
     """Give a command ``--config-file``, repeatable, as ``config_files: tuple[str, ...]``."""
     return click.option(

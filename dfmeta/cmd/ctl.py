@@ -62,10 +62,15 @@ def exit_status(error: DfmetaError) -> int:
     return WRONG_INPUT if isinstance(error, wrong_input) else FAILED
 
 
-@click.group(cls=LazyGroup)
+@click.group(
+    cls=LazyGroup, epilog="Each command's own --help has examples and what its status says."
+)
 @click.version_option(package_name=PROG, prog_name=PROG)
 def cli() -> None:
-    """Look after a host's metadata service and its store."""
+    """Look after a host's metadata service and its store.
+
+    When guests complain: doctor, then ports, then trace with the guest's port.
+    """
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import signal
 import sys
 import time
@@ -23,12 +22,14 @@ from prometheus_client import Metric
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
-from dfmeta.cmd import identity, status_page
+from dfmeta.cmd import identity, reloading, status_page
 from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.logs import set_up_logging
+from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.tap import TapKeeper
+from dfmeta.conf import daemons
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.health import Health
@@ -145,7 +146,7 @@ class Daemon:
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
-        self._allow_descriptors()
+        allow_descriptors()
         hub.prepare()
         eventlet.spawn_n(hub.watch)
         self._start_admin()
@@ -158,19 +159,13 @@ class Daemon:
             self._stop()
         return 0
 
-    @staticmethod
-    def _allow_descriptors() -> None:
-        # A connection is a descriptor, and the usual soft limit is 1,024 (getrlimit(2)).
-        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
     def _start_admin(self) -> None:
         self.health.watch("ovsdb", lambda: self._update.connected)
         self.health.watch("bridge", lambda: self._update.bridge is not None)
         self.health.watch("flows", lambda: self.switch.ready)
         self.health.watch("proxy", lambda: self._listening())
         self.health.watch("store", self._store_answers)
-        application = admin.AdminApplication(
+        self._admin = admin.AdminApplication(
             self.health,
             self._metrics,
             {"/ports": self._port_rows},
@@ -179,7 +174,7 @@ class Daemon:
         )
         for state in PortState:
             metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
-        admin.serve(self.conf.df_metadata.admin_listen, application)
+        admin.serve(self.conf.df_metadata.admin_listen, self._admin)
 
     def _make_page(self) -> StatusPage:
         sources = status_page.Sources(
@@ -201,6 +196,20 @@ class Daemon:
         self._api = StoreApi(self.conf)
         return self._api
 
+    def _prepare_api(self, conf: cfg.ConfigOpts) -> Callable[[], None]:
+        if conf.df_metadata.backend != "store":
+            return partial(setattr, self._admin, "api", None)
+        from dfmeta.cmd.api import StoreApi
+
+        api = self._api = self._api or StoreApi(conf)
+        replace = api.prepare(conf)
+
+        def mount() -> None:
+            replace()
+            self._admin.api = api
+
+        return mount
+
     def _store_answers(self) -> bool:
         if self._front is None or self.conf.df_metadata.backend != "store":
             return True
@@ -218,13 +227,9 @@ class Daemon:
     def _start(self) -> None:
         front = self._front = Front(self.conf, self.registry)
         if self._api is not None:
-            from dfmeta.cmd.database import puller, repository
+            from dfmeta.cmd.database import repository
 
-            upstream = puller(self.conf)
-            self._api.open(
-                repository(self.conf.store.connection),
-                refresh=upstream.refresh if upstream is not None else None,
-            )
+            self._api.open(repository(self.conf.store.connection))
         # As early as can be: what is left of an earlier run already leads guests here.
         sock = self.tap.listen_early()
         deadline = time.monotonic() + self.conf.df_metadata.startup_timeout
@@ -462,21 +467,17 @@ class Daemon:
     def _do_reload(self) -> None:
         try:
             conf = _load(self._argv)
+            changes = daemons.settle(conf, self.conf, daemon=PROG)
+            mount = self._prepare_api(conf)
             if self._front is not None:
-                self._front.reload(conf, self._say_reloaded)
+                self._front.reload(conf, partial(reloading.tell, LOG, changes))
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return
         self.conf = conf
+        mount()
         set_up_logging(debug=conf.debug)
         self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
-
-    @staticmethod
-    def _say_reloaded() -> None:
-        LOG.info(
-            "Reloaded backend, Nova's options, hold_timeout, timeout_answer, refuse_forwarded, "
-            "http_tokens, [guest_limits], [metadata_rate_limiting] and debug"
-        )
 
     def _port_rows(self) -> list[dict[str, Any]]:
         from dfmeta.cmd.rows import port_rows

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from dfmeta.cmd import config_drive
-from dfmeta.cmd.common import config_options, load_config
+from dfmeta.cmd.common import config_options, ending, load_config
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
 from dfmeta.devices.libvirt import DomainDevices, read_domain
@@ -30,10 +30,21 @@ _TAG_HELP: Final = (
 
 @click.group("devices")
 def devices() -> None:
-    """Tell guests the roles of their devices."""
+    """Tell guests the roles of their devices.
+
+    Tags are given to disks and network interfaces of a libvirt domain, and reach the guest in its
+    record of the store or on its config drive.
+    """
 
 
-@devices.command("from-libvirt")
+@devices.command(
+    "from-libvirt",
+    epilog=ending(
+        "dfmeta devices from-libvirt web --tag disk:vda=root",
+        "dfmeta devices from-libvirt web.xml --tag nic:network:default=mgmt --store",
+        failed="the store cannot be written",
+    ),
+)
 @config_options
 @click.argument("domain")
 @click.option("--tag", "tags", multiple=True, metavar="TYPE:[KEY:]VALUE=TAG", help=_TAG_HELP)
@@ -56,7 +67,13 @@ def from_libvirt(
     click.echo(json.dumps(document, indent=2))
 
 
-@devices.command("write-config-drive")
+@devices.command(
+    "write-config-drive",
+    epilog=ending(
+        "dfmeta devices write-config-drive drive --domain web.xml --tag disk:vda=root",
+        failed="a file cannot be written",
+    ),
+)
 @config_options
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--domain", help="Whose devices: a name, a UUID, or a file of its XML.")

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from dfmeta.apps.look import NoSocketError, Reading, check_socket, read_flows
 from dfmeta.cmd import gather
-from dfmeta.cmd.common import config_options, format_option, load_config, print_rows
+from dfmeta.cmd.common import config_options, ending, format_option, load_config, print_rows
 from dfmeta.cmd.flows_command import compare
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.pipeline import RATES, Purpose
@@ -30,13 +30,21 @@ from dfmeta.proxy.limits import BACKLOG
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
 
 
-@click.command("doctor")
+@click.command(
+    "doctor",
+    epilog=ending(
+        "dfmeta doctor",
+        "dfmeta doctor --format json",
+        failed="anything is wrong, or dfmeta-agent does not run",
+    ),
+)
 @config_options
 @format_option
 def doctor(config_files: tuple[str, ...], *, fmt: str) -> None:
     """Check all that a working host needs: ok, or what is wrong and what to do.
 
-    Exit status 1 when anything is wrong, also when dfmeta-agent does not run.
+    Each check is a line: its status (ok, wrong, unknown), its name, what was found and, where it is
+    wrong, the remedy. Nothing is changed. Run it as root, on the host.
     """
     conf = load_config(config_files)
     findings = list(examine(conf))

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from dfmeta.apps.look import Reading, read_flows
 from dfmeta.cmd import gather
-from dfmeta.cmd.common import JSON, config_options, format_option, load_config, print_rows
+from dfmeta.cmd.common import JSON, config_options, ending, format_option, load_config, print_rows
 from dfmeta.exceptions import NotRunningError, OvsdbError, StartError, SwitchError
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
@@ -39,12 +39,19 @@ SETTLE_PAUSE: Final = 0.4
 """A guest may be learnt, or the daemon be mending, between two looks: only what stays counts."""
 
 
-@click.command("flows")
+@click.command(
+    "flows",
+    epilog=ending("dfmeta flows", "dfmeta flows --raw", failed="the bridge does not answer"),
+)
 @config_options
 @format_option
 @click.option("--raw", is_flag=True, help="As ovs-ofctl prints them; needs ovs-ofctl.")
 def flows(config_files: tuple[str, ...], *, fmt: str, raw: bool) -> None:
-    """Show dfmeta's flows on the bridge; unknown and missing ones are marked."""
+    """Show dfmeta's flows on the bridge; unknown and missing ones are marked.
+
+    Each flow has its table and purpose by name, the port and instance that it serves, and what it
+    has counted. Others' flows are not shown.
+    """
     conf = load_config(config_files)
     wanted = gather.settings(conf)
     if raw:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from dfmeta.cmd.client import ask_agent
-from dfmeta.cmd.common import JSON, config_options, format_option, load_config, print_rows
+from dfmeta.cmd.common import JSON, config_options, ending, format_option, load_config, print_rows
 
 COLUMNS: Final = {
     "port": "PORT",
@@ -23,11 +23,20 @@ COLUMNS: Final = {
 FIELDS: Final = (*COLUMNS, "iface_id", "mac", "fault")
 
 
-@click.command("ports")
+@click.command(
+    "ports",
+    epilog=ending(
+        "dfmeta ports", "dfmeta ports --format json", failed="dfmeta-agent does not answer"
+    ),
+)
 @config_options
 @format_option
 def ports(config_files: tuple[str, ...], *, fmt: str) -> None:
-    """Show every guest port: key and slots, instance, project, where each is from, state."""
+    """Show every guest port: key and slots, instance, project, where each is from, state.
+
+    A port is served when its state is "served"; any other state says why not. Under SLOT: ADDRESS
+    stand the addresses that guests have asked from, under FROM who named instance and project.
+    """
     rows = ask_agent(load_config(config_files), "/ports")
     if fmt == JSON:
         print_rows(rows, {field: field for field in FIELDS}, fmt)

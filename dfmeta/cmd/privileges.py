@@ -29,6 +29,15 @@ class _Header(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 
 
+def allow_descriptors() -> None:
+    """Let this process have as many descriptors as it may: a connection is one (getrlimit(2)).
+
+    The usual soft limit is 1,024.
+    """
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def die_with_parent() -> None:
     """Have the kernel end this process when the one that started it is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

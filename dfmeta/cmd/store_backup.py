@@ -6,10 +6,13 @@ from pathlib import Path
 
 import click
 
-from dfmeta.cmd.common import config_options, load_config
+from dfmeta.cmd.common import config_options, ending, load_config
 
 
-@click.command("backup")
+@click.command(
+    "backup",
+    epilog=ending("dfmeta store backup store.bak", failed="FILE is there or cannot be written"),
+)
 @config_options
 @click.argument("file")
 def backup(config_files: tuple[str, ...], file: str) -> None:
@@ -21,7 +24,10 @@ def backup(config_files: tuple[str, ...], file: str) -> None:
     click.echo(f"{file}: {count} records")
 
 
-@click.command("restore")
+@click.command(
+    "restore",
+    epilog=ending("dfmeta store restore store.bak", failed="FILE is not such a copy"),
+)
 @config_options
 @click.argument("file")
 def restore(config_files: tuple[str, ...], file: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from dfmeta.cmd.common import TABLE, format_option, print_rows
+from dfmeta.cmd.common import TABLE, ending, format_option, print_rows
 from dfmeta.cmd.store_backup import backup, restore
 from dfmeta.cmd.store_import import import_records
 from dfmeta.cmd.store_place import Place, place_options
@@ -22,6 +22,7 @@ from dfmeta.store.defaults import EVERYWHERE
 from dfmeta.store.listing import row_of, timestamp
 from dfmeta.store.record import Record, parse_document
 
+EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 LIST_COLUMNS: Final = {
     "id": "ID",
     "hostname": "HOSTNAME",
@@ -53,14 +54,26 @@ FIELDS: Final = {
 
 @click.group("store")
 def store() -> None:
-    """Put, read and remove instances' metadata."""
+    """Put, read and remove instances' metadata.
+
+    Without --url it is the database that the configuration names, which this user has to be able to
+    write; with it, the admin API of a running store.
+    """
 
 
 for _command in (put, import_records, backup, restore, schema):
     store.add_command(_command)
 
 
-@store.command("get")
+@store.command(
+    "get",
+    epilog=ending(
+        f"dfmeta store get {EXAMPLE}",
+        f"dfmeta store get {EXAMPLE} --user-data",
+        f"dfmeta store get {EXAMPLE} --format json",
+        failed="there is no such record, or the store does not answer",
+    ),
+)
 @place_options
 @format_option
 @target_options
@@ -76,7 +89,10 @@ def get(
     password: bool,
     document: bool,
 ) -> None:
-    """Show the record of INSTANCE."""
+    """Show the record of INSTANCE.
+
+    User-data and password are not in it: --user-data and --password write them, and nothing else.
+    """
     if user_data + password + document > 1:
         raise click.UsageError(
             "--user-data, --password and --document exclude each other: name one of them"
@@ -102,12 +118,19 @@ def get(
         print_rows([_full_row(record, addresses)], {key: key for key in FIELDS}, fmt)
 
 
-@store.command("list")
+@store.command(
+    "list",
+    epilog=ending(
+        "dfmeta store list",
+        "dfmeta store list --default",
+        failed="the store does not answer",
+    ),
+)
 @place_options
 @format_option
 @click.option("--default", is_flag=True, help="The defaults in the place of instances' records.")
 def list_records(place: Place, *, fmt: str, default: bool) -> None:
-    """List all records."""
+    """List all records, each on a line."""
     with place.opened(place.conf()) as records:
         if not isinstance(records, Client):
             rows = map(row_of, records.list(defaults=default))
@@ -118,7 +141,10 @@ def list_records(place: Place, *, fmt: str, default: bool) -> None:
             print_rows(records.list(), LIST_COLUMNS, fmt)
 
 
-@store.command("delete")
+@store.command(
+    "delete",
+    epilog=ending(f"dfmeta store delete {EXAMPLE}", failed="there is no such record"),
+)
 @place_options
 @target_options
 def delete(place: Place, asked: Asked) -> None:

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, Protocol
 
 import click
 
-from dfmeta.cmd.common import PROG, cell_text
+from dfmeta.cmd.common import PROG, cell_text, ending
 from dfmeta.cmd.store_files import STDIN
 from dfmeta.cmd.store_place import Place, Records, place_options
 from dfmeta.cmd.store_put import WORDS
@@ -31,7 +31,14 @@ TOGETHER: Final = 100
 """Lines that are written in one transaction: a disk is waited for once, others not for long."""
 
 
-@click.command("import")
+@click.command(
+    "import",
+    epilog=ending(
+        "dfmeta store import seeds",
+        "dfmeta store import --dry-run records.jsonl",
+        failed="a seed or a line is wrong and was left out, or the store does not answer",
+    ),
+)
 @place_options
 @click.option("--dry-run", is_flag=True, help="Read and check everything, and write nothing.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
@@ -46,7 +53,7 @@ def import_records(place: Place, *, dry_run: bool, paths: tuple[str, ...]) -> No
     Any other PATH is a file with a body of the admin API on each line: id, ipAddresses, and
     metadata or userdata. - reads standard input.
 
-    What is wrong is named and left out, and makes the exit status 1; the rest is imported.
+    What is wrong is named and left out; the rest is imported.
     """
     conf = place.conf()
     opened = contextlib.nullcontext() if dry_run else place.opened(conf)

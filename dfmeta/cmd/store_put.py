@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from dfmeta.cmd.common import cell_text
+from dfmeta.cmd.common import cell_text, ending
 from dfmeta.cmd.store_files import STDIN, checked, read
 from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_target import Asked, Target, target_options
@@ -29,7 +29,15 @@ _EMPTY_REMOVES: Final = "Empty: remove it."
 _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
 
 
-@click.command("put")
+@click.command(
+    "put",
+    epilog=ending(
+        "dfmeta store put 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10 --hostname web --ssh-key @id.pub",
+        "dfmeta store put web --user-data user-data.yaml --meta tier=front",
+        "dfmeta store put --default --ssh-key @id.pub",
+        failed="the store cannot be written or does not answer",
+    ),
+)
 @place_options
 @target_options
 @click.option("--hostname", help=f"Host name, with or without a domain. {_EMPTY_REMOVES}")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import click
 
-from dfmeta.cmd.common import config_options, load_config
+from dfmeta.cmd.common import config_options, ending, load_config
 from dfmeta.exceptions import RecordError
 from dfmeta.store.database import move_schema, schema_of
 from dfmeta.store.schema import HEAD, REVISIONS
 
 
-@click.command("schema")
+@click.command(
+    "schema", epilog=ending("dfmeta store schema", failed="the database cannot be opened")
+)
 @config_options
 @click.option(
     "--to",

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from dfmeta.cmd.common import config_options, format_option, load_config, print_rows
+from dfmeta.cmd.common import config_options, ending, format_option, load_config, print_rows
 from dfmeta.exceptions import ConfigError, RecordError, StoreError
 from dfmeta.store import auth_edit, scopes
 from dfmeta.store.auth_tokens import StaticToken, read_tokens
@@ -30,10 +30,21 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 
 @click.group("token")
 def token() -> None:
-    """Create, list and revoke the static tokens of the store's admin API."""
+    """Create, list and revoke the static tokens of the store's admin API.
+
+    They are kept as hashes in the file that [store] token_file names. The daemon notices a change
+    by itself.
+    """
 
 
-@token.command("create")
+@token.command(
+    "create",
+    epilog=ending(
+        "dfmeta token create --scope read",
+        "dfmeta token create --scope write --name deployer --expires 30d",
+        failed="the file of tokens cannot be written",
+    ),
+)
 @config_options
 @click.option(
     "--scope",
@@ -71,7 +82,7 @@ def create(
     click.echo(f"{added.name}: created, {ends}, with {', '.join(added.scopes)}", err=True)
 
 
-@token.command("list")
+@token.command("list", epilog=ending("dfmeta token list", failed="the file cannot be read"))
 @config_options
 @format_option
 def list_tokens(config_files: tuple[str, ...], *, fmt: str) -> None:
@@ -81,7 +92,9 @@ def list_tokens(config_files: tuple[str, ...], *, fmt: str) -> None:
     print_rows(rows, COLUMNS, fmt)
 
 
-@token.command("revoke")
+@token.command(
+    "revoke", epilog=ending("dfmeta token revoke deployer", failed="there is no such token")
+)
 @config_options
 @click.argument("name")
 def revoke(config_files: tuple[str, ...], name: str) -> None:

@@ -14,7 +14,7 @@ import click
 
 from dfmeta.apps.look import read_flows
 from dfmeta.cmd import gather
-from dfmeta.cmd.common import config_options, load_config
+from dfmeta.cmd.common import config_options, ending, load_config
 from dfmeta.exceptions import DfmetaError, NotRunningError
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import key_of
@@ -44,13 +44,21 @@ class Scene:
     """The daemon runs and has given the ports."""
 
 
-@click.command("trace")
+@click.command(
+    "trace",
+    epilog=ending(
+        "dfmeta trace tap3c1f2a5e-7b",
+        "dfmeta trace 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10",
+        failed="the way does not lead to the proxy and back",
+    ),
+)
 @config_options
 @click.argument("port")
 def trace(config_files: tuple[str, ...], *, port: str) -> None:
     """Follow a SYN of PORT (name, iface-id or instance id) to the proxy and back.
 
-    Exit status 0 when the way leads there and back, else 1.
+    The switch is asked what it would do; nothing is sent and nothing changes. The last line says
+    where the way ends, or that it leads to the proxy and back.
     """
     conf = load_config(config_files)
     wanted = gather.settings(conf)

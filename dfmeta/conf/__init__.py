@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 from oslo_config import cfg, types
@@ -33,6 +35,26 @@ STORE = (
 )
 """The modules whose options are the group [store]'s."""
 DEFAULT_FILES = ("/etc/dfmeta/dfmeta.conf",)
+_SIGNALS = (
+    "Signals: SIGHUP reads the configuration again, SIGTERM and SIGINT end it within 5 seconds."
+)
+_STATUS = "the last line on stderr says what and why."
+ABOUT = {
+    "dfmeta-agent": "Answer 169.254.169.254 for the guests of this Open vSwitch host, in the "
+    "foreground; logs go to stderr.",
+    "dfmeta-store": "Keep a store for many hosts, and answer guests by their address, in the "
+    "foreground; logs go to stderr.",
+}
+"""Program → what its --help begins with."""
+CLOSING = {
+    "dfmeta-agent": f"{_SIGNALS} Exit status: 0, or 1 when --cleanup is refused since the daemon "
+    f"runs, or 2 when the configuration is wrong or the host lacks what is needed; {_STATUS} "
+    "Example: dfmeta-agent --config-file /etc/dfmeta/dfmeta.conf",
+    "dfmeta-store": f"{_SIGNALS} Exit status: 0, or 2 when the configuration is wrong or the "
+    f"database or an address cannot be had; {_STATUS} "
+    "Example: dfmeta-store --config-file /etc/dfmeta/dfmeta-store.conf",
+}
+"""Program → what its --help ends with."""
 COMMON = [
     cfg.BoolOpt(
         "debug",
@@ -99,8 +121,13 @@ def load(
     conf.register_cli_opts(list(cli))
     named = [f"--config-file={file}" for file in files]
     usual = [file for file in DEFAULT_FILES if _readable(file)]
+    about = {
+        "version": version("dfmeta"),
+        "description": ABOUT.get(prog),
+        "epilog": CLOSING.get(prog),
+    }
     try:
-        conf([*named, *args], project="dfmeta", prog=prog, default_config_files=usual)
+        conf([*named, *args], project="dfmeta", prog=prog, default_config_files=usual, **about)
     except (cfg.Error, OSError, UnicodeError) as error:
         raise _unreadable(error, files) from error
     _check(conf)
@@ -180,6 +207,10 @@ def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None
 
 
 def _written(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> str:
+    variable = f"OS_{group or 'DEFAULT'}__{option.name}".upper()
+    if variable in os.environ:
+        # It comes before the files, see oslo_config.sources._environment.
+        return os.environ[variable]
     values, _location = conf._namespace._get_value([(group, option.name)])
     return str(values[-1]) if isinstance(values, list) else str(values)
 

@@ -29,6 +29,11 @@ PROGRAM = "dfmeta-tag-devices"
 RULES = "/etc/udev/rules.d/90-dfmeta-tags.rules"
 """After what names disks (60-) and interfaces (80-), before systemd makes units of them (99-)."""
 MARK = "# Written by dfmeta-tag-devices, which replaces it each time it runs.\n"
+ABOUT = "Find this machine's devices by the roles that its metadata gives them, and tell udev."
+STATUS = (
+    "Example: %(prog)s --dry-run. Exit status: 0, or 1 with a line on stderr that says why the "
+    "rules are as they were, or 2 when the command line is wrong."
+)
 BY_LABEL = "/dev/disk/by-label"
 LABELS = ("config-2", "CONFIG-2")
 DOCUMENT = "openstack/latest/meta_data.json"
@@ -792,10 +797,15 @@ def fetch(options: argparse.Namespace, say: Say) -> Dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(prog=PROGRAM, description="Device role tags into udev.")
+    made = argparse.ArgumentParser(prog=PROGRAM, description=ABOUT, epilog=STATUS)
     add = made.add_argument
     sources = ("auto", "service", "config-drive")
-    add("--source", choices=sources, default="auto", help="auto: the drive if no service answers")
+    add(
+        "--source",
+        choices=sources,
+        default="auto",
+        help="whom to ask; auto: the drive if no service answers",
+    )
     add("--file", metavar="F", help="read it from a file instead")
     add("--config-drive", metavar="PLACE", help="its block device, or where it is mounted")
     add("--timeout", type=_seconds, default=10.0, help="seconds for a request (%(default)s)")

@@ -61,7 +61,7 @@ class AdminApplication:
 
     :param metrics: gives every metric.
     :param listings: path → rows that it answers with, as a JSON array.
-    :param api: the store's, where there is a store.
+    :param api: the store's, where there is a store; may be replaced at any time.
     :param page: answers ``/``; see :class:`dfmeta.proxy.status_http.StatusPage`.
     """
 
@@ -77,7 +77,7 @@ class AdminApplication:
         self._health = health
         self._metrics = metrics
         self._listings = listings
-        self._api = api
+        self.api = api
         self._page = page
 
     def __call__(
@@ -85,8 +85,8 @@ class AdminApplication:
     ) -> Iterable[bytes]:
         """Answer one request (PEP 3333)."""
         path = environ.get("PATH_INFO", "")
-        if self._api is not None and self._api.handles(path):
-            return self._api(environ, start_response)
+        if self.api is not None and self.api.handles(path):
+            return self.api(environ, start_response)
         request = webob.Request(environ)
         if not self._is_there(path):
             # In the words of hollow-metadataservice, as the API has it below its own paths.

@@ -3,6 +3,14 @@
 .venv/bin/sphinx-build -W -b html doc/source doc/build
 """
 
+import sys
+from pathlib import Path
+
+# References are made from the code beside the pages, whatever is installed.
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent / "_ext")]
+
+extensions = ["dfmeta_reference", "sphinx_click"]
+
 project = "dfmeta"
 author = "The authors of dfmeta"
 copyright = "The authors of dfmeta, Apache License 2.0"  # noqa: A001  # Sphinx's name for it
@@ -18,3 +26,10 @@ html_copy_source = False
 highlight_language = "none"
 # A "--" in the text is an option's, not a dash.
 smartquotes = False
+
+man_pages = [
+    ("commands/dfmeta", "dfmeta", "look after a host's metadata service and its store", "", 1),
+    ("commands/dfmeta-agent", "dfmeta-agent", "instance metadata for an Open vSwitch host", "", 8),
+    ("commands/dfmeta-store", "dfmeta-store", "instance metadata for many hosts", "", 8),
+    ("commands/dfmeta-tag-devices", "dfmeta-tag-devices", "device roles inside a guest", "", 8),
+]

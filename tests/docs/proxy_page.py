@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from dfmeta.cmd import daemon
 from dfmeta.conf import agent, limits, rate, store
 from dfmeta.proxy import access, complaints, connection, server, tokens, workers
-from tests.docs.label_values import parsed
 from tests.docs.page import Section, sections
 from tests.docs.statuses import reasons, statuses
 
@@ -68,7 +66,6 @@ def faults(page: str, texts: Mapping[str, str]) -> list[str]:
         *_limits(found, texts),
         *_statuses(found, texts),
         *_facts(found),
-        *_reload(found, texts),
     ]
 
 
@@ -142,20 +139,3 @@ def _facts(found: list[Section]) -> Iterator[str]:
         for fact in wanted:
             if section is None or not re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", section.text):
                 yield f"{title}: {fact!r} is not there"
-
-
-def _reload(found: list[Section], texts: Mapping[str, str]) -> Iterator[str]:
-    """What the daemon says that it has reloaded is what the page says."""
-    said = [
-        node.value
-        for node in ast.walk(parsed(texts["dfmeta/cmd/daemon.py"]))
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and node.value.startswith("Reloaded ")
-    ]
-    if len(said) != 1:
-        yield f"the daemon says what it has reloaded in {said}"
-    section = next((one for one in found if one.title == "At SIGHUP"), None)
-    for words in said:
-        if section is None or words.removeprefix("Reloaded ") not in section.text:
-            yield f"At SIGHUP: {words!r} is not there"

@@ -83,7 +83,6 @@ def test_a_section_that_is_emptied_is_noticed(title: str) -> None:
         ("   * - 414\n", "   * - 416\n"),
         ("   * - 500\n", "   * - 505\n"),
         ("     - None is needed.\n", "     - None\n"),
-        ("refuse_forwarded, http_tokens, [guest_limits]", "http_tokens, [guest_limits]"),
         *((fact.strip("`"), "") for facts in FACTS.values() for fact in facts),
     ],
 )
@@ -105,7 +104,6 @@ def test_a_word_that_is_wrong_is_noticed(text: str, other: str) -> None:
         (HTTP1, "status=414", "status=431", "request_line_max: 431 is not there"),
         ("dfmeta/proxy/connection.py", "1.1 100 Cont", "1.1 103 Cont", "103 is not in the table"),
         ("dfmeta/proxy/nova.py", "Answer(", "Answer(505, ", "505 is not in the table"),
-        ("dfmeta/cmd/daemon.py", "hold_timeout, timeout_answer,", "hold,", "At SIGHUP"),
     ],
 )
 def test_what_changes_in_the_code_is_noticed(

@@ -1,0 +1,209 @@
+"""Directives that write a reference from the code: options by group, by daemon, and programs'.
+
+``dfmeta-options:: GROUP``: every option of a group of the configuration.
+``dfmeta-daemons::``: which daemon reads which option, and what becomes of it at SIGHUP.
+``dfmeta-program:: NAME``: every option of the command line of a program that is not click's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from oslo_config import cfg, types
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import dfmeta.conf
+from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
+from dfmeta.guest import tag_devices
+
+CLEANUP = "Remove dfmeta's flows, meters, port, rules and route from this host, and end."
+"""Of :data:`dfmeta.cmd.daemon.CLI`, which cannot be imported without os-ken."""
+OSLO: Mapping[str, str] = {
+    "--help": "Show what can be given, and end.",
+    "--config-file": "A file with options. Repeatable; a later file overrides an earlier one. "
+    "Without it and ``--config-dir``: ``/etc/dfmeta/dfmeta.conf``, if it is there.",
+    "--config-dir": "A folder whose ``*.conf`` files are read after the files that are named, in "
+    "the order of their names.",
+    "--version": "Show the version, and end.",
+    "--shell_completion": "Print a script that completes these options in ``bash`` or ``zsh``.",
+}
+"""oslo.config's own options, in our words."""
+
+
+def options_text(group: str) -> Iterator[str]:
+    """Every option of a group, as lines of reStructuredText."""
+    for name, options in dfmeta.conf.own_opts():
+        if (name or "DEFAULT") != group:
+            continue
+        for option in options:
+            yield f".. confval:: {option.dest}"
+            yield ""
+            yield f"   {_words(option.help)}"
+            yield ""
+            for text, meaning in (getattr(option.type, "choices", None) or {}).items():
+                yield f"   * ``{text}``: {_words(meaning)}" if meaning else f"   * ``{text}``"
+            yield ""
+            yield f"   {' '.join(_facts(group, option))}"
+            yield ""
+
+
+def _facts(group: str, option: Any) -> Iterator[str]:
+    yield f"*{_kind(option)}.*"
+    if option.default in (None, "", [], {}):
+        yield "Not set by default."
+    else:
+        yield f"Default: ``{_default(option.default)}``."
+    if option.secret:
+        yield "Secret: no log and no message shows it."
+    yield f"At SIGHUP: {at_sighup(group, option.dest)}."
+
+
+def at_sighup(group: str, name: str) -> str:
+    """What becomes of a change of an option, in words."""
+    said = {daemon: _fate(daemon, (group, name)) for daemon in (AGENT, STORE)}
+    if said[STORE] == "not read":
+        return said[AGENT]
+    if said[AGENT] == "not read":
+        return f"{said[STORE]} ({STORE} alone reads it)"
+    if said[AGENT] == said[STORE]:
+        return said[AGENT]
+    return f"{said[AGENT]} by {AGENT}, {said[STORE]} by {STORE}"
+
+
+def _fate(daemon: str, name: tuple[str, str]) -> str:
+    if name not in READS[daemon]:
+        return "not read"
+    return "reloaded" if name in RELOADED[daemon] else "needs a restart"
+
+
+def daemons_text() -> Iterator[str]:
+    """A table of every option, as lines of reStructuredText."""
+    yield from (".. list-table::", "   :header-rows: 1", "   :widths: 50 25 25", "")
+    yield from ("   * - Option", f"     - {AGENT}", f"     - {STORE}")
+    for group, options in dfmeta.conf.own_opts():
+        for option in options:
+            name = (group or "DEFAULT", option.dest)
+            yield f"   * - ``[{name[0]}] {name[1]}``"
+            yield from (f"     - {_fate(daemon, name)}" for daemon in (AGENT, STORE))
+    yield ""
+
+
+def _kind(option: Any) -> str:
+    kind = option.type
+    low, high = getattr(kind, "min", None), getattr(kind, "max", None)
+    words = {
+        types.Boolean: "True or False",
+        types.Integer: "A whole number",
+        types.Port: "A whole number",
+        types.Float: "A number",
+        types.List: "A comma list",
+        types.Dict: "A comma list of KEY:VALUE",
+        types.IPAddress: "An IPv4 address",
+    }.get(type(kind), "A text")
+    if getattr(kind, "choices", None):
+        return "One of the above"
+    if low is not None and high is not None:
+        return (
+            f"{words} from {low:g} to {high:g}" if high < 1e6 else f"{words} from {low} to {high}"
+        )
+    return words
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ",".join(f"{key}:{one}" for key, one in value.items())
+    return str(value)
+
+
+def _words(text: str) -> str:
+    """A help text, whose stars and underscores are not markup's."""
+    return text.replace("\\", "\\\\").replace("*", "\\*").replace("_", "\\_").replace("|", "\\|")
+
+
+def program_text(program: str) -> Iterator[str]:
+    """Every option of a program's command line, as lines of reStructuredText."""
+    yield from (f".. program:: {program}", "")
+    for action in PARSERS[program]()._actions:
+        if action.help == argparse.SUPPRESS or action.option_strings[-1].startswith("--no"):
+            continue
+        long = max(action.option_strings, key=len)
+        value = "" if action.nargs == 0 else f" {action.metavar or _values(action)}"
+        names = ", ".join(f"{one}{value}" for one in action.option_strings)
+        said = OSLO.get(long) or _sentence(action.help % {**vars(action)})
+        yield from (f".. option:: {names}", "", f"   {said}", "")
+
+
+def _values(action: Any) -> str:
+    if action.choices:
+        return "|".join(map(str, action.choices))
+    return str(action.dest).upper()
+
+
+def _sentence(text: str) -> str:
+    text = _words(text)
+    return text if text.endswith(".") else f"{text[0].upper()}{text[1:]}."
+
+
+def _oslo(program: str, *cli: cfg.Opt) -> argparse.ArgumentParser:
+    conf = cfg.ConfigOpts()
+    conf.register_cli_opts([*dfmeta.conf.COMMON, *cli])
+    files: dict[str, list[str]] = {"default_config_files": [], "default_config_dirs": []}
+    conf([], project="dfmeta", prog=program, version="", **files)
+    parser: argparse.ArgumentParser = conf._oparser
+    return parser
+
+
+PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
+    AGENT: lambda: _oslo(AGENT, cfg.BoolOpt("cleanup", default=False, help=CLEANUP)),
+    STORE: lambda: _oslo(STORE),
+    "dfmeta-tag-devices": tag_devices.parser,
+}
+"""Program → what reads its command line."""
+
+
+class _Written(SphinxDirective):
+    """A directive that stands for text."""
+
+    text: ClassVar[Callable[..., Iterator[str]]]
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the text where the directive stands."""
+        lines = StringList(list(type(self).text(*self.arguments)), source="the code")
+        node = nodes.Element()
+        self.state.nested_parse(lines, self.content_offset, node)
+        return list(node.children)
+
+
+class Options(_Written):
+    """``dfmeta-options:: GROUP``."""
+
+    required_arguments = 1
+    text = staticmethod(options_text)
+
+
+class Daemons(_Written):
+    """``dfmeta-daemons::``."""
+
+    text = staticmethod(daemons_text)
+
+
+class Program(_Written):
+    """``dfmeta-program:: NAME``."""
+
+    required_arguments = 1
+    text = staticmethod(program_text)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Add the directives."""
+    app.add_directive("dfmeta-options", Options)
+    app.add_directive("dfmeta-daemons", Daemons)
+    app.add_directive("dfmeta-program", Program)
+    return {"parallel_read_safe": True}
