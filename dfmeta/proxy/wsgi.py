@@ -218,7 +218,15 @@ class Application:
         self, request: GuestRequest, identity: Identity, spent: Spent
     ) -> Answer | None:
         """What EC2's handshake answers, or nothing."""
-        mode = self._mode(identity)
+        begun = time.monotonic()
+        try:
+            mode = self._mode(identity)
+        except BackendError:
+            # A store looks for the record, here or upstream, before it can say.
+            spent.backend = self._backend.name
+            raise
+        finally:
+            spent.asked += time.monotonic() - begun
         if mode is None and request.method == "PUT":
             # Of other paths it was refused.
             return _text(404)

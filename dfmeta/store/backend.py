@@ -11,7 +11,13 @@ import threading
 import time
 from typing import Final, Protocol
 
-from dfmeta.exceptions import BackendError, BackendUpstreamError, LookupAnswerError, StoreError
+from dfmeta.exceptions import (
+    BackendError,
+    BackendUpstreamError,
+    LookupAnswerError,
+    LookupAwayError,
+    StoreError,
+)
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store import defaults, dialects, openstack
 from dfmeta.store.answers import Answers
@@ -157,9 +163,15 @@ class StoreBackend:
 
 def failure(error: StoreError) -> BackendError:
     """Say for the proxy what has failed: the database, or whoever is asked upstream."""
-    upstream = isinstance(error, LookupAnswerError)
-    kind = BackendUpstreamError if upstream else BackendError
-    return kind(backend="store", cause=error.fields["cause"])
+    kind = BackendUpstreamError if isinstance(error, LookupAnswerError) else BackendError
+    if not isinstance(error, LookupAnswerError | LookupAwayError):
+        return kind(backend="store", cause=error.fields["cause"])
+    return kind(
+        backend="store",
+        cause=f"asks {error.fields['upstream']} in vain: {error.fields['cause']}",
+        remedy="See whether it runs, and what is said of it here; lookup_base_url names it, and "
+        "lookup_issuer who gives the token",
+    )
 
 
 def _takes_password(segments: list[str]) -> bool:

@@ -12,8 +12,10 @@ is quoted in an error.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import io
+import os
 import socket
 import ssl
 import time
@@ -344,4 +346,8 @@ def _explain(error: Exception) -> str:
         return "TLS fails"
     if isinstance(error, UnicodeError):
         return "its name is none"
+    number = getattr(error, "errno", None)
+    if isinstance(number, int) and number in errno.errorcode:
+        # eventlet's sockets have the number's name in strerror.
+        return os.strerror(number).lower()
     return getattr(error, "strerror", None) or "no connection"
