@@ -169,8 +169,8 @@ def failure(error: StoreError) -> BackendError:
     return kind(
         backend="store",
         cause=f"asks {error.fields['upstream']} in vain: {error.fields['cause']}",
-        remedy="See whether it runs, and what is said of it here; lookup_base_url names it, and "
-        "lookup_issuer who gives the token",
+        remedy="See that it runs and can be reached; lookup_base_url (or lookup_issuer, for a "
+        "token) names it",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
 import signal
 import socket
@@ -12,10 +11,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from tests.e2e.support import META_DATA, project_ids, put, put_nova
-from tests.harness.agent import ADMIN_PORT, Agent, program
+from dfmeta.store.auth_edit import Grant, add, new_token
+from dfmeta.store.repository import Repository
+from tests.e2e.support import META_DATA, project_ids, put_nova
+from tests.harness.agent import Agent, program
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -37,7 +40,6 @@ OPTIONS = {
     "store": {"max_body": 4096},
 }
 """Of a daemon on which every breakage of the store can be made."""
-_LISTENER = f"http://127.0.0.1:{ADMIN_PORT}"
 
 
 @dataclass
@@ -50,11 +52,17 @@ class Stage:
     nova: RecordingNova | None = None
     names: dict[str, str] = field(default_factory=dict)
 
-    def guest(self, name: str, **values: object) -> Guest:
+    def guest(self, name: str, **values: Any) -> Guest:
         """One more guest, of which PORT and INSTANCE stand from now on."""
-        guest = self.stack.enter_context(Guest(self.host, name, **values))  # type: ignore[arg-type]
+        guest = self.stack.enter_context(Guest(self.host, name, **values))
         self.names |= {"PORT": guest.port, "INSTANCE": guest.instance_id}
         return guest
+
+    def put(self, guest: Guest, **values: Any) -> None:
+        """A record in the store, written past the daemon."""
+        with Repository(f"sqlite:///{self.agent.state_path}/store.db") as repository:
+            document = {"hostname": f"{guest.name}.example.org"}
+            repository.put(guest.instance_id, document=document, **values)
 
     def run(self, command: str) -> str:
         """What a command of the page prints on the host, stdout and stderr as they come."""
@@ -63,14 +71,12 @@ class Stage:
         command = command.replace(
             "journalctl -u dfmeta-agent -o cat", f"cat {self.agent.stderr}"
         ).replace("/etc/dfmeta/dfmeta.conf", str(self.agent.config_file))
-        shell = f"exec 2>&1; {command}"
-        bin_folder = Path(program("dfmeta")[0]).parent
-        dfmeta = f'dfmeta() {{ {bin_folder}/dfmeta "$@" --config-file {self.agent.config_file}; }}'
-        environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
-        done = self.host.namespace.run(
-            ["env", f"PATH={environment['PATH']}", "sh", "-c", f"{dfmeta}; {shell}"], check=False
+        programs = Path(program("dfmeta")[0]).parent
+        shell = (
+            f'dfmeta() {{ {programs}/dfmeta "$@" --config-file {self.agent.config_file}; }}; '
+            f'PATH="{programs}:$PATH"; exec 2>&1; {command}'
         )
-        return done.stdout
+        return self.host.namespace.run(["sh", "-c", shell], check=False).stdout
 
     def reload(self, options: Mapping[str, Mapping[str, object]]) -> None:
         """Change options while the daemon runs."""
@@ -109,6 +115,30 @@ def foreign_flow(stage: Stage) -> Iterator[None]:
     stage.host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
 
 
+@contextmanager
+def daemon_away(stage: Stage) -> Iterator[None]:
+    """The daemon has ended; the guest's address is known, and the listener is kept."""
+    guest = stage.guest("left-alone")
+    assert guest.curl("/").status == 404
+    stage.agent.stop()
+    hangs(guest)
+    yield
+    stage.agent.start()
+
+
+@contextmanager
+def many_connections(stage: Stage) -> Iterator[None]:
+    """A guest that keeps more connections than are served of one port."""
+    guest = stage.guest("crowd")
+    assert guest.curl("/").status == 404
+    with ExitStack() as open_ones:
+        for _ in range(20):
+            open_ones.enter_context(guest.namespace.connect(METADATA_IP, 80))
+        hit = "dfmeta_limits_hit_total"
+        wait_for(lambda: stage.agent.metric(hit, limit="connections_per_port"), 5, "the limit")
+        yield
+
+
 def _connecting(guest: Guest) -> int:
     """Why a connection of the guest's is not made; 0: it is."""
     try:
@@ -134,6 +164,7 @@ def no_route(stage: Stage) -> Iterator[None]:
     """A port that its owner has switched off."""
     guest = stage.guest("dead")
     stage.host.vsctl("set", "Port", guest.port, "tag=4095")
+    guest.namespace.sysctl(**{"net.ipv4.neigh.eth0.retrans_time_ms": 50})
     guest.forget_neighbours()
     wait_for(lambda: "dead" in stage.agent.admin("/ports").text, 5, "the port to be dead")
     assert _connecting(guest) == errno.EHOSTUNREACH
@@ -152,7 +183,7 @@ def not_found(stage: Stage) -> Iterator[None]:
 def one_path(stage: Stage) -> Iterator[None]:
     """A record without user-data."""
     guest = stage.guest("bare")
-    put(stage.agent, guest)
+    stage.put(guest)
     assert guest.curl("/latest/meta-data/").status == 200
     assert guest.curl("/latest/user-data").status == 404
     yield
@@ -170,7 +201,7 @@ def forwarded(stage: Stage) -> Iterator[None]:
 def no_token(stage: Stage) -> Iterator[None]:
     """Tokens are required, and the guest has none."""
     guest = stage.guest("tokenless")
-    put(stage.agent, guest, "--http-tokens", "required")
+    stage.put(guest, http_tokens="required")
     assert guest.curl("/latest/meta-data/").status == 401
     yield
 
@@ -195,10 +226,18 @@ def too_often(stage: Stage) -> Iterator[None]:
 @contextmanager
 def upstream_away(stage: Stage) -> Iterator[None]:
     """The store that is asked for what this one does not have does not answer."""
-    lookup = {"lookup_base_url": "http://127.0.0.1:9", "lookup_retries": 0}
-    stage.reload({"store": lookup})
+    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:9", "lookup_retries": 0}})
     guest = stage.guest("waiting")
     assert guest.curl("/latest/meta-data/").status == 503
+    yield
+    stage.reload({"store": {"lookup_base_url": None}})
+
+
+@contextmanager
+def looked_up(stage: Stage) -> Iterator[None]:
+    """The same with another store, which was not found to be away yet."""
+    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:10", "lookup_retries": 0}})
+    assert stage.guest("searching").curl("/latest/meta-data/").status == 503
     yield
     stage.reload({"store": {"lookup_base_url": None}})
 
@@ -241,7 +280,7 @@ def slow(stage: Stage) -> Iterator[None]:
 def another(stage: Stage) -> Iterator[None]:
     """A port that carries another instance's id."""
     first = stage.guest("first")
-    put(stage.agent, first, hostname="first.example.org")
+    stage.put(first)
     guest = stage.guest("second", ids=Ids(iface_id=uuid_of("2nd"), vm_uuid=first.instance_id))
     reply = guest.curl("/latest/meta-data/hostname")
     assert reply.text == "first.example.org"
@@ -252,7 +291,7 @@ def another(stage: Stage) -> Iterator[None]:
 def no_user_data(stage: Stage) -> Iterator[None]:
     """A record without user-data, as whoever waits for it sees it."""
     guest = stage.guest("idle")
-    put(stage.agent, guest)
+    stage.put(guest)
     assert guest.curl("/openstack/latest/user_data").status == 404
     yield
 
@@ -261,7 +300,7 @@ def no_user_data(stage: Stage) -> Iterator[None]:
 def no_key(stage: Stage) -> Iterator[None]:
     """A record without a key."""
     guest = stage.guest("locked")
-    put(stage.agent, guest)
+    stage.put(guest)
     assert "public-keys/" not in guest.curl("/latest/meta-data/").text
     yield
 
@@ -270,7 +309,7 @@ def no_key(stage: Stage) -> Iterator[None]:
 def password_set(stage: Stage) -> Iterator[None]:
     """A password that was posted before."""
     guest = stage.guest("twice")
-    put(stage.agent, guest)
+    stage.put(guest)
     for status in (200, 409):
         assert guest.curl("/openstack/latest/password", data=b"c2VjcmV0").status == status
     yield
@@ -280,7 +319,7 @@ def password_set(stage: Stage) -> Iterator[None]:
 def flows_gone(stage: Stage) -> Iterator[None]:
     """Somebody has deleted all flows, as Open vSwitch's restart does."""
     guest = stage.guest("restarted")
-    put(stage.agent, guest)
+    stage.put(guest)
     assert guest.curl("/latest/meta-data/").status == 200
     stage.host.ofctl("del-flows", BRIDGE)
     stage.host.ofctl("add-flow", BRIDGE, "priority=0,actions=NORMAL")
@@ -317,26 +356,14 @@ def not_ready(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def push_unauthorized(stage: Stage) -> Iterator[None]:
-    """A push without a token, where tokens are asked for."""
+def push_refused(stage: Stage) -> Iterator[None]:
+    """A push where tokens are asked for; TOKEN is one that may read alone."""
     tokens = stage.agent.folder / "tokens"
-    stage.agent.configure({"store": {"token_file": tokens}})
-    stage.agent.ctl("token", "create", "--scope", "read")
+    stage.names["TOKEN"] = token = new_token()
+    tokens.unlink(missing_ok=True)
+    add(tokens, Grant(scopes=("read",), created=datetime(2026, 1, 1, tzinfo=UTC)), token)
     stage.reload({"store": {"token_file": tokens}})
     stage.guest("pushed")
-    yield
-    stage.reload({"store": {"token_file": None}})
-
-
-@contextmanager
-def push_forbidden(stage: Stage) -> Iterator[None]:
-    """A push with a token that may read alone."""
-    tokens = stage.agent.folder / "tokens"
-    stage.agent.configure({"store": {"token_file": tokens}})
-    token = stage.agent.ctl("token", "create", "--scope", "read", "--name", "reader").stdout
-    stage.reload({"store": {"token_file": tokens}})
-    stage.guest("pushed")
-    stage.names["TOKEN"] = token.strip()
     yield
     stage.reload({"store": {"token_file": None}})
 
@@ -435,6 +462,8 @@ OF_STORE: Mapping[str, Breakage] = {
     "no-instance": no_instance,
     "foreign-flow": foreign_flow,
     "not-a-guests-port": refused,
+    "daemon-away": daemon_away,
+    "many-connections": many_connections,
     "dead-port": no_route,
     "no-record": not_found,
     "no-such-part": one_path,
@@ -445,6 +474,7 @@ OF_STORE: Mapping[str, Breakage] = {
     "upstream-away": upstream_away,
     "closed": closed,
     "upstream-nonsense": nonsense,
+    "look-up": looked_up,
     "slow-backend": slow,
     "another-instance": another,
     "no-user-data": no_user_data,
@@ -454,8 +484,8 @@ OF_STORE: Mapping[str, Breakage] = {
     "wrong-option": wrong_option,
     "runs-already": runs_already,
     "not-ready": not_ready,
-    "push-401": push_unauthorized,
-    "push-403": push_forbidden,
+    "push-401": push_refused,
+    "push-403": push_refused,
     "push-400": push_wrong,
     "push-413": push_large,
 }

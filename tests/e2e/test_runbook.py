@@ -1,0 +1,73 @@
+"""doc/source/runbook.rst: on a host broken so, its first command should print what stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.docs.runbook_page import ABOVE, STAYS, UP, Move, blocks, missing
+from tests.e2e.breakages import OF_NOVA, OF_STORE, OPTIONS, Stage
+from tests.e2e.support import NOVA_OPTIONS
+from tests.harness.agent import Agent
+from tests.harness.nova import RecordingNova
+from tests.harness.ovs import OpenvSwitch
+
+PAGE = {block.name: block for block in blocks()}
+HOLDS = {
+    UP: lambda before, after: after > before,
+    STAYS: lambda before, after: after == before,
+    ABOVE: lambda _before, after: after > 0,
+}
+
+
+@pytest.fixture(scope="module")
+def with_store() -> Iterator[Stage]:
+    """A host whose guests the store answers."""
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch())
+        agent = stack.enter_context(Agent(host, OPTIONS)).start()
+        yield Stage(host, agent, stack)
+        agent.stop()
+
+
+@pytest.fixture(scope="module")
+def with_nova() -> Iterator[Stage]:
+    """A host whose guests Nova answers."""
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch())
+        nova = stack.enter_context(RecordingNova(host.namespace))
+        agent = stack.enter_context(Agent(host, NOVA_OPTIONS)).start()
+        yield Stage(host, agent, stack, nova)
+        agent.stop()
+
+
+def figures(stage: Stage, moves: tuple[Move, ...]) -> list[float]:
+    """What the figures of the page are at the moment."""
+    if not moves:
+        return []
+    return [stage.agent.metric(one.metric, **dict(one.labels)) for one in moves]
+
+
+@pytest.mark.parametrize("name", OF_STORE)
+def test_a_host_with_a_store_shows_what_the_page_says(with_store: Stage, name: str) -> None:
+    look(with_store, name)
+
+
+@pytest.mark.parametrize("name", OF_NOVA)
+def test_a_host_with_nova_shows_what_the_page_says(with_nova: Stage, name: str) -> None:
+    look(with_nova, name)
+
+
+def look(stage: Stage, name: str) -> None:
+    """Break the host, run the page's own command, and compare."""
+    block = PAGE[name]
+    before = figures(stage, block.moves)
+    breakage = {**OF_STORE, **OF_NOVA}[name]
+    with breakage(stage):
+        printed = stage.run(block.command)
+        assert missing(block, printed, stage.names) == [], printed
+        after = figures(stage, block.moves)
+    for move, then, now in zip(block.moves, before, after, strict=True):
+        assert HOLDS[move.how](then, now), f"{move}: {then} before, {now} now"
