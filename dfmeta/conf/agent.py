@@ -143,7 +143,8 @@ OPTS: Final = [
         max=60,
         help="Seconds that a guest's request may wait in all while its instance is not known yet "
         "or the backend is away: its first SYN and the request share this budget. cloud-init "
-        "gives up after 10.",
+        "gives up after 10. Nova has to have answered within it as well: with 0 every request to "
+        "it is out of time, and with the store none waits for an instance.",
     ),
     cfg.StrOpt(
         "timeout_answer",
@@ -191,8 +192,11 @@ OPTS: Final = [
         "admin_listen",
         type=types.String(regex=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$"),
         default="127.0.0.1:9697",
-        help="HOST:PORT of the listener for health, metrics, the status page and dfmeta's own "
-        "commands. It has no authentication: keep it on loopback.",
+        help="HOST:PORT of the listener for health, metrics, the status page, dfmeta's own commands "
+        "and the store's admin API. Where other hosts can reach it, that API needs token_file or "
+        "oidc_issuer, or the daemon does not start; all the rest asks nobody who he is, and says "
+        "which guests there are: let a firewall keep it to those who may know, or stay on "
+        "loopback.",
     ),
     cfg.StrOpt(
         "state_path",

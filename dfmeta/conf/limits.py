@@ -88,7 +88,7 @@ OPTS: Final = [
         min=0,
         max=65536,
         help="Connections of one port that may wait until one of those above has ended. Further "
-        "ones are reset.",
+        "ones are reset. 0: none may wait.",
     ),
     cfg.IntOpt(
         "connections",
@@ -96,9 +96,8 @@ OPTS: Final = [
         min=16,
         max=1048576,
         help="Connections of all guests together, those that wait included, in the daemon or in "
-        "each of its workers. When there are more, "
-        "the longest idle one is closed; when none is idle, the port with the most that wait "
-        "loses one of those.",
+        "each of its workers. When there are more, the longest idle one is closed; when none is "
+        "idle, the port with the most that wait loses one of those.",
     ),
     cfg.IntOpt(
         "requests_per_port",

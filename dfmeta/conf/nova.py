@@ -34,12 +34,13 @@ OPTS: Final = [
         "nova_metadata_protocol",
         default="http",
         choices=["http", "https"],
-        help="How Nova's metadata API is spoken to.",
+        help="How Nova's metadata API is spoken to. Must be what listens at nova_metadata_port.",
     ),
     cfg.BoolOpt(
         "nova_metadata_insecure",
         default=False,
-        help="Do not check Nova's certificate. Whoever is between can then read user-data.",
+        help="With https, do not check Nova's certificate. Whoever is between can then read "
+        "user-data, and answer in Nova's place.",
     ),
     cfg.StrOpt(
         "nova_client_cert",
@@ -48,7 +49,8 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "nova_client_priv_key",
-        help="Private key of nova_client_cert, PEM, without a passphrase.",
+        help="Private key of nova_client_cert, PEM, without a passphrase. Read when that is; the "
+        "daemon's user must be able to read it.",
     ),
     cfg.StrOpt(
         "metadata_proxy_shared_secret",

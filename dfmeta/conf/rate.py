@@ -65,8 +65,8 @@ OPTS: Final = [
         min=0,
         max=8,
         help="Seconds that a request over the rates is delayed at most; it is delayed for less "
-        "when the rates allow it earlier. cloud-init gives up after 10 seconds, hold_timeout "
-        "included.",
+        "when the rates allow it earlier. 0: none is delayed. cloud-init gives up after 10 "
+        "seconds, hold_timeout included.",
     ),
     cfg.IntOpt(
         "tolerated_queries",
@@ -74,7 +74,8 @@ OPTS: Final = [
         min=0,
         max=_LARGEST,
         help="How many requests above the rates a port may have taken, each delayed, before the "
-        "next is refused with 429. cloud-init makes 28 requests and does without what is refused.",
+        "next is refused with 429. 0: the first that delay_max does not bring within the rates is. "
+        "cloud-init makes 28 requests and does without what is refused.",
     ),
 ]
 

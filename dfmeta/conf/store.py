@@ -42,11 +42,12 @@ OPTS: Final = [
         secret=True,
         help=(
             "The store's database, as an SQLAlchemy URL: sqlite:///PATH, where an absolute PATH "
-            "makes four slashes. The daemon and the dfmeta store command must name the same one, "
-            "and both must be able to write the file and its folder. A missing file is created "
-            "with mode 0600, its folder with 0700; a file with wider rights is narrowed to 0600. "
-            "Its schema is brought up to date when it is opened; one that a newer dfmeta wrote is "
-            "refused."
+            "makes four slashes, or postgresql://USER:PASSWORD@HOST/DATABASE, which several "
+            "dfmeta-store may share (pip install 'dfmeta[postgresql]'). The daemon and the dfmeta "
+            "store command must name the same one, and both must be able to write the file and its "
+            "folder. Of SQLite: a missing file is created with mode 0600, its folder with 0700; a "
+            "file with wider rights is narrowed to 0600. Its schema is brought up to date when it "
+            "is opened; one that a newer dfmeta wrote is refused."
         ),
     ),
     cfg.StrOpt(
