@@ -192,11 +192,11 @@ OPTS: Final = [
         "admin_listen",
         type=types.String(regex=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$"),
         default="127.0.0.1:9697",
-        help="HOST:PORT of the listener for health, metrics, the status page, dfmeta's own commands "
-        "and the store's admin API. Where other hosts can reach it, that API needs token_file or "
-        "oidc_issuer, or the daemon does not start; all the rest asks nobody who he is, and says "
-        "which guests there are: let a firewall keep it to those who may know, or stay on "
-        "loopback.",
+        help="HOST:PORT of the listener for health, metrics, the status page, dfmeta's own "
+        "commands and the store's admin API. Where other hosts can reach it, that API needs "
+        "token_file or oidc_issuer, or the daemon does not start; all the rest asks nobody who he "
+        "is, and says which guests there are: let a firewall keep it to those who may know, or "
+        "stay on loopback.",
     ),
     cfg.StrOpt(
         "state_path",
