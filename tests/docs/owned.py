@@ -1,0 +1,97 @@
+"""What is wrong with the page on all that dfmeta owns, in sentences: the text against the code.
+
+:func:`faults` takes the page's text, so that a test can hand it a page that it has damaged. What a
+host has at run time ``tests/e2e/test_owns.py`` compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from dfmeta import state
+from dfmeta.apps import meters
+from dfmeta.cmd import keeping
+from dfmeta.conf import agent
+from dfmeta.flows import key, pipeline
+from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
+from dfmeta.host import device, netlink
+from dfmeta.ports import look, ovsdb
+from dfmeta.proxy import tokens
+
+LAYOUT = Layout()
+DEFAULTS = {one.name: one.default for one in agent.OPTS}
+VIF_KEYS = ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", ovsdb.OWNER_KEY)
+_ROW = re.compile(r"^   \* - (.+)\n     - (.+(?:\n       .+)*)", re.MULTILINE)
+FACTS: tuple[str, ...] = (
+    f"``{ovsdb.OWNER_KEY}={ovsdb.OWNER_VALUE}``",
+    f"VLAN {ovsdb.TAP_TAG}",
+    f"controller id {pipeline.CONTROLLER_ID:#x}",
+    f"{RATES[Purpose.SYN]} a second",
+    f"{RATES[Purpose.GUEST_SYN]} a second",
+    f"numbers are {meters.FIRST_IDS[Purpose.SYN]} and {meters.FIRST_IDS[Purpose.GUEST_SYN]} plus",
+    f"from {min(meters.FIRST_IDS.values())} to {meters.LAST_ID}",
+    f"{key.NEXT_HOP} lladdr {key.NEXT_HOP_MAC}",
+    f"{netlink.RULE_FROM}: from",
+    f"{netlink.RULE_OIF}: from",
+    f"lookup {DEFAULTS['route_table']}",
+    f"{DEFAULTS['metadata_interface']} (``metadata_interface``)",
+    f"at priority {LAYOUT.hook_priority}",
+    f"TCP ``host_ip``:{DEFAULTS['port']}",
+    f"TCP {DEFAULTS['admin_listen']}",
+    f"``{keeping.FD_NAME}``",
+    f"* - {state.FILE}",
+    f"* - {tokens.KEY_FILE}",
+    f"{tokens.KEY_BYTES} random bytes",
+    ".".join(device.ARP_IGNORE.parts[3:]),
+    *(f"``{name}``" for name in VIF_KEYS),
+)
+"""What has to be said, made of the code."""
+
+
+def faults(page: str) -> list[str]:
+    """Everything that is wrong, in the page's order as far as there is one."""
+    return [*_missing(page), *_tables(page), *_cookie(page), *_columns(page)]
+
+
+def _missing(page: str) -> Iterator[str]:
+    flat = " ".join(page.split())
+    for fact in FACTS:
+        if fact not in flat:
+            yield f"{fact!r} is not said"
+
+
+def _rows(page: str) -> Mapping[str, str]:
+    return {row[1].strip(): " ".join(row[2].split()) for row in _ROW.finditer(page)}
+
+
+def _tables(page: str) -> Iterator[str]:
+    rows = _rows(page)
+    for stage in Stage:
+        if rows.get(str(LAYOUT.number(stage))) != TABLES[stage].name:
+            yield f"table {LAYOUT.number(stage)} is {TABLES[stage].name}"
+
+
+def _cookie(page: str) -> Iterator[str]:
+    rows = _rows(page)
+    purposes = ", ".join(f"{one.value} {one.name}" for one in sorted(Purpose))
+    wanted = {
+        "63 to 32": f"{pipeline.COOKIE_PREFIX >> 32:#x}, in every version",
+        "31 to 24": f"version of the flow's form, now {pipeline.COOKIE_VERSION}",
+        "23 to 16": "table: " + ", ".join(f"{one.value} {TABLES[one].name}" for one in Stage),
+        "15 to 0": f"purpose: {purposes}",
+    }
+    for bits, text in wanted.items():
+        if rows.get(bits) != text:
+            yield f"bits {bits} of a cookie: {text}"
+    sets = {field for table in TABLES.values() for field in table.sets | table.matches}
+    if any(field.startswith(("reg", "ct_", "metadata")) for field in sets):
+        yield "a register or a conntrack zone is used"
+
+
+def _columns(page: str) -> Iterator[str]:
+    rows = _rows(page)
+    for table, columns in ovsdb.COLUMNS.items():
+        read = {*columns, *look._COLUMNS.get(table, ())} - {"_uuid"}
+        if set(rows.get(table, "").split(", ")) != read:
+            yield f"of {table} these are read: {', '.join(sorted(read))}"
