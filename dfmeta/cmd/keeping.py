@@ -186,7 +186,12 @@ class HolderKeeper:
         connection = green_socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(holder.address(self.name))
+            # Any user of the host may take a name in the abstract namespace before we do, and would
+            # be given the listener, and with it guests' connections.
+            ours = holder.allowed(connection)
         except OSError:
+            ours = False
+        if not ours:
             connection.close()
             return False
         self._connection = connection

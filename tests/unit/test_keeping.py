@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.cmd import keeping
 from dfmeta.cmd.keeping import FD_NAME, HolderKeeper, SystemdKeeper, keeper, notify
+from dfmeta.exceptions import HostError
 from dfmeta.proxy import holder
 from tests.harness.poll import wait_for
 
@@ -143,6 +146,37 @@ def test_a_holder_that_died_is_replaced(held: HolderKeeper, listener: socket.soc
     held.release()
     assert same(another.take(), listener)
     another.drop()
+
+
+def test_a_holder_of_another_user_gets_and_gives_nothing(
+    held: HolderKeeper, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "START_TRIES", 2)
+    program = (
+        "import signal, socket\n"
+        "server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        f"server.bind({holder.address(held.name)!r})\n"
+        "server.listen(4)\n"
+        "print('ready', flush=True)\n"
+        "for _ in range(2):\n"
+        "    print(server.accept()[0].recvmsg(16, 64)[:2], flush=True)\n"
+        "signal.pause()\n"
+    )
+    command = ["setpriv", "--reuid=nobody", "--clear-groups", "--pdeathsig=KILL"]
+    with subprocess.Popen(
+        [*command, "/usr/bin/python3", "-IS", "-c", program], stdout=subprocess.PIPE, text=True
+    ) as squatter:
+        assert squatter.stdout is not None
+        assert squatter.stdout.readline() == "ready\n"
+        assert held.take() is None
+        with pytest.raises(HostError, match="no holder started"):
+            held.keep(listener.fileno())
+        heard = [squatter.stdout.readline() for _ in range(2)]
+        # The one that was started finds the name taken, however late it looks.
+        assert held._process is not None
+        assert held._process.wait(30) == 1
+        squatter.kill()
+    assert heard == ["(b'', [])\n"] * 2
 
 
 def test_a_dropped_listener_refuses(held: HolderKeeper, listener: socket.socket) -> None:
