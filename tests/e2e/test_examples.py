@@ -87,3 +87,13 @@ def test_every_program_that_the_page_names_is_there() -> None:
         assert (ROOT / name).exists()
     for module in re.findall(r"python -m ([\w.]+)", PAGE):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists()
+
+
+def test_the_page_says_how_tools_test_runs_them() -> None:
+    script = (ROOT / "tools/test").read_text(encoding="utf-8")
+    (together,) = re.findall(r"--numprocesses (\d+) --dist loadfile", script)
+    assert f"``--numprocesses {together} --dist loadfile``" in PAGE
+    word = {"2": "Two", "3": "Three", "4": "Four"}[together]
+    assert f"{word} modules at a time share the cores" in PAGE
+    assert f"{re.findall(r'^minimum=(.*)$', script, re.MULTILINE)[0]} % branch coverage" in PAGE
+    assert re.search(r"^sharing=\($", script, re.MULTILINE)
