@@ -16,10 +16,14 @@ from dfmeta.cmd.patching import patch
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; gives its exit status."""
     os.environ["OSKEN_HUB_TYPE"] = "eventlet"
-    patch()
-    from dfmeta.cmd.daemon import run
+    try:
+        patch()
+        from dfmeta.cmd.daemon import run
 
-    return run(sys.argv[1:] if argv is None else argv)
+        return run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        # It comes while modules are read; later, run() sees to it.
+        return 130
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta import hub, metrics
-from dfmeta.cmd import backends, database, reloading, status_page
+from dfmeta.cmd import backends, database, last_words, reloading, status_page
 from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.limits import limits, rates
@@ -54,14 +53,20 @@ TICK = 0.1
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run ``dfmeta-store``; gives its exit status: 0 or 2."""
+    """Run ``dfmeta-store``; gives its exit status: 0, 2, 1 for an error in dfmeta, or 130."""
     try:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
         return Central(conf, argv).run()
     except DfmetaError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
+        last_words.say(PROG, error)
         return 2
+    except KeyboardInterrupt:
+        # Until the signal's own handler is there.
+        return last_words.INTERRUPTED
+    except Exception as error:  # whatever it is, it is one line
+        last_words.say_unexpected(PROG, error, always=True)
+        return 1
 
 
 class Central:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import sys
 from typing import Any, Final
 
 import click
 
+from dfmeta.cmd import last_words
 from dfmeta.cmd.common import PROG
 from dfmeta.exceptions import (
     ConfigError,
@@ -15,6 +18,7 @@ from dfmeta.exceptions import (
     RecordError,
     StartError,
     TagRuleError,
+    UsageError,
 )
 
 COMMANDS: Final = {
@@ -47,12 +51,28 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that is not there is told from the nearest that is.
+
+        :raises click.UsageError: there is none of that name.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if near and near[0] not in error.message:
+                said = f"{error.message.rstrip('.')}. Did you mean {near[0]}?"
+                raise click.UsageError(said, ctx) from error
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a :class:`DfmetaError` is one line on stderr and an exit status."""
         try:
             return super().invoke(ctx)
         except DfmetaError as error:
-            click.echo(f"{PROG}: {error}", err=True)
+            last_words.say(PROG, error)
             ctx.exit(exit_status(error))
 
 
@@ -75,4 +95,30 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    cli(prog_name=PROG)
+    last_words.escape_what_cannot_be_encoded()
+    sys.exit(_status())
+
+
+def _status() -> int:
+    try:
+        # What a command gives back is nothing; click has a status only where it was asked to exit.
+        return int(cli.main(prog_name=PROG, standalone_mode=False) or 0)
+    except click.UsageError as error:
+        if error.ctx is not None:
+            click.echo(error.ctx.get_usage(), err=True)
+        last_words.say(PROG, usage_error(error))
+        return WRONG_INPUT
+    except click.ClickException as error:
+        last_words.say(PROG, UsageError(cause=error.format_message()))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return last_words.INTERRUPTED
+    except Exception as error:  # whatever it is, it is one line
+        last_words.say_unexpected(PROG, error)
+        return FAILED
+
+
+def usage_error(error: click.UsageError) -> UsageError:
+    """Return what is said of a command line that click cannot read."""
+    path = error.ctx.command_path if error.ctx is not None else PROG
+    return UsageError(cause=error.format_message(), remedy=f"{path} --help shows what there is")

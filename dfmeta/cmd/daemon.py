@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ from prometheus_client import Metric
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
-from dfmeta.cmd import identity, reloading, status_page
+from dfmeta.cmd import identity, last_words, reloading, status_page
 from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
@@ -67,7 +66,9 @@ CLI = (
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run ``dfmeta-agent``; gives its exit status: 0, 1 (--cleanup refused) or 2."""
+    """Run ``dfmeta-agent``; gives its exit status: 0, 1 (--cleanup refused, or an error in dfmeta),
+    2, or 130 after an interrupt from the keyboard that came before it could end in order.
+    """
     try:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
@@ -75,9 +76,17 @@ def run(argv: Sequence[str]) -> int:
         with lock:
             return cleanup(conf) if conf.cleanup else Daemon(conf, argv).run()
     except AlreadyRunningError as error:
-        return _last_words(error, 1 if conf.cleanup else 2)
+        last_words.say(PROG, error)
+        return 1 if conf.cleanup else 2
     except DfmetaError as error:
-        return _last_words(error, 2)
+        last_words.say(PROG, error)
+        return 2
+    except KeyboardInterrupt:
+        # Until the signal's own handler is there, and during --cleanup.
+        return last_words.INTERRUPTED
+    except Exception as error:  # whatever it is, it is one line
+        last_words.say_unexpected(PROG, error, always=True)
+        return 1
 
 
 def cleanup(conf: cfg.ConfigOpts) -> int:
@@ -489,8 +498,3 @@ class Daemon:
 
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
     return dfmeta.conf.load((), prog=PROG, args=argv, cli=CLI)
-
-
-def _last_words(error: DfmetaError, status: int) -> int:
-    sys.stderr.write(f"{PROG}: {error}\n")
-    return status

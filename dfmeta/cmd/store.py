@@ -13,10 +13,14 @@ from dfmeta.cmd.patching import patch
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service; gives its exit status."""
-    patch()
-    from dfmeta.cmd.central import run
+    try:
+        patch()
+        from dfmeta.cmd.central import run
 
-    return run(sys.argv[1:] if argv is None else argv)
+        return run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        # It comes while modules are read; later, run() sees to it.
+        return 130
 
 
 if __name__ == "__main__":

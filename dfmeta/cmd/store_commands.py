@@ -16,7 +16,7 @@ from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_put import WORDS, put
 from dfmeta.cmd.store_schema import schema
 from dfmeta.cmd.store_target import Asked, Target, no_defaults, target_options
-from dfmeta.exceptions import StoreError
+from dfmeta.exceptions import NoRecordError
 from dfmeta.store.client import UNKNOWN, Client
 from dfmeta.store.defaults import EVERYWHERE
 from dfmeta.store.listing import row_of, timestamp
@@ -157,14 +157,19 @@ def delete(place: Place, asked: Asked) -> None:
     click.echo(f"{target.shown}: deleted")
 
 
-def _no_record(target: Target) -> StoreError:
+def _no_record(target: Target) -> NoRecordError:
     listing = "dfmeta store list --default" if target.default else "dfmeta store list"
-    return StoreError(cause=f"no record of {target.shown}; {listing} shows what there is")
+    return NoRecordError(
+        cause=f"no record of {target.shown}", remedy=f"{listing} shows what there is"
+    )
 
 
 def _write_bytes(content: bytes | None, *, target: Target, what: str) -> None:
     if content is None:
-        raise StoreError(cause=f"{target.shown} has no {what}")
+        raise NoRecordError(
+            cause=f"{target.shown} has no {what}",
+            remedy="dfmeta store get without that option shows what it has",
+        )
     sys.stdout.buffer.write(content)
 
 

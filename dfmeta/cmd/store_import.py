@@ -19,7 +19,7 @@ from dfmeta.cmd.store_files import STDIN
 from dfmeta.cmd.store_place import Place, Records, place_options
 from dfmeta.cmd.store_put import WORDS
 from dfmeta.cmd.store_target import Domains
-from dfmeta.exceptions import StoreError, StoreRefusedError
+from dfmeta.exceptions import ImportIncompleteError, StoreError, StoreRefusedError
 from dfmeta.store.checks import USERDATA_MAX
 from dfmeta.store.client import Client
 from dfmeta.store.record import Push, Whole
@@ -115,13 +115,14 @@ class _Import:
     def report(self) -> None:
         """Say what came of it.
 
-        :raises StoreError: something was wrong.
+        :raises ImportIncompleteError: something was wrong.
         """
         done = "imported" if self.records is not None else "would be imported"
         older = f", {self.older} of them older than what is there" if self.older else ""
         click.echo(f"{done}: {self.seeds} seeds, {self.lines} lines{older}")
         if self.wrong:
-            raise StoreError(cause=f"{self.wrong} of what was named were not {done.split()[-1]}")
+            cause = f"{self.wrong} of what was named were not {done.split()[-1]}"
+            raise ImportIncompleteError(cause=cause)
 
     def _say(self, where: str, cause: object) -> None:
         self.wrong += 1

@@ -13,12 +13,12 @@ from oslo_config import cfg
 
 from dfmeta.cmd.common import cell_text
 from dfmeta.cmd.store_place import Records
-from dfmeta.exceptions import RecordError, StoreError
+from dfmeta.exceptions import RecordError
 from dfmeta.ports.domain import Domain
 from dfmeta.ports.folders import Folders
 from dfmeta.store import checks, defaults
 from dfmeta.store.client import Client
-from dfmeta.store.record import Summary, parse_document
+from dfmeta.store.listing import row_of
 from dfmeta.store.seeds import uuid_of
 
 INSTANCE = "INSTANCE"
@@ -130,8 +130,8 @@ def named(name: str, domains: Domains, records: Records) -> str:
     :raises RecordError: none has, or several have.
     """
     found, where = domains.ids(name), "libvirt domains"
-    if not found and not isinstance(records, Client):
-        found, where = list(_ids_by_name(name, records.list())), "records"
+    if not found and name:
+        found, where = list(_ids_by_name(name, records)), "records"
     if len(found) == 1:
         return found[0]
     if found:
@@ -147,18 +147,16 @@ def named(name: str, domains: Domains, records: Records) -> str:
         value=name,
         cause=f"it is no UUID with dashes, and no libvirt domain here{trouble} and no record has "
         "that name",
-        remedy="Give the UUID as virsh domuuid or openstack server show print it",
+        remedy="Give the UUID as virsh domuuid or openstack server show print it; dfmeta store "
+        "list has the names of records",
     )
 
 
-def _ids_by_name(name: str, summaries: Iterable[Summary]) -> Iterable[str]:
-    for summary in summaries:
-        try:
-            document = parse_document(summary.id, summary.metadata)
-        except StoreError:
-            continue
-        if name and document.get("name") == name:
-            yield summary.id
+def _ids_by_name(name: str, records: Records) -> Iterable[str]:
+    rows = records.list() if isinstance(records, Client) else map(row_of, records.list())
+    for row in rows:
+        if row.get("name") == name:
+            yield str(row["id"])
 
 
 def _named(option: str, text: str | None) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from dfmeta.cmd.common import config_options, ending, format_option, load_config, print_rows
-from dfmeta.exceptions import ConfigError, RecordError, StoreError
+from dfmeta.exceptions import ConfigError, NoTokenError, RecordError
 from dfmeta.store import auth_edit, scopes
 from dfmeta.store.auth_tokens import StaticToken, read_tokens
 from dfmeta.store.listing import timestamp
@@ -100,7 +100,7 @@ def list_tokens(config_files: tuple[str, ...], *, fmt: str) -> None:
 def revoke(config_files: tuple[str, ...], name: str) -> None:
     """Remove the token NAME: the daemon refuses it from its next request on."""
     if not auth_edit.remove(_token_file(config_files), name):
-        raise StoreError(cause=f"no token named {name}; dfmeta token list shows what there is")
+        raise NoTokenError(cause=f"no token named {name}")
     click.echo(f"{name}: revoked")
 
 

@@ -165,7 +165,7 @@ def failure(error: StoreError) -> BackendError:
     """Say for the proxy what has failed: the database, or whoever is asked upstream."""
     kind = BackendUpstreamError if isinstance(error, LookupAnswerError) else BackendError
     if not isinstance(error, LookupAnswerError | LookupAwayError):
-        return kind(backend="store", cause=error.fields["cause"])
+        return kind(backend="store", cause=error.fields["cause"], remedy=error.remedy)
     return kind(
         backend="store",
         cause=f"asks {error.fields['upstream']} in vain: {error.fields['cause']}",

@@ -20,9 +20,10 @@ from typing import Final
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from dfmeta.exceptions import StoreError
-from dfmeta.store.database import Database
-from dfmeta.store.sqlite import FOLDER_MODE, Sqlite
+from dfmeta.exceptions import BackupError, StoreDamagedError
+from dfmeta.store.database import Database, of_system
+from dfmeta.store.sqlite import FOLDER_MODE, Sqlite, kind_of
+from dfmeta.store.urls import wrong_url
 
 BUSY_SECONDS: Final = 5.0
 """How long another writer is waited for."""
@@ -31,6 +32,7 @@ _NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 _PRIMARY: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
 _MAGIC: Final = b"SQLite format 3\0"
+_NAME_ONE: Final = "Name a file that dfmeta store backup wrote"
 
 
 def backup(url: str, file: Path) -> int:
@@ -40,11 +42,14 @@ def backup(url: str, file: Path) -> int:
     :returns: how many records it has.
     :raises StoreError: the store is no file, *file* is there already, or something fails.
     """
-    path = _path_of(url, "pg_dump --format=custom --file FILE DATABASE makes its back-up")
+    path = _path_of(url, "Make its back-up with pg_dump --format=custom --file FILE DATABASE")
     if file.exists():
-        raise StoreError(cause=f"{file}: it is there already. Name a new file")
+        raise BackupError(cause=f"{file}: it is there already", remedy="Name a new file")
     if not path.exists():
-        raise StoreError(cause=f"{path}: there is no store")
+        raise BackupError(
+            cause=f"{path}: there is no store",
+            remedy="Name the daemon's configuration with --config-file",
+        )
     with _errors(path), _temporary(file) as copy:
         _copy(path, copy)
         count = _check(copy, shown=path)
@@ -63,7 +68,7 @@ def restore(url: str, file: Path) -> int:
     :raises StoreError: *file* is no back-up of a store, or of a newer dfmeta's; the store is as it
         was.
     """
-    path = _path_of(url, "pg_restore --clean --if-exists --dbname DATABASE FILE restores it")
+    path = _path_of(url, "Restore it with pg_restore --clean --if-exists --dbname DATABASE FILE")
     _look_at(file)
     path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     with _errors(file), _temporary(path) as copy:
@@ -80,9 +85,9 @@ def _path_of(url: str, remedy: str) -> Path:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise StoreError(cause="[store] connection is not a URL") from None
+        raise wrong_url(url, "it is not a URL") from None
     if parsed.get_backend_name() != "sqlite":
-        raise StoreError(cause=f"the store is in {parsed.get_backend_name()}: {remedy}")
+        raise BackupError(cause=f"the store is in {parsed.get_backend_name()}", remedy=remedy)
     return Sqlite(parsed).path
 
 
@@ -92,8 +97,8 @@ def _look_at(file: Path) -> None:
             if opened.read(len(_MAGIC)) == _MAGIC:
                 return
     except OSError as error:
-        raise StoreError(cause=f"{file}: {error.strerror}") from error
-    raise StoreError(cause=f"{file}: it is no SQLite file. Name one that dfmeta store backup wrote")
+        raise BackupError(cause=f"{file}: {error.strerror}", remedy=_NAME_ONE) from error
+    raise BackupError(cause=f"{file}: it is no SQLite file", remedy=_NAME_ONE)
 
 
 @contextlib.contextmanager
@@ -101,9 +106,10 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(cause=f"{path}: {error}") from error
+        kind = kind_of(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK))
+        raise kind(cause=f"{path}: {error}") from error
     except OSError as error:
-        raise StoreError(cause=f"{error.filename or path}: {error.strerror}") from error
+        raise of_system(error, str(error.filename or path)) from error
 
 
 @contextlib.contextmanager
@@ -136,7 +142,9 @@ def _copy(source: Path, target: Path) -> None:
 
     def look(status: int, _left: int, _all: int) -> None:
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
-            raise sqlite3.OperationalError("another program is writing to it for too long")
+            error = sqlite3.OperationalError("another program is writing to it for too long")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
 
     with _opened(source) as one, _opened(target) as other:
         # A busy store is free for a moment between two writes: SQLite's own waiting, in steps
@@ -161,12 +169,13 @@ def _check(path: Path, *, shown: Path) -> int:
     with _opened(path) as connection:
         said = _value(connection, "PRAGMA quick_check(1)")
         if said != "ok":
-            raise StoreError(cause=f"{shown}: it is damaged: {said}")
+            raise StoreDamagedError(cause=f"{shown}: it is damaged: {said}")
         try:
             _value(connection, "SELECT version_num FROM alembic_version")
             return int(str(_value(connection, "SELECT count(*) FROM records")))
         except sqlite3.OperationalError:
-            raise StoreError(cause=f"{shown}: an SQLite file, but no store of dfmeta's") from None
+            cause = f"{shown}: an SQLite file, but no store of dfmeta's"
+            raise BackupError(cause=cause, remedy=_NAME_ONE) from None
 
 
 def _put_into_place(copy: Path, path: Path) -> None:

@@ -36,6 +36,10 @@ _KEY_TYPE: Final = re.compile(
 )
 _SHOWN: Final = 40
 """Characters of a long value that an error repeats."""
+_OF_PUSH: Final = frozenset(
+    {"id", "ipAddresses", "metadata", "userdata", "userdata_encoding", "http_tokens"}
+)
+"""Members of a body of the admin API."""
 _LENGTH_BYTES: Final = 4
 """Of the length before a string in an SSH key (RFC 4251, section 5)."""
 
@@ -135,6 +139,15 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
     """
     try:
         found = strict.parse_object(content)
+        if "id" in found and "metadata" in found and found.keys() <= _OF_PUSH:
+            raise RecordError(
+                what=option,
+                value=name,
+                cause="it is a body of the admin API, and a guest would find its metadata one "
+                "level too deep",
+                remedy="Give what stands in its member metadata, or put it on one line of a file "
+                "for dfmeta store import",
+            )
         validate_in(found)
     except ValueError as error:
         raise RecordError(
@@ -196,7 +209,15 @@ def ssh_keys(option: str, text: str, *, name: str = "") -> list[str]:
     :param name: of the file that the text came from; errors show it in the place of the content,
         which may be a private key named by mistake.
     """
-    lines = [line.strip() for line in text.splitlines()]
+    if not name and "\n" in text.strip() and "PRIVATE KEY" not in text:
+        raise RecordError(
+            what=option,
+            value=_short(text),
+            cause="it has a line break in it, and a key is one line",
+            remedy="Give one key for each --ssh-key, or @FILE",
+        )
+    # Not at what Python takes for the end of a line besides: it may stand in a comment.
+    lines = [line.strip() for line in text.split("\n")]
     keys = [line for line in lines if line and not line.startswith("#")]
     for key in keys:
         _check_key(option, key, shown=name)

@@ -11,7 +11,9 @@ redirect is followed. Nothing of an answer is shown that is not one line of text
 from __future__ import annotations
 
 import base64
+import http.client
 import json
+import ssl
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,7 +21,13 @@ from typing import Any, Final
 
 import httplib2
 
-from dfmeta.exceptions import RecordError, StoreAwayError, StoreError, StoreRefusedError
+from dfmeta.exceptions import (
+    NoApiError,
+    RecordError,
+    StoreAwayError,
+    StoreError,
+    StoreRefusedError,
+)
 from dfmeta.store import listing, strict
 from dfmeta.store.networks import Network, parse_network
 from dfmeta.store.record import (
@@ -46,12 +54,19 @@ _PATHS: Final = {Kind.METADATA: "device-metadata", Kind.USERDATA: "device-userda
 _LIST: Final = "records"
 _SHOWN: Final = 200
 _REFUSED: Final = frozenset({401, 403})
-_GIVE: Final = ". Give a token that may do this: --token-file FILE, or DFMETA_TOKEN"
 _REMEDIES: Final = {
-    401: _GIVE,
-    403: _GIVE,
-    413: ". It takes no more than its [store] max_body",
+    401: StoreRefusedError.advice,
+    403: StoreRefusedError.advice,
+    413: "It takes no more than its [store] max_body: raise that there",
 }
+_ITS_LOG: Final = "Its log says why"
+_LISTENS: Final = (
+    "See that dfmeta-store or dfmeta-agent runs there, and that its [df_metadata] admin_listen is "
+    "an address which others can reach"
+)
+_TLS: Final = "Write http:// where no TLS is spoken; name the authority of its certificate with "
+_NO_RECORD: Final = "resource not found"
+"""The message of the 404 that means a record, and not a path that nobody has."""
 _AWAY: Final = frozenset({502, 503, 504})
 
 
@@ -61,11 +76,12 @@ class Client:
     :param url: ``http://HOST[:PORT][/PATH]``, or https.
     :param token: sent as a bearer token (RFC 6750, 2.1); empty: none.
     :param ca_file: PEM certificates that alone are trusted; empty: the usual ones.
-    :raises RecordError: the URL cannot be one.
+    :raises RecordError: the URL cannot be one, or *ca_file* has no certificate.
     """
 
     def __init__(self, url: str, *, token: str = "", ca_file: str = "") -> None:
         self._base = _checked(url)
+        _check_authority(ca_file)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = _Http(timeout=TIMEOUT, ca_certs=ca_file or None)
         self._http.follow_redirects = False
@@ -162,7 +178,7 @@ class Client:
             return listing.load(body or b"", after=after)
         except ValueError:
             cause = f"{self._base} does not list its records: it is no store of dfmeta's"
-            raise StoreError(cause=cause) from None
+            raise NoApiError(cause=cause) from None
 
     def _read(self, record_id: str) -> tuple[Record | None, tuple[Network, ...]]:
         halves = {kind: self._half(kind, record_id) for kind in Kind}
@@ -182,7 +198,7 @@ class Client:
                 http_tokens=there[0].get("http_tokens"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise StoreError(cause=f"{self._base} answers with no record of dfmeta's") from None
+            raise NoApiError(cause=f"{self._base} answers with no record of dfmeta's") from None
         return record, networks
 
     def _half(self, kind: Kind, record_id: str) -> dict[str, Any] | None:
@@ -196,13 +212,13 @@ class Client:
             same, envelope = False, {}
         if not same or not {"ipAddresses", kind.value} <= envelope.keys():
             cause = f"{self._base} does not tell a record's addresses: it is no store of dfmeta's"
-            raise StoreError(cause=cause)
+            raise NoApiError(cause=cause)
         return envelope
 
     def _ask(
         self, method: str, path: str, *, body: bytes | None = None, missing: bool = False
     ) -> bytes | None:
-        """Return an answer's body; None for a 404, if *missing* is no error."""
+        """Return an answer's body; None for the 404 of a record, if *missing* is no error."""
         headers = {**self._headers, "Accept": f"{ENVELOPE}, application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -210,18 +226,17 @@ class Client:
             answer, content = self._http.request(
                 f"{self._base}/{path}", method, body=body, headers=headers
             )
-        except (OSError, httplib2.HttpLib2Error) as error:
+        except (OSError, httplib2.HttpLib2Error, http.client.HTTPException, UnicodeError) as error:
             cause = getattr(error, "strerror", None) or type(error).__name__
-            raise StoreAwayError(cause=f"{self._base} does not answer: {cause}") from error
+            raise StoreAwayError(
+                cause=f"{self._base} does not answer: {cause}", remedy=_reach(error)
+            ) from error
         status = int(answer.status)
-        if status == 404 and missing:
+        if status == 404 and missing and _message(content) == _NO_RECORD:
             return None
-        if status in _AWAY:
-            raise StoreAwayError(cause=f"{self._base} answers {status}{_said(content)}")
         if status not in (200, 201, 204):
-            kind = StoreRefusedError if status in _REFUSED else StoreError
             said = f"{self._base} answers {status}{_said(content)}"
-            raise kind(cause=f"{said}{_REMEDIES.get(status, '')}")
+            raise _refused(status, said)
         return bytes(content)
 
 
@@ -256,6 +271,40 @@ def _halves(
     ):
         halves[Kind.USERDATA] = content
     return halves
+
+
+def _refused(status: int, said: str) -> StoreError:
+    if status == 404:
+        return NoApiError(cause=said)
+    kind = StoreAwayError if status in _AWAY else StoreError
+    kind = StoreRefusedError if status in _REFUSED else kind
+    return kind(cause=said, remedy=_REMEDIES.get(status, _ITS_LOG))
+
+
+def _reach(error: Exception) -> str:
+    """Return what can be done where there is no answer."""
+    match error:
+        case ssl.SSLError():
+            return f"{_TLS}--ca-file"
+        case http.client.HTTPException():
+            return "Write https:// where TLS is spoken, and the admin listener's port"
+        case httplib2.ServerNotFoundError() | UnicodeError():
+            return "Give a name in --url that this host can resolve, or an address"
+    return _LISTENS
+
+
+def _check_authority(file: str) -> None:
+    try:
+        if file:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except (OSError, ValueError) as error:
+        said = None if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+        raise RecordError(
+            what="--ca-file",
+            value=file,
+            cause=said or "there is no certificate in it",
+            remedy="Name a file with certificates in PEM",
+        ) from error
 
 
 def _checked(url: str) -> str:
@@ -297,6 +346,13 @@ def _userdata(envelope: Mapping[str, Any]) -> bytes:
     if envelope.get("userdata_encoding") == "base64":
         return base64.b64decode(text)
     return bytes(text.encode())
+
+
+def _message(content: bytes) -> object:
+    try:
+        return json.loads(content)["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _said(content: bytes) -> str:

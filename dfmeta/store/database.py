@@ -9,6 +9,7 @@ threads.
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import time
 from collections import deque
@@ -18,7 +19,14 @@ from typing import Final, Protocol, TypeVar
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from dfmeta.exceptions import StoreAwayError, StoreError
+from dfmeta.exceptions import (
+    StoreAccessError,
+    StoreAwayError,
+    StoreError,
+    StoreFullError,
+    StoreGoneError,
+    StoreReadOnlyError,
+)
 from dfmeta.store.apart import Apart, at_once
 from dfmeta.store.migrations import current_revision, ensure_schema, move
 from dfmeta.store.urls import wrong_url
@@ -27,6 +35,15 @@ SECONDS: Final = 5.0
 REST: Final = 1.0
 """Seconds after a failed attempt to open it during which nobody tries again."""
 _RETRY_SECONDS: Final = 0.02
+_OF_SYSTEM: Final[dict[int, type[StoreError]]] = {
+    errno.EACCES: StoreAccessError,
+    errno.EPERM: StoreAccessError,
+    errno.EROFS: StoreReadOnlyError,
+    errno.ENOSPC: StoreFullError,
+    errno.EDQUOT: StoreFullError,
+    errno.EISDIR: StoreAccessError,
+    errno.ENOTDIR: StoreAccessError,
+}
 
 T = TypeVar("T")
 
@@ -71,6 +88,10 @@ class Dialect(Protocol):
 
     def cause(self, error: DBAPIError) -> str:
         """What the database says, in one line and without the values that it was given."""
+        ...
+
+    def kind(self, error: DBAPIError) -> type[StoreError]:
+        """Which error of ours it is, for a database that is not away: each has its own remedy."""
         ...
 
     def interrupt(self, connection: Connection) -> None:
@@ -153,7 +174,7 @@ class Database:
                 if not self._opened or self.dialect.follow():
                     self._reopen(seconds)
         except OSError as error:
-            raise StoreError(cause=f"{self.dialect.shown}: {error.strerror}") from error
+            raise of_system(error, self.dialect.shown, opened=self._opened) from error
 
     def _reopen(self, seconds: float | None) -> None:
         if self._failed is not None and time.monotonic() < self._failed[0]:
@@ -198,11 +219,11 @@ class Database:
                 raise self._away(f"no answer within {seconds:g} s") from error
             if self.dialect.is_away(error):
                 raise self._away(self.dialect.cause(error)) from error
-            raise StoreError(cause=f"{self.dialect.shown}: {self.dialect.cause(error)}") from error
+            raise _failed(self.dialect, error) from error
         except SQLAlchemyError as error:
             raise StoreError(cause=f"{self.dialect.shown}: {type(error).__name__}") from error
         except OSError as error:
-            raise StoreError(cause=f"{self.dialect.shown}: {error.strerror}") from error
+            raise of_system(error, self.dialect.shown) from error
 
     def _away(self, cause: str) -> StoreAwayError:
         self._opened = self._opened and self.name == "sqlite"
@@ -274,6 +295,23 @@ class _Job:
             self._dialect.interrupt(connection)
 
 
+def of_system(error: OSError, shown: str, *, opened: bool = False) -> StoreError:
+    """Return what is said of a file that the system does not give.
+
+    :param shown: its path.
+    :param opened: it was there before.
+    """
+    kind = _OF_SYSTEM.get(error.errno or 0, StoreError)
+    if isinstance(error, FileNotFoundError) and opened:
+        kind = StoreGoneError
+    return kind(cause=f"{shown}: {error.strerror or error}")
+
+
+def _failed(dialect: Dialect, error: DBAPIError) -> StoreError:
+    kind = StoreAwayError if dialect.is_away(error) else dialect.kind(error)
+    return kind(cause=f"{dialect.shown}: {dialect.cause(error)}")
+
+
 def _nothing(connection: Connection) -> None:
     connection.exec_driver_sql("SELECT 1 FROM records WHERE id = ''").all()
 
@@ -338,7 +376,9 @@ def _apart_from_use(url: str, work: Callable[[Connection], T], *, write: bool) -
                 dialect.lock_schema(connection)
             return work(connection)
     except DBAPIError as error:
-        raise StoreError(cause=f"{dialect.shown}: {dialect.cause(error)}") from error
+        raise _failed(dialect, error) from error
+    except OSError as error:
+        raise of_system(error, dialect.shown) from error
     finally:
         dialect.close()
         dialect.engine.dispose()

@@ -16,6 +16,13 @@ from typing import Any, Final
 from sqlalchemy import URL, Connection, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError
 
+from dfmeta.exceptions import (
+    StoreAccessError,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
 from dfmeta.store.urls import wrong_url
 
 CONNECT_SECONDS: Final = 3
@@ -33,6 +40,16 @@ _CONFLICTS: Final = frozenset({"40001", "40P01"})
 """serialization_failure and deadlock_detected (PostgreSQL, appendix A)."""
 _AWAY: Final = ("08", "57P")
 """Classes of connection exceptions and of a server that shuts down or starts."""
+_KINDS: Final[dict[str, type[StoreError]]] = {
+    "25006": StoreReadOnlyError,
+    "42501": StoreAccessError,
+    "42P01": StoreDamagedError,
+    "53100": StoreFullError,
+    "XX001": StoreDamagedError,
+    "XX002": StoreDamagedError,
+}
+"""read_only_sql_transaction, insufficient_privilege, undefined_table, disk_full, data_corrupted and
+index_corrupted (PostgreSQL, appendix A)."""
 
 
 class Postgresql:
@@ -100,6 +117,10 @@ class Postgresql:
         diagnosis = getattr(error.orig, "diag", None)
         primary = getattr(diagnosis, "message_primary", None)
         return " ".join(str(primary or error.orig).split())
+
+    def kind(self, error: DBAPIError) -> type[StoreError]:
+        """See :meth:`~dfmeta.store.database.Dialect.kind`."""
+        return _KINDS.get(_state(error), StoreError)
 
     def interrupt(self, connection: Connection) -> None:
         """Shut the socket down: whoever waits for it hears of that at once."""

@@ -16,7 +16,14 @@ from typing import Any, Final
 from sqlalchemy import URL, Connection, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
-from dfmeta.exceptions import StoreError
+from dfmeta.exceptions import (
+    StoreAccessError,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
 from dfmeta.store.urls import wrong_url
 
 BUSY_STEP_MS: Final = 250
@@ -25,6 +32,19 @@ FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 _PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
+_KINDS: Final[dict[int, type[StoreError]]] = {
+    sqlite3.SQLITE_CORRUPT: StoreDamagedError,
+    sqlite3.SQLITE_NOTADB: StoreDamagedError,
+    sqlite3.SQLITE_ERROR: StoreDamagedError,
+    sqlite3.SQLITE_READONLY: StoreReadOnlyError,
+    sqlite3.SQLITE_FULL: StoreFullError,
+    sqlite3.SQLITE_BUSY: StoreBusyError,
+    sqlite3.SQLITE_LOCKED: StoreBusyError,
+    sqlite3.SQLITE_CANTOPEN: StoreAccessError,
+    sqlite3.SQLITE_PERM: StoreAccessError,
+}
+"""SQLITE_ERROR is a table or column that is missing: the file is another program's, or was changed
+by hand."""
 
 
 class Sqlite:
@@ -107,6 +127,10 @@ class Sqlite:
         """See :meth:`~dfmeta.store.database.Dialect.cause`."""
         return str(error.orig)
 
+    def kind(self, error: DBAPIError) -> type[StoreError]:
+        """See :meth:`~dfmeta.store.database.Dialect.kind`."""
+        return kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
+
     def interrupt(self, connection: Connection) -> None:
         """See :meth:`~dfmeta.store.database.Dialect.interrupt`."""
         driver = connection.connection.driver_connection
@@ -118,6 +142,11 @@ class Sqlite:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+
+
+def kind_of(code: int) -> type[StoreError]:
+    """Return which error of ours one of SQLite's result codes is."""
+    return _KINDS.get(code & _PRIMARY_CODE, StoreError)
 
 
 def _path_of(url: URL) -> Path:
@@ -139,16 +168,14 @@ def _ensure_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
     except FileExistsError:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise StoreError(cause=f"{path}: not a regular file") from None
+            remedy = "Name a file in [store] connection: sqlite:////path/to/store.db"
+            raise StoreAccessError(cause=f"{path}: not a regular file", remedy=remedy) from None
 
 
 def _guard_files(path: Path) -> None:
     """See that we ourselves can read and write, and take all rights from group and others."""
     if not _may(path, os.R_OK | os.W_OK) or not _may(path.parent, os.W_OK | os.X_OK):
-        raise StoreError(
-            cause=f"{path}: this user may not read and write it and its folder. "
-            "Run the command as the file's owner"
-        )
+        raise StoreAccessError(cause=f"{path}: this user may not read and write it and its folder")
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         if name.exists() and stat.S_IMODE(name.stat().st_mode) & ~FILE_MODE:
             name.chmod(FILE_MODE)

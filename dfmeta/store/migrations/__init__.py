@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import inspect, text
 
-from dfmeta.exceptions import StoreError
+from dfmeta.exceptions import StoreSchemaError
 from dfmeta.store import schema
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def _upgrade(connection: Connection, found: str | None) -> None:
 
 def _check_known(found: str | None, known: list[str]) -> None:
     if found is not None and found not in known:
-        raise StoreError(
+        raise StoreSchemaError(
             cause=f"the database has schema {found}, this version of dfmeta knows up to "
-            f"{schema.HEAD}. Install the newer dfmeta that wrote it, or restore a back-up"
+            f"{schema.HEAD}"
         )
 
 

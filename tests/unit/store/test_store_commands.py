@@ -162,7 +162,7 @@ def test_an_unknown_id_is_exit_status_1(run: Run, command: str) -> None:
     result = run(command, OTHER)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        f"dfmeta: store: no record of {OTHER}; dfmeta store list shows what there is\n"
+        f"dfmeta: store: no record of {OTHER}. dfmeta store list shows what there is [no-record]\n"
     )
 
 
@@ -183,7 +183,10 @@ def test_get_of_what_is_not_there_is_exit_status_1(run: Run, instance_id: str, w
     run("put", instance_id)
     result = run("get", instance_id, f"--{what}")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"dfmeta: store: {instance_id} has no {what}\n"
+    assert result.stderr == (
+        f"dfmeta: store: {instance_id} has no {what}. dfmeta store get without that option shows "
+        "what it has [no-record]\n"
+    )
 
 
 def test_get_writes_one_thing_at_a_time(run: Run, instance_id: str) -> None:
