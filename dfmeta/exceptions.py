@@ -46,7 +46,7 @@ class DfmetaError(Exception):
         """The one line for an operator: what is wrong, what to do next, and the error's name."""
         said = str(self).rstrip(".")
         if self.remedy and "{remedy}" not in self.sentence:
-            said = f"{said}. {self.remedy}"
+            said = f"{said}{'' if said.endswith('?') else '.'} {self.remedy}"
         return f"{printable(said)} [{self.name}]"
 
     def __getattr__(self, name: str) -> object:
@@ -75,6 +75,13 @@ class ConfigError(DfmetaError):
 
     name = "wrong-option"
     sentence = "option {option} = {value!r} is wrong: {cause}. {remedy}"
+
+
+class UnknownOptionError(DfmetaError):
+    """A name in a configuration file is no option: a warning at start, and nothing else."""
+
+    name = "unknown-option"
+    sentence = "{file}: {what} is unknown to dfmeta, and is passed over"
 
 
 class StartError(DfmetaError):

@@ -55,19 +55,28 @@ class Reading:
 class NoSocketError(SwitchError):
     """Nobody takes connections on the management socket."""
 
+    name = "no-switch-socket"
     sentence = "nobody takes connections on {what}: {cause}"
+    advice = (
+        "See that ovs-vswitchd runs and has the bridge of [df_metadata] integration_bridge, and "
+        "that this user may use its sockets"
+    )
 
 
 class SilentError(SwitchError):
     """The socket takes a connection, and nothing comes."""
 
+    name = "switch-silent"
     sentence = "{what} does not answer within {seconds} s"
+    advice = "See whether ovs-vswitchd hangs: ovs-appctl coverage/show, and its log"
 
 
 class NoOpenFlow13Error(SwitchError):
     """The bridge answers, and does not speak OpenFlow 1.3."""
 
+    name = "no-openflow13"
     sentence = "{what} does not speak OpenFlow 1.3"
+    advice = "Let it: ovs-vsctl add bridge BRIDGE protocols OpenFlow13"
 
 
 def read_flows(path: Path, layout: Layout) -> Reading:

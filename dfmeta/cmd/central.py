@@ -27,9 +27,10 @@ from dfmeta.cmd import backends, database, last_words, reloading, status_page
 from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.limits import limits, rates
-from dfmeta.cmd.logs import set_up_logging
+from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.conf import daemons
+from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import ConfigError, DfmetaError, StartError
 from dfmeta.health import Health
 from dfmeta.proxy import admin
@@ -57,6 +58,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
+        warn(unknown_options(conf))
         return Central(conf, argv).run()
     except DfmetaError as error:
         last_words.say(PROG, error)

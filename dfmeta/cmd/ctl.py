@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
 
 def exit_status(error: DfmetaError) -> int:
     """Return 2 for what the operator has to correct in the input, else 1."""
-    wrong_input = ConfigError | RecordError | StartError | DeviceError | TagRuleError
+    wrong_input = ConfigError | RecordError | StartError | DeviceError | TagRuleError | UsageError
     return WRONG_INPUT if isinstance(error, wrong_input) else FAILED
 
 
@@ -103,6 +103,9 @@ def _status() -> int:
     try:
         # What a command gives back is nothing; click has a status only where it was asked to exit.
         return int(cli.main(prog_name=PROG, standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return WRONG_INPUT
     except click.UsageError as error:
         if error.ctx is not None:
             click.echo(error.ctx.get_usage(), err=True)

@@ -25,10 +25,11 @@ from dfmeta.cmd import identity, last_words, reloading, status_page
 from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
-from dfmeta.cmd.logs import set_up_logging
+from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.conf import daemons
+from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.health import Health
@@ -72,6 +73,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
+        warn(unknown_options(conf))
         lock = BridgeLock(conf.df_metadata.ovsdb_connection, conf.df_metadata.integration_bridge)
         with lock:
             return cleanup(conf) if conf.cleanup else Daemon(conf, argv).run()

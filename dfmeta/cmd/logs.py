@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
+
+from dfmeta.exceptions import DfmetaError
+
+LOG = logging.getLogger(__name__)
+
+
+def warn(errors: Iterable[DfmetaError]) -> None:
+    """Log what is wrong and stops nothing, a line each."""
+    for error in errors:
+        LOG.warning("%s", error.line)
 
 
 def set_up_logging(*, debug: bool) -> None:

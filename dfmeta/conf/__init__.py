@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NoReturn
 
 from oslo_config import cfg, types
 
@@ -22,7 +22,7 @@ from dfmeta.conf import (
     rate,
     store,
 )
-from dfmeta.exceptions import ConfigError
+from dfmeta.exceptions import ConfigError, UsageError
 from dfmeta.flows.pipeline import METADATA_IP
 
 STORE = (
@@ -71,6 +71,18 @@ class _Options(cfg.ConfigOpts):  # type: ignore[misc]  # oslo.config has no type
     def _validate_cli_options(self, namespace: object) -> None:
         """oslo.config ends the process here, for options that the command line has as well."""
 
+    def _pre_setup(self, *args: Any, **values: Any) -> Any:
+        made = super()._pre_setup(*args, **values)
+        parser = self._oparser
+
+        def refuse(message: str) -> NoReturn:
+            """argparse prints what there is and ends the process here."""
+            remedy = f"{parser.prog} --help shows what there is"
+            raise UsageError(cause=message, remedy=remedy)
+
+        parser.error = refuse
+        return made
+
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Options by group, for oslo-config-generator: ours, and keystoneauth1's where it is there."""
@@ -114,7 +126,8 @@ def load(
     :param files: configuration files, later ones win; none: the default one, if it is there.
     :param args: further arguments of the command line, oslo.config's own among them.
     :param cli: options that only the command line has.
-    :raises ConfigError: for a value, a file or an argument that is wrong.
+    :raises ConfigError: for a value or a file that is wrong.
+    :raises UsageError: for an argument that is.
     """
     conf = _Options()
     register(conf)
@@ -158,11 +171,14 @@ def thaw(values: Mapping[str, Mapping[str, Any]]) -> cfg.ConfigOpts:
 
 def _unreadable(error: Exception, files: Sequence[str]) -> ConfigError:
     option, value = "--config-file", ", ".join(files)
-    cause = "there is no such file, or it cannot be read"
+    cause = "there is no such file"
     remedy = "Name one that exists and that this user may read"
     match error:
-        case cfg.ConfigFilesNotFoundError() | cfg.ConfigFilesPermissionDeniedError():
+        case cfg.ConfigFilesNotFoundError():
             value = ", ".join(error.config_files)
+        case cfg.ConfigFilesPermissionDeniedError():
+            value, cause = ", ".join(error.config_files), "this user may not read it"
+            remedy = "Run it as root or as the daemon's user, or name a file that this one may read"
         case cfg.ConfigDirNotFoundError():
             option, value, cause = "--config-dir", error.config_dir, "there is no such folder"
         case cfg.ConfigFileParseError():

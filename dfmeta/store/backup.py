@@ -45,6 +45,8 @@ def backup(url: str, file: Path) -> int:
     path = _path_of(url, "Make its back-up with pg_dump --format=custom --file FILE DATABASE")
     if file.exists():
         raise BackupError(cause=f"{file}: it is there already", remedy="Name a new file")
+    if not file.absolute().parent.is_dir():
+        raise BackupError(cause=f"{file}: there is no such folder", remedy="Make the folder first")
     if not path.exists():
         raise BackupError(
             cause=f"{path}: there is no store",
@@ -70,7 +72,8 @@ def restore(url: str, file: Path) -> int:
     """
     path = _path_of(url, "Restore it with pg_restore --clean --if-exists --dbname DATABASE FILE")
     _look_at(file)
-    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    with _errors(path):
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     with _errors(file), _temporary(path) as copy:
         _copy(file, copy)
         count = _check(copy, shown=file)
