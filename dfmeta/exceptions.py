@@ -383,8 +383,8 @@ class StoreAwayError(StoreError):
 
     name = "store-away"
     advice = (
-        "See that the server runs and what its log says, and mend [store] connection "
-        "if it is another one"
+        "Start the server, or mend its address, user and password in [store] connection; its log "
+        "says more"
     )
 
 
@@ -509,6 +509,14 @@ class UsageError(DfmetaError):
     name = "wrong-usage"
     sentence = "{cause}"
     advice = "See --help"
+
+
+class RefusedBySystemError(DfmetaError):
+    """The operating system refuses a file, a socket or memory."""
+
+    name = "system"
+    sentence = "{what}: {cause}"
+    advice = "See that this user may use it, that it is what it is to be, and that its disk is well"
 
 
 class UnexpectedError(DfmetaError):

@@ -7,6 +7,7 @@ before anything else looks at sockets: so nothing else stands in this module.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -16,14 +17,12 @@ from dfmeta.cmd.patching import patch
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; gives its exit status."""
     os.environ["OSKEN_HUB_TYPE"] = "eventlet"
-    try:
-        patch()
-        from dfmeta.cmd.daemon import run
+    # Until there is a handler: what reads a module may take an interrupt for its own trouble.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    patch()
+    from dfmeta.cmd.daemon import run
 
-        return run(sys.argv[1:] if argv is None else argv)
-    except KeyboardInterrupt:
-        # It comes while modules are read; later, run() sees to it.
-        return 130
+    return run(sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ TICK = 0.1
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run ``dfmeta-store``; gives its exit status: 0, 2, 1 for an error in dfmeta, or 130."""
+    """Run ``dfmeta-store``; gives its exit status: 0, 2, or 1 for an error in dfmeta."""
     try:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
@@ -63,9 +63,6 @@ def run(argv: Sequence[str]) -> int:
     except DfmetaError as error:
         last_words.say(PROG, error)
         return 2
-    except KeyboardInterrupt:
-        # Until the signal's own handler is there.
-        return last_words.INTERRUPTED
     except Exception as error:  # whatever it is, it is one line
         last_words.say_unexpected(PROG, error, always=True)
         return 1

@@ -11,8 +11,8 @@ import click
 from oslo_config import cfg
 
 import dfmeta.conf
+from dfmeta.cmd.last_words import PROG
 
-PROG: Final = "dfmeta"
 TABLE: Final = "table"
 JSON: Final = "json"
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from dfmeta.cmd import last_words
-from dfmeta.cmd.common import PROG
+from dfmeta.cmd.last_words import PROG
 from dfmeta.exceptions import (
     ConfigError,
     DeviceError,

@@ -67,8 +67,8 @@ CLI = (
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run ``dfmeta-agent``; gives its exit status: 0, 1 (--cleanup refused, or an error in dfmeta),
-    2, or 130 after an interrupt from the keyboard that came before it could end in order.
+    """Run ``dfmeta-agent``; gives its exit status: 0, 1 (--cleanup refused, or an error in dfmeta)
+    or 2.
     """
     try:
         conf = _load(argv)
@@ -83,9 +83,6 @@ def run(argv: Sequence[str]) -> int:
     except DfmetaError as error:
         last_words.say(PROG, error)
         return 2
-    except KeyboardInterrupt:
-        # Until the signal's own handler is there, and during --cleanup.
-        return last_words.INTERRUPTED
     except Exception as error:  # whatever it is, it is one line
         last_words.say_unexpected(PROG, error, always=True)
         return 1

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import dfmeta
-from dfmeta.exceptions import DfmetaError, UnexpectedError
+from dfmeta.exceptions import DfmetaError, RefusedBySystemError, UnexpectedError
 
+PROG: Final = "dfmeta"
 DEBUG: Final = "DFMETA_DEBUG"
 """Of the environment; anything but nothing and 0 turns tracebacks on."""
 INTERRUPTED: Final = 130
@@ -36,8 +37,10 @@ def say_unexpected(prog: str, error: BaseException, *, always: bool = False) -> 
     say(prog, unexpected(error))
 
 
-def unexpected(error: BaseException) -> UnexpectedError:
+def unexpected(error: BaseException) -> DfmetaError:
     """Return what is said of an error that nobody has thought of."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return RefusedBySystemError(what=os.fsdecode(error.filename), cause=error.strerror)
     frames = traceback.extract_tb(error.__traceback__)
     root = str(Path(dfmeta.__file__).parent)
     ours = [frame for frame in frames if frame.filename.startswith(root)] or list(frames)

@@ -29,4 +29,6 @@ def set_up_logging(*, debug: bool) -> None:
     loud = ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy")
     for name in (*loud, "keystoneauth", "urllib3", "stevedore"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # Five times a second for as long as OVSDB is away; dfmeta says so itself.
+    logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL)
     logging.captureWarnings(True)

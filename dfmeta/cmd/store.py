@@ -5,6 +5,7 @@ eventlet has to patch before anything else looks at sockets: so nothing else sta
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -13,14 +14,12 @@ from dfmeta.cmd.patching import patch
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service; gives its exit status."""
-    try:
-        patch()
-        from dfmeta.cmd.central import run
+    # Until there is a handler: what reads a module may take an interrupt for its own trouble.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    patch()
+    from dfmeta.cmd.central import run
 
-        return run(sys.argv[1:] if argv is None else argv)
-    except KeyboardInterrupt:
-        # It comes while modules are read; later, run() sees to it.
-        return 130
+    return run(sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":

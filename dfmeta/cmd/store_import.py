@@ -14,7 +14,8 @@ from typing import BinaryIO, Final, Protocol
 
 import click
 
-from dfmeta.cmd.common import PROG, cell_text, ending
+from dfmeta.cmd.common import cell_text, ending
+from dfmeta.cmd.last_words import PROG
 from dfmeta.cmd.store_files import STDIN
 from dfmeta.cmd.store_place import Place, Records, place_options
 from dfmeta.cmd.store_put import WORDS

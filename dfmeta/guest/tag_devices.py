@@ -154,7 +154,7 @@ def read_document(raw: bytes) -> Dict[str, Any]:
     try:
         text = raw.decode("utf-8")
         if _depth(text) > MAX_DEPTH:
-            raise TagError("the document is nested too deep")
+            raise TagError(f"the document is nested deeper than {MAX_DEPTH} levels")
         # A number of a million digits takes minutes to read, and none here matters.
         document = json.loads(text, parse_int=lambda digits: int(digits[:20]))
     except (ValueError, RecursionError) as error:
@@ -412,7 +412,8 @@ def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Devic
     at = [[device for device in machine if _is_at(one, device)] for one in wanted]
     taken = {devices[0] for devices in at if len(devices) == 1}
     for one in (one for one in wanted if one.tags):
-        here = candidates(one, machine, is_unique=_is_unique(one, wanted), taken=taken)
+        alone = _is_unique(one, wanted, machine)
+        here = candidates(one, machine, is_unique=alone, taken=taken)
         if len(here) != 1:
             names = ", ".join(_s(device.name) for device in here)
             say(f"{one.shown}: {names + ' match: none of them' if here else 'not here'}")
@@ -461,10 +462,13 @@ def _is_at(wanted: Wanted, device: Device) -> bool:
     return is_there and not _is_another(wanted, device)
 
 
-def _is_unique(wanted: Wanted, among: List[Wanted]) -> bool:
-    """Several views of one disk have one serial, and the same tags."""
-    like = (one for one in among if (one.kind, one.identity) == (wanted.kind, wanted.identity))
-    return all(set(one.tags) == set(wanted.tags) for one in like)
+def _is_unique(wanted: Wanted, among: List[Wanted], machine: List[Device]) -> bool:
+    """Whether what has its MAC or serial here has that of no other device of the document: where
+    20 characters of a serial are known, others may begin with them too. Several views of one disk
+    have one serial, and the same tags."""
+    mine = [one for one in machine if one.kind == wanted.kind and _is_same(wanted, one)]
+    others = [one for one in among if one.kind == wanted.kind and set(one.tags) != set(wanted.tags)]
+    return not any(_is_same(other, one) for other in others for one in mine)
 
 
 def _is_same(wanted: Wanted, device: Device) -> bool:
@@ -573,9 +577,14 @@ def write(path: str, text: str) -> Set[str]:
     """
     before = ""
     if os.path.lexists(path):
-        before = _attribute(path, MAX_BYTES << 4).decode("latin-1")
-        if os.path.islink(path) or (before and not before.startswith(MARK)):
-            raise TagError(f"{path} is not of {PROGRAM}: it stays as it is")
+        # A device or a pipe would be replaced by a file.
+        regular = stat.S_ISREG(os.lstat(path).st_mode)
+        before = _attribute(path, MAX_BYTES << 4).decode("latin-1") if regular else ""
+        if not regular or (before and not before.startswith(MARK)):
+            raise TagError(
+                f"{path} is not of {PROGRAM}: it stays as it is. Name another file with --output, "
+                "or move it away; --dry-run prints the rules"
+            )
     if text:
         _replace(path, text)
     elif before:
@@ -607,14 +616,19 @@ def apply(subsystems: Set[str]) -> None:
     places = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin:/usr/bin:/bin"
     udevadm = shutil.which("udevadm", path=places)
     if not udevadm:
-        raise TagError("udevadm is not here: the rules wait for the next boot")
+        raise TagError(
+            "udevadm is not here: the rules wait for the next boot. Install udev, or reboot"
+        )
     trigger = ["trigger", "--action=change"]
     trigger += ["--subsystem-match=" + name for name in sorted(subsystems)]
     for command in (["control", "--reload"], trigger, ["settle", "--timeout=30"]):
         try:
             subprocess.run([udevadm, *command], check=True, timeout=60, stdin=subprocess.DEVNULL)
         except (subprocess.SubprocessError, OSError) as error:
-            raise TagError(f"udevadm {command[0]} failed") from error
+            raise TagError(
+                f"udevadm {command[0]} failed: the rules wait for the next boot. See that this is "
+                "root, and that systemd-udevd runs"
+            ) from error
 
 
 # Where the document is
@@ -643,7 +657,10 @@ def from_service(
         for host in list(hosts):
             left = end - clock.monotonic()
             if left <= 0:
-                raise TagError(f"the metadata service gave no document in time ({cause})")
+                raise TagError(
+                    f"the metadata service gave no document in time ({cause}). See that this guest "
+                    f"has an address and reaches {IPV4}, or give it longer: --deadline"
+                )
             try:
                 status, body = request(host, 80, timeout=min(timeout, left))
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -656,7 +673,10 @@ def from_service(
                 hosts.remove(host)
         if not hosts:
             break
-    raise TagError(f"the metadata service has no document ({cause})")
+    raise TagError(
+        f"the metadata service has no document ({cause}). See that this guest reaches {IPV4}, and "
+        "on its host that dfmeta ports lists it with its instance"
+    )
 
 
 def request(host: str, port: int, *, timeout: float) -> Tuple[int, bytes]:
@@ -738,7 +758,10 @@ def from_drive(device: str) -> bytes:
         finally:
             subprocess.run(["umount", folder], check=True, timeout=30)
     except (subprocess.SubprocessError, OSError) as error:
-        raise TagError(f"the config drive {device} cannot be mounted") from error
+        raise TagError(
+            f"the config drive {device} cannot be mounted. See that this is root, or name where it "
+            "is mounted: --config-drive FOLDER"
+        ) from error
     finally:
         os.rmdir(folder)
 
@@ -763,7 +786,7 @@ def from_file(path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise TagError(f"{path} is no file")
+                raise TagError(f"{path} is no file: name a meta_data.json")
             return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise TagError(f"{path}: {error.strerror}") from error
@@ -788,7 +811,10 @@ def fetch(options: argparse.Namespace, say: Say) -> Dict[str, Any]:
                 raise
             say(f"{error}: the config drive then")
     if not drive:
-        raise TagError("there is no config drive")
+        raise TagError(
+            "there is no config drive. Name where it is with --config-drive, or ask the service: "
+            "--source service"
+        )
     return read_document(from_folder(drive) if os.path.isdir(drive) else from_drive(drive))
 
 
@@ -843,7 +869,7 @@ def run(options: argparse.Namespace, say: Say) -> None:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run the command; 0, or 1 with a line on stderr that says why not."""
+    """Run the command; 0, 1 with a line on stderr that says why not, or 130 when interrupted."""
 
     def say(line: str) -> None:
         sys.stderr.write(f"{PROGRAM}: {line}\n")
@@ -853,6 +879,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     except (TagError, OSError, ValueError) as error:
         say(str(error))
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -136,7 +136,7 @@ def serve(address: str, application: AdminApplication) -> Any:
     except OSError as error:
         raise StartError(
             cause=f"[df_metadata] admin_listen = {address} cannot be listened on: {error.strerror}",
-            remedy="Stop what uses it, or give another HOST:PORT",
+            remedy="Stop what uses it, or give another HOST:PORT of this host",
         ) from error
     return eventlet.spawn(
         wsgi.server,

@@ -319,7 +319,7 @@ def _conditional(answer: Answer, environ: Environ) -> Answer:
 
 def _failure(error: StoreError) -> ApiError:
     """Return what a client is told of the database or of upstream, and say the rest in the log."""
-    LOG.error("the admin API has failed: %s", error)
+    LOG.error("the admin API has failed: %s", error.line)
     match error:
         case LookupAwayError():
             return ApiError(status=503, message="upstream does not answer")

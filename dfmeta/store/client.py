@@ -64,7 +64,6 @@ _LISTENS: Final = (
     "See that dfmeta-store or dfmeta-agent runs there, and that its [df_metadata] admin_listen is "
     "an address which others can reach"
 )
-_TLS: Final = "Write http:// where no TLS is spoken; name the authority of its certificate with "
 _NO_RECORD: Final = "resource not found"
 """The message of the 404 that means a record, and not a path that nobody has."""
 _AWAY: Final = frozenset({502, 503, 504})
@@ -228,6 +227,8 @@ class Client:
             )
         except (OSError, httplib2.HttpLib2Error, http.client.HTTPException, UnicodeError) as error:
             cause = getattr(error, "strerror", None) or type(error).__name__
+            if isinstance(error, httplib2.ServerNotFoundError):
+                cause = "its name cannot be resolved"
             raise StoreAwayError(
                 cause=f"{self._base} does not answer: {cause}", remedy=_reach(error)
             ) from error
@@ -284,8 +285,10 @@ def _refused(status: int, said: str) -> StoreError:
 def _reach(error: Exception) -> str:
     """Return what can be done where there is no answer."""
     match error:
+        case ssl.SSLCertVerificationError():
+            return "Name the authority that signed its certificate: --ca-file FILE"
         case ssl.SSLError():
-            return f"{_TLS}--ca-file"
+            return "Write http:// where no TLS is spoken"
         case http.client.HTTPException():
             return "Write https:// where TLS is spoken, and the admin listener's port"
         case httplib2.ServerNotFoundError() | UnicodeError():

@@ -174,6 +174,8 @@ def _ensure_file(path: Path) -> None:
 
 def _guard_files(path: Path) -> None:
     """See that we ourselves can read and write, and take all rights from group and others."""
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise StoreReadOnlyError(cause=f"{path}: its disk is mounted for reading alone")
     if not _may(path, os.R_OK | os.W_OK) or not _may(path.parent, os.W_OK | os.X_OK):
         raise StoreAccessError(cause=f"{path}: this user may not read and write it and its folder")
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
