@@ -2,8 +2,7 @@
 
 Each class states one cause as a sentence with named fields; the fields stay on the instance, so
 that a caller can act on the cause and a log line can name it without parsing text. Each has a name
-too, which ends the line that an operator sees and heads a section of doc/source/errors.rst: it
-stays when words change.
+too, which ends an operator's line and heads a section of doc/source/errors.rst: it stays.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import ClassVar, Final
 
 SHOWN: Final = 200
 """Characters of a value that an error repeats at most."""
-_VALUES: Final = ("value", "rule")
-"""Fields that whoever types a command may have filled at any length."""
+_VALUES: Final = ("value", "rule")  # whoever types a command may fill these at any length
 
 
 class DfmetaError(Exception):
@@ -24,17 +22,14 @@ class DfmetaError(Exception):
     """
 
     name: ClassVar[str] = "failed"
-    """What an operator can search for; of letters and dashes, each class has its own."""
+    """What an operator can search for; each class has its own."""
     sentence: ClassVar[str] = "dfmeta failed"
     advice: ClassVar[str] = ""
     """What to do next where whoever raises it does not know better; a sentence without its dot."""
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        shown = {
-            name: _short(value) if name in _VALUES else value for name, value in fields.items()
-        }
-        super().__init__(self.sentence.format(**shown))
+        super().__init__(self.sentence.format(**{**fields, **_shortened(fields)}))
 
     @property
     def remedy(self) -> str:
@@ -58,16 +53,13 @@ class DfmetaError(Exception):
 
 def printable(text: str) -> str:
     """Return a text on one line, with what would move a terminal's cursor escaped."""
-    text = " ".join(text.split())
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
+    line = " ".join(text.split())
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
 
 
-def _short(value: object) -> object:
-    return f"{value[:SHOWN]}..." if isinstance(value, str) and len(value) > SHOWN else value
+def _shortened(fields: dict[str, object]) -> dict[str, object]:
+    texts = {name: str(fields[name]) for name in _VALUES if isinstance(fields.get(name), str)}
+    return {name: f"{one[:SHOWN]}..." for name, one in texts.items() if len(one) > SHOWN}
 
 
 class ConfigError(DfmetaError):
@@ -110,7 +102,6 @@ class PipelineError(DfmetaError):
 
     name = "wrong-flow"
     sentence = "table {table}: {cause}"
-    advice = "It is an error in dfmeta: report it"
 
 
 class KeyRangeError(DfmetaError):
@@ -118,7 +109,7 @@ class KeyRangeError(DfmetaError):
 
     name = "no-key"
     sentence = "no key for ofport {ofport}, VID {vid}, slot {slot}: {cause}"
-    advice = "Give the port a number below 65280: ovs-vsctl set Interface PORT ofport_request=N"
+    advice = "Give it a lower number: ovs-vsctl set Interface PORT ofport_request=N"
 
 
 class SwitchError(DfmetaError):
@@ -196,15 +187,11 @@ class HostError(DfmetaError):
 
     name = "host-network"
     sentence = "{what} on {device}: {cause}"
-    advice = "See that the daemon has CAP_NET_ADMIN and that nothing else manages the device"
+    advice = "See that it has CAP_NET_ADMIN, and that nothing else manages the device"
 
 
 class BackendError(DfmetaError):
-    """The backend gave no answer that could be passed on.
-
-    A field ``remedy``, a sentence that says what an operator can do, may come along; it is not
-    part of the sentence.
-    """
+    """The backend gave no answer that could be passed on."""
 
     name = "backend"
     sentence = "{backend}: {cause}"
@@ -235,7 +222,7 @@ class BackendUpstreamError(BackendError):
 
 
 class UpstreamError(DfmetaError):
-    """An exchange with a backend's server came to nothing; ``remedy`` says what to do, if known."""
+    """An exchange with a backend's server came to nothing."""
 
     name = "exchange"
     sentence = "{cause}"
@@ -327,10 +314,7 @@ class StoreDamagedError(StoreError):
     """What is in the database's file is not what dfmeta, or SQLite, wrote there."""
 
     name = "store-damaged"
-    advice = (
-        "Restore a back-up: dfmeta store restore FILE. Without one, move the file away and "
-        "restart: an empty store is made"
-    )
+    advice = "Restore a back-up: dfmeta store restore FILE, or move it away to begin anew"
 
 
 class StoreReadOnlyError(StoreError):
@@ -358,10 +342,7 @@ class StoreGoneError(StoreError):
     """The database's file was there when it was opened, and is not there any more."""
 
     name = "store-gone"
-    advice = (
-        "Put it back: dfmeta store restore FILE does while the daemon runs. Or restart the daemon: "
-        "an empty store is made"
-    )
+    advice = "Put it back with dfmeta store restore FILE, or restart for an empty store"
 
 
 class StoreAccessError(StoreError):
@@ -382,10 +363,7 @@ class StoreAwayError(StoreError):
     """The database does not answer; it is asked again by whatever needs it next."""
 
     name = "store-away"
-    advice = (
-        "Start the server, or mend its address, user and password in [store] connection; its log "
-        "says more"
-    )
+    advice = "Start the server, or mend its address, user and password in [store] connection"
 
 
 class StoreRefusedError(StoreError):
@@ -399,10 +377,7 @@ class NoApiError(StoreError):
     """What answers at a URL is no admin API of a store."""
 
     name = "no-api"
-    advice = (
-        "Give in --url where dfmeta-store, or dfmeta-agent with backend = store, has its "
-        "[df_metadata] admin_listen, without a path"
-    )
+    advice = "Give the [df_metadata] admin_listen of a dfmeta with backend = store, and no path"
 
 
 class RecordError(StoreError):
@@ -453,7 +428,7 @@ class IssuerError(DfmetaError):
 
     name = "token-issuer"
     sentence = "{url}: {cause}"
-    advice = "See that [store] oidc_issuer or oidc_jwks_url is the issuer's, and that it answers"
+    advice = "See that [store] oidc_issuer or oidc_jwks_url is right, and that it answers"
 
     cause: str
 
@@ -466,7 +441,7 @@ class LookupAwayError(StoreAwayError):
 
     name = "lookup-away"
     sentence = "store: look-up at {upstream}: {cause}"
-    advice = "See that [store] lookup_base_url answers, and that lookup_timeout is long enough"
+    advice = "See that [store] lookup_base_url answers, within lookup_timeout"
 
 
 class LookupAnswerError(StoreError):
@@ -474,14 +449,11 @@ class LookupAnswerError(StoreError):
 
     name = "lookup-answer"
     sentence = "store: look-up at {upstream}: {cause}"
-    advice = "See that [store] lookup_base_url is a store that answers GET /device-metadata"
+    advice = "See that [store] lookup_base_url is a store with GET /device-metadata"
 
 
 class ApiError(DfmetaError):
-    """A request to the store's admin API is refused. All of it is for the client to read.
-
-    A field ``errors``, one text for each member of the body that is wrong, may come along.
-    """
+    """A request to the store's admin API is refused. All of it is for the client to read."""
 
     name = "api"
     sentence = "refused with {status}: {message}"
@@ -516,7 +488,7 @@ class RefusedBySystemError(DfmetaError):
 
     name = "system"
     sentence = "{what}: {cause}"
-    advice = "See that this user may use it, that it is what it is to be, and that its disk is well"
+    advice = "See that this user may use it, and that its disk is well"
 
 
 class UnexpectedError(DfmetaError):
@@ -525,6 +497,5 @@ class UnexpectedError(DfmetaError):
     name = "unexpected"
     sentence = "{kind} in {place}: {cause}"
     advice = (
-        "It is an error in dfmeta. Do it again with DFMETA_DEBUG=1 in the environment, and report "
-        "what it prints, with dfmeta --version, to those you have dfmeta from"
+        "An error in dfmeta: report it to its maintainers, with what DFMETA_DEBUG=1 has it print"
     )

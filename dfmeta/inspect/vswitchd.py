@@ -14,7 +14,9 @@ _NAME = "ovs-vswitchd"
 class VswitchdError(DfmetaError):
     """ovs-vswitchd does not answer, or refuses what it was asked."""
 
+    name = "vswitchd"
     sentence = "ovs-vswitchd at {target}: {cause}"
+    advice = "See that ovs-vswitchd runs, and what its log says"
 
 
 def run_folder(ovsdb: str) -> Path:

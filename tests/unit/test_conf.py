@@ -549,5 +549,5 @@ def test_a_file_that_this_user_may_not_read_is_named(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(cfg.ConfigParser, "parse", refuse)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="may not read"):
         dfmeta.conf.load([str(path)], prog="x")
