@@ -15,6 +15,7 @@ from oslo_config import cfg
 from dfmeta.apps.switch import Switch
 from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.tap import TapKeeper
+from dfmeta.cmd.waiting import LINES, Waiting
 from dfmeta.exceptions import StartError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.host import device
@@ -79,17 +80,28 @@ class Cleanup:
         )
         switch.connect(self._group.openflow_connection, self._group.ovsdb_connection)
         self._await(lambda: switch.channel.connected, "the switch")
-        flows, meters = switch.steward.clear()
+        saying = eventlet.spawn(self._say_removing)
+        try:
+            flows, meters = switch.steward.clear()
+        finally:
+            saying.kill()
         LOG.info("Removed %d flows and %d meters", flows, meters)
+
+    def _say_removing(self) -> None:
+        while True:
+            eventlet.sleep(LINES)
+            LOG.info("Still removing the flows and meters of %s", self._group.integration_bridge)
 
     def _updated(self, update: Update) -> None:
         self._update = update
 
     def _await(self, there: Callable[[], bool], what: str) -> None:
+        waiting = Waiting(self._deadline)
         while not there():
             if time.monotonic() >= self._deadline:
                 raise StartError(
                     cause=f"{what} has not answered; flows, meters and port are still there",
                     remedy="Start Open vSwitch and run --cleanup again",
                 )
+            waiting.say(lambda: f"{what} has not answered")
             eventlet.sleep(POLL)

@@ -28,6 +28,7 @@ from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.tap import TapKeeper
+from dfmeta.cmd.waiting import Waiting
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
@@ -416,11 +417,13 @@ class Daemon:
         *,
         busy: Callable[[], bool] = lambda: False,
     ) -> bool:
+        waiting = Waiting(deadline)
         while not there():
             if self._ending:
                 return False
             if time.monotonic() >= deadline and not busy():
                 raise error()
+            waiting.say(lambda: str(error().cause))
             eventlet.sleep(POLL)
         return True
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from dfmeta.cmd.common import config_options, ending, load_config
+from dfmeta.cmd.progress import shown
 
 
 @click.command(
@@ -20,7 +21,8 @@ def backup(config_files: tuple[str, ...], file: str) -> None:
     from dfmeta.store import backup as copies
 
     conf = load_config(config_files)
-    count = copies.backup(conf.store.connection, Path(file))
+    with shown(f"writing {file}"):
+        count = copies.backup(conf.store.connection, Path(file))
     click.echo(f"{file}: {count} records")
 
 
@@ -35,5 +37,6 @@ def restore(config_files: tuple[str, ...], file: str) -> None:
     from dfmeta.store import backup as copies
 
     conf = load_config(config_files)
-    count = copies.restore(conf.store.connection, Path(file))
+    with shown(f"restoring {file}"):
+        count = copies.restore(conf.store.connection, Path(file))
     click.echo(f"{count} records as in {file}; what was in the store before is gone")

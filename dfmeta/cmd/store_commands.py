@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from dfmeta.cmd.common import TABLE, ending, format_option, print_rows
+from dfmeta.cmd.progress import counted
 from dfmeta.cmd.store_backup import backup, restore
 from dfmeta.cmd.store_import import import_records
 from dfmeta.cmd.store_place import Place, place_options
@@ -23,6 +24,7 @@ from dfmeta.store.listing import row_of, timestamp
 from dfmeta.store.record import Record, parse_document
 
 EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
+READING: Final = "reading the store"
 LIST_COLUMNS: Final = {
     "id": "ID",
     "hostname": "HOSTNAME",
@@ -133,12 +135,12 @@ def list_records(place: Place, *, fmt: str, default: bool) -> None:
     """List all records, each on a line."""
     with place.opened(place.conf()) as records:
         if not isinstance(records, Client):
-            rows = map(row_of, records.list(defaults=default))
+            rows = map(row_of, counted(records.list(defaults=default), READING, unit="records"))
             print_rows(rows, LIST_COLUMNS, fmt)
         elif default:
             raise no_defaults("--default", EVERYWHERE)
         else:
-            print_rows(records.list(), LIST_COLUMNS, fmt)
+            print_rows(counted(records.list(), READING, unit="records"), LIST_COLUMNS, fmt)
 
 
 @store.command(

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
 import click
 
 from dfmeta.cmd.common import cell_text, ending
 from dfmeta.cmd.last_words import PROG
+from dfmeta.cmd.progress import Work, shown
 from dfmeta.cmd.store_files import STDIN
 from dfmeta.cmd.store_place import Place, Records, place_options
 from dfmeta.cmd.store_put import WORDS
@@ -58,23 +59,11 @@ def import_records(place: Place, *, dry_run: bool, paths: tuple[str, ...]) -> No
     """
     conf = place.conf()
     opened = contextlib.nullcontext() if dry_run else place.opened(conf)
-    with opened as records, _progress() as progress:
+    with opened as records, shown("reading") as progress:
         importing = _Import(records, Domains(conf), progress)
         for path in paths:
             importing.take(path)
     importing.report()
-
-
-class Progress(Protocol):
-    """Shows how far it has come."""
-
-    def begin(self, what: str, total: int | None) -> None:
-        """Begin with something that has so many parts; None: nobody knows."""
-        ...
-
-    def advance(self, parts: int) -> None:
-        """So many parts of it are done."""
-        ...
 
 
 @dataclass
@@ -86,7 +75,7 @@ class _Import:
 
     records: Records | None
     domains: Domains
-    progress: Progress
+    progress: Work
     seeds: int = 0
     lines: int = 0
     older: int = 0
@@ -103,7 +92,7 @@ class _Import:
                 seeds = _seeds(folder)
                 if not seeds:
                     self._say(path, f"there is no seed in it: no {METADATA} and no folder")
-                self.progress.begin(path, len(seeds))
+                self.progress.begin(f"importing {cell_text(path)}", len(seeds), "seeds")
                 for seed in seeds:
                     self._take_seed(seed)
                     self.progress.advance(1)
@@ -188,7 +177,7 @@ class _Import:
     # Lines
 
     def _take_lines(self, file: BinaryIO, name: str, size: int | None) -> None:
-        self.progress.begin(name, size)
+        self.progress.begin(f"importing {cell_text(name)}", size, "bytes")
         batch: dict[str, list[Push]] = {}
         for number, line in enumerate(_read_lines(file), 1):
             self.progress.advance(len(line))
@@ -299,51 +288,3 @@ def _checked(pushes: list[Push]) -> list[Push]:
         if isinstance(push.content, bytes) and len(push.content) > USERDATA_MAX:
             raise ValueError(f"its userdata has more than {USERDATA_MAX} bytes")
     return pushes
-
-
-class _Silent:
-    """No progress: nobody is watching."""
-
-    def begin(self, what: str, total: int | None) -> None:
-        """See :class:`Progress`."""
-
-    def advance(self, parts: int) -> None:
-        """See :class:`Progress`."""
-
-
-class _Bar:
-    """A bar on the terminal for each path."""
-
-    def __init__(self) -> None:
-        from rich import progress
-        from rich.console import Console
-
-        self.bars = progress.Progress(
-            progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(),
-            progress.TaskProgressColumn(),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            redirect_stdout=sys.stdout.isatty(),
-            transient=True,
-        )
-        self._task: progress.TaskID | None = None
-
-    def begin(self, what: str, total: int | None) -> None:
-        """See :class:`Progress`."""
-        self._task = self.bars.add_task(cell_text(what), total=total)
-
-    def advance(self, parts: int) -> None:
-        """See :class:`Progress`."""
-        if self._task is not None:
-            self.bars.advance(self._task, parts)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
-    if not sys.stderr.isatty():
-        yield _Silent()
-        return
-    bar = _Bar()
-    with bar.bars:
-        yield bar

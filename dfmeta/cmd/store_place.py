@@ -14,6 +14,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cmd.common import config_options, load_config
+from dfmeta.cmd.progress import shown
 from dfmeta.exceptions import RecordError
 from dfmeta.store.client import Client
 from dfmeta.store.repository import Repository
@@ -50,7 +51,10 @@ class Place:
         :raises RecordError: the URL or the token cannot be one.
         """
         if self.url is None:
-            with Repository(conf.store.connection) as repository:
+            # A server that is away is waited for, and an older schema is brought up to date.
+            with shown("opening the store"):
+                repository = Repository(conf.store.connection)
+            with repository:
                 yield repository
             return
         client = Client(self.url, token=_token(self.token_file), ca_file=self.ca_file or "")

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from dfmeta.cmd.common import cell_text, ending
+from dfmeta.cmd.progress import shown
 from dfmeta.cmd.store_files import STDIN, checked, read
 from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_target import Asked, Target, target_options
@@ -111,7 +112,8 @@ def put(place: Place, asked: Asked, **options: Any) -> None:
         _check_default(options, values["document"])
     with place.opened(conf) as records:
         target = asked.find(conf, records)
-        result = records.put(target.record_id, **values)
+        with shown(f"writing {target.shown}"):
+            result = records.put(target.record_id, **values)
     click.echo(_sentence(target, result))
 
 

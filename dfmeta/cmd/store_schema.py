@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from dfmeta.cmd.common import config_options, ending, load_config
+from dfmeta.cmd.progress import shown
 from dfmeta.exceptions import RecordError
 from dfmeta.store.database import move_schema, schema_of
 from dfmeta.store.schema import HEAD, REVISIONS
@@ -31,5 +32,6 @@ def schema(config_files: tuple[str, ...], to: str | None) -> None:
                 cause="this dfmeta does not know it",
                 remedy=f"Give one of {', '.join(REVISIONS)}",
             )
-        move_schema(url, to)
+        with shown(f"bringing the database to schema {to}"):
+            move_schema(url, to)
     click.echo(f"schema {schema_of(url) or 'none, the database is empty'}; this dfmeta's is {HEAD}")

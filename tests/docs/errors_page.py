@@ -69,7 +69,7 @@ class Section:
     def examples(self) -> list[str]:
         """Lines as they are printed."""
         blocks = re.findall(
-            r"^    ((?:dfmeta|dfmeta-agent|dfmeta-store): .*(?:\n    .*)*)", self.text, re.MULTILINE
+            r"^    ((?:dfmeta(?:-agent)?:|WARNING|ERROR) .*(?:\n    .*)*)", self.text, re.MULTILINE
         )
         return [" ".join(block.split()) for block in blocks]
 

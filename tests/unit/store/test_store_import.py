@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from click.testing import Result
 
 from dfmeta.store.repository import Repository
 from tests.harness import domains as libvirt
+from tests.harness.poll import wait_for
 from tests.unit.support import OTHER_INSTANCE
 
 Run = Callable[..., Result]
@@ -315,37 +319,95 @@ def test_a_line_that_is_too_long_is_named_and_passed_over(
     assert result.stdout == "imported: 0 seeds, 1 lines\n"
 
 
-def test_on_a_terminal_a_bar_is_shown_and_what_is_said_stays_whole(
-    config: Path, url: str, tmp_path: Path
-) -> None:
-    ids = [f"00000000-0000-0000-0000-{number:012}" for number in range(300)]
-    file = write_lines(tmp_path / "r.jsonl", *({"id": one, "metadata": {}} for one in ids), "{")
+def test_on_a_terminal_a_bar_is_shown_and_what_is_said_stays_whole(config: Path, url: str) -> None:
     main, terminal = pty.openpty()
-    program = "from dfmeta.cmd.ctl import main; main()"
-    line = [sys.executable, "-c", program, "store", "import", "--config-file", str(config)]
     shown: list[bytes] = []
     reader = threading.Thread(target=read_all, args=(main, shown))
     reader.start()
     try:
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-        done = subprocess.run(
-            [*line, str(file)],
-            stdout=subprocess.PIPE,
-            stderr=terminal,
-            env=environment,
-            timeout=60,
-            check=False,
-        )
+        with importing(config, terminal) as (process, feed):
+            wait_for(lambda: "100 bytes" in text_of(shown), 30, "the bar")
+            feed.write(b"{\n")
+            feed.close()
+            status = process.wait(30)
+            printed = process.stdout.read() if process.stdout else b""
     finally:
         os.close(terminal)
         reader.join(10)
         os.close(main)
-    assert (done.returncode, done.stdout) == (1, b"imported: 0 seeds, 300 lines\n")
-    text = b"".join(shown).decode()
-    assert "r.jsonl" in text
-    assert "100%" in text
-    assert "were not imported" in text
-    assert len(records(url)) == 300
+    assert (status, printed) == (1, b"imported: 0 seeds, 100 lines\n")
+    assert "importing -" in text_of(shown)
+    assert "were not imported" in text_of(shown)
+    assert len(records(url)) == 100
+
+
+def test_in_a_pipe_a_line_says_how_far_it_is(
+    config: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DFMETA_TEST_LINES", "0.2")
+    said, write = os.pipe()
+    with importing(config, write) as (process, feed):
+        os.close(write)
+        with os.fdopen(said) as lines:
+            first = lines.readline()
+            feed.close()
+            assert process.wait(30) == 0
+            rest = lines.readlines()
+    assert re.fullmatch(r"dfmeta: importing -: [0-9,]+ bytes, [0-9,]+ a second\n", first)
+    assert all(line.startswith("dfmeta: importing -: ") for line in rest)
+    assert len(records(url)) == 100
+
+
+def test_what_is_done_at_once_shows_nothing(config: Path, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "r.jsonl", {"id": OTHER_INSTANCE, "metadata": {}})
+    main, terminal = pty.openpty()
+    line = [*PROGRAM, "--config-file", str(config), str(file)]
+    try:
+        subprocess.run(line, stderr=terminal, stdout=subprocess.DEVNULL, timeout=60, check=True)
+        os.set_blocking(main, False)
+        with pytest.raises(BlockingIOError):
+            os.read(main, 1)
+    finally:
+        os.close(terminal)
+        os.close(main)
+
+
+PROGRAM = (
+    sys.executable,
+    "-c",
+    (
+        "import os; from dfmeta.cmd import progress; from dfmeta.cmd.ctl import main; "
+        "progress.LINES = float(os.environ.get('DFMETA_TEST_LINES', 5)); main()"
+    ),
+    "store",
+    "import",
+)
+
+
+@contextlib.contextmanager
+def importing(config: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """An import of a hundred lines from a pipe that stays open."""
+    process = subprocess.Popen(
+        [*PROGRAM, "--config-file", str(config), "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    assert process.stdin is not None
+    with process:
+        for number in range(100):
+            one = f"00000000-0000-0000-0000-{number:012}"
+            process.stdin.write(b"%s\n" % json.dumps({"id": one, "metadata": {}}).encode())
+        process.stdin.flush()
+        yield process, process.stdin
+
+
+def text_of(shown: list[bytes]) -> str:
+    """What a terminal shows, without its colours."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(shown).decode())
+    # However many bytes a hundred lines have.
+    return re.sub(r"[0-9,]+ bytes", "100 bytes", text)
 
 
 def read_all(descriptor: int, shown: list[bytes]) -> None:
