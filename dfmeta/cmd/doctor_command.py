@@ -16,6 +16,8 @@ from dfmeta.apps.look import NoSocketError, Reading, check_socket, read_flows
 from dfmeta.cmd import gather
 from dfmeta.cmd.common import config_options, ending, format_option, load_config, print_rows
 from dfmeta.cmd.flows_command import compare
+from dfmeta.cmd.progress import shown
+from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.host.look import read_host
@@ -47,7 +49,8 @@ def doctor(config_files: tuple[str, ...], *, fmt: str) -> None:
     wrong, the remedy. Nothing is changed. Run it as root, on the host.
     """
     conf = load_config(config_files)
-    findings = list(examine(conf))
+    with shown("checking the host"):
+        findings = list(examine(conf))
     print_rows([_row(finding) for finding in findings], COLUMNS, fmt)
     sys.exit(0 if healthy(findings) else 1)
 
@@ -57,6 +60,8 @@ def examine(conf: cfg.ConfigOpts) -> Iterator[Finding]:
     wanted = gather.settings(conf)
     facts = gather.daemon_facts(conf)
     yield checks_daemon.daemon(facts, wanted)
+    for error in unknown_options(conf):
+        yield wrong("configuration", str(error), error.remedy)
     yield checks_daemon.state_path(gather.folder_facts(wanted.state_path), wanted)
     try:
         snapshot: Snapshot | None = read_snapshot(wanted.ovsdb)
