@@ -76,23 +76,26 @@ def shown(
     total: int | None = None,
     unit: str = "",
     look: Callable[[], int] | None = None,
+    lines: bool = True,
     stream: TextIO | None = None,
 ) -> Iterator[Work]:
     """Show the work of the block, unless it is done at once.
 
     :param look: tells how many parts are done; it is called in another thread.
+    :param lines: where there is no terminal, lines are written.
     :param stream: in the place of stderr.
     """
+    stream = sys.stderr if stream is None else stream
     work, done = Work(printable(what), total, unit, look=look), threading.Event()
-    thread = threading.Thread(
-        target=_show, args=(work, done, sys.stderr if stream is None else stream), daemon=True
-    )
-    thread.start()
+    thread = threading.Thread(target=_show, args=(work, done, stream), daemon=True)
+    if lines or stream.isatty():
+        thread.start()
     try:
         yield work
     finally:
         done.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
 
 
 def counted(items: Iterable[T], what: str, *, unit: str = "") -> Iterator[T]:

@@ -218,7 +218,7 @@ def test_a_store_that_is_not_there_has_no_back_up(run: Run, url: str, file: Path
 
 def test_a_folder_that_is_not_there_is_named(run: Run, repository: Repository, file: Path) -> None:
     said = failed(run("backup", str(file.parent / "missing" / "a.db")))
-    assert "No such file or directory" in said
+    assert "there is no such folder" in said
 
 
 def test_a_store_that_is_gone_or_damaged_is_restored_too(
