@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 SHOWN: Final = 200
-"""Characters of a value that an error repeats at most."""
+"""Characters of a value that an error repeats."""
 _VALUES: Final = ("value", "rule")  # whoever types a command may fill these at any length
 
 
@@ -480,7 +480,6 @@ class UsageError(DfmetaError):
 
     name = "wrong-usage"
     sentence = "{cause}"
-    advice = "See --help"
 
 
 class RefusedBySystemError(DfmetaError):
