@@ -68,9 +68,7 @@ CLI = (
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run ``dfmeta-agent``; gives its exit status: 0, 1 (--cleanup refused, or an error in dfmeta)
-    or 2.
-    """
+    """Run ``dfmeta-agent``; gives its exit status: 0, 1 (no --cleanup, an error in dfmeta) or 2."""
     try:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
@@ -84,7 +82,7 @@ def run(argv: Sequence[str]) -> int:
     except DfmetaError as error:
         last_words.say(PROG, error)
         return 2
-    except Exception as error:  # whatever it is, it is one line
+    except Exception as error:
         last_words.say_unexpected(PROG, error, always=True)
         return 1
 

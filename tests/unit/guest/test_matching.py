@@ -438,3 +438,16 @@ def test_a_link_that_leads_out_of_sysfs_is_no_device(machine: Machine, said: lis
 )
 def test_an_odd_address_is_none(bus: str, address: str) -> None:
     assert tag_devices.numbers_of(bus, address) == ()
+
+
+def test_of_two_serials_that_begin_alike_neither_is_taken_for_the_other(
+    machine: Machine, said: list[str]
+) -> None:
+    """virtio has 20 characters of a serial: which of the two this is nobody can say."""
+    start = VOLUME[:20]
+    machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial=start)
+    one = disk("oracledb", bus="none", address="none", serial=f"{start}-aaaa")
+    other = disk("squid", bus="none", address="none", serial=f"{start}-bbbb")
+    assert found(machine, [one, other], said) == {}
+    assert len(said) == 2
+    assert found(machine, [one], said) == {"vda": ["oracledb"]}

@@ -193,3 +193,16 @@ def test_an_udev_that_does_not_answer_is_said(
     said = capsys.readouterr().err
     assert said.startswith(f"dfmeta-tag-devices: udevadm {step} failed: the rules wait")
     assert udevadm()[-1].startswith(step)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_is_not_replaced(
+    run: Run, tmp_path: Path, make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As root, /dev/null would be a file afterwards."""
+    output = tmp_path / "out.rules"
+    make(output)
+    before = output.stat().st_mode
+    assert run("--output", str(output)) == 1
+    assert output.stat().st_mode == before
+    assert "it stays as it is. Name another file with --output" in capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from click.testing import CliRunner, Result
 from dfmeta.cmd.ctl import cli
 from dfmeta.exceptions import RecordError
 from dfmeta.store import listing
-from dfmeta.store.client import Client
+from dfmeta.store.client import Client, _reach
 from dfmeta.store.defaults import EVERYWHERE
 from dfmeta.store.record import Kind, Push, Whole, parse_document
 from dfmeta.store.repository import PAGE, Repository
@@ -360,3 +362,43 @@ def test_a_project_is_refused_before_anything_is_asked(api: Api, instance_id: st
         client.put(instance_id, document=Whole({}), project_id="p")
     client.close()
     assert api.requests == []
+
+
+def test_a_record_s_own_name_is_enough(over: Run, elsewhere: Repository, instance_id: str) -> None:
+    elsewhere.put(instance_id, document={"name": "web7"})
+    assert instance_id in succeeded(over("get", "web7"))
+    assert succeeded(over("delete", "web7")) == f"{instance_id} (web7): deleted\n"
+
+
+@pytest.mark.parametrize("command", ["get", "delete", "put"])
+def test_a_path_that_nobody_has_is_no_missing_record(
+    over: Run, api: Api, instance_id: str, command: str
+) -> None:
+    result = over(command, "--url", f"{api.url}/elsewhere", instance_id)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "answers 404 (invalid request - route not found)" in result.stderr
+    assert result.stderr.endswith(" [no-api]\n")
+
+
+def test_authorities_that_are_none_are_named(over: Run, tmp_path: Path, instance_id: str) -> None:
+    (tmp_path / "ca.pem").write_text("none")
+    for file, cause in (("ca.pem", "no certificate in it"), ("missing", "No such file")):
+        result = over("get", "--ca-file", str(tmp_path / file), instance_id)
+        assert result.exit_code == 2
+        assert f"--ca-file = '{tmp_path}/{file}' is wrong: " in result.stderr
+        assert cause in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ssl.SSLCertVerificationError(), "--ca-file FILE"),
+        (ssl.SSLError(), "Write http:// where no TLS is spoken"),
+        (http.client.BadStatusLine("x"), "Write https:// where TLS is spoken"),
+        (UnicodeError(), "Give a name in --url that this host can resolve"),
+        (ConnectionRefusedError(), "See that dfmeta-store or dfmeta-agent runs there"),
+    ],
+    ids=["authority", "tls", "plain", "name", "refused"],
+)
+def test_each_way_to_no_answer_has_its_remedy(error: Exception, remedy: str) -> None:
+    assert remedy in _reach(error)

@@ -353,3 +353,24 @@ def test_on_a_terminal_a_table_is_drawn_and_markup_means_nothing(
     assert "i" * 36 in shown
     assert shown.count("y") == 100
     assert "\u2500" in shown
+
+
+@pytest.mark.parametrize("userdata", [{}, {"userdata": "x", "http_tokens": "off"}])
+def test_a_body_of_the_api_is_no_document(
+    run: Run, instance_id: str, tmp_path: Path, userdata: dict[str, str]
+) -> None:
+    file = tmp_path / "body.json"
+    body = {"id": instance_id, "ipAddresses": [], "metadata": {"hostname": "h"}, **userdata}
+    file.write_text(json.dumps(body))
+    result = run("put", instance_id, "--json", str(file))
+    assert result.exit_code == 2
+    assert "it is a body of the admin API" in result.stderr
+    file.write_text(json.dumps({**body, "hostname": "of a document"}))
+    succeeded(run("put", instance_id, "--json", str(file)))
+
+
+def test_a_key_with_a_line_break_is_not_two(run: Run, instance_id: str) -> None:
+    result = run("put", instance_id, "--ssh-key", f"{KEY}\n{KEY}")
+    assert result.exit_code == 2
+    assert "it has a line break in it" in result.stderr
+    succeeded(run("put", instance_id, "--ssh-key", f"{KEY}\n"))
