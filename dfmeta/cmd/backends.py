@@ -10,7 +10,8 @@ from oslo_config import cfg
 from dfmeta.conf import nova as nova_options
 from dfmeta.conf import store as store_options
 from dfmeta.proxy.backends import Backend
-from dfmeta.proxy.nova import NovaBackend, NovaSettings
+from dfmeta.proxy.nova import NovaBackend
+from dfmeta.proxy.nova_request import NovaSettings
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.wsgi import Settings
 

@@ -8,14 +8,12 @@ password, the body's type go on, so that no spelling of an X- header of a guest'
 from __future__ import annotations
 
 import functools
-import hashlib
-import hmac
 import logging
 import re
 import string
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import eventlet
@@ -31,7 +29,8 @@ from dfmeta.exceptions import (
     UpstreamError,
     UpstreamStaleError,
 )
-from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
+from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.proxy.nova_request import BACKEND, PRINTABLE, NovaSettings, signed
 from dfmeta.proxy.remedies import reach
 from dfmeta.proxy.replies import Reply
 from dfmeta.proxy.tls import client_context
@@ -64,7 +63,6 @@ HOP_BY_HOP = frozenset(
 _OURS = frozenset({"content-type", "content-length", "date", "server"})
 _ENDS_HERE = HOP_BY_HOP | _OURS
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-_PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _REASONS: dict[type[BackendError], str] = {
     BackendUnreachableError: "unreachable",
     BackendTimeoutError: "timeout",
@@ -77,19 +75,6 @@ _REMARKS = {
     "nova.conf",
 }
 _FAILED = "Nova's metadata API, or what stands before it, has failed: see its log"
-
-
-@dataclass(frozen=True, slots=True)
-class NovaSettings:
-    """How Nova is reached."""
-
-    hosts: Sequence[HttpHost]
-    secret: bytes
-    protocol: str = "http"
-    insecure: bool = False
-    ca_cert: str | None = None
-    client_cert: str | None = None
-    client_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +99,7 @@ class NovaBackend:
     :raises StartError: when a file with certificates cannot be loaded.
     """
 
-    name = "nova"
+    name = BACKEND
 
     def __init__(self, settings: NovaSettings) -> None:
         self._settings = settings
@@ -127,7 +112,7 @@ class NovaBackend:
                 insecure=settings.insecure,
             )
         self._servers = [Server(host, context) for host in dict.fromkeys(settings.hosts)]
-        self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(_sign, settings.secret))
+        self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
 
     def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
         """Forward *request*; see :class:`~dfmeta.proxy.backends.Backend`.
@@ -200,16 +185,16 @@ class NovaBackend:
 
     def _asked(self, request: GuestRequest, identity: Identity) -> _Asked:
         headers = [self._signed(identity.instance_id, identity.project_id)]
-        if _PRINTABLE.fullmatch(request.guest_ip):
+        if PRINTABLE.fullmatch(request.guest_ip):
             headers.append(f"X-Forwarded-For: {request.guest_ip}\r\n")
         accept = request.headers.get("accept", "")
-        if _PRINTABLE.fullmatch(accept):
+        if PRINTABLE.fullmatch(accept):
             headers.append(f"Accept: {accept}\r\n")
         body = b""
         if request.method not in IDEMPOTENT:
             body = request.body
             kind = request.headers.get("content-type", "")
-            kind = kind if _PRINTABLE.fullmatch(kind) else "text/plain"
+            kind = kind if PRINTABLE.fullmatch(kind) else "text/plain"
             headers.append(f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n")
         line = f"{request.method} {_target(request)} HTTP/1.1\r\n".encode("ascii")
         return _Asked(request.method, line, "".join([*headers, "\r\n"]).encode("ascii") + body)
@@ -255,23 +240,6 @@ def _kind(error: UpstreamError, *, once: bool) -> type[BackendError]:
     if once:
         return BackendTimeoutError
     return BackendAnswerError if isinstance(error, UpstreamAnswerError) else BackendUnreachableError
-
-
-def _sign(secret: bytes, instance_id: str, project_id: str) -> str:
-    """The headers that say who asks."""
-    if not _PRINTABLE.fullmatch(instance_id) or not _PRINTABLE.fullmatch(project_id):
-        raise BackendError(
-            backend=NovaBackend.name,
-            cause="the id of an instance or of its project cannot stand in a header",
-            remedy="See where it comes from with: dfmeta ports",
-        )
-    signature = hmac.new(secret, instance_id.encode(), hashlib.sha256).hexdigest()
-    return (
-        f"X-Instance-ID: {instance_id}\r\nX-Tenant-ID: {project_id}\r\n"
-        f"X-Instance-ID-Signature: {signature}\r\n"
-        # What is packed would pass, but few guests unpack.
-        "Accept-Encoding: identity\r\nUser-Agent: dfmeta\r\n"
-    )
 
 
 def _target(request: GuestRequest) -> str:

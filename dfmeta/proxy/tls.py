@@ -6,7 +6,7 @@ from typing import Any
 
 from eventlet.green import ssl
 
-from dfmeta.exceptions import StartError
+from dfmeta.proxy import trust
 
 
 def client_context(
@@ -14,8 +14,8 @@ def client_context(
 ) -> Any:
     """What a client trusts and shows: an ssl.SSLContext of eventlet's, for all its connections.
 
-    TLS 1.2 or later, and no ALPN: HTTP/1.1 is all that is spoken. A server's certificate is checked
-    against its host (RFC 9110, 4.3.4). Files are read here and not again.
+    TLS 1.2 or later, and no ALPN: HTTP/1.1 is all that is spoken; :func:`.trust.load` says what
+    is checked. Files are read here and not again.
 
     :param ca_cert: PEM file of authorities; None: the system's.
     :param cert: PEM file of the client's certificate, with *key* its private key, unencrypted.
@@ -23,20 +23,5 @@ def client_context(
     :raises StartError: when a file cannot be loaded.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    try:
-        if ca_cert:
-            context.load_verify_locations(ca_cert)
-        else:
-            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-        if cert:
-            # A passphrase would be asked for on the terminal.
-            context.load_cert_chain(cert, key, password=lambda: b"")
-    except (OSError, ValueError) as error:
-        raise StartError(
-            cause=f"certificates for Nova cannot be loaded: {error.args[-1]}",
-            remedy="See auth_ca_cert, nova_client_cert and nova_client_priv_key",
-        ) from error
+    trust.load(context, ca_cert, cert=cert, key=key, insecure=insecure)
     return context

@@ -31,6 +31,7 @@ from dfmeta.exceptions import (
     UpstreamStaleError,
 )
 from dfmeta.model import HttpHost
+from dfmeta.proxy.nova_request import host_header
 from dfmeta.proxy.remedies import explain
 from dfmeta.proxy.replies import Reply, lost, read_reply
 
@@ -240,7 +241,7 @@ class Server:
 
     def __init__(self, host: HttpHost, context: Any = None) -> None:
         self.host = host
-        self.name = _host_header(host)
+        self.name = host_header(host)
         """Value of a request's Host header."""
         self.rests_until = 0.0
         """Monotonic seconds; whoever has others to ask leaves it alone before."""
@@ -271,15 +272,6 @@ class Server:
         """Close the connections that are kept."""
         while self._pool:
             self._pool.pop().close()
-
-
-def _host_header(host: HttpHost) -> bytes:
-    # A zone means something on this host alone (RFC 6874, 1).
-    authority = HttpHost(host.host.partition("%")[0], host.port).authority
-    try:
-        return authority.encode("idna")
-    except UnicodeError:
-        return authority.encode("ascii", "replace")  # nobody will be found under it
 
 
 def _client() -> httplib2.Http:
