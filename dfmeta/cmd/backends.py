@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from dfmeta.conf import nova as nova_options
+from dfmeta.cmd import nova_settings
 from dfmeta.conf import store as store_options
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.nova import NovaBackend
-from dfmeta.proxy.nova_request import NovaSettings
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.wsgi import Settings
 
@@ -25,17 +24,7 @@ def build(conf: cfg.ConfigOpts) -> Backend:
     :raises StoreError: when the store cannot be opened.
     """
     if conf.df_metadata.backend == "nova":
-        return NovaBackend(
-            NovaSettings(
-                hosts=tuple(nova_options.hosts(conf)),
-                secret=conf.metadata_proxy_shared_secret.encode(),
-                protocol=conf.nova_metadata_protocol,
-                insecure=conf.nova_metadata_insecure,
-                ca_cert=conf.auth_ca_cert,
-                client_cert=conf.nova_client_cert,
-                client_key=conf.nova_client_priv_key,
-            )
-        )
+        return NovaBackend(nova_settings.build(conf))
     # SQLAlchemy takes a third of a second to import: not where Nova answers.
     from dfmeta.cmd.database import puller, repository
     from dfmeta.proxy.stored import LocalStore

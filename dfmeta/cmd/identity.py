@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 from oslo_config import cfg
 
-from dfmeta.conf import neutron as neutron_options
+from dfmeta.cmd import neutron_client
 from dfmeta.model import Port
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import Source
@@ -34,16 +33,9 @@ def _libvirt(conf: cfg.ConfigOpts) -> Source:
 
 
 def _neutron(conf: cfg.ConfigOpts) -> Source:
-    from dfmeta.ports.neutron import NeutronApi, NeutronSource
+    from dfmeta.ports.neutron import NeutronSource
 
-    group = conf.neutron
-    api = NeutronApi(
-        neutron_options.session(conf),
-        host=group.host or socket.gethostname(),
-        where={"interface": group.valid_interfaces, "region_name": group.region_name},
-        endpoint=group.endpoint_override,
-    )
-    return NeutronSource(api, timeout=group.timeout)
+    return NeutronSource(neutron_client.build(conf), timeout=conf.neutron.timeout)
 
 
 def _store(conf: cfg.ConfigOpts) -> Source:

@@ -13,6 +13,7 @@ from dfmeta.exceptions import ConfigError
 if TYPE_CHECKING:
     from dfmeta.store.lookup import Puller
     from dfmeta.store.lookup_token import TokenSource
+    from dfmeta.store.lookup_upstream import Upstream
     from dfmeta.store.repository import Repository
 
 LOG = logging.getLogger(__name__)
@@ -20,6 +21,25 @@ LOG = logging.getLogger(__name__)
 
 def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
     """Build what reads *repository* and asks upstream for the rest; None: nobody is asked.
+
+    :raises ConfigError: for a token file that cannot be used.
+    """
+    group = conf.store
+    upstream = connect(conf)
+    if upstream is None:
+        return None
+    from dfmeta.store.lookup import Lifetimes, Puller
+
+    if group.lookup_token_file or group.lookup_issuer:
+        for option in ("lookup_base_url", "lookup_issuer"):
+            if (group[option] or "https:").lower().startswith("http:"):
+                LOG.warning("%s is http: whoever is between can read tokens and secrets", option)
+    lifetimes = Lifetimes(negative=group.lookup_negative_ttl, expiry=group.lookup_expiry)
+    return Puller(repository, upstream, lifetimes=lifetimes)
+
+
+def connect(conf: cfg.ConfigOpts) -> Upstream | None:
+    """Build what asks upstream; None: nobody is asked. Sends nothing yet.
 
     The environment's proxies are not used: a metadata store is a neighbour.
 
@@ -29,7 +49,6 @@ def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
     if not group.lookup_base_url:
         return None
     # tenacity and oauthlib take a while to import: not where nobody is asked.
-    from dfmeta.store.lookup import Lifetimes, Puller
     from dfmeta.store.lookup_http import Client
     from dfmeta.store.lookup_oauth import Credentials, Tokens
     from dfmeta.store.lookup_upstream import Patience, Upstream
@@ -45,18 +64,12 @@ def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
             scopes=tuple(group.lookup_scopes),
         )
         tokens = Tokens(credentials, client)
-    if tokens is not None:
-        for option in ("lookup_base_url", "lookup_issuer"):
-            if (group[option] or "https:").lower().startswith("http:"):
-                LOG.warning("%s is http: whoever is between can read tokens and secrets", option)
-    upstream = Upstream(
+    return Upstream(
         group.lookup_base_url,
         client=client,
         tokens=tokens,
         patience=Patience(timeout=group.lookup_timeout, retries=group.lookup_retries),
     )
-    lifetimes = Lifetimes(negative=group.lookup_negative_ttl, expiry=group.lookup_expiry)
-    return Puller(repository, upstream, lifetimes=lifetimes)
 
 
 def _file_token(path: str | None, upstream: str) -> TokenSource | None:

@@ -10,13 +10,14 @@ All who ask at the same moment share a call: few by their ids, many, as at the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import eventlet
 from eventlet.event import Event
 
 from dfmeta.exceptions import SourceError
+from dfmeta.ports.neutron_api import Row
 from dfmeta.ports.sources import INSTANCE, PORT_PROJECT, Found, Question, instance_of, project_of
 
 LIST_FROM: Final = 16
@@ -24,11 +25,8 @@ LIST_FROM: Final = 16
 IDS_AT_ONCE: Final = 32
 """Ids in one call: some 1,400 characters of its URL."""
 CALLS_AT_ONCE: Final = 4
-FIELDS_ASKED: Final = ("id", "device_id", "device_owner", "project_id", "tenant_id")
 _OF_INSTANCE: Final = "compute:"
 """Beginning of an instance's port's ``device_owner``."""
-
-Row = Mapping[str, Any]
 
 
 class Ports(Protocol):
@@ -111,60 +109,6 @@ class NeutronSource:
         left = [port_id for port_id in ids if port_id not in rows]
         for start in range(0, len(left), IDS_AT_ONCE):
             rows.update(_by_id(self._ports.by_id(left[start : start + IDS_AT_ONCE])))
-        return rows
-
-
-class NeutronApi:
-    """Neutron's ports, over a session of keystoneauth1, which gets and renews its tokens.
-
-    :param session: a ``keystoneauth1.session.Session`` with its authentication.
-    :param host: as Neutron has it in ``binding:host_id``.
-    :param where: ``interface`` (a list), ``region_name`` of Neutron in Keystone's catalogue.
-    :param endpoint: Neutron's address, where the catalogue is not to be asked.
-    """
-
-    def __init__(
-        self, session: Any, *, host: str, where: Mapping[str, Any], endpoint: str | None = None
-    ) -> None:
-        self._session = session
-        self._host = host
-        self._where = dict(where)
-        self._endpoint = endpoint
-
-    def on_host(self) -> list[Row]:
-        """See :class:`Ports`.
-
-        :raises SourceError: when there is no answer that could be read.
-        """
-        return self._get([("binding:host_id", self._host)])
-
-    def by_id(self, ids: Sequence[str]) -> list[Row]:
-        """See :class:`Ports`.
-
-        :raises SourceError: when there is no answer that could be read.
-        """
-        return self._get([("id", port_id) for port_id in ids])
-
-    def _get(self, filters: list[tuple[str, str]]) -> list[Row]:
-        from keystoneauth1.exceptions import ClientException
-
-        fields = [("fields", name) for name in FIELDS_ASKED]
-        try:
-            base = self._endpoint or self._session.get_endpoint(
-                service_type="network", **self._where
-            )
-            if not base:
-                raise SourceError(source="neutron", cause="it is not in Keystone's catalogue")
-            url = base.rstrip("/").removesuffix("/v2.0") + "/v2.0/ports"
-            answer = self._session.get(url, params=[*filters, *fields]).json()
-        except ClientException as error:
-            cause = " ".join(str(error).split()) or type(error).__name__
-            raise SourceError(source="neutron", cause=cause) from error
-        except ValueError as error:
-            raise SourceError(source="neutron", cause="its answer is not JSON") from error
-        rows = answer.get("ports") if isinstance(answer, dict) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise SourceError(source="neutron", cause="its answer has no list of ports")
         return rows
 
 

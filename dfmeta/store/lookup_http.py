@@ -50,6 +50,8 @@ class Reply:
     body: bytes = field(repr=False)
     whole: bool
     """Its length was known: had the connection ended before the body did, it would be an error."""
+    date: str = ""
+    """When it was written, as it says itself; empty: it does not."""
 
 
 @dataclass(slots=True)
@@ -252,6 +254,7 @@ class _Connection(http.client.HTTPConnection):
             .lower(),
             body=b"".join(pieces),
             whole=length is not None or getattr(response, "chunked", False) is True,
+            date=response.getheader("Date") or "",
         )
 
     def left(self) -> float:

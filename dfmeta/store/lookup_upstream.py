@@ -93,6 +93,16 @@ class Upstream:
         path = f"/device-{kind}/{record_id}"
         return self._ask(path, lambda reply: by_id(kind, record_id, reply), retry=retry)
 
+    def try_out(self, record_id: str, *, seconds: float) -> Reply:
+        """Ask for an instance's metadata once, and return the answer, whatever it is.
+
+        :param record_id: a UUID in lower case.
+        :raises LookupAwayError, LookupAnswerError: see :meth:`by_address`.
+        """
+        deadline = self._clock() + seconds
+        token = self._tokens.get(deadline=deadline) if self._tokens else ""
+        return self._exchange(f"/device-metadata/{record_id}", token, deadline)
+
     def close(self) -> None:
         """Close the connections that are kept."""
         self._client.close()

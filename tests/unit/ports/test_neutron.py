@@ -16,7 +16,8 @@ import dfmeta.conf
 from dfmeta.conf import neutron as neutron_options
 from dfmeta.exceptions import ConfigError, SourceError
 from dfmeta.model import Port
-from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM, NeutronApi, NeutronSource, Row
+from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM, NeutronSource
+from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.sources import Found, Question
 from tests.harness import neutron as harness
 from tests.harness.neutron_server import Server

@@ -1,0 +1,87 @@
+"""Looks at a store's database for a command, and leaves it as it is: nothing is made or moved."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from sqlalchemy import make_url
+
+from dfmeta.exceptions import StoreError
+from dfmeta.store.database import schema_of
+
+OTHERS: Final = 0o077
+"""Rights that nobody but the owner may have."""
+BUSY: Final = 1.0
+"""Seconds that another process' lock is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What there is."""
+
+    shown: str
+    """Where, without a password."""
+    file: bool
+    there: bool = True
+    cause: str = ""
+    """Why it cannot be read; empty when it can."""
+    revision: str | None = None
+    open_files: tuple[str, ...] = ()
+    """Of its files, those that others than their owner may read or write."""
+
+
+def look(url: str) -> Looked:
+    """Look at the database that *url* names.
+
+    :param url: an SQLAlchemy URL, the operator's word.
+    :raises ConfigError: the URL cannot work.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        shown = parsed.set(drivername=parsed.get_backend_name(), query={})
+        return _look_at_server(url, shown.render_as_string(hide_password=True))
+    from dfmeta.store.sqlite import Sqlite
+
+    return _look_at_file(Sqlite(parsed).path)
+
+
+def _look_at_server(url: str, shown: str) -> Looked:
+    try:
+        return Looked(shown, file=False, revision=schema_of(url))
+    except StoreError as error:
+        cause = str(error.fields["cause"]).removeprefix(f"{shown}: ")
+        return Looked(shown, file=False, cause=cause)
+
+
+def _look_at_file(path: Path) -> Looked:
+    shown = str(path)
+    try:
+        if not path.exists():
+            return Looked(shown, file=True, there=False)
+        files = [path, Path(f"{path}-wal"), Path(f"{path}-shm")]
+        exposed = [str(one) for one in files if one.exists() and one.stat().st_mode & OTHERS]
+        if not path.is_file():
+            return Looked(shown, file=True, cause="it is not a regular file")
+        revision = _revision(path, logged=files[1].exists())
+    except (OSError, sqlite3.Error) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        return Looked(shown, file=True, cause=cause)
+    return Looked(shown, file=True, revision=revision, open_files=tuple(exposed))
+
+
+def _revision(path: Path, *, logged: bool) -> str | None:
+    # Without a log nobody has it open, and SQLite would make one to read it (wal.html, "Read-Only
+    # Databases").
+    how = "mode=ro" if logged else "immutable=1"
+    connection = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=BUSY)
+    with contextlib.closing(connection):
+        tables = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+        if connection.execute(tables).fetchone() is None:
+            return None
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return str(row[0]) if row else None
