@@ -22,7 +22,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.pipeline import Layout, Stage, is_ours
 from dfmeta.flows.wire import Wire
-from dfmeta.inspect.facts import Foreign, Seen
+from dfmeta.inspect.facts import Foreign, MeterFact, Seen
 
 TIMEOUT = 5.0
 """Seconds for one try."""
@@ -90,6 +90,15 @@ def read_flows(path: Path, layout: Layout) -> Reading:
     return _again(lambda: _read(path, layout), path)
 
 
+def read_meters(path: Path, layout: Layout) -> tuple[MeterFact, ...] | None:
+    """Read all meters, anybody's; None where the datapath has none.
+
+    :param path: the bridge's management socket.
+    :raises SwitchError: as :func:`read_flows`, of which it tells the same.
+    """
+    return _again(lambda: _read_meters(path, layout), path)
+
+
 def check_socket(path: Path) -> None:
     """See that somebody accepts connections on *path*.
 
@@ -151,6 +160,21 @@ def _read(path: Path, layout: Layout) -> Reading:
         if theirs is None
         else tuple(_foreign(one, table) for one in theirs if not is_ours(one.cookie)),
     )
+
+
+def _read_meters(path: Path, layout: Layout) -> tuple[MeterFact, ...] | None:
+    wire = Wire(layout)
+    with _connected(path) as sock:
+        _greet(sock, wire)
+        (features,) = _ask(sock, wire, ofp_parser.OFPMeterFeaturesStatsRequest(wire.datapath)) or [
+            None
+        ]
+        if features is None or not features.max_meter:
+            return None
+        set_to = _ask(sock, wire, wire.dump_meters()) or []
+        counted = _ask(sock, wire, wire.meter_stats()) or []
+    dropped = {one.meter_id: one.dropped for one in counted}
+    return tuple(MeterFact(one.meter_id, one.rate, dropped.get(one.meter_id, 0)) for one in set_to)
 
 
 def _greet(sock: socket.socket, wire: Wire) -> None:

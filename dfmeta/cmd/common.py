@@ -64,10 +64,17 @@ def load_config(files: Sequence[str]) -> cfg.ConfigOpts:
     return dfmeta.conf.load(files, prog=PROG)
 
 
-def print_rows(rows: Iterable[Row], columns: Mapping[str, str], fmt: str) -> None:
+Styles = Mapping[str, Mapping[str, str]]
+"""Key in a row → the beginning of a cell's text → how rich is to draw it."""
+
+
+def print_rows(
+    rows: Iterable[Row], columns: Mapping[str, str], fmt: str, *, styles: Styles | None = None
+) -> None:
     """Print rows to stdout: for people on a terminal, for programs in a pipe.
 
     :param columns: key in a row to heading, in order.
+    :param styles: colours, for a terminal alone; none where NO_COLOR is set.
     :param fmt: ``table``: drawn on a terminal, aligned text without lines, cuts and breaks in a
         pipe. ``json``: an array of objects with the columns' keys.
     """
@@ -77,7 +84,8 @@ def print_rows(rows: Iterable[Row], columns: Mapping[str, str], fmt: str) -> Non
         return
     cells = [[cell_text(value) for value in row.values()] for row in picked]
     if sys.stdout.isatty():
-        _draw(list(columns.values()), cells)
+        drawn = [(styles or {}).get(key, {}) for key in columns]
+        _draw(list(columns.values()), cells, drawn)
         return
     table = [list(columns.values()), *cells]
     widths = [max(len(line[column]) for line in table) for column in range(len(columns))]
@@ -110,7 +118,11 @@ def cell_text(value: object) -> str:
     )
 
 
-def _draw(headings: list[str], cells: list[list[str]]) -> None:
+def _style(text: str, styles: Mapping[str, str]) -> str:
+    return next((style for beginning, style in styles.items() if text.startswith(beginning)), "")
+
+
+def _draw(headings: list[str], cells: list[list[str]], styles: Sequence[Mapping[str, str]]) -> None:
     """Draw a table on the terminal; what does not fit is folded, but the first column never is.
 
     Cells are text: rich's markup in them means nothing.
@@ -124,5 +136,6 @@ def _draw(headings: list[str], cells: list[list[str]]) -> None:
     for number, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=number == 0)
     for line in cells:
-        table.add_row(*(Text(cell) for cell in line))
+        pairs = zip(line, styles, strict=True)
+        table.add_row(*(Text(cell, style=_style(cell, known)) for cell, known in pairs))
     Console().print(table)

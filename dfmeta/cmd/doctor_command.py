@@ -12,16 +12,25 @@ from typing import Final
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.look import NoSocketError, Reading, check_socket, read_flows
-from dfmeta.cmd import gather
+from dfmeta.apps.look import NoSocketError, Reading, check_socket, read_flows, read_meters
+from dfmeta.cmd import doctor_system, gather
 from dfmeta.cmd.common import config_options, ending, format_option, load_config, print_rows
+from dfmeta.cmd.doctor_asks import Asks
 from dfmeta.cmd.flows_command import compare
 from dfmeta.cmd.progress import shown
+from dfmeta.conf import limits as limit_options
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.host.look import read_host
-from dfmeta.inspect import checks_daemon, checks_host, checks_limits, checks_switch, firewall
+from dfmeta.inspect import (
+    checks_daemon,
+    checks_host,
+    checks_limits,
+    checks_meters,
+    checks_switch,
+    firewall,
+)
 from dfmeta.inspect.facts import HostFacts, KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, healthy, unknown, wrong
 from dfmeta.inspect.programs import read_filters
@@ -30,6 +39,9 @@ from dfmeta.ports.look import read_snapshot
 from dfmeta.proxy.limits import BACKLOG
 
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
+
+
+STYLES: Final = {"status": {"ok": "green", "wrong": "bold red", "unknown": "yellow"}}
 
 
 @click.command(
@@ -42,7 +54,14 @@ COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy
 )
 @config_options
 @format_option
-def doctor(config_files: tuple[str, ...], *, fmt: str) -> None:
+@click.option(
+    "--root",
+    default="/",
+    metavar="FOLDER",
+    help="Where this host's files are, for doctor in a container that has them elsewhere: of "
+    "systemd-networkd, cloud-init and the machine's maker.",
+)
+def doctor(config_files: tuple[str, ...], *, fmt: str, root: str) -> None:
     """Check all that a working host needs: ok, or what is wrong and what to do.
 
     Each check is a line: its status (ok, wrong, unknown), its name, what was found and, where it is
@@ -51,13 +70,16 @@ def doctor(config_files: tuple[str, ...], *, fmt: str) -> None:
     conf = load_config(config_files)
     # Only for who is watching: programs read what doctor says, and take stderr for trouble.
     with shown("checking the host", lines=False):
-        findings = list(examine(conf))
-    print_rows([_row(finding) for finding in findings], COLUMNS, fmt)
+        findings = list(examine(conf, Path(root)))
+    print_rows([_row(finding) for finding in findings], COLUMNS, fmt, styles=STYLES)
     sys.exit(0 if healthy(findings) else 1)
 
 
-def examine(conf: cfg.ConfigOpts) -> Iterator[Finding]:
-    """Make every check."""
+def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
+    """Make every check.
+
+    :param root: the folder that the host's files are in.
+    """
     wanted = gather.settings(conf)
     facts = gather.daemon_facts(conf)
     yield checks_daemon.daemon(facts, wanted)
@@ -66,25 +88,36 @@ def examine(conf: cfg.ConfigOpts) -> Iterator[Finding]:
     yield checks_daemon.state_path(gather.folder_facts(wanted.state_path), wanted)
     try:
         snapshot: Snapshot | None = read_snapshot(wanted.ovsdb)
-        yield checks_switch.ovsdb("", wanted)
+        cause = ""
     except OvsdbError as error:
-        snapshot = None
-        yield checks_switch.ovsdb(str(error), wanted)
-    yield _vswitchd(wanted)
+        snapshot, cause = None, str(error)
     # Who does not answer is not asked again and again: each time costs its whole time-out.
     asked = conf if facts.running else None
+    known = _known_ports(asked, wanted, snapshot)
+    asks = Asks(conf, known or (), running=facts.running)
+    yield from doctor_system.files(conf, wanted)
+    yield checks_switch.ovsdb(cause, wanted)
+    version, cause = _vswitchd(wanted)
+    yield checks_switch.vswitchd(version, cause)
+    yield from doctor_system.process(conf, wanted, version)
     yield from _bridge(wanted, snapshot)
     yield from _switch(asked, wanted, snapshot)
-    yield from _host(wanted, snapshot, running=facts.running)
-    yield from _ports(asked, wanted, snapshot)
+    yield from _host(conf, wanted, snapshot, running=facts.running)
+    yield from doctor_system.system(wanted, root)
+    yield from asks.findings()
+    yield from doctor_system.clock(conf, asks.skews)
+    if known is None:
+        yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")
+    else:
+        yield from checks_daemon.ports(known, wanted)
 
 
-def _vswitchd(wanted: Settings) -> Finding:
+def _vswitchd(wanted: Settings) -> tuple[str, str]:
+    """What ovs-vswitchd calls itself, or why it does not answer."""
     try:
-        version = Vswitchd(run_folder(wanted.ovsdb)).version()
+        return Vswitchd(run_folder(wanted.ovsdb)).version(), ""
     except VswitchdError as error:
-        return checks_switch.vswitchd("", str(error))
-    return checks_switch.vswitchd(version, "")
+        return "", str(error)
 
 
 def _bridge(wanted: Settings, snapshot: Snapshot | None) -> Iterator[Finding]:
@@ -116,11 +149,20 @@ def _switch(
     if reading is None:
         yield unknown("foreign-flows", "the switch does not answer")
         yield unknown("flows", "not compared: the switch does not answer")
+        yield unknown("meters", "the switch does not answer")
         return
-    yield from checks_switch.foreign_flows(
-        reading.foreign, _guest_ports(there, wanted), wanted=wanted
-    )
+    names = _guest_ports(there, wanted)
+    yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted)
     yield from _our_flows(conf, wanted, there)
+    yield _meters(reading, names, wanted)
+
+
+def _meters(reading: Reading, names: dict[int, str], wanted: Settings) -> Finding:
+    try:
+        there = read_meters(Path(wanted.socket), wanted.layout)
+    except SwitchError as error:
+        return unknown("meters", str(error))
+    return checks_meters.meters(reading.ours, there, names=names, wanted=wanted)
 
 
 def _our_flows(
@@ -137,7 +179,9 @@ def _our_flows(
     yield from checks_switch.our_flows(rows, problem, wanted=wanted)
 
 
-def _host(wanted: Settings, snapshot: Snapshot | None, *, running: bool) -> Iterator[Finding]:
+def _host(
+    conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot | None, *, running: bool
+) -> Iterator[Finding]:
     try:
         host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table)
     except HostError as error:
@@ -154,6 +198,10 @@ def _host(wanted: Settings, snapshot: Snapshot | None, *, running: bool) -> Iter
     yield checks_host.listener(host, wanted, running=running)
     yield from checks_limits.queue(host.limits, backlog=BACKLOG)
     yield checks_limits.conntrack(host.limits, rate=RATES[Purpose.GUEST_SYN])
+    yield checks_limits.neighbours(host.limits)
+    if conf.df_metadata.backend == "nova":
+        needed = conf[limit_options.GROUP.name].connections
+        yield checks_limits.local_ports(host.limits, needed=needed)
     yield _firewall(wanted)
 
 
@@ -173,19 +221,14 @@ def _firewall(wanted: Settings) -> Finding:
     return firewall.judge(read_filters(syn), wanted)
 
 
-def _ports(
+def _known_ports(
     conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot | None
-) -> Iterator[Finding]:
-    known: tuple[KnownPort, ...] | None = None
+) -> tuple[KnownPort, ...] | None:
+    """Guests' ports as the daemon knows them, else as OVSDB does; None: neither answers."""
     if conf is not None:
         with contextlib.suppress(NotRunningError):  # it has ended since it was asked first
-            known = gather.daemon_ports(conf)
-    if known is None and snapshot is not None:
-        known = gather.ovsdb_ports(snapshot, wanted.bridge)
-    if known is None:
-        yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")
-        return
-    yield from checks_daemon.ports(known, wanted)
+            return gather.daemon_ports(conf)
+    return gather.ovsdb_ports(snapshot, wanted.bridge) if snapshot is not None else None
 
 
 def _guest_ports(snapshot: Snapshot, wanted: Settings) -> dict[int, str]:

@@ -7,6 +7,7 @@ import http.client
 import json
 import stat
 from collections.abc import Mapping
+from importlib import metadata
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from dfmeta.state import UNREADABLE, State, read_state
 
 TIMEOUT = 3.0
 """Seconds for the daemon to say how it is."""
+_RUN_TIME_EXTRAS = ("neutron", "postgresql")
+"""The others are for who works on dfmeta."""
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:
@@ -78,6 +81,7 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
             iface_id=port.iface_id,
             mac=port.mac,
             fault=port.fault,
+            project=port.project_id,
         )
         for port in ports
         if port is not None
@@ -100,12 +104,8 @@ def tap_of(wanted: Settings, snapshot: Snapshot) -> Tap | None:
 
 def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
     """Whether the daemon runs, and what it still misses."""
-    address = conf.df_metadata.admin_listen
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT)
     try:
-        connection.request("GET", "/healthz/readiness", headers={"Connection": "close"})
-        answer = connection.getresponse()
-        document = json.loads(answer.read())
+        document = _ask(conf, "/healthz/readiness")
         missing = tuple(str(one) for one in document.get("missing", ()))
         up = document["status"] == "UP"
     except (OSError, http.client.HTTPException) as error:
@@ -113,9 +113,46 @@ def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
         return DaemonFacts(running=False, cause=cause)
     except (ValueError, KeyError, AttributeError, TypeError):
         return DaemonFacts(running=False, cause="another program answers there")
-    finally:
-        connection.close()
     return DaemonFacts(running=True, ready=up, missing=missing)
+
+
+def daemon_version(conf: cfg.ConfigOpts) -> str:
+    """Version of the daemon that runs; empty when it does not say."""
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return str(_ask(conf, "/version")["version"])
+    return ""
+
+
+def packages() -> tuple[tuple[str, str, str], ...]:
+    """Packages outside of what dfmeta asks for: name, version (empty: none), what is wanted.
+
+    Those of an extra count where they are there. Nothing, where packaging is not installed.
+    """
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return ()
+    found = []
+    for text in metadata.requires("dfmeta") or ():
+        wanted = Requirement(text)
+        of_extra = "extra" in str(wanted.marker or "")
+        if wanted.marker is not None and not of_extra and not wanted.marker.evaluate():
+            continue
+        try:
+            there = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError:
+            there = ""
+        if of_extra and not (there and _at_run_time(text)):
+            continue
+        if not there or not wanted.specifier.contains(there, prereleases=True):
+            found.append((wanted.name, there, str(wanted.specifier)))
+    return tuple(found)
+
+
+def explicit(conf: cfg.ConfigOpts, name: str, group: str) -> bool:
+    """Whether an operator has set an option, and not its default."""
+    place = conf.get_location(name, group)
+    return place is not None and bool(place.location.is_user_controlled)
 
 
 def folder_facts(path: str) -> FolderFacts:
@@ -135,6 +172,20 @@ def folder_facts(path: str) -> FolderFacts:
     )
 
 
+def _at_run_time(requirement: str) -> bool:
+    return any(f'extra == "{extra}"' in requirement for extra in _RUN_TIME_EXTRAS)
+
+
+def _ask(conf: cfg.ConfigOpts, path: str) -> Any:
+    """Get *path* from the admin listener, whatever status it has."""
+    connection = http.client.HTTPConnection(conf.df_metadata.admin_listen, timeout=TIMEOUT)
+    try:
+        connection.request("GET", path, headers={"Connection": "close"})
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
 def _known(row: Mapping[str, Any]) -> KnownPort:
     return KnownPort(
         row["port"],
@@ -144,6 +195,7 @@ def _known(row: Mapping[str, Any]) -> KnownPort:
         iface_id=row["iface_id"],
         mac=row["mac"],
         fault=row["fault"],
+        project=row["project"],
         addresses={one["slot"]: _address(one) for one in row["addresses"]},
     )
 

@@ -18,12 +18,8 @@ class BridgeLock:
     """
 
     def __init__(self, ovsdb_connection: str, bridge: str) -> None:
-        kind, _, path = ovsdb_connection.partition(":")
-        where = str(Path(path).resolve()) if kind == "unix" else path
         self._bridge = bridge
-        # Hashed: the kernel takes 107 bytes.
-        name = hashlib.sha256(f"{where} {bridge}".encode(errors="surrogateescape")).hexdigest()
-        self._name = f"dfmeta-agent {name[:32]}"
+        self._name = lock_name(ovsdb_connection, bridge)
         self._sock: socket.socket | None = None
 
     def __enter__(self) -> BridgeLock:
@@ -49,3 +45,12 @@ class BridgeLock:
         """Give the lock back."""
         if self._sock is not None:
             self._sock.close()
+
+
+def lock_name(ovsdb_connection: str, bridge: str) -> str:
+    """Name of the lock on a bridge, in the abstract namespace."""
+    kind, _, path = ovsdb_connection.partition(":")
+    where = str(Path(path).resolve()) if kind == "unix" else path
+    # Hashed: the kernel takes 107 bytes.
+    name = hashlib.sha256(f"{where} {bridge}".encode(errors="surrogateescape")).hexdigest()
+    return f"dfmeta-agent {name[:32]}"

@@ -101,6 +101,9 @@ def _limits() -> LimitFacts:
         syncookies=_number("ipv4/tcp_syncookies") or 0,
         conntrack_count=_number("netfilter/nf_conntrack_count") or 0,
         conntrack_max=_number("netfilter/nf_conntrack_max"),
+        neighbours=max(len(Path("/proc/net/arp").read_text().splitlines()) - 1, 0),
+        neighbours_max=_number("ipv4/neigh/default/gc_thresh3"),
+        local_ports=_local_ports(),
     )
 
 
@@ -110,6 +113,11 @@ def _number(path: str) -> int | None:
         return int((_NET / path).read_text())
     except FileNotFoundError:
         return None
+
+
+def _local_ports() -> int:
+    first, last = (_NET / "ipv4/ip_local_port_range").read_text().split()
+    return int(last) - int(first) + 1
 
 
 def _knob(device: str, name: str) -> int:

@@ -14,6 +14,7 @@ from dfmeta.inspect.finding import Finding, ok, unknown, wrong
 
 BY_ITSELF = "a running dfmeta-agent does so by itself within a second"
 _STRICT = 1
+_RULES = {"from": "rule-from", "oif": "rule-oif"}
 
 
 def device(host: HostFacts, wanted: Settings) -> Finding:
@@ -62,7 +63,7 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
 def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
     """Whether both rules lead to the route table."""
     for rule in host.rules:
-        check = f"rule-{rule.selector.partition(' ')[0]}"
+        check = _RULES[rule.selector.partition(" ")[0]]
         if rule.there:
             yield ok(check, f"rule {rule.selector} leads to table {wanted.route_table}")
         else:

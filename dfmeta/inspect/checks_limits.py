@@ -65,3 +65,36 @@ def conntrack(limits: LimitFacts, *, rate: int) -> Finding:
             f"{remedy}, in /etc/sysctl.d too; or have the packet filter not track tap-metadata",
         )
     return ok("conntrack", f"{there} of {room} entries of conntrack are taken")
+
+
+def neighbours(limits: LimitFacts) -> Finding:
+    """Whether the neighbour table has room: without, the host reaches nobody new, Nova neither."""
+    if limits.neighbours_max is None:
+        return ok(
+            "neighbours", "the limit of the neighbour table is the host's, not seen from here"
+        )
+    there, room = limits.neighbours, limits.neighbours_max
+    if there >= NEARLY_FULL * room:
+        return wrong(
+            "neighbours",
+            f"{there} of {room} entries of the neighbour table are taken: when it is full, the "
+            "host's own packets are dropped",
+            f"`sysctl -w net.ipv4.neigh.default.gc_thresh3={2 * room}`, in /etc/sysctl.d too, with "
+            "gc_thresh1 and gc_thresh2 below it",
+        )
+    return ok("neighbours", f"{there} of {room} entries of the neighbour table are taken")
+
+
+def local_ports(limits: LimitFacts, *, needed: int) -> Finding:
+    """Whether the daemon finds ports for its connections to the backend.
+
+    :param needed: connections of guests that may wait for an answer at a time.
+    """
+    if limits.local_ports < needed:
+        return wrong(
+            "local-ports",
+            f"net.ipv4.ip_local_port_range leaves {limits.local_ports} ports, and {needed} guests "
+            "may ask the backend at a time",
+            '`sysctl -w net.ipv4.ip_local_port_range="32768 60999"`, in /etc/sysctl.d too',
+        )
+    return ok("local-ports", f"connections to the backend have {limits.local_ports} ports")

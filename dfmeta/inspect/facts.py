@@ -94,6 +94,7 @@ class KnownPort:
     iface_id: str = ""
     mac: str = ""
     fault: str = ""
+    project: str = ""
     addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
     """Slot → address; empty when they come from OVSDB, which does not know them."""
 
@@ -129,6 +130,17 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
+class MeterFact:
+    """A meter on the switch, anybody's."""
+
+    number: int
+    rate: int
+    """Packets a second; 0 for one of another form than ours."""
+    dropped: int
+    """Packets, since it was made."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuleFact:
     """One of dfmeta's two routing rules."""
 
@@ -159,6 +171,12 @@ class LimitFacts:
     conntrack_count: int = 0
     conntrack_max: int | None = None
     """None where the kernel has no connection tracking."""
+    neighbours: int = 0
+    """Entries of the neighbour table, of IPv4."""
+    neighbours_max: int | None = None
+    """gc_thresh3; None where this network namespace is not told it."""
+    local_ports: int = 28232
+    """TCP ports that connections of the host's own may begin at (ip_local_port_range)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""Finds the daemon's process and reads what it may do, of proc(5), for commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from dfmeta.inspect.checks_process import ProcessFacts, SocketFacts
+
+PROC: Final = Path("/proc")
+_OURS: Final = b"dfmeta"
+_WORKER: Final = b"dfmeta.cmd.worker"
+
+
+def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
+    """Read the process that holds *lock*; None when there is none, or it cannot be seen.
+
+    :param lock: name of a unix socket in the abstract namespace, without the ``@``.
+    """
+    inode = _inode(lock, proc)
+    for pid in _ours(proc) if inode else ():
+        with contextlib.suppress(OSError, ValueError):
+            if _holds(proc / str(pid), inode):
+                return _facts(pid, proc)
+    return None
+
+
+def read_sockets(paths: Iterable[str]) -> tuple[SocketFacts, ...]:
+    """Read whose the sockets are; those that are not there are left out."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            found.append(SocketFacts(path, status.st_uid, status.st_gid, status.st_mode & 0o777))
+    return tuple(found)
+
+
+def _inode(lock: str, proc: Path) -> str:
+    """Inode of the socket with that name (``/proc/net/unix``: its seventh column)."""
+    with contextlib.suppress(OSError):
+        for line in (proc / "net/unix").read_text().splitlines():
+            columns = line.split(maxsplit=7)
+            if len(columns) == 8 and columns[7] == f"@{lock}":
+                return columns[6]
+    return ""
+
+
+def _ours(proc: Path) -> Iterator[int]:
+    """Processes that may be the daemon or a worker of its."""
+    for folder in proc.iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if _OURS in (folder / "cmdline").read_bytes():
+                    yield int(folder.name)
+
+
+def _holds(folder: Path, inode: str) -> bool:
+    wanted = f"socket:[{inode}]"
+    return any(_link(one) == wanted for one in (folder / "fd").iterdir())
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""  # it has been closed meanwhile
+
+
+def _facts(pid: int, proc: Path) -> ProcessFacts:
+    folder = proc / str(pid)
+    status = _status(folder)
+    limits = (folder / "limits").read_text().splitlines()
+    (files,) = (line.split()[3] for line in limits if line.startswith("Max open files"))
+    return ProcessFacts(
+        pid=pid,
+        uid=int(status["Uid"].split()[1]),
+        groups=(int(status["Gid"].split()[1]), *map(int, status["Groups"].split())),
+        capabilities=int(status["CapEff"], 16),
+        descriptors=int(files) if files.isdecimal() else 1 << 30,
+        open=len(list((folder / "fd").iterdir())),
+        workers=tuple(one for one in _ours(proc) if _is_worker(proc / str(one), pid)),
+    )
+
+
+def _is_worker(folder: Path, parent: int) -> bool:
+    with contextlib.suppress(OSError):
+        status = _status(folder)
+        if int(status["PPid"]) != parent or status["State"].startswith(("Z", "X")):
+            return False
+        return _WORKER in (folder / "cmdline").read_bytes()
+    return False
+
+
+def _status(folder: Path) -> dict[str, str]:
+    lines = (folder / "status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -1,0 +1,173 @@
+"""Reads the clock's state, systemd-networkd's configuration and signs of a cloud, for commands.
+
+*root* is the folder that this host's files are in: ``/``, or where a container has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+from dfmeta.inspect.checks_system import SETTINGS, CloudFacts, NetworkdFacts
+
+_STA_UNSYNC: Final = 0x0040
+"""linux/timex.h."""
+_TIMEX_SIZE: Final = 512
+"""Bytes; more than any architecture's ``struct timex`` has."""
+_COMM: Final = "systemd-networkd"[:15]
+"""The kernel keeps 15 characters of a process' name (proc(5), comm)."""
+_NETWORKD: Final = (
+    "etc/systemd",
+    "run/systemd",
+    "usr/local/lib/systemd",
+    "usr/lib/systemd",
+    "lib/systemd",
+)
+"""The first one wins (systemd.syntax(7), networkd.conf(5))."""
+_SECTION: Final = re.compile(r"\[([^\]]*)\]")
+_FALSE: Final = frozenset({"0", "no", "n", "false", "f", "off"})
+_TRUE: Final = frozenset({"1", "yes", "y", "true", "t", "on"})
+_DMI: Final = ("sys_vendor", "product_name", "chassis_asset_tag", "bios_vendor")
+_CLOUDS: Final[Mapping[str, str]] = {
+    "openstack": "OpenStack",
+    "amazon ec2": "Amazon EC2",
+    "google compute engine": "Google",
+    "google": "Google",
+    "digitalocean": "DigitalOcean",
+    "hetzner": "Hetzner",
+    "vultr": "Vultr",
+    "scaleway": "Scaleway",
+    "oraclecloud.com": "Oracle",
+    "7783-7084-3265-9085-8269-3286-77": "Azure",
+    "opentelekomcloud": "Open Telekom Cloud",
+}
+"""Beginning of a DMI string in lower case → whose it is; of clouds whose guests ask
+169.254.169.254 (cloud-init's ds-identify)."""
+_SOURCES: Final = frozenset(
+    {
+        "openstack",
+        "ec2",
+        "gce",
+        "azure",
+        "digitalocean",
+        "hetzner",
+        "oracle",
+        "vultr",
+        "scaleway",
+        "exoscale",
+        "upcloud",
+        "akamai",
+    }
+)
+"""cloud-init's data sources that ask that address."""
+_DATASOURCES: Final = re.compile(r"^datasource_list:\s*\[([^\]]*)\]", re.MULTILINE)
+
+
+def read_clock() -> bool | None:
+    """Whether somebody keeps the clock (adjtimex(2)); None: the kernel does not say."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Zeroed, of which the member modes says that nothing is to be changed.
+    timex = (ctypes.c_long * (_TIMEX_SIZE // ctypes.sizeof(ctypes.c_long)))()
+    if libc.adjtimex(ctypes.byref(timex)) < 0:
+        return None
+    # modes, offset, freq, maxerror, esterror, status: an int, and longs, with padding between.
+    status = ctypes.c_int.from_buffer(timex, 5 * ctypes.sizeof(ctypes.c_long))
+    return not status.value & _STA_UNSYNC
+
+
+def read_networkd(root: Path) -> NetworkdFacts:
+    """Whether systemd-networkd runs, and what it does to rules and routes of others."""
+    values = dict.fromkeys(SETTINGS, True)
+    for file in _networkd_files(root):
+        values.update(_network_section(file))
+    return NetworkdFacts(_networkd_runs(root), tuple(name for name in SETTINGS if values[name]))
+
+
+def read_cloud(root: Path, route: str) -> CloudFacts:
+    """Look for signs of a cloud that this host is a guest of.
+
+    :param route: device of a route to the very address, not tap-metadata's; empty: none.
+    """
+    return CloudFacts(_dmi(root / "sys/class/dmi/id"), _source(root / "run/cloud-init"), route)
+
+
+def own_route(address: str, *, but: str) -> str:
+    """Device that the host's own way to just that address leads through; empty: there is none.
+
+    :param address: IPv4.
+    :param but: a device that does not count.
+    """
+    # In the host's order of bytes (proc(5), net/route), of the main table. One to 169.254.0.0/16
+    # is everybody's (RFC 3927), and says nothing.
+    wanted = [f"{int.from_bytes(IPv4Address(address).packed, sys.byteorder):08X}", "FFFFFFFF"]
+    for line in _text(Path("/proc/net/route")).splitlines()[1:]:
+        columns = line.split()
+        if [columns[1], columns[7]] == wanted and columns[0] != but:
+            return columns[0]
+    return ""
+
+
+def _networkd_runs(root: Path) -> bool:
+    names = [_text(one) for one in root.glob("proc/[0-9]*/comm")]
+    if names:
+        # Its folder outlives it (RuntimeDirectoryPreserve), so that its process counts.
+        return _COMM in (name.strip() for name in names)
+    return (root / "run/systemd/netif/state").exists()
+
+
+def _networkd_files(root: Path) -> Iterator[Path]:
+    """In the order in which they are read: later ones override."""
+    for folder in _NETWORKD:
+        main = root / folder / "networkd.conf"
+        if main.exists():
+            yield main
+            break
+    found: dict[str, Path] = {}
+    for folder in reversed(_NETWORKD):
+        for file in (root / folder / "networkd.conf.d").glob("*.conf"):
+            found[file.name] = file
+    yield from (found[name] for name in sorted(found))
+
+
+def _network_section(file: Path) -> dict[str, bool]:
+    values: dict[str, bool] = {}
+    section = ""
+    for line in _text(file).splitlines():
+        if heading := _SECTION.fullmatch(line.strip()):
+            section = heading[1]
+        name, sign, value = (part.strip() for part in line.partition("="))
+        if section != "Network" or not sign or name not in SETTINGS:
+            continue
+        # What is neither is ignored, with a warning in the journal.
+        if value.lower() in _FALSE | _TRUE:
+            values[name] = value.lower() in _TRUE
+    return values
+
+
+def _dmi(folder: Path) -> str:
+    for name in _DMI:
+        text = _text(folder / name).strip().lower()
+        for beginning, cloud in _CLOUDS.items():
+            if text.startswith(beginning):
+                return cloud
+    return ""
+
+
+def _source(folder: Path) -> str:
+    found = _DATASOURCES.search(_text(folder / "cloud.cfg"))
+    names = [one.strip(" '\"") for one in found[1].split(",")] if found else []
+    asking = [one for one in names if one.lower() in _SOURCES]
+    # More than one is what cloud-init is to try, and says nothing of this host.
+    return asking[0] if len(asking) == 1 else ""
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text(errors="replace")
+    return ""

@@ -1,0 +1,76 @@
+"""Judgements on meters: what keeps one guest's SYNs from drowning the others'. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.inspect.facts import MeterFact, Seen, Settings
+from dfmeta.inspect.finding import Finding, listed, ok, wrong
+
+_WHAT = {Purpose.SYN: "first SYNs", Purpose.GUEST_SYN: "SYNs"}
+
+
+def used_meters(flows: Iterable[Seen]) -> dict[int, Purpose]:
+    """Meter → purpose of the flow of ours that uses it."""
+    return {
+        seen.flow.meter: seen.flow.purpose
+        for seen in flows
+        if seen.flow is not None and seen.flow.meter is not None
+    }
+
+
+def meters(
+    flows: Sequence[Seen],
+    there: Sequence[MeterFact] | None,
+    *,
+    names: Mapping[int, str],
+    wanted: Settings,
+) -> Finding:
+    """Whether each guest's SYNs are limited; how many were dropped for it is for information.
+
+    :param flows: those of ours on the switch.
+    :param there: its meters; None where the datapath has none.
+    :param names: ofport → name of the guests' ports.
+    """
+    metered = [seen.flow for seen in flows if seen.flow and seen.flow.purpose in RATES]
+    if there is None:
+        return wrong(
+            "meters",
+            f"the datapath of {wanted.bridge} has no meters: one guest that floods it with SYNs "
+            "slows all others down",
+            "run a kernel from 4.18 on, or Open vSwitch from 2.10 on, and restart dfmeta-agent: "
+            f"`ovs-ofctl -O OpenFlow13 meter-features {wanted.bridge}` shows max_meter",
+        )
+    if not metered:
+        return ok("meters", "the datapath has meters, and no guest's flow is on the switch")
+    by_number = {one.number: one for one in there}
+    without, changed = set(), set()
+    for flow in metered:
+        name = names.get(int(str(flow.field("in_port"))), "gone")
+        if flow.meter is None or flow.meter not in by_number:
+            without.add(name)
+        elif by_number[flow.meter].rate != RATES[flow.purpose]:
+            changed.add(flow.meter)
+    if without:
+        return wrong(
+            "meters",
+            f"SYNs of {listed(sorted(without))} are not limited",
+            "its log says why: `journalctl -u dfmeta-agent | grep -i meter`; a restart of "
+            "dfmeta-agent makes meters anew",
+        )
+    if changed:
+        return wrong(
+            "meters",
+            f"somebody has changed meters of ours: {listed(map(str, sorted(changed)))}",
+            f"`ovs-ofctl -O OpenFlow13 del-meter {wanted.bridge} meter={min(changed)}`: "
+            "dfmeta-agent makes another, and `systemctl restart dfmeta-agent` for all of them",
+        )
+    return ok("meters", f"all guests' SYNs are limited; {_dropped(flows, by_number)}")
+
+
+def _dropped(flows: Iterable[Seen], by_number: Mapping[int, MeterFact]) -> str:
+    counts = dict.fromkeys(_WHAT, 0)
+    for number, purpose in used_meters(flows).items():
+        counts[purpose] += by_number[number].dropped
+    return ", ".join(f"{count} {_WHAT[purpose]} dropped" for purpose, count in counts.items())
