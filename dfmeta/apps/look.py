@@ -20,6 +20,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.exceptions import SwitchError
+from dfmeta.flows.metering import MeterConfig, MeterCount
 from dfmeta.flows.pipeline import Layout, Stage, is_ours
 from dfmeta.flows.wire import Wire
 from dfmeta.inspect.facts import Foreign, MeterFact, Seen
@@ -171,8 +172,8 @@ def _read_meters(path: Path, layout: Layout) -> tuple[MeterFact, ...] | None:
         ]
         if features is None or not features.max_meter:
             return None
-        set_to = _ask(sock, wire, wire.dump_meters()) or []
-        counted = _ask(sock, wire, wire.meter_stats()) or []
+        set_to: list[MeterConfig] = _ask(sock, wire, wire.dump_meters()) or []
+        counted: list[MeterCount] = _ask(sock, wire, wire.meter_stats()) or []
     dropped = {one.meter_id: one.dropped for one in counted}
     return tuple(MeterFact(one.meter_id, one.rate, dropped.get(one.meter_id, 0)) for one in set_to)
 

@@ -29,8 +29,16 @@ TAP = "tap-metadata"
 CHECKS = {
     "daemon",
     "state_path",
+    "secret-files",
+    "disk",
     "ovsdb",
     "vswitchd",
+    "version",
+    "ovs-version",
+    "packages",
+    "permissions",
+    "sockets",
+    "open-files",
     "bridge",
     "tap",
     "tap-vlan",
@@ -38,6 +46,7 @@ CHECKS = {
     "openflow",
     "foreign-flows",
     "flows",
+    "meters",
     "device",
     "address",
     "rule-from",
@@ -51,7 +60,15 @@ CHECKS = {
     "somaxconn",
     "syncookies",
     "conntrack",
+    "neighbours",
     "firewall",
+    "networkd",
+    "cloud",
+    "source-libvirt",
+    "store",
+    "store-schema",
+    "store-files",
+    "clock",
     "ports",
 }
 
@@ -86,7 +103,8 @@ def pretend_nft(folder: Path, document: Any) -> None:
 
 def examine(agent: Agent) -> tuple[int, list[Line]]:
     """The exit status and every line."""
-    done = agent.ctl("doctor", "--format", "json", check=False)
+    # Whose cloud the test machine is in, and who keeps its routes, is not this host's.
+    done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
     assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)
 
@@ -145,7 +163,7 @@ def test_a_working_host_has_a_line_for_each_check_and_all_are_ok(
     assert [line for line in found if line["status"] != "ok"] == []
     assert status == 0
     assert {line["check"] for line in found} == CHECKS
-    table = agent.ctl("doctor").stdout.splitlines()
+    table = agent.ctl("doctor", "--root", str(agent.folder)).stdout.splitlines()
     assert len(table) == len(found) + 1
     assert all(line.startswith("ok ") for line in table[1:])
 
