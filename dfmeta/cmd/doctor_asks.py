@@ -29,6 +29,8 @@ from dfmeta.model import HttpHost, PortState
 from dfmeta.ports.folders import Folders
 from dfmeta.ports.neutron_api import NeutronApi
 from dfmeta.proxy.ask_nova import Question, ask_nova
+from dfmeta.store.look import look
+from dfmeta.store.revisions import REVISIONS
 
 T = TypeVar("T")
 
@@ -187,10 +189,6 @@ def _neutron(api: NeutronApi, asked: dict[str, str]) -> NeutronFacts:
 
 
 def _store(url: str) -> StoreFacts:
-    # SQLAlchemy takes a third of a second to import: only where there is a store.
-    from dfmeta.store.look import look
-    from dfmeta.store.schema import REVISIONS
-
     try:
         found = look(url)
     except ConfigError as error:

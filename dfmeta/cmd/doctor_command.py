@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Address
@@ -68,6 +69,8 @@ def doctor(config_files: tuple[str, ...], *, fmt: str, root: str) -> None:
     wrong, the remedy. Nothing is changed. Run it as root, on the host.
     """
     conf = load_config(config_files)
+    # What libraries have to say stands in a finding, or is none of the operator's business.
+    logging.disable()
     # Only for who is watching: programs read what doctor says, and take stderr for trouble.
     with shown("checking the host", lines=False):
         findings = list(examine(conf, Path(root)))
@@ -99,7 +102,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     yield checks_switch.ovsdb(cause, wanted)
     version, cause = _vswitchd(wanted)
     yield checks_switch.vswitchd(version, cause)
-    yield from doctor_system.process(conf, wanted, version)
+    yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
     yield from _bridge(wanted, snapshot)
     yield from _switch(asked, wanted, snapshot)
     yield from _host(conf, wanted, snapshot, running=facts.running)

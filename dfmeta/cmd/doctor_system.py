@@ -39,16 +39,19 @@ _KEYS: Final = (
 _OF_KEYSTONE: Final = ("password", "application_credential_secret", "client_secret", "token")
 
 
-def process(conf: cfg.ConfigOpts, wanted: Settings, ovs: str) -> Iterator[Finding]:
+def process(
+    conf: cfg.ConfigOpts, wanted: Settings, *, ovs: str, running: bool
+) -> Iterator[Finding]:
     """What the daemon's process may do and what it runs on.
 
     :param ovs: ovs-vswitchd's words on its version; empty: it does not answer.
+    :param running: the daemon answers.
     """
     facts = read_process(lock_name(wanted.ovsdb, wanted.bridge))
-    running = gather.daemon_version(conf) if facts is not None else ""
+    said = gather.daemon_version(conf) if running else ""
     yield from checks_process.versions(
         VersionFacts(
-            metadata.version("dfmeta"), running, ovs, platform.python_version(), gather.packages()
+            metadata.version("dfmeta"), said, ovs, platform.python_version(), gather.packages()
         )
     )
     count = conf.df_metadata.proxy_workers

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from dfmeta.exceptions import BackendError, StartError, UpstreamError
+from dfmeta.exceptions import BackendError, StartError, UpstreamError, UpstreamLostError
 from dfmeta.inspect.checks_nova import NovaFact
 from dfmeta.model import HttpHost
 from dfmeta.proxy import trust
@@ -22,6 +22,7 @@ from dfmeta.proxy.replies import Reply, read_reply
 
 PATH: Final = "/latest/meta-data/instance-id"
 """Every version of Nova has it, and it is short."""
+TLS_THERE: Final = "Set nova_metadata_protocol = https"
 _PLAIN: Final = "Accept-Encoding: identity\r\nUser-Agent: dfmeta\r\n"
 _TELLS_NOTHING: Final = 404
 """Nova's answer to an instance that it does not have, and to whatever comes while its metadata
@@ -53,6 +54,13 @@ def ask_nova(
             unsigned = _exchange(host, settings, _PLAIN, deadline).status
     except TimeoutError:
         return NovaFact(name, cause=f"it has not answered within {seconds:g} s", remedy=LOG)
+    except (UpstreamLostError, ConnectionResetError) as error:
+        if settings.protocol == "http" and _speaks_tls(host, deadline):
+            return NovaFact(name, cause="it speaks TLS", remedy=TLS_THERE)
+        cause, remedy = explain(error)
+        if isinstance(error, UpstreamLostError):
+            cause, remedy = str(error.fields["cause"]), error.remedy
+        return NovaFact(name, cause=cause, remedy=remedy)
     except (UpstreamError, BackendError) as error:
         return NovaFact(name, cause=str(error.fields["cause"]), remedy=error.remedy)
     except StartError as error:
@@ -109,6 +117,22 @@ def _connected(host: HttpHost, settings: NovaSettings, deadline: float) -> socke
         return context.wrap_socket(
             sock, server_hostname=host.host.partition("%")[0], suppress_ragged_eofs=False
         )
+
+
+def _speaks_tls(host: HttpHost, deadline: float) -> bool:
+    """Whether a handshake comes to its end, or to an alert: many close without a word on HTTP."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host.host, host.port), timeout=_left(deadline)) as sock,
+            context.wrap_socket(sock),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
 
 
 def _left(deadline: float) -> float:

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from sqlalchemy import make_url
-
 from dfmeta.exceptions import StoreError
-from dfmeta.store.database import schema_of
 
 OTHERS: Final = 0o077
 """Rights that nobody but the owner may have."""
@@ -41,21 +38,30 @@ def look(url: str) -> Looked:
     :param url: an SQLAlchemy URL, the operator's word.
     :raises ConfigError: the URL cannot work.
     """
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        shown = parsed.set(drivername=parsed.get_backend_name(), query={})
-        return _look_at_server(url, shown.render_as_string(hide_password=True))
-    from dfmeta.store.sqlite import Sqlite
-
-    return _look_at_file(Sqlite(parsed).path)
+    kind, sign, path = url.partition(":///")
+    if kind == "sqlite" and sign and path and "?" not in path:
+        # The usual one, and SQLAlchemy takes a while to import.
+        return _look_at_file(Path(path).absolute())
+    return _look_at_server(url)
 
 
-def _look_at_server(url: str, shown: str) -> Looked:
+def _look_at_server(url: str) -> Looked:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    from dfmeta.store.database import schema_of
+    from dfmeta.store.urls import wrong_url
+
     try:
-        return Looked(shown, file=False, revision=schema_of(url))
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise wrong_url(url, "it is not a URL") from None
+    shown = parsed.set(drivername=parsed.get_backend_name(), query={})
+    name = shown.render_as_string(hide_password=True)
+    try:
+        return Looked(name, file=False, revision=schema_of(url))
     except StoreError as error:
-        cause = str(error.fields["cause"]).removeprefix(f"{shown}: ")
-        return Looked(shown, file=False, cause=cause)
+        return Looked(name, file=False, cause=str(error.fields["cause"]).removeprefix(f"{name}: "))
 
 
 def _look_at_file(path: Path) -> Looked:

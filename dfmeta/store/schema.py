@@ -20,9 +20,11 @@ from sqlalchemy import (
     Text,
 )
 
-HEAD: Final = "0003"
+from dfmeta.store import revisions
+
+HEAD: Final = revisions.HEAD
 """The newest migration: what a database has to be at before it is used."""
-REVISIONS: Final = ("0001", "0002", "0003")
+REVISIONS: Final = revisions.REVISIONS
 """All of them, the oldest first."""
 
 HTTP_TOKENS: Final = ("off", "optional", "required")
