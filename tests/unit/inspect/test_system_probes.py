@@ -1,0 +1,222 @@
+"""Probes of proc(5), systemd's files, DMI and a store's file, below a folder of the test's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dfmeta.exceptions import ConfigError
+from dfmeta.host.process import read_process, read_sockets
+from dfmeta.host.system import own_route, read_clock, read_cloud, read_networkd
+from dfmeta.inspect.checks_system import SETTINGS as MANAGED
+from dfmeta.store.look import look
+from dfmeta.store.repository import Repository
+from dfmeta.store.revisions import HEAD
+
+RULES, ROUTES = MANAGED
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+# systemd-networkd
+
+
+@pytest.mark.parametrize(
+    ("files", "managed"),
+    [
+        ({}, MANAGED),
+        ({"etc/systemd/networkd.conf": f"[Network]\n{RULES}=no\n"}, (ROUTES,)),
+        ({"etc/systemd/networkd.conf": f"[Network]\n#{RULES}=no\n; {ROUTES}=no\n"}, MANAGED),
+        ({"etc/systemd/networkd.conf": f"[DHCPv4]\n{RULES}=no\n"}, MANAGED),
+        ({"etc/systemd/networkd.conf": f"[Network]\n {ROUTES} = off \n{RULES}=maybe\n"}, (RULES,)),
+        # The first main file counts alone.
+        (
+            {
+                "etc/systemd/networkd.conf": "[Network]\n",
+                "usr/lib/systemd/networkd.conf": f"[Network]\n{RULES}=no\n",
+            },
+            MANAGED,
+        ),
+        # A drop-in overrides it wherever it is, and a later one an earlier.
+        (
+            {
+                "etc/systemd/networkd.conf": f"[Network]\n{RULES}=yes\n",
+                "usr/lib/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n",
+            },
+            (ROUTES,),
+        ),
+        (
+            {
+                "usr/lib/systemd/networkd.conf.d/20-b.conf": f"[Network]\n{RULES}=yes\n",
+                "etc/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n{ROUTES}=no\n",
+            },
+            (RULES,),
+        ),
+        # Of two of one name, /etc's counts, and hides the other.
+        (
+            {
+                "usr/lib/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n",
+                "run/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{ROUTES}=no\n",
+                "etc/systemd/networkd.conf.d/10-a.conf": "",
+            },
+            MANAGED,
+        ),
+    ],
+)
+def test_networkds_files_are_read_in_its_own_order(
+    tmp_path: Path, files: dict[str, str], managed: tuple[str, ...]
+) -> None:
+    for name, text in files.items():
+        write(tmp_path, name, text)
+    assert read_networkd(tmp_path).managed == managed
+
+
+def test_networkd_runs_when_its_process_does_and_not_for_what_it_has_left(tmp_path: Path) -> None:
+    write(tmp_path, "run/systemd/netif/state", "")
+    assert read_networkd(tmp_path).running  # where no process can be seen at all
+    write(tmp_path, "proc/1/comm", "systemd\n")
+    assert not read_networkd(tmp_path).running
+    write(tmp_path, "proc/77/comm", "systemd-network\n")
+    assert read_networkd(tmp_path).running
+
+
+# The host's own cloud
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "cloud"),
+    [
+        ("sys_vendor", "OpenStack Foundation\n", "OpenStack"),
+        ("product_name", "OpenStack Compute\n", "OpenStack"),
+        ("sys_vendor", "Amazon EC2\n", "Amazon EC2"),
+        ("product_name", "Google Compute Engine\n", "Google"),
+        ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77\n", "Azure"),
+        ("sys_vendor", "QEMU\n", ""),
+        ("sys_vendor", "Dell Inc.\n", ""),
+    ],
+)
+def test_who_made_the_machine_says_whose_guest_it_is(
+    tmp_path: Path, name: str, text: str, cloud: str
+) -> None:
+    write(tmp_path, f"sys/class/dmi/id/{name}", text)
+    assert read_cloud(tmp_path, "").dmi == cloud
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("datasource_list: [ OpenStack, None ]\n", "OpenStack"),
+        ("datasource_list: [ NoCloud, None ]\n", ""),
+        ("datasource_list: [ NoCloud, Ec2, OpenStack, None ]\n", ""),
+        ("other: x\n", ""),
+    ],
+)
+def test_cloud_inits_data_source_says_it_where_there_is_one(
+    tmp_path: Path, text: str, source: str
+) -> None:
+    write(tmp_path, "run/cloud-init/cloud.cfg", text)
+    assert read_cloud(tmp_path, "").source == source
+
+
+def test_a_route_that_nobody_has_made_is_none() -> None:
+    assert own_route("203.0.113.77", but="lo") == ""
+
+
+def test_the_kernel_says_how_the_clock_is() -> None:
+    assert read_clock() in (True, False)
+
+
+# The daemon's process
+
+
+def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
+    lock = f"dfmeta-agent {os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as holder:
+        holder.bind(f"\0{lock}")
+        inode = os.fstat(holder.fileno()).st_ino
+        link = f"socket:[{inode}]"
+    head = "Num       RefCount Protocol Flags    Type St Inode Path"
+    line = f"0000000000000000: 00000002 00000000 00010000 0001 01 {inode} @{lock}"
+    write(tmp_path, "net/unix", f"{head}\n0000: 2 0 0 1 1 12\n{line}\n")
+    status = "State:\tS (sleeping)\nPPid:\t1\nUid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\n"
+    status += "Groups:\t4 5 \nCapEff:\t0000000000003000\n"
+    limits = "Max open files            1024                 4096                 files\n"
+    write(tmp_path, "9/cmdline", "python\0/usr/bin/dfmeta-agent\0")
+    write(tmp_path, "9/status", status)
+    write(tmp_path, "9/limits", limits)
+    (tmp_path / "9/fd").mkdir()
+    (tmp_path / "9/fd/3").symlink_to(link)
+    for pid, state, command in (
+        ("10", "S", "dfmeta.cmd.worker"),
+        ("11", "Z", "dfmeta.cmd.worker"),
+        ("12", "S", "dfmeta.proxy.holder"),
+    ):
+        write(tmp_path, f"{pid}/cmdline", f"python\0-m\0{command}\0")
+        write(tmp_path, f"{pid}/status", f"State:\t{state}\nPPid:\t9\n")
+        (tmp_path / pid / "fd").mkdir()
+    found = read_process(lock, proc=tmp_path)
+    assert found is not None
+    assert (found.pid, found.uid, found.groups) == (9, 7, (8, 4, 5))
+    assert (found.descriptors, found.open, found.workers) == (1024, 1, (10,))
+    assert found.can("CAP_NET_ADMIN")
+    assert not found.can("CAP_SETUID")
+    assert read_process("another", proc=tmp_path) is None
+    assert read_process(lock, proc=tmp_path / "none") is None
+
+
+def test_sockets_that_are_gone_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "a", "")
+    (tmp_path / "a").chmod(0o640)
+    (found,) = read_sockets([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert (found.path, found.mode, found.uid) == (str(tmp_path / "a"), 0o640, os.getuid())
+
+
+# The store's file
+
+
+def test_a_look_at_a_database_makes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    assert not look(f"sqlite:///{path}").there
+    assert list(tmp_path.iterdir()) == []
+    with Repository(f"sqlite:///{path}"):
+        # With a log that somebody is writing.
+        assert look(f"sqlite:///{path}").revision == HEAD
+    there = sorted(one.name for one in tmp_path.iterdir())
+    found = look(f"sqlite:///{path}")
+    assert (found.revision, found.cause, found.open_files) == (HEAD, "", ())
+    assert sorted(one.name for one in tmp_path.iterdir()) == there
+    path.chmod(0o640)
+    assert look(f"sqlite:///{path}").open_files == (str(path),)
+
+
+def test_a_database_without_a_schema_or_none_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "a?b%20.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE other (a)")
+        connection.commit()
+    assert look(f"sqlite:///{tmp_path}/none.db").there is False
+    other = tmp_path / "other.db"
+    path.rename(other)
+    assert look(f"sqlite:///{other}").revision is None
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        connection.commit()
+    assert look(f"sqlite:///{other}").revision is None
+    other.write_text("nothing of the sort " * 100)
+    assert look(f"sqlite:///{other}").cause == "file is not a database"
+    assert look(f"sqlite:///{tmp_path}").cause == "it is not a regular file"
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "nonsense", "mysql://h/d", "sqlite:///a?b=c"])
+def test_a_url_that_names_no_database_is_named(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"\[store\] connection"):
+        look(url)
