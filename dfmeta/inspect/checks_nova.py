@@ -9,6 +9,7 @@ whoever asks is looked for by its address, and gets 404.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from dfmeta.inspect.finding import Finding, ok, wrong
@@ -46,7 +47,7 @@ def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> 
     where = f"Nova's metadata API at {fact.authority}"
     if fact.cause:
         return wrong("nova", f"{where}: {fact.cause}", f"{fact.remedy}; see `curl -sv {url}/`")
-    if fact.status == 403:
+    if fact.status == HTTPStatus.FORBIDDEN:
         return wrong(
             "nova",
             f"{where} refuses our signature (403): the secrets differ, "
@@ -54,7 +55,10 @@ def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> 
             "Nova's nova.conf",
             _COMPARE,
         )
-    if fact.status == 404 and fact.unsigned in (200, 404):
+    if fact.status == HTTPStatus.NOT_FOUND and fact.unsigned in (
+        HTTPStatus.OK,
+        HTTPStatus.NOT_FOUND,
+    ):
         return wrong(
             "nova",
             f"{where} does not look at who is asking (404, and {fact.unsigned} without our "
@@ -62,7 +66,7 @@ def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> 
             "on that host `crudini --set /etc/nova/nova.conf neutron service_metadata_proxy true`, "
             "and restart nova-api-metadata",
         )
-    if fact.status == 404 and instance:
+    if fact.status == HTTPStatus.NOT_FOUND and instance:
         return wrong(
             "nova",
             f"{where} takes our signature and has no instance {instance} in project "
@@ -70,13 +74,13 @@ def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> 
             f"see whose it is: `openstack server show {instance} -c project_id`, and where ours "
             "comes from: `dfmeta ports`",
         )
-    if fact.status == (200 if instance else 404):
+    if fact.status == (HTTPStatus.OK if instance else HTTPStatus.NOT_FOUND):
         return ok("nova", f"{where} takes our signature")
     return _other(fact, where, url)
 
 
 def _other(fact: NovaFact, where: str, url: str) -> Finding:
-    if fact.status >= 500:
+    if fact.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return wrong(
             "nova",
             f"{where} has failed ({fact.status}), or what stands before it",
@@ -85,7 +89,7 @@ def _other(fact: NovaFact, where: str, url: str) -> Finding:
         )
     why = (
         "it is no metadata API, or what stands before it drops our headers"
-        if fact.status == 400
+        if fact.status == HTTPStatus.BAD_REQUEST
         else "Nova's would not: something else listens there"
     )
     return wrong(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from dfmeta.inspect.finding import Finding, listed, ok, wrong
@@ -140,14 +141,14 @@ def files(facts: StoreFacts) -> Finding:
 def lookup(facts: LookupFacts) -> Finding:
     """Whether the store that ours asks answers, and takes what shows who we are."""
     what = f"the store at {facts.url}, which is asked for what ours does not have,"
-    if facts.status == 401:
+    if facts.status == HTTPStatus.UNAUTHORIZED:
         return wrong(
             "lookup",
             f"{what} does not take our token (401)",
             "make another one there, `dfmeta token create --scope read`, and put it into [store] "
             "lookup_token_file; or mend lookup_issuer, lookup_client_id and lookup_client_secret",
         )
-    if facts.status == 403:
+    if facts.status == HTTPStatus.FORBIDDEN:
         return wrong(
             "lookup",
             f"{what} takes our token and does not let it read (403)",
@@ -161,7 +162,7 @@ def lookup(facts: LookupFacts) -> Finding:
             "see that it runs and is reached from here, and [store] lookup_base_url: "
             f"`curl -sv {facts.url}/healthz`",
         )
-    if facts.status not in (200, 404):
+    if facts.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
         return wrong(
             "lookup",
             f"{what} answers {facts.status}",
