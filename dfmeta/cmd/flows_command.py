@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.look import Reading, read_flows
+from dfmeta.apps.look import Reading, read_flows, read_meters
 from dfmeta.cmd import gather
 from dfmeta.cmd.common import JSON, config_options, ending, format_option, load_config, print_rows
 from dfmeta.exceptions import NotRunningError, OvsdbError, StartError, SwitchError
@@ -30,9 +30,19 @@ COLUMNS: Final = {
     "address": "ADDRESS",
     "packets": "PACKETS",
     "bytes": "BYTES",
+    "dropped": "DROPPED",
     "state": "STATE",
 }
-FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie")
+FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter")
+STYLES: Final = {
+    "state": {
+        "ok": "green",
+        "unchecked": "yellow",
+        "missing": "bold red",
+        "differs": "bold red",
+        "unknown": "bold red",
+    }
+}
 OFCTL: Final = "ovs-ofctl"
 SETTLE_TRIES: Final = 4
 SETTLE_PAUSE: Final = 0.4
@@ -49,8 +59,9 @@ SETTLE_PAUSE: Final = 0.4
 def flows(config_files: tuple[str, ...], *, fmt: str, raw: bool) -> None:
     """Show dfmeta's flows on the bridge; unknown and missing ones are marked.
 
-    Each flow has its table and purpose by name, the port and instance that it serves, and what it
-    has counted. Others' flows are not shown.
+    Each flow has its table and purpose by name, the port and instance that it serves, what it has
+    counted, and what its meter has dropped since its guest sends too much. Others' flows are not
+    shown.
     """
     conf = load_config(config_files)
     wanted = gather.settings(conf)
@@ -63,9 +74,9 @@ def flows(config_files: tuple[str, ...], *, fmt: str, raw: bool) -> None:
     ports, rows, problem = compare(conf, wanted, snapshot=snapshot)
     if problem:
         click.echo(f"dfmeta: {problem}; the flows are shown unchecked", err=True)
-    names = _names(ports, snapshot, wanted)
+    names, dropped = _names(ports, snapshot, wanted), _dropped(wanted)
     columns = {field: field for field in FIELDS} if fmt == JSON else COLUMNS
-    print_rows([_row(entry, names) for entry in rows], columns, fmt)
+    print_rows([_row(entry, names, dropped) for entry in rows], columns, fmt, styles=STYLES)
 
 
 def compare(
@@ -110,7 +121,17 @@ def _names(
     return names
 
 
-def _row(entry: Entry, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
+def _dropped(wanted: Settings) -> dict[int, int]:
+    """Meter → packets that it has dropped; nothing where there are none to be read."""
+    with contextlib.suppress(SwitchError):  # the flows are there, and are what was asked for
+        found = read_meters(Path(wanted.socket), wanted.layout)
+        return {one.number: one.dropped for one in found or ()}
+    return {}
+
+
+def _row(
+    entry: Entry, names: dict[int, tuple[str, str]], dropped: dict[int, int]
+) -> dict[str, Any]:
     known = entry.ofport is not None
     name, instance = names.get(entry.ofport or 0, ("gone", "") if known else ("", ""))
     return {
@@ -121,11 +142,13 @@ def _row(entry: Entry, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
         "address": entry.address or None,
         "packets": entry.packets,
         "bytes": entry.bytes,
+        "dropped": dropped.get(entry.meter) if entry.meter is not None else None,
         "state": str(entry.state),
         "ofport": entry.ofport,
         "key": entry.key or None,
         "priority": entry.priority,
         "cookie": f"{entry.cookie:#x}",
+        "meter": entry.meter,
     }
 
 

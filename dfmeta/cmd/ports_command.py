@@ -21,6 +21,15 @@ COLUMNS: Final = {
     "state": "STATE",
 }
 FIELDS: Final = (*COLUMNS, "iface_id", "mac", "fault")
+STYLES: Final = {
+    "state": {
+        "served": "green",
+        "no instance": "yellow",
+        "dead": "dim",
+        "no ofport": "bold red",
+        "broken": "bold red",
+    }
+}
 
 
 @click.command(
@@ -41,7 +50,7 @@ def ports(config_files: tuple[str, ...], *, fmt: str) -> None:
     if fmt == JSON:
         print_rows(rows, {field: field for field in FIELDS}, fmt)
         return
-    print_rows([_for_people(row) for row in rows], COLUMNS, fmt)
+    print_rows([_for_people(row) for row in rows], COLUMNS, fmt, styles=STYLES)
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,8 @@ class Entry:
     cookie: int
     packets: int
     bytes: int
+    meter: int | None = None
+    """Id of the meter that it goes through, where it has one."""
 
 
 _Places = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
@@ -150,6 +152,7 @@ def _entry(seen: Seen, state: State, layout: Layout) -> Entry:
         seen.cookie,
         seen.packets,
         seen.bytes,
+        seen.flow.meter if seen.flow is not None else None,
     )
 
 

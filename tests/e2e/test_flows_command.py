@@ -17,6 +17,7 @@ from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
 
 GUESTS = ("guest-http", "guest-syn", "guest-fragment", "guest-arp", "syn")
+METERED = {"guest-syn", "syn"}
 ADDRESS = ("address", "reply", "key-arp")
 
 Row = dict[str, Any]
@@ -77,6 +78,9 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
     assert mine["syn"]["packets"] == 1
     assert mine["syn"]["bytes"] > 0
     assert mine["guest-arp"]["packets"] == 1
+    assert {purpose for purpose in mine if mine[purpose]["meter"] is not None} == METERED
+    assert {mine[purpose]["dropped"] for purpose in METERED} == {0}
+    assert mine["guest-http"]["dropped"] is None
     assert of(found, silent.port)["syn"]["packets"] == 0
     assert set(of(found, "tap-metadata")) == {"from-tap"}
     assert {row["purpose"] for row in found if row["ofport"] is None} == {
@@ -97,6 +101,7 @@ def test_a_table_for_people(make_agent: MakeAgent, make_guest: MakeGuest) -> Non
         "ADDRESS",
         "PACKETS",
         "BYTES",
+        "DROPPED",
         "STATE",
     ]
     assert len(lines) == 3 + len(GUESTS)
