@@ -112,7 +112,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     if known is None:
         yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")
     else:
-        yield from checks_daemon.ports(known, wanted)
+        yield from checks_daemon.ports(known, wanted, running=facts.running)
 
 
 def _vswitchd(wanted: Settings) -> tuple[str, str]:

@@ -50,6 +50,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         socket=str(management_socket(group.openflow_connection, ovsdb, bridge)),
         admin=group.admin_listen,
         state_path=group.state_path,
+        sources=tuple(group.identity_sources),
+        needs_project=group.backend == "nova",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dfmeta.inspect.facts import KnownPort, Settings
@@ -87,41 +87,68 @@ def state_path(facts: FolderFacts, wanted: Settings) -> Finding:
     return ok("state_path", f"{path} is its owner's alone")
 
 
-def ports(known: Iterable[KnownPort], wanted: Settings) -> Iterator[Finding]:
-    """Whether each guest's port can be served; a dead one is its owner's wish."""
-    known = tuple(known)
+def ports(known: Iterable[KnownPort], wanted: Settings, *, running: bool) -> Iterator[Finding]:
+    """Whether each guest's port can be served; a dead one is its owner's wish.
+
+    :param running: they come from the running daemon, who has asked all sources.
+    """
     by_state: dict[PortState, list[KnownPort]] = {}
     for port in known:
         by_state.setdefault(port.state, []).append(port)
-    broken, nobody = by_state.get(PortState.BROKEN, []), by_state.get(PortState.NO_INSTANCE, [])
-    unnumbered = by_state.get(PortState.NO_OFPORT, [])
-    if broken:
-        first = broken[0].name
-        yield wrong(
-            "ports",
-            f"broken: {listed(f'{port.name} ({port.fault})' for port in broken)}",
-            "mend its external_ids: "
-            f"`ovs-vsctl set Interface {first} external_ids:vm-uuid=<instance's UUID>`",
-        )
-    if nobody:
-        names = listed(port.name for port in nobody)
-        first = nobody[0].name
-        yield wrong(
-            "ports",
-            f"no instance is known for {names}: external_ids:vm-uuid is missing",
-            "see that os-vif or libvirt sets it, or "
-            f"`ovs-vsctl set Interface {first} external_ids:vm-uuid=<instance's UUID>`",
-        )
-    if unnumbered:
-        names = listed(port.name for port in unnumbered)
-        yield wrong(
-            "ports",
-            f"Open vSwitch has given no port number to {names}",
-            f"see why: `ovs-vsctl get Interface {unnumbered[0].name} error`; its device may be "
-            "missing",
-        )
-    if not (broken or nobody or unnumbered):
+    served = by_state.get(PortState.SERVED, [])
+    strangers = [port for port in served if wanted.needs_project and running and not port.project]
+    found = [
+        *_broken(by_state.get(PortState.BROKEN, [])),
+        *_without_instance(by_state.get(PortState.NO_INSTANCE, []), wanted),
+        *_without_number(by_state.get(PortState.NO_OFPORT, [])),
+        *_without_project(strangers, wanted),
+    ]
+    yield from found
+    if not found:
         dead = by_state.get(PortState.DEAD, [])
         off = f"; switched off by their owner: {listed(p.name for p in dead)}" if dead else ""
-        served = len(by_state.get(PortState.SERVED, []))
-        yield ok("ports", f"{served} of {len(known)} guests' ports on {wanted.bridge} served{off}")
+        count = sum(map(len, by_state.values()))
+        yield ok("ports", f"{len(served)} of {count} guests' ports on {wanted.bridge} served{off}")
+
+
+def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
+    if ports:
+        yield wrong(
+            "ports",
+            f"broken: {listed(f'{port.name} ({port.fault})' for port in ports)}",
+            "mend its external_ids: "
+            f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
+        )
+
+
+def _without_instance(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
+    if ports:
+        others = [one for one in wanted.sources if one != "ovsdb"]
+        nor = f", and {listed(others)} says none" if others else ""
+        yield wrong(
+            "ports",
+            f"no instance is known for {listed(port.name for port in ports)}: "
+            f"external_ids:vm-uuid is missing{nor}",
+            "see that os-vif or libvirt sets it, or "
+            f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
+        )
+
+
+def _without_number(ports: Sequence[KnownPort]) -> Iterator[Finding]:
+    if ports:
+        yield wrong(
+            "ports",
+            f"Open vSwitch has given no port number to {listed(port.name for port in ports)}",
+            f"see why: `ovs-vsctl get Interface {ports[0].name} error`; its device may be missing",
+        )
+
+
+def _without_project(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
+    if ports:
+        yield wrong(
+            "ports",
+            f"no project is known for {listed(port.name for port in ports)}, and Nova answers "
+            f"nobody without: {listed(wanted.sources)} says none",
+            "add libvirt or neutron to [df_metadata] identity_sources, or `ovs-vsctl set Interface "
+            f"{ports[0].name} external_ids:project-id=<project's id>`",
+        )

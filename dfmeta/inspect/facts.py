@@ -36,6 +36,10 @@ class Settings:
     """Path of the bridge's management socket."""
     admin: str
     state_path: str
+    sources: tuple[str, ...] = ("ovsdb",)
+    """identity_sources, in their order."""
+    needs_project: bool = False
+    """The backend answers nobody whose project is not known (Nova)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ from tests.e2e.ward import Line, Ward, nova_options, only, status_of
 from tests.harness import neutron as neutron_harness
 from tests.harness.agent import Agent
 from tests.harness.certificates import Authority
+from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.neutron import Neutron
 from tests.harness.nova import RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
 
 OLD = b"HTTP/1.1 404 Gone\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n"
 
@@ -183,6 +185,17 @@ def test_too_few_ports_for_connections_to_nova(ward: Ward) -> None:
         assert 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"' in line["remedy"]
     finally:
         ward.host.namespace.sysctl(**{names[0]: before})
+
+
+def test_a_guest_of_nova_whose_project_is_not_known(
+    make_agent: MakeAgent, make_guest: MakeGuest, tmp_path: Path
+) -> None:
+    guest, agent = make_guest(), make_agent(nova_options("9"))
+    line = only(examine(agent, tmp_path), "ports", "wrong")
+    assert f"no project is known for {guest.port}, and Nova answers nobody without" in line["text"]
+    assert f"ovs-vsctl set Interface {guest.port} external_ids:project-id=" in line["remedy"]
+    guest.set_external_ids(project_id=PROJECT)
+    wait_for(lambda: status_of(examine(agent, tmp_path), "ports") == {"ok"}, 10, "the project")
 
 
 # Identity sources

@@ -255,7 +255,7 @@ def test_state_path() -> None:
 def test_ports_in_each_state() -> None:
     def texts(*states: PortState) -> list[tuple[Status, str]]:
         ports = [replace(PORT, name=f"t{n}", state=s, fault="odd") for n, s in enumerate(states)]
-        return [(status(f), f.text) for f in checks_daemon.ports(ports, SETTINGS)]
+        return [(status(f), f.text) for f in checks_daemon.ports(ports, SETTINGS, running=True)]
 
     assert texts() == [(Status.OK, "0 of 0 guests' ports on br-int served")]
     assert texts(PortState.SERVED, PortState.DEAD) == [
@@ -268,6 +268,17 @@ def test_ports_in_each_state() -> None:
         "no instance is known for t1",
         "Open vSwitch has given no port number to t2",
     ]
+
+
+def test_nova_answers_no_port_whose_project_the_daemon_does_not_know() -> None:
+    nova = replace(SETTINGS, needs_project=True, sources=("ovsdb", "libvirt"))
+    (finding,) = checks_daemon.ports([PORT], nova, running=True)
+    assert status(finding) is Status.WRONG
+    assert "no project is known for tap1" in finding.text
+    assert "ovsdb, libvirt says none" in finding.text
+    for port, running in ((PORT, False), (replace(PORT, project="p"), True)):
+        (finding,) = checks_daemon.ports([port], nova, running=running)
+        assert status(finding) is Status.OK
 
 
 def test_a_port_is_meant_by_name_iface_id_or_instance() -> None:
