@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support import PROJECT, project_ids
-from tests.e2e.ward import Line, Ward, nova_options, only, status_of
+from tests.e2e.ward import Line, Ward, examine, nova_options, only, status_of
 from tests.harness import neutron as neutron_harness
 from tests.harness.agent import Agent
 from tests.harness.certificates import Authority

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.support import NOVA_OPTIONS
-from tests.harness import neutron as neutron_harness
 from tests.harness.agent import Agent, Options, program
+from tests.harness.neutron_server import PASSWORD
 from tests.harness.nova import SECRET
 from tests.harness.ovs import OpenvSwitch
 
@@ -56,7 +56,7 @@ def examine(
     assert done.returncode == int(any(line["status"] == "wrong" for line in found))
     assert all(bool(line["remedy"]) == (line["status"] == "wrong") for line in found)
     assert SECRET not in done.stdout
-    assert neutron_harness.PASSWORD not in done.stdout
+    assert PASSWORD not in done.stdout
     return found
 
 
