@@ -30,7 +30,7 @@ from dfmeta.exceptions import (
     UpstreamStaleError,
 )
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.proxy.nova_request import BACKEND, PRINTABLE, NovaSettings, signed
+from dfmeta.proxy.nova_request import PRINTABLE, NovaSettings, signed
 from dfmeta.proxy.remedies import reach
 from dfmeta.proxy.replies import Reply
 from dfmeta.proxy.tls import client_context
@@ -99,7 +99,7 @@ class NovaBackend:
     :raises StartError: when a file with certificates cannot be loaded.
     """
 
-    name = BACKEND
+    name = "nova"
 
     def __init__(self, settings: NovaSettings) -> None:
         self._settings = settings
