@@ -147,6 +147,11 @@ def test_the_store_as_a_service_has_nothing_of_the_switch() -> None:
     assert brought_along(["dfmeta.cmd.store", "dfmeta.cmd.central"], *switch) == "[]"
 
 
+def test_doctor_asks_without_the_hub() -> None:
+    asked = ["dfmeta.cmd.doctor_command", "dfmeta.cmd.lookup", "dfmeta.store.lookup_upstream"]
+    assert brought_along([*asked, "dfmeta.store.database"], "eventlet") == "[]"
+
+
 @pytest.mark.parametrize("path", [one for one in MODULES if part(one) == "flows"], ids=name)
 def test_the_pipeline_is_pure(path: Path) -> None:
     assert not {one.split(".")[0] for one in imports(path)} & NOT_IN_FLOWS
