@@ -33,7 +33,7 @@ from dfmeta.inspect import (
     firewall,
 )
 from dfmeta.inspect.facts import HostFacts, KnownPort, Settings, Snapshot
-from dfmeta.inspect.finding import Finding, healthy, unknown, wrong
+from dfmeta.inspect.finding import Finding, healthy, ok, unknown, wrong
 from dfmeta.inspect.programs import read_filters
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.ports.look import read_snapshot
@@ -86,8 +86,11 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     wanted = gather.settings(conf)
     facts = gather.daemon_facts(conf)
     yield checks_daemon.daemon(facts, wanted)
-    for error in unknown_options(conf):
+    strange = [*unknown_options(conf)]
+    for error in strange:
         yield wrong("configuration", str(error), error.remedy)
+    if not strange:
+        yield ok("configuration", "each name in its files is an option's")
     yield checks_daemon.state_path(gather.folder_facts(wanted.state_path), wanted)
     try:
         snapshot: Snapshot | None = read_snapshot(wanted.ovsdb)

@@ -28,6 +28,7 @@ from tests.harness.poll import wait_for
 TAP = "tap-metadata"
 CHECKS = {
     "daemon",
+    "configuration",
     "state_path",
     "secret-files",
     "disk",

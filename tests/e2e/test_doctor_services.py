@@ -374,7 +374,7 @@ def test_the_store_that_ours_asks_answers_with_our_token_or_is_away(
     options: dict[str, dict[str, object]] = {
         "store": {"lookup_base_url": "http://127.0.0.1:8777", "lookup_token_file": token}
     }
-    assert "cannot be asked: Connection refused" in ward.wrong("lookup", options)["text"]
+    assert "cannot be asked: connection refused" in ward.wrong("lookup", options)["text"]
     with RecordingNova(ward.host.namespace, port=8777) as upstream:
         upstream.fault(raw=OLD)
         found = ward.lines(options)
