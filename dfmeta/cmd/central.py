@@ -24,6 +24,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.cmd import backends, database, last_words, reloading, status_page
+from dfmeta.cmd.activation import activated
 from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.limits import limits, rates
@@ -37,7 +38,7 @@ from dfmeta.proxy import admin
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find, Together
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
-from dfmeta.proxy.sockets import listen_to_all
+from dfmeta.proxy.sockets import keep_room, listen_to_all
 from dfmeta.proxy.status_http import StatusPage
 from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.wsgi import Application, Settings
@@ -117,7 +118,10 @@ class Central:
         application = admin.AdminApplication(
             self._health, metrics.REGISTRY.collect, {}, api=self._api, page=self._make_page()
         )
-        self._admin = admin.serve(self.conf.df_metadata.admin_listen, application)
+        place = self.conf.df_metadata.admin_listen
+        self._admin = admin.serve(
+            place, application, sock=_activated("admin", "[df_metadata] admin_listen", place)
+        )
 
     def _make_page(self) -> StatusPage:
         records = status_page.Records(lambda: self._repository)
@@ -140,7 +144,11 @@ class Central:
 
     def _start(self) -> None:
         listen = self.conf.store.guest_listen
-        sock = _listen(listen) if listen else None
+        sock = _activated("guests", "[store] guest_listen", listen)
+        if sock is not None:
+            keep_room(sock)
+        elif listen:
+            sock = _listen(listen)
         repository = database.repository(self.conf.store.connection)
         self._api.open(repository)
         if sock is not None:
@@ -265,6 +273,10 @@ def _find(conf: cfg.ConfigOpts, repository: Repository) -> Find:
 
 def _trusted(conf: cfg.ConfigOpts) -> TrustedProxies:
     return TrustedProxies(parse_network(text) for text in conf.store.trusted_proxies)
+
+
+def _activated(which: str, option: str, place: str) -> Any:
+    return activated(os.environ, f"{PROG}-{which}", option=option, place=place)
 
 
 def _listen(address: str) -> Any:

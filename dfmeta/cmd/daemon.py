@@ -22,6 +22,7 @@ import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
 from dfmeta.cmd import identity, last_words, reloading, status_page
+from dfmeta.cmd.activation import activated
 from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
@@ -181,7 +182,13 @@ class Daemon:
         )
         for state in PortState:
             metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
-        admin.serve(self.conf.df_metadata.admin_listen, self._admin)
+        place = self.conf.df_metadata.admin_listen
+        admin.serve(place, self._admin, sock=self._activated("admin", "admin_listen", place))
+
+    @staticmethod
+    def _activated(which: str, option: str, place: str) -> Any:
+        name = f"{PROG}-{which}"
+        return activated(os.environ, name, option=f"[df_metadata] {option}", place=place)
 
     def _make_page(self) -> StatusPage:
         sources = status_page.Sources(
@@ -232,6 +239,10 @@ class Daemon:
         return self._serving and serving and self.tap.in_place
 
     def _start(self) -> None:
+        group = self.conf.df_metadata
+        guests = self._activated("guests", "host_ip:port", f"{group.host_ip}:{group.port}")
+        if guests is not None:
+            self.tap.adopt(guests)
         front = self._front = Front(self.conf, self.registry)
         if self._api is not None:
             from dfmeta.cmd.database import repository

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import eventlet
 import eventlet.green.socket as green_socket
 
+from dfmeta.cmd.activation import passed
 from dfmeta.exceptions import HostError
 from dfmeta.proxy import holder
 
 LOG = logging.getLogger(__name__)
 
 FD_NAME = "dfmeta-guests"
-FIRST_FD = 3
-"""SD_LISTEN_FDS_START of sd_listen_fds(3)."""
+"""In systemd's store. What a socket unit passes has another name: that is not ours to replace."""
 ANSWER_TIMEOUT = 2.0
 START_TRIES = 100
 START_PAUSE = 0.02
@@ -75,11 +75,7 @@ class SystemdKeeper:
 
     def take(self) -> int | None:
         """Find the stored descriptor among those that systemd passed (sd_listen_fds(3))."""
-        if self._environ.get("LISTEN_PID") != str(os.getpid()):
-            return None
-        names = self._environ.get("LISTEN_FDNAMES", "").split(":")
-        count = int(self._environ.get("LISTEN_FDS", "0"))
-        found = [FIRST_FD + n for n, name in enumerate(names[:count]) if name == FD_NAME]
+        found = passed(self._environ, FD_NAME)
         for spare in found[:-1]:
             os.close(spare)
         return found[-1] if found else None

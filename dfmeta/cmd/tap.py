@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
-from dfmeta.proxy.sockets import confine, keep_room, listen
+from dfmeta.proxy.sockets import NO_DEVICE, confine, confined, keep_room, listen, silence
 from dfmeta.state import State
 
 LOG = logging.getLogger(__name__)
@@ -46,10 +47,32 @@ class TapKeeper:
         """Called when the device has been made anew, before anything comes in on it."""
         self.in_place = False
         self.last_error = "OVSDB does not have it yet"
-        self._confined = 0
-        """The device that the listener hears; 0 while there is no listener."""
+        self._confined = NO_DEVICE
+        """The device that the listener hears."""
+        self._kept_elsewhere = False
+        """Whether a service manager keeps the listener, without our asking."""
         self._prepared = 0
         self._next_look = 0.0
+
+    def adopt(self, sock: Any) -> None:
+        """Use a listener that a service manager has opened, whatever was kept before.
+
+        It may be older than the device and than its address. Nobody is heard before the device
+        is there; who is in its queue has been heard on any device, if this is its first daemon.
+
+        :raises OSError: when the kernel refuses.
+        """
+        if not confined(sock):
+            strangers = silence(sock)
+            if strangers:
+                LOG.warning("Reset %d connections of before anybody watched", strangers)
+        stale = self._keeper.take()
+        if stale is not None:
+            os.close(stale)
+        self._keeper.drop()
+        keep_room(sock)
+        self.sock, self._kept_elsewhere = sock, True
+        LOG.info("Took over the service manager's listener, port %d", sock.getsockname()[1])
 
     def listen_early(self) -> Any:
         """Take the listener that was kept, or open one if the device is there from an earlier run.
@@ -59,7 +82,9 @@ class TapKeeper:
         if not self._present():
             return None
         try:
-            kept = self._take_kept()
+            if self.sock is not None:
+                self._follow()
+            kept = self.sock or self._take_kept()
             self.host.ensure()
             return kept or self._listen_anew()
         except (HostError, StartError, OSError) as error:
@@ -92,7 +117,7 @@ class TapKeeper:
 
         :raises HostError: when it cannot be.
         """
-        if self.sock is not None:
+        if self.sock is not None and not self._kept_elsewhere:
             self._keeper.look_after(self.sock.fileno())
 
     def _present(self) -> bool:
@@ -178,9 +203,10 @@ class TapKeeper:
             index = self._index()
             if self.sock is not None and index != self._confined:
                 confine(self.sock, index)
-                self._confined = index
-                self.made_anew()
-                LOG.info("%s has been made anew; listening on it again", name)
+                before, self._confined = self._confined, index
+                if before != NO_DEVICE:
+                    self.made_anew()
+                    LOG.info("%s has been made anew; listening on it again", name)
         except OSError as error:
             raise HostError(
                 what="listening on the device", device=name, cause=error.strerror

@@ -122,25 +122,15 @@ class AdminApplication:
         return _json(self._listings[path]())
 
 
-def serve(address: str, application: AdminApplication) -> Any:
+def serve(address: str, application: AdminApplication, *, sock: Any = None) -> Any:
     """Listen on *address* (HOST:PORT) and serve in a thread of its own.
 
+    :param sock: a listener that somebody else has opened there; None: open one.
     :raises StartError: when it cannot be listened on.
     """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # Not shared: eventlet would let a second daemon have the same address.
-        sock = eventlet.listen((host, int(port)), family=family, reuse_port=False)
-    except OSError as error:
-        raise StartError(
-            cause=f"[df_metadata] admin_listen = {address} cannot be listened on: {error.strerror}",
-            remedy="Stop what uses it, or give another HOST:PORT of this host",
-        ) from error
     return eventlet.spawn(
         wsgi.server,
-        sock,
+        _listen(address) if sock is None else sock,
         application,
         protocol=StrictProtocol,
         socket_timeout=SILENCE,
@@ -148,6 +138,20 @@ def serve(address: str, application: AdminApplication) -> Any:
         log_output=False,
         debug=False,
     )
+
+
+def _listen(address: str) -> Any:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        # Not shared: eventlet would let a second daemon have the same address.
+        return eventlet.listen((host, int(port)), family=family, reuse_port=False)
+    except OSError as error:
+        raise StartError(
+            cause=f"[df_metadata] admin_listen = {address} cannot be listened on: {error.strerror}",
+            remedy="Stop what uses it, or give another HOST:PORT of this host",
+        ) from error
 
 
 def _json(value: Any, *, status: int = 200) -> webob.Response:

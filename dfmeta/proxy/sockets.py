@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import fcntl
 import logging
+import os
 import socket
 import struct
 import termios
@@ -34,6 +35,8 @@ _BPF_LD_ABS, _BPF_JEQ, _BPF_RET = 0x20, 0x15, 0x06
 _SKF_AD_IFINDEX = 0xFFFFF000 + 8
 """Linux, networking/filter: the number of the device that a packet came in on."""
 _WHOLE = 0xFFFFFFFF
+NO_DEVICE = 0
+"""A number that no device has (rtnetlink(7))."""
 FDS_MAX = 253
 """Descriptors that one message may carry (Linux, SCM_MAX_FD)."""
 
@@ -120,6 +123,38 @@ def confine(sock: Any, index: int) -> None:
     code = ctypes.create_string_buffer(program, len(program))
     whole = _FPROG.pack(len(program) // _BPF.size, ctypes.addressof(code))
     sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, whole)
+
+
+def confined(sock: Any) -> bool:
+    """Whether *sock* has a filter already; nobody but :func:`confine` puts one there."""
+    length = ctypes.c_uint32(0)
+    # With no room for it, the kernel tells how many instructions there are (SO_GET_FILTER).
+    if _LIBC.getsockopt(
+        sock.fileno(), socket.SOL_SOCKET, SO_ATTACH_FILTER, None, ctypes.byref(length)
+    ):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return length.value > 0
+
+
+def silence(sock: Any) -> int:
+    """Have a listener that is nobody's yet hear nothing, until :func:`confine` names a device.
+
+    What its queue has may have come in anywhere, and claim to be any guest: it is reset.
+
+    :return: how many connections that were.
+    :raises OSError: when the kernel refuses.
+    """
+    confine(sock, NO_DEVICE)
+    # What was half open is not completed any more: its last segment meets the filter.
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            stranger, _peer = sock.fd.accept()
+            abort(stranger)
+            stranger.close()
+            count += 1
+    return count
 
 
 def abort(sock: Any) -> None:

@@ -67,6 +67,10 @@ class Agent:
         self.state_path.mkdir(mode=0o700)
         self.stderr = self.folder / "stderr"
         self.admin_timeout = 5.0
+        self.prefix: list[str] = []
+        """What starts it, as a service manager would: before its own command."""
+        self.pass_fds: tuple[int, ...] = ()
+        """What that is to inherit."""
         self._process: subprocess.Popen[bytes] | None = None
         self._options: dict[str, dict[str, object]] = {
             "df_metadata": {
@@ -131,9 +135,15 @@ class Agent:
             raise RuntimeError("dfmeta-agent is running already")
         with self.stderr.open("ab") as stderr:
             self._process = self.host.namespace.spawn(
-                [*program("dfmeta-agent"), "--config-file", str(self.config_file)],
+                [
+                    *self.prefix,
+                    *program("dfmeta-agent"),
+                    "--config-file",
+                    str(self.config_file),
+                ],
                 stdout=stderr,
                 stderr=stderr,
+                pass_fds=self.pass_fds,
             )
         if wait:
             self.wait_ready(timeout)

@@ -39,6 +39,10 @@ class Central:
         self.folder = netns.temporary_folder("central")
         self.config_file = self.folder / "dfmeta.conf"
         self.stderr = self.folder / "stderr"
+        self.prefix: list[str] = list(_NO_RIGHTS)
+        """What starts it, as a service manager would: before its own command."""
+        self.pass_fds: tuple[int, ...] = ()
+        """What that is to inherit."""
         self._process: subprocess.Popen[bytes] | None = None
         self._options: dict[str, dict[str, object]] = {
             "df_metadata": {
@@ -90,9 +94,11 @@ class Central:
         """Start it, and wait until it says that it is ready."""
         if self.running:
             raise RuntimeError("dfmeta-store is running already")
-        command = [*_NO_RIGHTS, *program("dfmeta-store"), "--config-file", str(self.config_file)]
+        command = [*self.prefix, *program("dfmeta-store"), "--config-file", str(self.config_file)]
         with self.stderr.open("ab") as stderr:
-            self._process = self.namespace.spawn(command, stdout=stderr, stderr=stderr)
+            self._process = self.namespace.spawn(
+                command, stdout=stderr, stderr=stderr, pass_fds=self.pass_fds
+            )
         if wait:
             self.wait_ready()
         return self

@@ -108,6 +108,7 @@ def spawn(
     stdout: int | IO[Any] | None = subprocess.DEVNULL,
     stderr: int | IO[Any] | None = subprocess.DEVNULL,
     cwd: Path | None = None,
+    pass_fds: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a process that is killed when this one (its starting thread, to be exact) ends.
 
@@ -121,6 +122,7 @@ def spawn(
         stdout=stdout,
         stderr=stderr,
         cwd=cwd,
+        pass_fds=pass_fds,
         process_group=0,
     )
 
@@ -202,10 +204,17 @@ class Namespace:
         stdout: int | IO[Any] | None = subprocess.DEVNULL,
         stderr: int | IO[Any] | None = subprocess.DEVNULL,
         cwd: Path | None = None,
+        pass_fds: tuple[int, ...] = (),
     ) -> subprocess.Popen[bytes]:
         """As :func:`spawn`, inside; the process' pid is that of the command itself."""
         return spawn(
-            self.command(command), env=env, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd
+            self.command(command),
+            env=env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            pass_fds=pass_fds,
         )
 
     def ip(self, *lines: str, check: bool = True) -> str:

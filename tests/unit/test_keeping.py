@@ -77,7 +77,7 @@ def test_a_stored_listener_is_found_among_what_systemd_passes(
     monkeypatch: pytest.MonkeyPatch, listener: socket.socket
 ) -> None:
     first = os.dup(listener.fileno())
-    monkeypatch.setattr("dfmeta.cmd.keeping.FIRST_FD", first)
+    monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", first)
     environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": FD_NAME}
     assert same(SystemdKeeper(environ).take(), listener)
 

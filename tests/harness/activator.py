@@ -1,0 +1,60 @@
+"""What systemd does for a socket unit: it opens listeners, and passes them to each process anew."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from tests.harness.netns import Namespace
+
+_FIRST = 3
+_IP_FREEBIND = 15
+_ASIDE = 100
+
+
+class Activator:
+    """Listeners that outlive processes; a context manager that closes them.
+
+    :param places: FileDescriptorName= to ListenStream=, an address and a port. FreeBind= is set:
+        no device need have the address.
+    """
+
+    def __init__(self, namespace: Namespace, places: Mapping[str, tuple[str, int]]) -> None:
+        self.listeners: dict[str, socket.socket] = {}
+        for name, place in places.items():
+            family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+            sock = self.listeners[name] = namespace.open_socket(family)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+            sock.bind(place)
+            sock.listen(4096)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for sock in self.listeners.values():
+            sock.close()
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What the new process has to inherit."""
+        return tuple(sock.fileno() for sock in self.listeners.values())
+
+    @property
+    def prefix(self) -> list[str]:
+        """What stands before a program's command line; it becomes that program (exec)."""
+        # First out of the way, since one may have a number that another is to get.
+        away = " ".join(f"{_ASIDE + n}<&{fd}" for n, fd in enumerate(self.fds))
+        moves = [(_FIRST + n, _ASIDE + n) for n in range(len(self.fds))]
+        there = " ".join(f"{to}<&{aside} {aside}<&-" for to, aside in moves)
+        variables = f"LISTEN_FDS={len(self.fds)} LISTEN_FDNAMES={':'.join(self.listeners)}"
+        script = f'exec {away}; exec {there}; export LISTEN_PID=$$ {variables}; exec "$@"'
+        return ["bash", "-c", script, "activator"]
