@@ -2,7 +2,8 @@
 # Install what the demo and the tests need, on Debian or Ubuntu with Python 3.11 or later, as root.
 #
 #   tools/setup.sh             what all of them need
-#   tools/setup.sh --neutron   and Neutron's Open vSwitch agent and Chromium, which some tests run
+#   tools/setup.sh --neutron   and Neutron's Open vSwitch agent and Chromium, which some tests run,
+#                              and systemd, whose analyzer looks at our units; it starts nothing
 #   tools/setup.sh --bench     and nginx, haproxy and wrk, which `python -m bench.proxy` runs
 #
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL and udev link to and the Python
@@ -208,6 +209,7 @@ case ${1-} in
 --neutron)
     neutron
     browser
+    install libseccomp2 systemd
     ;;
 --bench)
     neutron
