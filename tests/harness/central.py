@@ -41,6 +41,7 @@ class Central:
         self.stderr = self.folder / "stderr"
         self.prefix: list[str] = list(_NO_RIGHTS)
         """What starts it, as a service manager would: before its own command."""
+        self.command = program("dfmeta-store")
         self.pass_fds: tuple[int, ...] = ()
         """What that is to inherit."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -94,7 +95,7 @@ class Central:
         """Start it, and wait until it says that it is ready."""
         if self.running:
             raise RuntimeError("dfmeta-store is running already")
-        command = [*self.prefix, *program("dfmeta-store"), "--config-file", str(self.config_file)]
+        command = [*self.prefix, *self.command, "--config-file", str(self.config_file)]
         with self.stderr.open("ab") as stderr:
             self._process = self.namespace.spawn(
                 command, stdout=stderr, stderr=stderr, pass_fds=self.pass_fds

@@ -1,0 +1,193 @@
+"""What is built of the source should be complete, and work where it is installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import Message
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from dfmeta import conf
+from dfmeta.store import database, schema
+from tests.harness.central import Central
+from tests.harness.netns import ROOT, Namespace
+
+SOURCES = ("bench", "dfmeta", "devstack", "doc", "etc", "tests", "tools")
+NOT_KEPT = shutil.ignore_patterns("__pycache__", "build", ".*_cache", ".hypothesis")
+COMMANDS = {"dfmeta", "dfmeta-agent", "dfmeta-store", "dfmeta-tag-devices"}
+ALONE = ("env", "-u", "PYTHONPATH", "-u", "COVERAGE_PROCESS_START")
+FULL = f"dfmeta-{version('dfmeta')}"
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def run_alone(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """As :func:`run`, without the checkout on Python's path."""
+    return run(*ALONE, *command, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, in which building leaves its files."""
+    folder = tmp_path_factory.mktemp("source")
+    for one in ROOT.iterdir():
+        if one.is_file() and not one.name.startswith("."):
+            shutil.copy(one, folder)
+        elif one.name in SOURCES:
+            shutil.copytree(one, folder / one.name, ignore=NOT_KEPT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the source distribution is, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    done = run(sys.executable, "-m", "build", "--no-isolation", "-o", folder, cwd=source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return built / f"{FULL}-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def members(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as opened:
+        return set(opened.namelist())
+
+
+def files(folder: Path, *parts: str) -> set[str]:
+    """Files below parts of a folder, without what tools leave there."""
+    return {
+        str(path.relative_to(folder))
+        for part in parts
+        for path in (folder / part).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+
+def test_the_source_distribution_has_all_of_the_source(source: Path, built: Path) -> None:
+    with tarfile.open(built / f"{FULL}.tar.gz") as opened:
+        found = {name.removeprefix(f"{FULL}/") for name in opened.getnames()}
+    wanted = files(ROOT, "dfmeta", "etc") | files(source, "tests", "tools", "doc", "bench")
+    wanted |= {"LICENSE", "README.rst", "MANIFEST.in", "pyproject.toml", "setup.cfg", "tox.ini"}
+    assert wanted - found == set()
+    assert [name for name in found if "__pycache__" in name or name.endswith(".pyc")] == []
+
+
+def test_the_wheel_has_the_package_and_what_is_to_be_set_up_and_nothing_else(
+    members: set[str],
+) -> None:
+    data = f"{FULL}.data/data/share/dfmeta/"
+    code = {name for name in members if name.startswith("dfmeta/")}
+    assert code == files(ROOT, "dfmeta")
+    placed = {name.removeprefix(data) for name in members if name.startswith(data)}
+    # The sample has no folder of its own there: the folder's name is the program's already.
+    assert placed == {
+        name.removeprefix("etc/").removeprefix("dfmeta/") for name in files(ROOT, "etc")
+    }
+    rest = members - code - {data + name for name in placed}
+    assert {name.partition("/")[0] for name in rest} == {f"{FULL}.dist-info"}
+    assert [name for name in rest if name.endswith("/LICENSE")]
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as opened:
+        return message_from_bytes(opened.read(f"{FULL}.dist-info/METADATA"))
+
+
+def test_the_metadata_says_what_it_is_and_under_which_license(metadata: Message) -> None:
+    assert metadata["Name"] == "dfmeta"
+    assert metadata["Requires-Python"] == ">=3.11"
+    # PEP 639, or the field of before where the build backend does not know it.
+    assert (metadata["License-Expression"] or metadata["License"]) == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Description-Content-Type"] == "text/x-rst"
+    assert "Instance metadata" in str(metadata.get_payload())
+
+
+def test_the_metadata_asks_for_no_test_tool(metadata: Message) -> None:
+    needed = [one for one in metadata.get_all("Requires-Dist", []) if "extra ==" not in one]
+    names = {re.split(r"[\s<>=\[(]", one)[0] for one in needed}
+    assert {"eventlet", "os-ken", "oslo.config", "SQLAlchemy", "alembic"} <= names
+    assert not names & {"pytest", "ruff", "mypy", "build", "wheel", "setuptools"}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The wheel in an environment of its own; what it needs is lent by the one that runs this."""
+    home = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(home, with_pip=False)
+    pip = (sys.executable, "-m", "pip", "--python", home / "bin/python", "install", "--quiet")
+    done = run(*pip, "--no-deps", "--no-index", "--no-compile", wheel)
+    assert done.returncode == 0, done.stderr
+    paths = {"base": str(home), "platbase": str(home)}
+    own = Path(sysconfig.get_path("purelib", "venv", paths))
+    (own / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    yield home
+    shutil.rmtree(home)
+
+
+def test_it_is_the_wheel_that_is_imported(installed: Path, tmp_path: Path) -> None:
+    code = "import dfmeta; print(dfmeta.__file__)"
+    done = run_alone(installed / "bin/python", "-c", code, cwd=tmp_path)
+    assert done.stdout.startswith(str(installed)), done
+
+
+def test_it_has_the_commands_and_the_files(installed: Path) -> None:
+    assert {one.name for one in (installed / "bin").glob("dfmeta*")} == COMMANDS
+    share = installed / "share/dfmeta"
+    assert (share / "dfmeta.conf.sample").is_file()
+    assert (share / "systemd/dfmeta-agent.service").is_file()
+
+
+@pytest.mark.parametrize("command", ["dfmeta", "dfmeta-agent", "dfmeta-store"])
+def test_each_command_says_which_version_it_is(installed: Path, command: str) -> None:
+    done = run_alone(installed / "bin" / command, "--version")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == version("dfmeta")
+
+
+def test_help_and_a_wrong_option_need_no_host(installed: Path) -> None:
+    assert "trace" in run_alone(installed / "bin/dfmeta", "--help").stdout
+    done = run_alone(installed / "bin/dfmeta-agent", "--no-such-option")
+    assert done.returncode == 2
+    assert "--no-such-option" in done.stderr.splitlines()[-1]
+
+
+def test_the_guests_program_runs(installed: Path, tmp_path: Path) -> None:
+    document = tmp_path / "meta_data.json"
+    document.write_text('{"devices": []}')
+    done = run_alone(installed / "bin/dfmeta-tag-devices", "--dry-run", "--file", document)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_store_makes_its_database(installed: Path) -> None:
+    with Namespace("packed") as namespace, Central(namespace=namespace) as central:
+        central.command = [*ALONE, str(installed / "bin/dfmeta-store")]
+        central.start()
+        assert database.schema_of(central.url) == schema.HEAD
+        central.stop()
+
+
+def test_the_configuration_that_comes_along_can_be_used_as_it_is(installed: Path) -> None:
+    sample = str(installed / "share/dfmeta/dfmeta.conf.sample")
+    assert conf.load([sample], prog="dfmeta").df_metadata.backend == "store"
