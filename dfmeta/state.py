@@ -167,7 +167,7 @@ def read_state(folder: Path) -> State:
     """
     raw = json.loads((folder / FILE).read_text(encoding="utf-8"))
     if raw["version"] != VERSION:
-        return State()
+        raise ValueError(f"it has format {raw['version']!r}, this dfmeta knows {VERSION}")
     return State(
         port=int(raw["port"]),
         listener=int(raw["listener"]),

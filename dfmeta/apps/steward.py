@@ -262,7 +262,7 @@ class Steward:
         while entries:
             one = wire.found(entries.pop())
             if one is not None:
-                found.setdefault(owner_of(one.flow) if one.flow else None, []).append(one)
+                found.setdefault(owner_of(one.read) if one.read else None, []).append(one)
             turns.give_way()
         return found
 
@@ -309,12 +309,13 @@ class Steward:
             self._keep(endpoint, wanted)
             newer = self._overtaken.get(endpoint, newer)
         there = {one.flow.place: one.flow for one in found if one.flow is not None}
-        strays = [one for one in found if one.flow is None or one.flow.place not in wanted]
+        # What another release has put at a place that is wanted, the addition there replaces.
+        strays = [one for one in found if one.read is None or one.read.place not in wanted]
         wire = self.channel.wire
         removals = [
-            _Mod(endpoint, one.flow and one.flow.place, None, wire.remove_found(one))
+            _Mod(endpoint, one.read and one.read.place, None, wire.remove_found(one))
             for one in _way_in_first(strays)
-            if one.flow is None or one.flow.place not in newer
+            if one.read is None or one.read.place not in newer
         ]
         additions = [
             _Mod(endpoint, place, flow, wire.add(flow))
@@ -440,13 +441,13 @@ def _way_in_first(strays: list[Found]) -> list[Found]:
         Purpose.SYN: 1,
         Purpose.ADDRESS: 1,
     }
-    return sorted(strays, key=lambda one: rank.get(one.flow.purpose, 2) if one.flow else 0)
+    return sorted(strays, key=lambda one: rank.get(one.read.purpose, 2) if one.read else 0)
 
 
 def _meters_of(found: Grouped, turns: Turns) -> dict[Use, int]:
     """Which flows of ours go through which meter."""
     uses: dict[Use, int] = {}
-    for flow in (one.flow for one in _each(found, turns)):
+    for flow in (one.read for one in _each(found, turns)):
         if flow is not None and flow.meter is not None:
             ofport = flow.field("in_port")
             if isinstance(ofport, int):
@@ -464,7 +465,7 @@ def _each(found: Grouped, turns: Turns) -> Iterator[Found]:
 
 def _address_of(found: Found) -> tuple[Endpoint, int, GuestAddress] | None:
     """Read a known address back from its flow in the service table."""
-    flow = found.flow
+    flow = found.read
     if flow is None or flow.purpose is not Purpose.ADDRESS:
         return None
     keys = [a.value for a in flow.actions if isinstance(a, SetField) and a.field == "ipv4_src"]

@@ -22,7 +22,9 @@ from dataclasses import dataclass
 COOKIE_PREFIX = 0x64666D65 << 32
 COOKIE_PREFIX_MASK = 0xFFFFFFFF << 32
 COOKIE_VERSION = 1
-"""Grows when a flow's form changes in a way that an older daemon's flows must not survive."""
+"""Grows when a flow's form changes in a way that an older daemon's flows must not survive. What
+a flow of another version stands for is still read from it, if it reads as one of today's: guests
+that are waiting are then answered. Where that would be wrong, give the purpose another number."""
 
 CONTROLLER_ID = 0xD1FE
 """Ours among the switch's controllers: packet-ins of our flows come to us alone. Neutron's is 0."""
@@ -199,6 +201,11 @@ def purpose_of(cookie: int) -> Purpose | None:
     except ValueError:
         return None
     return purpose if cookie_of(purpose) == cookie else None
+
+
+def present(cookie: int) -> int:
+    """The cookie that a flow of ours would have in today's version, whatever version it has."""
+    return cookie & ~(0xFF << 24) | COOKIE_VERSION << 24
 
 
 def is_ours(cookie: int) -> bool:

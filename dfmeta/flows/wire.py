@@ -36,6 +36,7 @@ from dfmeta.flows.pipeline import (
     Stage,
     cookie_of,
     is_ours,
+    present,
     purpose_of,
 )
 
@@ -57,6 +58,13 @@ class Found:
     """os-ken's match, or the entry that has it, to delete exactly this flow."""
     packets: int = 0
     bytes: int = 0
+    former: Flow | None = None
+    """What it would be, but for the version in its cookie: another release has put it there."""
+
+    @property
+    def read(self) -> Flow | None:
+        """The flow, whichever release has put it there."""
+        return self.flow or self.former
 
 
 class Wire:
@@ -215,21 +223,23 @@ class Wire:
                 return None
         if not is_ours(stats.cookie):
             return None
+        flow, now = self._flow(stats), present(stats.cookie) == stats.cookie
         return Found(
-            self._flow(stats),
+            flow if now else None,
             table=stats.table_id,
             priority=stats.priority,
             cookie=stats.cookie,
             match=stats.match,
             packets=stats.packet_count,
             bytes=stats.byte_count,
+            former=None if now else flow,
         )
 
     def removed(self, message: Any) -> Found | None:
         """Read a flow-removed message; it has no actions. None when the flow was not ours."""
         if not is_ours(message.cookie):
             return None
-        purpose = self._purpose(message)
+        purpose = self._purpose_at(message.cookie, message.table_id, message.priority)
         match = _fields(message.match)
         return Found(
             Flow(purpose, match) if purpose is not None else None,
@@ -242,20 +252,20 @@ class Wire:
     def _found(self, entry: Entry, lean: Lean) -> Found | None:
         if not is_ours(lean.cookie):
             return None
-        purpose = self._purpose_at(lean.cookie, lean.table, lean.priority)
+        now = present(lean.cookie) == lean.cookie
+        purpose = self._purpose_at(present(lean.cookie), lean.table, lean.priority)
         goto = self.layout.stage(lean.goto) if lean.goto is not None else None
+        flow = Flow(purpose, lean.match, lean.actions, goto, lean.meter) if purpose else None
         return Found(
-            Flow(purpose, lean.match, lean.actions, goto, lean.meter) if purpose else None,
+            flow if now else None,
             table=lean.table,
             priority=lean.priority,
             cookie=lean.cookie,
             match=entry,
             packets=lean.packets,
             bytes=lean.bytes,
+            former=None if now else flow,
         )
-
-    def _purpose(self, message: Any) -> Purpose | None:
-        return self._purpose_at(message.cookie, message.table_id, message.priority)
 
     def _purpose_at(self, cookie: int, table: int, priority: int) -> Purpose | None:
         purpose = purpose_of(cookie)
@@ -265,7 +275,7 @@ class Wire:
         return purpose if in_place else None
 
     def _flow(self, stats: Any) -> Flow | None:
-        purpose = self._purpose(stats)
+        purpose = self._purpose_at(present(stats.cookie), stats.table_id, stats.priority)
         if purpose is None:
             return None
         actions: list[Action] = []

@@ -18,6 +18,7 @@ from dfmeta.flows.pipeline import (
     Stage,
     cookie_of,
     is_ours,
+    present,
     purpose_of,
 )
 
@@ -111,3 +112,11 @@ def test_a_known_address_comes_before_a_first_syn_and_both_before_the_drop() -> 
     numbers = [LAYOUT.priority(purpose) for purpose in order]
     assert numbers == sorted(numbers, reverse=True)
     assert LAYOUT.priority(Purpose.REPLY) > LAYOUT.priority(Purpose.REPLY_DROP)
+
+
+@pytest.mark.parametrize("version", [0, COOKIE_VERSION, COOKIE_VERSION + 1, 255])
+def test_what_a_cookie_of_another_version_would_be_today_can_be_told(version: int) -> None:
+    for purpose in Purpose:
+        cookie = cookie_of(purpose) & ~(0xFF << 24) | version << 24
+        assert is_ours(cookie)
+        assert purpose_of(present(cookie)) is purpose

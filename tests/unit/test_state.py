@@ -64,9 +64,24 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     assert [one.name for one in folder.iterdir()] == [FILE]
 
 
-def test_a_file_of_another_version_is_no_memory(tmp_path: Path) -> None:
-    file = write(tmp_path, json.dumps(GOOD | {"version": VERSION + 1}))
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1, "x"])
+def test_a_file_of_another_format_is_no_memory_and_one_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: object
+) -> None:
+    file = write(tmp_path, json.dumps(GOOD | {"version": version}))
     assert file.load() == State()
+    (record,) = caplog.records
+    assert f"it has format {version!r}, this dfmeta knows {VERSION}" in record.getMessage()
+
+
+def test_a_file_of_before_guests_had_a_meter_of_their_own_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = GOOD | {"holders": {"3": {"port_id": "p", "instance_id": "i", "slots": [0]}}}
+    assert "syn_meters" not in old
+    file = write(tmp_path, json.dumps(old | {"meters": {"3": 7}}))
+    assert file.load() == State(7, 4711, {3: Holder("p", "i", (0,))}, {3: 7})
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

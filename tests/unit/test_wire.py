@@ -146,6 +146,16 @@ def test_all_of_ours_go_by_cookie_alone(wire: Wire) -> None:
     assert dict(mod.match.items()) == {}
 
 
+@pytest.mark.parametrize("flow", FLOWS, ids=NAMES)
+def test_a_flow_of_another_release_tells_what_it_would_be_today(wire: Wire, flow: Flow) -> None:
+    mod = sent(wire.add(flow)).body
+    mod.cookie += 1 << 24
+    found = as_found(wire, stats_of(mod))
+    assert (found.flow, found.former, found.read) == (None, flow, flow)
+    now = as_found(wire, stats_of(sent(wire.add(flow)).body))
+    assert (now.flow, now.former, now.read) == (flow, None, flow)
+
+
 def test_a_flow_of_others_is_not_read(wire: Wire) -> None:
     mod = sent(wire.add(FLOWS[0])).body
     mod.cookie = 0x1234
