@@ -18,8 +18,8 @@ from dfmeta.store.schema import HEAD, REVISIONS
 @click.option(
     "--to",
     metavar="REVISION",
-    help="Bring the database to this schema, forward or back. Stop every dfmeta that has it open "
-    "first: the next one that opens it brings it to its own.",
+    help="Bring the database to this schema, forward or back. It is refused while another dfmeta "
+    "has it open; the next one that opens it brings it to its own.",
 )
 def schema(config_files: tuple[str, ...], to: str | None) -> None:
     """Show the schema of the database, or change it before an older dfmeta is installed."""

@@ -74,6 +74,13 @@ class Dialect(Protocol):
         """Keep other processes from changing the schema until the transaction ends."""
         ...
 
+    def insist_on_being_alone(self, connection: Connection) -> None:
+        """See that no other process has the database open; before :meth:`begin`.
+
+        :raises StoreError: one has.
+        """
+        ...
+
     def version(self) -> object | None:
         """What differs whenever somebody else has written; None: ask the rows. Must not block."""
         ...
@@ -361,7 +368,7 @@ def move_schema(url: str, revision: str) -> None:
     Nobody else may have it open: whoever opens it next brings it to the schema that it knows.
 
     :param revision: one of :func:`dfmeta.store.migrations.known_revisions`.
-    :raises ConfigError, StoreError: as :class:`Database` does.
+    :raises ConfigError, StoreError: as :class:`Database` does, or another process has it open.
     """
     _apart_from_use(url, lambda connection: move(connection, revision), write=True)
 
@@ -371,6 +378,8 @@ def _apart_from_use(url: str, work: Callable[[Connection], T], *, write: bool) -
     try:
         dialect.adopt()
         with dialect.engine.begin() as connection:
+            if write:
+                dialect.insist_on_being_alone(connection)
             dialect.begin(connection, write=write)
             if write:
                 dialect.lock_schema(connection)

@@ -23,7 +23,7 @@ from dfmeta.exceptions import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from dfmeta.store.urls import wrong_url
+from dfmeta.store.urls import in_use, wrong_url
 
 CONNECT_SECONDS: Final = 3
 """libpq's connect_timeout, for each address of the server."""
@@ -34,6 +34,14 @@ _KEEPALIVES: Final = {
     "keepalives_count": 3,
 }
 """A server that is gone without a word is noticed after 25 s (tcp(7)); idle connections too."""
+APPLICATION: Final = "dfmeta"
+"""How the server knows our connections."""
+_OTHERS: Final = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND application_name = :name AND pid <> pg_backend_pid()"
+)
+_PAUSES: Final = (0.02, 0.1, 0.3, 0.6)
+"""Seconds between two looks at who else is there."""
 _SCHEMA_LOCK: Final = 0x64666D657461
 """Key of the advisory lock that whoever changes the schema takes: "dfmeta" in ASCII."""
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
@@ -76,7 +84,7 @@ class Postgresql:
                 url.set(drivername="postgresql+psycopg"),
                 hide_parameters=True,
                 poolclass=NullPool,
-                connect_args={**arguments, "application_name": "dfmeta"},
+                connect_args={**arguments, "application_name": APPLICATION},
             )
         except (ImportError, NoSuchModuleError) as error:
             raise wrong_url(
@@ -96,6 +104,18 @@ class Postgresql:
     def lock_schema(self, connection: Connection) -> None:
         """Take an advisory lock until the transaction ends."""
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
+
+    def insist_on_being_alone(self, connection: Connection) -> None:
+        """Ask the server who else is there: each of ours says its name, and any role may see it.
+
+        :raises StoreError: another dfmeta has the database open.
+        """
+        # Who has just closed a connection is still there for a moment.
+        for pause in _PAUSES:
+            if not connection.execute(text(_OTHERS), {"name": APPLICATION}).scalar():
+                return
+            connection.execute(text("SELECT pg_stat_clear_snapshot(), pg_sleep(:s)"), {"s": pause})
+        raise in_use(self.shown)
 
     def version(self) -> object | None:
         """None: only the server knows."""

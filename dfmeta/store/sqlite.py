@@ -24,7 +24,7 @@ from dfmeta.exceptions import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from dfmeta.store.urls import wrong_url
+from dfmeta.store.urls import in_use, wrong_url
 
 BUSY_STEP_MS: Final = 250
 """How long SQLite itself waits for another process' lock before it says so, milliseconds."""
@@ -99,6 +99,24 @@ class Sqlite:
 
     def lock_schema(self, connection: Connection) -> None:
         """Nothing: the transaction has the write lock."""
+
+    def insist_on_being_alone(self, connection: Connection) -> None:
+        """Take the file for this connection alone, until it is closed.
+
+        Whoever has a file with a write-ahead log open holds a shared lock on it for as long
+        (https://www.sqlite.org/pragma.html, locking_mode).
+
+        :raises StoreError: another process has it open.
+        """
+        self.close()
+        connection.exec_driver_sql("PRAGMA locking_mode=EXCLUSIVE")
+        try:
+            connection.exec_driver_sql("BEGIN EXCLUSIVE")
+            connection.exec_driver_sql("ROLLBACK")
+        except DBAPIError as error:
+            if not self.conflicts(error):
+                raise
+            raise in_use(self.shown) from error
 
     def version(self) -> object | None:
         """SQLite's ``data_version`` on a connection that never writes.

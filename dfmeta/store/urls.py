@@ -1,10 +1,10 @@
-"""What is wrong with a database's URL, without showing its password."""
+"""What is wrong with a database, or with its URL, without showing its password."""
 
 from __future__ import annotations
 
 from sqlalchemy import URL
 
-from dfmeta.exceptions import ConfigError
+from dfmeta.exceptions import ConfigError, StoreError
 
 REMEDY = "Give sqlite:////path/to/store.db, or postgresql://USER@HOST/DATABASE"
 
@@ -19,3 +19,14 @@ def wrong_url(url: URL | str, cause: str, remedy: str = REMEDY) -> ConfigError:
     else:
         shown = "(hidden)" if "@" in url else url
     return ConfigError(option="[store] connection", value=shown, cause=cause, remedy=remedy)
+
+
+def in_use(shown: str) -> StoreError:
+    """Return the error for a database that has to be nobody else's for a moment, and is not.
+
+    :param shown: where it is, without a password.
+    """
+    return StoreError(
+        cause=f"{shown}: another program has it open, and it was left as it is. Stop every "
+        "dfmeta-agent and dfmeta-store that uses it, on all hosts, and try again"
+    )

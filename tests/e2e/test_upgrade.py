@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+import subprocess
+from collections.abc import Iterator
 
 import pytest
 
+from dfmeta.store import database, schema
 from tests.e2e.support import META_DATA, asks_own, open_connection, put, read_all, uuid_in
-from tests.harness.agent import Agent
+from tests.harness.agent import Agent, program
+from tests.harness.central import GUEST_PORT, Central, ask
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest
+from tests.harness.guest import Guest, uuid_of
+from tests.harness.netns import Namespace
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 
 COOKIE = re.compile(r"cookie=0x64666d65([0-9a-f]{2})([0-9a-f]{6})")
+HOSTNAME = "/latest/meta-data/hostname"
+PLACE = ("127.0.0.1", GUEST_PORT)
 VERSIONS = {"older": 0, "newer": 2}
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".encode()
 
@@ -82,3 +90,62 @@ def test_cleanup_removes_what_a_newer_release_has_left(
     assert host.ports() == [guest.port]
     agent.start()
     asks_own(guest)
+
+
+# The store's schema
+
+ONE = uuid_of("instance one")
+
+
+@pytest.fixture
+def central() -> Iterator[Central]:
+    with Namespace("store") as namespace, Central(namespace=namespace) as one:
+        yield one
+
+
+def schema_command(central: Central, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*program("dfmeta"), "store", "schema", *arguments]
+    return central.namespace.run([*command, "--config-file", str(central.config_file)], check=False)
+
+
+def test_the_way_back_and_forth_as_it_is_described(central: Central) -> None:
+    """The release before has schema 0002; what it wrote is served by this one."""
+    central.push(ONE, "one", "127.0.0.1")
+    central.start()
+    refused = schema_command(central, "--to", "0002")
+    assert refused.returncode == 1
+    assert "another program has it open" in refused.stderr.splitlines()[-1]
+    assert "Traceback" not in refused.stderr
+    assert ask(central.namespace, PLACE, HOSTNAME).text == "one"
+    central.stop()
+    assert schema_command(central, "--to", "0002").returncode == 0
+    assert "schema 0002; this dfmeta's is 0003" in schema_command(central).stdout
+    central.start()
+    assert database.schema_of(central.url) == schema.HEAD
+    assert "one" in central.ctl("store", "get", ONE)
+    # Addresses are what 0002 has no place for.
+    assert ask(central.namespace, PLACE, HOSTNAME).status == 404
+    central.stop()
+
+
+@pytest.mark.parametrize("who", ["dfmeta-store", "dfmeta-agent"])
+def test_a_newer_schema_is_one_clear_line_and_exit_2(
+    central: Central, host: OpenvSwitch, who: str
+) -> None:
+    central.push(ONE, "one")
+    with sqlite3.connect(central.url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    if who == "dfmeta-store":
+        central.start(wait=False)
+        status, log = central.wait(10), central.log()
+    else:
+        with Agent(host, {"store": {"connection": central.url}}) as agent:
+            done = agent.run()
+        status, log = done.returncode, done.stderr
+    assert status == 2
+    line = log.splitlines()[-1]
+    assert "the database has schema 9999, this version of dfmeta knows up to 0003" in line
+    assert "Install the newer dfmeta that wrote it, or restore a back-up" in line
+    assert "Traceback" not in log
+    assert database.schema_of(central.url) == "9999"

@@ -138,6 +138,37 @@ def test_an_operator_can_go_back_and_forth(database_url: str) -> None:
     assert database.schema_of(database_url) == schema.HEAD
 
 
+HOLD = """
+import sys
+from dfmeta.store.repository import Repository
+with Repository(sys.argv[1]) as repository:
+    print(len(list(repository.list())), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_schema_stays_while_another_process_has_the_database_open(database_url: str) -> None:
+    with Repository(database_url) as repository:
+        repository.put("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01", userdata=b"u")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, database_url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "1\n"
+        with pytest.raises(StoreError, match="another program has it open") as raised:
+            database.move_schema(database_url, "0002")
+        assert database.schema_of(database_url) == schema.HEAD
+        other.communicate("\n", timeout=30)
+    assert "Stop every dfmeta-agent and dfmeta-store" in str(raised.value)
+    database.move_schema(database_url, "0002")
+    assert database.schema_of(database_url) == "0002"
+    with Repository(database_url) as repository:
+        assert repository.get("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01") is not None
+
+
 def test_an_address_cannot_outlive_its_record(connection: Connection) -> None:
     migrations.ensure_schema(connection)
     (key,) = inspect(connection).get_foreign_keys("addresses")
