@@ -227,7 +227,8 @@ def _written(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> str:
     if variable in os.environ:
         # It comes before the files, see oslo_config.sources._environment.
         return os.environ[variable]
-    values, _location = conf._namespace._get_value([(group, option.name)])
+    former = [(one.group or group, one.name) for one in option.deprecated_opts]
+    values, _location = conf._namespace._get_value([(group, option.name), *former])
     return str(values[-1]) if isinstance(values, list) else str(values)
 
 

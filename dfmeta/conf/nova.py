@@ -20,6 +20,8 @@ OPTS: Final = [
     cfg.StrOpt(
         "nova_metadata_host",
         default="127.0.0.1",
+        # Neutron's name for it before its release of 2017, still in files that came along since.
+        deprecated_name="nova_metadata_ip",
         help="Host of Nova's metadata API, or a comma list of them, each with an optional :port. "
         "They are tried in this order; one that fails rests for 10 seconds. An IPv6 address "
         "with a port stands in brackets.",

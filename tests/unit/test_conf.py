@@ -486,6 +486,35 @@ def test_what_only_looks_like_a_host_is_refused(load: Load, text: str) -> None:
         load(DEFAULT__nova_metadata_host=text)
 
 
+DEPRECATED = [
+    (group or "DEFAULT", option, one)
+    for group, options in dfmeta.conf.own_opts()
+    for option in options
+    for one in option.deprecated_opts
+]
+
+
+@pytest.mark.parametrize(
+    ("group", "option", "former"), DEPRECATED, ids=[one.name for _group, _option, one in DEPRECATED]
+)
+def test_an_option_is_taken_under_its_former_name_and_one_line_names_the_new_one(
+    load: Load, caplog: pytest.LogCaptureFixture, group: str, option: cfg.Opt, former: object
+) -> None:
+    value = "192.0.2.7"
+    old = getattr(former, "group", None) or group
+    conf = load({old: {getattr(former, "name", ""): value}})
+    assert (conf if group == "DEFAULT" else conf[group])[option.dest] == value
+    (record,) = caplog.records
+    assert f'"{option.name}"' in record.getMessage()
+    assert "deprecated" in record.getMessage()
+    assert record.levelname == "WARNING"
+
+
+def test_the_name_of_today_wins_over_the_former_one(load: Load) -> None:
+    both = {"nova_metadata_host": "192.0.2.8", "nova_metadata_ip": "192.0.2.7"}
+    assert load({"DEFAULT": both}).nova_metadata_host == "192.0.2.8"
+
+
 def test_a_later_file_overrides_an_earlier_one(tmp_path: Path) -> None:
     for name, port in (("a", 1), ("b", 2)):
         (tmp_path / name).write_text(f"[df_metadata]\nport = {port}\n")
