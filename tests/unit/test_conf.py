@@ -502,7 +502,7 @@ def test_an_option_is_taken_under_its_former_name_and_one_line_names_the_new_one
 ) -> None:
     value = "192.0.2.7"
     old = getattr(former, "group", None) or group
-    conf = load({old: {getattr(former, "name", ""): value}})
+    conf = load(**{f"{old}__{getattr(former, 'name', '')}": value})
     assert (conf if group == "DEFAULT" else conf[group])[option.dest] == value
     (record,) = caplog.records
     assert f'"{option.name}"' in record.getMessage()
@@ -511,8 +511,8 @@ def test_an_option_is_taken_under_its_former_name_and_one_line_names_the_new_one
 
 
 def test_the_name_of_today_wins_over_the_former_one(load: Load) -> None:
-    both = {"nova_metadata_host": "192.0.2.8", "nova_metadata_ip": "192.0.2.7"}
-    assert load({"DEFAULT": both}).nova_metadata_host == "192.0.2.8"
+    both = {"DEFAULT__nova_metadata_host": "192.0.2.8", "DEFAULT__nova_metadata_ip": "192.0.2.7"}
+    assert load(**both).nova_metadata_host == "192.0.2.8"
 
 
 def test_a_later_file_overrides_an_earlier_one(tmp_path: Path) -> None:
