@@ -1,0 +1,96 @@
+"""The units should be as hardened as the page on installing says, and it should say why not more."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dfmeta.cmd import central, daemon
+from dfmeta.conf import agent
+
+ROOT = Path(__file__).parents[2]
+UNITS = ROOT / "etc/systemd"
+PAGE = (ROOT / "doc/source/install.rst").read_text(encoding="utf-8")
+SERVICES = ("dfmeta-agent", "dfmeta-store")
+EXPOSURE = {"dfmeta-agent": 3.0, "dfmeta-store": 1.5}
+"""At most; the analyzer calls 5 and more "MEDIUM"."""
+SOCKETS = sorted(UNITS.glob("*.socket"))
+
+
+def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", "--no-pager", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture(scope="module", params=SERVICES)
+def service(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def rows(service: str) -> dict[str, str]:
+    """Open item to its reason, in the page's table of that unit."""
+    section = PAGE.partition(f"\n{service}.service\n---")[2]
+    section = re.split(r"\n(?=\S[^\n]*\n(?:---|===))", section)[0]
+    found = re.findall(
+        r"^   \* - ``(.+)``\n     - ((?:.+\n)(?:       .+\n)*)", section, re.MULTILINE
+    )
+    return {item: " ".join(reason.split()) for item, reason in found}
+
+
+def test_each_open_item_has_its_reason(service: str) -> None:
+    path = UNITS / f"{service}.service"
+    done = analyze("security", "--offline=true", "--json=short", path)
+    items = json.loads(done.stdout)
+    # What does not apply has no value.
+    open_items = {one["name"] for one in items if one["set"] is False}
+    told = rows(service)
+    assert open_items - told.keys() == set(), "no reason is given"
+    # Another release of the analyzer may know fewer.
+    assert told.keys() & {one["name"] for one in items} == open_items
+    assert [item for item, reason in told.items() if not reason.endswith(".")] == []
+
+
+def test_the_exposure_is_what_the_page_says(service: str) -> None:
+    done = analyze("security", "--offline=true", UNITS / f"{service}.service")
+    found = re.search(r"exposure level for \S+: ([\d.]+) (\w+)", done.stdout)
+    assert found is not None, done.stderr
+    assert found[2] == "OK"
+    said = re.search(r"the exposure of the agent is ([\d.]+) and the store's ([\d.]+)", PAGE)
+    assert said is not None
+    assert float(said[1 + SERVICES.index(service)]) <= EXPOSURE[service]
+    assert float(found[1]) <= EXPOSURE[service]
+
+
+def test_systemd_has_nothing_to_say_of_any_unit() -> None:
+    done = analyze("verify", *sorted(UNITS.iterdir()))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def value(path: Path, name: str) -> str:
+    found = re.findall(rf"^{name}=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(found) == 1, f"{path.name}: {name}"
+    return str(found[0])
+
+
+@pytest.mark.parametrize("path", SOCKETS, ids=[one.stem for one in SOCKETS])
+def test_a_socket_unit_passes_what_its_service_looks_for(path: Path) -> None:
+    prog, _, which = path.stem.rpartition("-")
+    assert prog in (daemon.PROG, central.PROG)
+    assert which in ("guests", "admin")
+    assert value(path, "FileDescriptorName") == path.stem
+    assert value(path, "Service") == f"{prog}.service"
+    assert f"* - ``{path.name}``" in PAGE
+
+
+def test_the_sockets_of_the_agent_are_where_the_options_are_unless_they_are_set() -> None:
+    default = {one.name: one.default for one in agent.OPTS}
+    guests = value(UNITS / "dfmeta-agent-guests.socket", "ListenStream")
+    assert default["host_ip"] == "$ip"
+    assert guests == f"{default['ip']}:{default['port']}"
+    for name in ("dfmeta-agent-admin.socket", "dfmeta-store-admin.socket"):
+        assert value(UNITS / name, "ListenStream") == default["admin_listen"]
