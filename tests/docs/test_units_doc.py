@@ -1,4 +1,4 @@
-"""The units should be as hardened as the page on installing says, and it should say why not more."""
+"""The units should be as hardened as the page on installing says, which has why not more."""
 
 from __future__ import annotations
 

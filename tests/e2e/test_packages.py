@@ -27,6 +27,7 @@ SOURCES = ("bench", "dfmeta", "devstack", "doc", "etc", "tests", "tools")
 NOT_KEPT = shutil.ignore_patterns("__pycache__", "build", ".*_cache", ".hypothesis")
 COMMANDS = {"dfmeta", "dfmeta-agent", "dfmeta-store", "dfmeta-tag-devices"}
 ALONE = ("env", "-u", "PYTHONPATH", "-u", "COVERAGE_PROCESS_START")
+INSTALL = (ROOT / "doc/source/install.rst").read_text(encoding="utf-8")
 FULL = f"dfmeta-{version('dfmeta')}"
 
 
@@ -164,6 +165,15 @@ def test_each_command_says_which_version_it_is(installed: Path, command: str) ->
     done = run_alone(installed / "bin" / command, "--version")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == version("dfmeta")
+
+
+def test_the_units_command_line_finds_it_by_the_path_of_the_drop_in(installed: Path) -> None:
+    (drop_in,) = re.findall(r"^    Environment=PATH=(\S+)$", INSTALL, re.MULTILINE)
+    path = drop_in.replace("/opt/dfmeta/bin", str(installed / "bin"))
+    unit = (installed / "share/dfmeta/systemd/dfmeta-agent.service").read_text()
+    (words,) = re.findall(r"^ExecStart=(\S+ \S+) ", unit, re.MULTILINE)
+    done = run_alone("env", f"PATH={path}", *words.split(), "--version")
+    assert done.stdout == f"dfmeta-agent, version {version('dfmeta')}\n", done
 
 
 def test_help_and_a_wrong_option_need_no_host(installed: Path) -> None:
