@@ -19,6 +19,9 @@ from dfmeta.exceptions import StartError
 
 FIRST_FD = 3
 """SD_LISTEN_FDS_START of sd_listen_fds(3)."""
+ADMIN_OPTION = "[df_metadata] admin_listen"
+GUEST_OPTIONS = "[df_metadata] host_ip:port"
+"""Which options say where a host's listeners stand."""
 
 
 def passed(environ: Mapping[str, str], name: str) -> list[int]:
@@ -30,7 +33,9 @@ def passed(environ: Mapping[str, str], name: str) -> list[int]:
     return [FIRST_FD + n for n, one in enumerate(names[:count]) if one == name]
 
 
-def activated(environ: Mapping[str, str], name: str, *, option: str, place: str) -> Any:
+def activated(
+    name: str, option: str, *, place: str, environ: Mapping[str, str] = os.environ
+) -> Any:
     """Return the listener that was passed under *name*; None where there is none.
 
     :param option: which option says where to listen, such as ``[store] guest_listen``.

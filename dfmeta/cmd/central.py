@@ -24,7 +24,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.cmd import backends, database, last_words, reloading, status_page
-from dfmeta.cmd.activation import activated
+from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.limits import limits, rates
@@ -119,9 +119,8 @@ class Central:
             self._health, metrics.REGISTRY.collect, {}, api=self._api, page=self._make_page()
         )
         place = self.conf.df_metadata.admin_listen
-        self._admin = admin.serve(
-            place, application, sock=_activated("admin", "[df_metadata] admin_listen", place)
-        )
+        sock = activated(f"{PROG}-admin", ADMIN_OPTION, place=place)
+        self._admin = admin.serve(place, application, sock=sock)
 
     def _make_page(self) -> StatusPage:
         records = status_page.Records(lambda: self._repository)
@@ -144,7 +143,7 @@ class Central:
 
     def _start(self) -> None:
         listen = self.conf.store.guest_listen
-        sock = _activated("guests", "[store] guest_listen", listen)
+        sock = activated(f"{PROG}-guests", "[store] guest_listen", place=listen)
         if sock is not None:
             keep_room(sock)
         elif listen:
@@ -273,10 +272,6 @@ def _find(conf: cfg.ConfigOpts, repository: Repository) -> Find:
 
 def _trusted(conf: cfg.ConfigOpts) -> TrustedProxies:
     return TrustedProxies(parse_network(text) for text in conf.store.trusted_proxies)
-
-
-def _activated(which: str, option: str, place: str) -> Any:
-    return activated(os.environ, f"{PROG}-{which}", option=option, place=place)
 
 
 def _listen(address: str) -> Any:

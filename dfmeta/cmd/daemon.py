@@ -22,7 +22,7 @@ import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
 from dfmeta.cmd import identity, last_words, reloading, status_page
-from dfmeta.cmd.activation import activated
+from dfmeta.cmd.activation import ADMIN_OPTION, GUEST_OPTIONS, activated
 from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
@@ -173,22 +173,14 @@ class Daemon:
         self.health.watch("flows", lambda: self.switch.ready)
         self.health.watch("proxy", lambda: self._listening())
         self.health.watch("store", self._store_answers)
+        listings, page = {"/ports": self._port_rows}, self._make_page()
         self._admin = admin.AdminApplication(
-            self.health,
-            self._metrics,
-            {"/ports": self._port_rows},
-            api=self._make_api(),
-            page=self._make_page(),
+            self.health, self._metrics, listings, api=self._make_api(), page=page
         )
         for state in PortState:
             metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
         place = self.conf.df_metadata.admin_listen
-        admin.serve(place, self._admin, sock=self._activated("admin", "admin_listen", place))
-
-    @staticmethod
-    def _activated(which: str, option: str, place: str) -> Any:
-        name = f"{PROG}-{which}"
-        return activated(os.environ, name, option=f"[df_metadata] {option}", place=place)
+        admin.serve(place, self._admin, sock=activated(f"{PROG}-admin", ADMIN_OPTION, place=place))
 
     def _make_page(self) -> StatusPage:
         sources = status_page.Sources(
@@ -239,10 +231,7 @@ class Daemon:
         return self._serving and serving and self.tap.in_place
 
     def _start(self) -> None:
-        group = self.conf.df_metadata
-        guests = self._activated("guests", "host_ip:port", f"{group.host_ip}:{group.port}")
-        if guests is not None:
-            self.tap.adopt(guests)
+        self.tap.adopt(activated(f"{PROG}-guests", GUEST_OPTIONS, place=self.tap.place))
         front = self._front = Front(self.conf, self.registry)
         if self._api is not None:
             from dfmeta.cmd.database import repository

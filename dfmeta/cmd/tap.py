@@ -54,14 +54,22 @@ class TapKeeper:
         self._prepared = 0
         self._next_look = 0.0
 
+    @property
+    def place(self) -> str:
+        """Where the listener is to stand, HOST:PORT."""
+        return f"{self._group.host_ip}:{self._group.port}"
+
     def adopt(self, sock: Any) -> None:
         """Use a listener that a service manager has opened, whatever was kept before.
 
         It may be older than the device and than its address. Nobody is heard before the device
         is there; who is in its queue has been heard on any device, if this is its first daemon.
 
+        :param sock: None where there is none.
         :raises OSError: when the kernel refuses.
         """
+        if sock is None:
+            return
         if not confined(sock):
             strangers = silence(sock)
             if strangers:

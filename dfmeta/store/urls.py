@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import URL
 
-from dfmeta.exceptions import ConfigError, StoreError
+from dfmeta.exceptions import ConfigError, StoreBusyError
 
 REMEDY = "Give sqlite:////path/to/store.db, or postgresql://USER@HOST/DATABASE"
 
@@ -21,12 +21,12 @@ def wrong_url(url: URL | str, cause: str, remedy: str = REMEDY) -> ConfigError:
     return ConfigError(option="[store] connection", value=shown, cause=cause, remedy=remedy)
 
 
-def in_use(shown: str) -> StoreError:
+def in_use(shown: str) -> StoreBusyError:
     """Return the error for a database that has to be nobody else's for a moment, and is not.
 
     :param shown: where it is, without a password.
     """
-    return StoreError(
-        cause=f"{shown}: another program has it open, and it was left as it is. Stop every "
-        "dfmeta-agent and dfmeta-store that uses it, on all hosts, and try again"
+    return StoreBusyError(
+        cause=f"{shown}: another program has it open, and it was left as it is",
+        remedy="Stop every dfmeta-agent and dfmeta-store that uses it, on all hosts, and try again",
     )

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from dfmeta.cmd.activation import ADMIN_OPTION as OPTION
 from dfmeta.cmd.activation import activated
 from dfmeta.exceptions import StartError
 from dfmeta.proxy.sockets import confine, confined, silence
-
-OPTION = "[df_metadata] admin_listen"
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def give(monkeypatch: pytest.MonkeyPatch, sock: socket.socket) -> None:
 
 
 def take(environ: dict[str, str], place: str) -> socket.socket | None:
-    found: socket.socket | None = activated(environ, "one", option=OPTION, place=place)
+    found: socket.socket | None = activated("one", OPTION, place=place, environ=environ)
     return found
 
 

@@ -162,7 +162,7 @@ def test_the_schema_stays_while_another_process_has_the_database_open(database_u
             database.move_schema(database_url, "0002")
         assert database.schema_of(database_url) == schema.HEAD
         other.communicate("\n", timeout=30)
-    assert "Stop every dfmeta-agent and dfmeta-store" in str(raised.value)
+    assert "Stop every dfmeta-agent and dfmeta-store" in raised.value.line
     database.move_schema(database_url, "0002")
     assert database.schema_of(database_url) == "0002"
     with Repository(database_url) as repository:
