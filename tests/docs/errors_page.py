@@ -35,7 +35,7 @@ from dfmeta.exceptions import DfmetaError, StoreError
 from dfmeta.state import StateFile
 from dfmeta.store.admin import _failure
 from dfmeta.store.client import _refused as refusal
-from dfmeta.store.database import Database, move_schema
+from dfmeta.store.database import Database
 from dfmeta.store.sqlite import kind_of
 
 PAGE: Final = (Path(__file__).parents[2] / "doc/source/errors.rst").read_text(encoding="utf-8")
@@ -218,7 +218,7 @@ def _busy(maker: Maker) -> str:
     maker.database("SELECT 1")
     with contextlib.closing(sqlite3.connect(maker.file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        return maker.raised("dfmeta", lambda: move_schema(f"sqlite:///{maker.file}", "0003"))
+        return maker.raised("dfmeta", lambda: Database(f"sqlite:///{maker.file}", seconds=0.1))
 
 
 def _sqlite(maker: Maker, code: int, cause: str) -> str:
