@@ -173,7 +173,7 @@ def test_the_units_command_line_finds_it_by_the_path_of_the_drop_in(installed: P
     unit = (installed / "share/dfmeta/systemd/dfmeta-agent.service").read_text()
     (words,) = re.findall(r"^ExecStart=(\S+ \S+) ", unit, re.MULTILINE)
     done = run_alone("env", f"PATH={path}", *words.split(), "--version")
-    assert done.stdout == f"dfmeta-agent, version {version('dfmeta')}\n", done
+    assert done.stdout.split() == [version("dfmeta")], done
 
 
 def test_help_and_a_wrong_option_need_no_host(installed: Path) -> None:
