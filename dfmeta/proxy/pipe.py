@@ -95,8 +95,7 @@ class Pipe:
         with contextlib.suppress(OSError):
             # Whoever reads or writes wakes up by that, and not when the descriptor is closed.
             self._sock.shutdown(socket.SHUT_RDWR)
-        if not self._reading:
-            self._sock.close()
+        self._close_unless_waited_for()
 
     def _messages(self) -> Iterator[Message]:
         buffer, looked = bytearray(), 0
@@ -147,3 +146,9 @@ class Pipe:
             self._outgoing.clear()
         finally:
             self._writing = False
+            if self.closed:
+                self._close_unless_waited_for()
+
+    def _close_unless_waited_for(self) -> None:
+        if not (self._reading or self._writing):
+            self._sock.close()

@@ -77,6 +77,8 @@ class Worker:
         self.serving = False
         """It may answer guests, and so has to know of every change."""
         self.leaving = False
+        self.succeeded = False
+        """Another one is started in its place: whoever keeps it need not."""
         self.used: set[Place] = set()
         """Addresses that it has connections of: they do not give way to others."""
         self.samples: metrics.Samples = {}
@@ -90,7 +92,10 @@ class Worker:
         eventlet.spawn_n(self._bind, device)
         self.pipe.run(lambda message: self._handle(self, message))
         self.serving = False
-        self._rights.close()
+        with contextlib.suppress(OSError):
+            # Whoever waits for it wakes up by that. Closed, its number would be waited for as long
+            # as the daemon runs, and who gets it next could not wait for it.
+            self._rights.shutdown(socket.SHUT_RDWR)
         # Without its pipe it ends by itself, unless it hangs.
         with eventlet.Timeout(SETTLE_TIMEOUT, False):
             while self.process.poll() is None:
@@ -108,7 +113,8 @@ class Worker:
                     with socket.socket(fileno=descriptor) as connection:
                         keep_to(connection, device, anew=True)
                 if not told:
-                    return
+                    break
+        self._rights.close()
 
     def kill(self) -> None:
         """End it at once."""
@@ -154,6 +160,9 @@ class Workers:
         self._wake = Event()
         self._waiting: list[tuple[int, Event]] = []
         self._retired: metrics.Samples = {}
+        self._replaced: list[Callable[[], None]] = []
+        """Who is to be told of the next replacement."""
+        self._replacing = False
         registry.watch(self._mark)
 
     @property
@@ -190,18 +199,27 @@ class Workers:
     def replace(self, done: Callable[[], None]) -> None:
         """Have others take over, with the settings of now; these end what they have begun.
 
+        One replacement at a time: what is asked for meanwhile is done after it, at once for all.
+
         :param done: called when all have.
         """
-        before = [worker for worker in self._workers if not worker.leaving]
-        for worker in before:
-            eventlet.spawn_n(self._keep_one, worker)
-        eventlet.spawn_n(self._await, lambda: all(worker.leaving for worker in before), done)
+        self._replaced.append(done)
+        if not self._replacing:
+            self._replacing = True
+            eventlet.spawn_n(self._replace_all)
 
-    @staticmethod
-    def _await(there: Callable[[], bool], done: Callable[[], None]) -> None:
-        while not there():
-            eventlet.sleep(POLL)
-        done()
+    def _replace_all(self) -> None:
+        while self._replaced:
+            told, self._replaced = self._replaced, []
+            before = [worker for worker in self._workers if not worker.leaving]
+            for worker in before:
+                worker.succeeded = True
+                eventlet.spawn_n(self._keep_one, worker)
+            while not all(worker.leaving for worker in before):
+                eventlet.sleep(POLL)
+            for done in told:
+                done()
+        self._replacing = False
 
     def rebind(self) -> None:
         """Tell them that the device has been made anew."""
@@ -244,13 +262,18 @@ class Workers:
     def _keep_one(self, predecessor: Worker | None = None) -> None:
         pause = PAUSE_MIN
         while not self._stopping:
-            worker = Worker(self._sock.fileno(), self._handle)
+            try:
+                worker = Worker(self._sock.fileno(), self._handle)
+            except OSError as error:
+                LOG.warning("No worker can be started: %s; it is tried again", error.strerror)
+                eventlet.sleep(PAUSE_MAX)
+                continue
             self._workers.append(worker)
             worker.pipe.send({"what": "start", **self._settings()})
             eventlet.spawn_n(self._introduce, worker, predecessor)
             worker.run(self._device)
             self._forget(worker)
-            if worker.leaving or self._stopping:
+            if worker.leaving or worker.succeeded or self._stopping:
                 return
             LOG.error(
                 "Worker %d has ended with status %s; another one is started",

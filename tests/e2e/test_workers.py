@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -202,6 +203,23 @@ def test_sighup_has_others_take_over_and_no_request_is_lost(agent: Agent, guest:
     assert [sample.status for sample in batch.samples()] == [200] * 400
     many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
     assert guest.curl(META_DATA, *many).status == 431
+
+
+def test_sighup_upon_sighup_neither_adds_workers_nor_loses_one(agent: Agent, guest: Guest) -> None:
+    most, until = 0, time.monotonic() + 3
+    while time.monotonic() < until:
+        agent.signal(signal.SIGHUP)
+        most = max(most, len(workers(agent)))
+    # Two, their successors, and those before who still end what they have begun.
+    assert most <= 6
+    agent.configure({"guest_limits": {"header_lines_max": 8}})
+    agent.signal(signal.SIGHUP)
+    many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
+    wait_for(lambda: guest.curl(META_DATA, *many).status == 431, 15, "the last one to be in force")
+    wait_for(lambda: len(workers(agent)) == 2, 15, "the others to have ended")
+    assert "[guest_limits] header_lines_max" in agent.log()
+    assert "Traceback" not in agent.log()
+    asks_own(guest)
 
 
 def test_what_workers_count_is_in_the_metrics_and_outlives_them(agent: Agent, guest: Guest) -> None:
