@@ -20,7 +20,7 @@ COLUMNS: Final = {
     "sources": "FROM",
     "state": "STATE",
 }
-FIELDS: Final = (*COLUMNS, "iface_id", "mac", "fault")
+FIELDS: Final = (*COLUMNS, "iface_id", "mac", "fault", "requests", "last_failure")
 STYLES: Final = {
     "state": {
         "served": "green",

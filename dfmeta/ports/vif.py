@@ -13,6 +13,8 @@ from uuid import UUID
 from dfmeta.model import OFPORT_MAX, Port
 
 DEAD_TAG = 4095
+SHOWN = 64
+"""Characters that a fault shows of what is none: it stands in the log, and on pages."""
 GUEST_TYPES = frozenset(
     {"", "system", "tap", "internal", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
 )
@@ -42,12 +44,13 @@ def vif(row: InterfaceRow) -> Port | None:
     ``fault``; an odd MAC does not, since nothing is decided by it.
     """
     ids = {key: value.strip() for key, value in row.external_ids.items()}
-    instance = ids.get("vm-uuid") or ids.get("vm-id") or ""
+    key = "vm-uuid" if ids.get("vm-uuid") else "vm-id"
+    instance = ids.get(key, "")
     iface_id, mac = ids.get("iface-id", ""), ids.get("attached-mac", "").lower()
     wired = bool(iface_id and mac) and row.type != _AGENT_TYPE
     if row.type not in GUEST_TYPES or not (instance or wired):
         return None
-    fault = _fault(instance)
+    fault = _fault(key, instance)
     ofport = row.ofport[0] if len(row.ofport) == 1 else None
     return Port(
         name=row.name,
@@ -63,9 +66,10 @@ def vif(row: InterfaceRow) -> Port | None:
     )
 
 
-def _fault(instance: str) -> str:
+def _fault(key: str, instance: str) -> str:
     if instance and not _is_uuid(instance):
-        return f"external_ids:vm-uuid={instance!r} is not a UUID"
+        cut = "..." if len(instance) > SHOWN else ""
+        return f"external_ids:{key}={instance[:SHOWN]!r}{cut} is not a UUID"
     return ""
 
 

@@ -8,6 +8,7 @@ when it is ours. Paths for programs are not browsed, and take any name as they a
 
 from __future__ import annotations
 
+import http.client
 import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
@@ -49,6 +50,8 @@ class StatusPage:
             return _words(421, f"there is no page under the name {_shown(host)}: {_HOW}")
         try:
             query = parse(request.GET)
+        except UnicodeError:
+            return _words(400, "what is asked for is not UTF-8")
         except ValueError as error:
             return _words(400, str(error))
         response = webob.Response(
@@ -116,6 +119,12 @@ def _headers() -> list[tuple[str, str]]:
 
 def _words(status: int, words: str) -> webob.Response:
     text = f"{status}: {words}.\n"
-    response = webob.Response(status=status, content_type="text/plain", charset="UTF-8", text=text)
+    # Of 421 webob has no name.
+    response = webob.Response(
+        status=f"{status} {http.client.responses[status]}",
+        content_type="text/plain",
+        charset="UTF-8",
+        text=text,
+    )
     response.headers.update(_headers())
     return response

@@ -41,6 +41,7 @@ def test_ports_shows_every_guest_port_as_a_table_and_as_json(
     assert row["key"] == f"128.0.0.{served.ofport}"
     assert (row["instance"], row["project"]) == (served.instance_id, PROJECT)
     assert row["sources"] == {"instance_id": "ovsdb", "project_id": "ovsdb"}
+    assert (row["requests"]["2xx"], row["last_failure"]) == (1, None)
     (address,) = row["addresses"]
     assert (address["slot"], address["ip"], address["mac"]) == (0, served.ip, served.mac)
 

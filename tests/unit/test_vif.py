@@ -149,6 +149,15 @@ def test_an_instance_that_is_no_uuid_is_a_fault_that_names_it(written: str) -> N
     assert repr(written) in port.fault
 
 
+def test_a_fault_names_the_key_that_is_at_fault_and_is_short() -> None:
+    long = "x" * 10_000
+    assert port_of(external_ids={"vm-id": "web"}).fault.startswith("external_ids:vm-id='web' ")
+    fault = port_of(external_ids={"vm-id": "web", "vm-uuid": long}).fault
+    assert fault.startswith("external_ids:vm-uuid='xxx")
+    assert fault.endswith("x'... is not a UUID")
+    assert len(fault) < 128
+
+
 def test_an_odd_mac_is_no_fault() -> None:
     assert port_of(external_ids=ids(attached_mac="nonsense")).state is PortState.SERVED
 
