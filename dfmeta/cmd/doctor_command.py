@@ -197,6 +197,7 @@ def _host(
     yield checks_host.address(host, wanted)
     yield from checks_host.rules(host, wanted)
     yield checks_host.route(host, wanted)
+    yield from checks_host.way_back(host, wanted)
     yield checks_host.neighbour(host, wanted)
     yield checks_host.rp_filter(host, wanted)
     yield checks_host.arp_ignore(host, wanted)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import os
 import socket
 import struct
 from ipaddress import IPv4Address, IPv4Interface
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from pyroute2 import DiagSocket, IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
-from dfmeta.flows.key import NEXT_HOP
+from dfmeta.flows.key import NEXT_HOP, key_of
 from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
+from dfmeta.model import Endpoint
 
 SIOCETHTOOL = 0x8946
 ETHTOOL_GTXCSUM = 0x00000016
@@ -49,6 +52,7 @@ def read_host(device: str, address: str, *, table: int) -> HostFacts:
                 rules=_rules(ipr, device, address, table),
                 route=bool(found) and NEXT_HOP in default_routes(ipr, found[0], table),
                 neighbour=bool(found) and has_next_hop(ipr, found[0]),
+                way_back=_way_back(ipr, names, address),
                 rp_filter=(_knob("all", "rp_filter"), _knob(device, "rp_filter")),
                 arp_ignore=_knob("all", "arp_ignore"),
                 tx_checksum=_tx_checksum(device) if found else None,
@@ -79,6 +83,18 @@ def _rules(ipr: Any, device: str, address: str, table: int) -> tuple[RuleFact, R
         RuleFact(f"from {address}", RULE_FROM, (address, None, table) in found),
         RuleFact(f"oif {device}", RULE_OIF, (None, device, table) in found),
     )
+
+
+def _way_back(ipr: Any, names: dict[int, str], address: str) -> str:
+    """Ask the kernel by which device it would send from there to a key (ip-route(8), get)."""
+    held = {message.get_attr("IFA_LOCAL") for message in ipr.get_addr(family=_INET)}
+    keys = (str(key_of(Endpoint(number), 0)) for number in count(1))
+    key = next(key for key in keys if key not in held)
+    try:
+        (route,) = ipr.route("get", family=_INET, dst=key, dst_len=32, src=address, src_len=32)
+    except NetlinkError as error:
+        return os.strerror(error.code)
+    return names.get(route.get_attr("RTA_OIF"), "?")
 
 
 def _listeners() -> tuple[Listener, ...]:

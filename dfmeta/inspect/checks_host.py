@@ -90,6 +90,26 @@ def route(host: HostFacts, wanted: Settings) -> Finding:
     )
 
 
+def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
+    """Whether the kernel takes that way for answers: another's rule or address may come before.
+
+    Nothing where the lines before say what is missing.
+    """
+    if not (host.up and host.route and all(rule.there for rule in host.rules)):
+        return
+    if host.way_back == wanted.tap:
+        yield ok("way-back", f"answers to guests leave by {wanted.tap}")
+        return
+    first = host.rules[0].priority if host.rules else 0
+    yield wrong(
+        "way-back",
+        f"answers to guests do not leave by {wanted.tap} but: {host.way_back}",
+        f"`ip rule show`: have none before {first} that takes what comes from {wanted.host_ip} or "
+        "goes to 128.0.0.0/8; `ip route show table local 128.0.0.0/8`: no address of the host "
+        "there may cover guests' keys",
+    )
+
+
 def neighbour(host: HostFacts, wanted: Settings) -> Finding:
     """Whether the next hop of that route is known without asking."""
     if host.neighbour:

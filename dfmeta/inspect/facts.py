@@ -198,6 +198,8 @@ class HostFacts:
     """A default route through tap-metadata, by the next hop, stands in the route table."""
     neighbour: bool = False
     """The next hop's MAC stands in the neighbour table, for good."""
+    way_back: str = ""
+    """Device by which the kernel sends from the proxy's address to a guest's key; else its word."""
     rp_filter: tuple[int, int] = (0, 0)
     """``all`` and tap-metadata's own; the larger one counts (Linux, ip-sysctl)."""
     arp_ignore: int = 0

@@ -53,6 +53,7 @@ CHECKS = {
     "rule-from",
     "rule-oif",
     "route",
+    "way-back",
     "neighbour",
     "rp_filter",
     "arp_ignore",
@@ -240,6 +241,23 @@ BREAKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("takes packets of guests", "cookie 0xbad", "priority 300", "actions=drop"),
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("thing", "what", "instead"),
+    [
+        ("rule", "priority 50 to 128.0.0.0/8 prohibit", "Permission denied"),
+        ("addr", "128.0.0.77/16 dev lo", "lo"),
+    ],
+)
+def test_answers_that_take_another_way_than_ours(
+    stopped: tuple[OpenvSwitch, Agent, Guest], thing: str, what: str, instead: str
+) -> None:
+    host, agent, _ = stopped
+    host.namespace.ip(f"{thing} add {what}")
+    assert wrong(agent, "way-back", f"do not leave by tap-metadata but: {instead}")
+    host.namespace.ip(f"{thing} del {what}")
+    assert is_ok(agent, "way-back")
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -57,6 +57,7 @@ def test_a_host_as_it_ought_to_be() -> None:
         checks_host.address(HOST, SETTINGS),
         *checks_host.rules(HOST, SETTINGS),
         checks_host.route(HOST, SETTINGS),
+        *checks_host.way_back(HOST, SETTINGS),
         checks_host.neighbour(HOST, SETTINGS),
         *checks_limits.queue(HOST.limits, backlog=4096),
         checks_limits.conntrack(HOST.limits, rate=1000),
@@ -67,6 +68,14 @@ def test_a_host_as_it_ought_to_be() -> None:
         *checks_switch.tap_port(TAP, Snapshot(), wanted=SETTINGS),
     ]
     assert [status(finding) for finding in findings] == [Status.OK] * len(findings)
+
+
+def test_another_way_than_ours_is_told_only_where_ours_is_there() -> None:
+    (finding,) = checks_host.way_back(replace(HOST, way_back="lo"), SETTINGS)
+    assert status(finding) is Status.WRONG
+    assert "but: lo" in finding.text
+    assert "before 32764" in finding.remedy
+    assert not list(checks_host.way_back(replace(HOST, way_back="lo", route=False), SETTINGS))
 
 
 def test_the_next_hop() -> None:

@@ -43,6 +43,7 @@ HOST = HostFacts(
     addresses=(("tap-metadata", IPv4Interface(f"{IP}/32")),),
     rules=(RuleFact(f"from {IP}", 32764, True), RuleFact("oif tap-metadata", 32765, True)),
     route=True,
+    way_back="tap-metadata",
     arp_ignore=1,
     tx_checksum=False,
     listeners=(Listener(IPv4Address(IP), 18080, INODE),),
