@@ -11,7 +11,8 @@ from oslo_config import cfg
 from dfmeta.cmd import auth, database
 from dfmeta.conf import auth as auth_options
 from dfmeta.conf import store as store_options
-from dfmeta.store.admin import AdminApi, later
+from dfmeta.proxy.browsers import stranger
+from dfmeta.store.admin import AdminApi, later, refused
 from dfmeta.store.auth import Authorizer
 from dfmeta.store.repository import Repository
 
@@ -64,7 +65,11 @@ class StoreApi:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Answer one request (PEP 3333)."""
+        """Answer one request (PEP 3333). Whoever shows a token is no web page of another site."""
+        if self._authorizer is None:
+            strange = stranger(environ, self._conf.df_metadata.admin_listen)
+            if strange:
+                return refused(strange, environ, start_response)
         return (self._api or later)(environ, start_response)
 
 

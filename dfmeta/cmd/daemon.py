@@ -174,12 +174,12 @@ class Daemon:
         self.health.watch("proxy", lambda: self._listening())
         self.health.watch("store", self._store_answers)
         listings, page = {"/ports": self._port_rows}, self._make_page()
+        place = self.conf.df_metadata.admin_listen
         self._admin = admin.AdminApplication(
-            self.health, self._metrics, listings, api=self._make_api(), page=page
+            self.health, self._metrics, listings, api=self._make_api(), page=page, listen=place
         )
         for state in PortState:
             metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
-        place = self.conf.df_metadata.admin_listen
         admin.serve(place, self._admin, sock=activated(f"{PROG}-admin", ADMIN_OPTION, place=place))
 
     def _make_page(self) -> StatusPage:

@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, ge
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
 from dfmeta.proxy.admin_http import StrictProtocol
+from dfmeta.proxy.browsers import stranger
 
 SILENCE = 60.0
 """Seconds that a client may keep a request, or a connection between two, without a byte."""
@@ -63,6 +64,7 @@ class AdminApplication:
     :param listings: path → rows that it answers with, as a JSON array.
     :param api: the store's, where there is a store; may be replaced at any time.
     :param page: answers ``/``; see :class:`dfmeta.proxy.status_http.StatusPage`.
+    :param listen: admin_listen; its host's name is ours.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class AdminApplication:
         *,
         api: Api | None = None,
         page: Page | None = None,
+        listen: str = "",
     ) -> None:
         self._health = health
         self._metrics = metrics
         self._listings = listings
         self.api = api
         self._page = page
+        self._listen = listen
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -119,6 +123,9 @@ class AdminApplication:
             )
         if path == "/version":
             return _json({"version": version("dfmeta")})
+        strange = stranger(request.environ, self._listen)
+        if strange:
+            return _json({"message": strange}, status=403)
         return _json(self._listings[path]())
 
 

@@ -1,9 +1,9 @@
 """``GET /`` of the admin listener: who may ask for the status page, and what for.
 
 There is no authentication: whoever reaches the listener sees the page. A web page of somebody
-else's in the operator's browser reaches it as well, by a name of its own that it has had resolved
-to loopback (DNS rebinding), and would be let read what it gets. So a name in Host is answered only
-when it is ours. Paths for programs are not browsed, and take any name as they always have.
+else's in the operator's browser reaches it as well, by a name of its own (see
+:mod:`dfmeta.proxy.browsers`): a name in Host is answered only when it is ours. A link from another
+site leads here like any other.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import http.client
 import re
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
 from typing import Final
 
 import webob
 
+from dfmeta.proxy.browsers import HOW, own_name, shown
 from dfmeta.proxy.status import STATES, Query, style_hash
 
 REFRESH: Final = 10
@@ -23,7 +23,6 @@ REFRESH: Final = 10
 REFRESH_MAX: Final = 3600
 FILTER_MAX: Final = 64
 """Characters that ports are looked for by."""
-_HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(?::\d{1,5})?")
 _DIGITS: Final = re.compile(r"[0-9]{1,4}")
 
 Render = Callable[[Query], str]
@@ -37,7 +36,7 @@ class StatusPage:
     """
 
     def __init__(self, listen: str, render: Render) -> None:
-        self._name = listen.rpartition(":")[0].strip("[]").lower()
+        self._listen = listen
         self._render = render
 
     def __call__(self, request: webob.Request) -> webob.Response:
@@ -46,8 +45,8 @@ class StatusPage:
         Trust: nothing of the request gets into the page but what ports were looked for by, escaped.
         """
         host = request.environ.get("HTTP_HOST", "")
-        if not self._ours(host):
-            return _words(421, f"there is no page under the name {_shown(host)}: {_HOW}")
+        if not own_name(host, self._listen):
+            return _words(421, f"there is no page under the name {shown(host)}: {HOW}")
         try:
             query = parse(request.GET)
         except UnicodeError:
@@ -59,19 +58,6 @@ class StatusPage:
         )
         response.headers.update(_headers())
         return response
-
-    def _ours(self, host: str) -> bool:
-        # A browser always says it; what does not is no browser.
-        if not host:
-            return True
-        found = _HOST.fullmatch(host)
-        if found is None:
-            return False
-        name = found["name"].lower().rstrip(".")
-        return name in ("localhost", self._name) or _is_address(name.strip("[]"))
-
-
-_HOW: Final = "use an address of this host, localhost, or the name in admin_listen"
 
 
 def parse(fields: Mapping[str, str]) -> Query:
@@ -88,18 +74,6 @@ def parse(fields: Mapping[str, str]) -> Query:
     if len(port) > FILTER_MAX:
         raise ValueError(f"port has {FILTER_MAX} characters at most")
     return Query(port=port, state=state, refresh=int(refresh))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _shown(host: str) -> str:
-    return "".join(char if char.isascii() and char.isprintable() else "?" for char in host[:64])
 
 
 def _headers() -> list[tuple[str, str]]:

@@ -273,6 +273,12 @@ def later(environ: Environ, start_response: Callable[..., Any]) -> Iterable[byte
     return _respond(_refusal(error), Body(environ, 0), start_response)
 
 
+def refused(words: str, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Answer any request (PEP 3333) with 403 and why, before anything of it is read."""
+    error = ApiError(status=403, message=words)
+    return _respond(_refusal(error), Body(environ, 0), start_response)
+
+
 def _respond(answer: Answer, body: Body, start_response: Callable[..., Any]) -> Iterable[bytes]:
     environ = body.environ
     rest = body.leave()

@@ -116,6 +116,16 @@ def test_an_api_answers_its_own_paths_and_no_others(health: Health) -> None:
     assert ask(application, "/no/such").status_int == 404
 
 
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+def test_ports_are_not_told_to_a_web_page_of_another_site(
+    application: AdminApplication, name: str
+) -> None:
+    request = webob.Request.blank("/ports", headers={name: "http://evil.example"})
+    assert request.get_response(application).status_int == 403
+    request = webob.Request.blank("/healthz", headers={name: "http://evil.example"})
+    assert request.get_response(application).status_int == 200
+
+
 def test_a_head_has_no_body(application: AdminApplication) -> None:
     response = ask(application, "/ports", "HEAD")
     assert (response.status_int, response.body) == (200, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,6 +45,38 @@ def test_what_is_configured_holds(load: Load, repository: Repository) -> None:
 def test_without_tokens_it_is_for_this_host_alone(load: Load, listen: str) -> None:
     with pytest.raises(ConfigError, match="admin_listen"):
         StoreApi(load(admin_listen=listen))
+
+
+STRANGE = [
+    {"host": "evil.example:9697"},
+    {"host": "127.0.0.1:9697", "origin": "http://evil.example"},
+    {"host": "127.0.0.1:9697", "sec_fetch_site": "cross-site"},
+]
+
+
+@pytest.mark.parametrize("headers", STRANGE, ids=str)
+def test_without_tokens_no_web_page_of_another_site_is_let_ask(
+    load: Load, repository: Repository, headers: dict[str, str]
+) -> None:
+    api = StoreApi(load())
+    api.open(repository)
+    client = Client(api)
+    body = json.dumps({"id": INSTANCE, "metadata": {}}).encode()
+    refused = client.ask("POST", "/device-metadata", body, **headers)
+    assert (refused.status_int, list(refused.json)) == (403, ["message"])
+    assert repository.get(INSTANCE) is None
+    assert client.push("metadata", metadata={}).status_int == 200
+    assert client.get(f"/device-metadata/{INSTANCE}", **headers).status_int == 403
+
+
+def test_a_token_is_good_under_any_name(load: Load, repository: Repository, tmp_path: Path) -> None:
+    token = new_token()
+    add(tmp_path / "tokens", Grant(scopes=("read",), created=CREATED), token)
+    api = StoreApi(load(store__token_file=tmp_path / "tokens"))
+    api.open(repository)
+    for headers in STRANGE:
+        path, given = f"/device-metadata/{INSTANCE}", f"Bearer {token}"
+        assert Client(api).get(path, authorization=given, **headers).status_int == 404
 
 
 def test_with_a_file_of_tokens_it_asks_for_one(
