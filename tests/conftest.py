@@ -22,6 +22,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", type=int, default=1, help="run tests of endurance N times as long")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """``early``: a module that takes so long that others would wait for it at the end."""
+    config.addinivalue_line("markers", "early: begins before the others")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring what is marked as early to the front."""
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+
 @pytest.fixture
 def soak(request: pytest.FixtureRequest) -> int:
     """How many times as long as usual a test of endurance is to run."""

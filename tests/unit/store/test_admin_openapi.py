@@ -17,6 +17,7 @@ from dfmeta.store import openapi
 from dfmeta.store.scopes import accepted
 from tests.unit.store.api_server import ApiServer, Connection
 
+pytestmark = pytest.mark.early
 EXAMPLES = 10
 """Requests of each kind that are made up for each operation, besides those that follow from it."""
 TOKEN = "read,write"
