@@ -83,7 +83,7 @@ class Stage:
         before = self.agent.log().count("Reloaded")
         self.agent.configure(options)
         self.agent.signal(signal.SIGHUP)
-        wait_for(lambda: self.agent.log().count("Reloaded") > before, 5, "the reload")
+        wait_for(lambda: self.agent.log().count("Reloaded") > before, 20, "the reload")
 
 
 Breakage = Callable[[Stage], AbstractContextManager[None]]

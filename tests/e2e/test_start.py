@@ -44,7 +44,7 @@ WRONG: list[tuple[str, str, Any]] = [
 
 
 def check_line(agent: Agent, *words: str, arguments: tuple[str, ...] = ()) -> str:
-    done = agent.run(*arguments, timeout=10)
+    done = agent.run(*arguments, timeout=30)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     line = done.stderr.splitlines()[-1]
@@ -141,7 +141,7 @@ def bare_host() -> Iterator[OpenvSwitch]:
 def test_an_absent_bridge_is_waited_for(bare_host: OpenvSwitch) -> None:
     with Agent(bare_host) as agent:
         agent.start(wait=False)
-        wait_for(lambda: "ovsdb" not in missing(agent), 5, "OVSDB to be read")
+        wait_for(lambda: "ovsdb" not in missing(agent), 20, "OVSDB to be read")
         assert missing(agent) == ["bridge", "flows", "proxy"]
         bare_host.add_bridge(BRIDGE)
         agent.wait_ready()

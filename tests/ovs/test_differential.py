@@ -295,7 +295,7 @@ def cases(draw: st.DrawFn) -> tuple[State, Frames]:
 def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pair) -> None:
     fates = Counter[str]()
 
-    @settings(quick, max_examples=examples(33))
+    @settings(quick, max_examples=examples(50))
     @given(case=cases())
     def agree(case: tuple[State, Frames]) -> None:
         state, sent = case
@@ -304,7 +304,7 @@ def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pa
 
     agree()
     assert fates.keys() == {"controller", "proxy", "guest", "back", "untouched", "dropped"}
-    assert min(fates.values()) >= 25, fates
+    assert min(fates.values()) >= 15, fates
     assert fates.total() >= 2000
 
 

@@ -96,13 +96,19 @@ def test_nothing_at_all_shows_the_help(dfmeta: Callable[..., Said]) -> None:
     assert "[wrong-usage]" not in said
 
 
+def reads_stdin(pid: int) -> bool:
+    """Whether a process waits in read(2) of descriptor 0 (proc(5), /proc/pid/syscall)."""
+    call = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
+    return call[:2] in (["0", "0x0"], ["63", "0x0"])
+
+
 def test_an_interrupt_is_status_130_and_no_traceback(config: Path) -> None:
     program = "from dfmeta.cmd.ctl import main; import sys; main()"
     words = [sys.executable, "-c", program, "store", "import", "--config-file", str(config), "-"]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        wait_for(lambda: (config.parent / "s.db").exists(), 30, "the import to begin")
+        wait_for(lambda: reads_stdin(process.pid), 30, "the import to wait for its input")
         process.send_signal(signal.SIGINT)
         _out, said = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -28,7 +28,11 @@ def told(folder: Path, *texts: str) -> list[tuple[str, str]]:
             "[DEFAULT] nova_metadata_hots",
             "nova_metadata_host?",
         ),
-        ("[DEFAULT]\nnova_metadata_ip = ::1", "[DEFAULT] nova_metadata_ip", "nova_metadata_host?"),
+        (
+            "[DEFAULT]\nnova_metadata_prot = 1",
+            "[DEFAULT] nova_metadata_prot",
+            "nova_metadata_port?",
+        ),
         ("[DEFAULT]\nbackend = nova", "[DEFAULT] backend", "Put it into [df_metadata]"),
         ("[df_metadata]\nhold_timeot = 3", "[df_metadata] hold_timeot", "hold_timeout?"),
         ("[df_metadata]\nzzz = 3", "[df_metadata] zzz", SAMPLE),
