@@ -347,7 +347,7 @@ devices = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=examples(100),
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
