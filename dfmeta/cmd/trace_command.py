@@ -153,6 +153,8 @@ def _both_ways(
     yield from (f"  back   {step}" for step in leg.steps)
     if leg.stop:
         yield Stop(leg.stop)
+    elif expected is None:
+        yield "         where the controller puts its key's flow in before that SYN goes on"
 
 
 def _controller(

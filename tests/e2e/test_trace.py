@@ -61,6 +61,7 @@ def test_a_port_is_found_by_its_name_its_iface_id_and_its_instance(
         text = trace(agent, name, 0)
         assert text.startswith(f"{guest.port} (ofport")
         assert "the first SYN goes to the controller: no address is known yet" in text
+        assert "where the controller puts its key's flow in before that SYN goes on" in text
         assert text.splitlines()[-1] == LEADS
 
 
