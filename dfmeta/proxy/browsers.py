@@ -17,11 +17,13 @@ from typing import Any, Final
 OTHERS: Final = frozenset({"cross-site", "same-site"})
 """Values of Sec-Fetch-Site (W3C, Fetch Metadata Request Headers, 2.4) that a page elsewhere has."""
 HOW: Final = "use an address of this host, localhost, or the name in admin_listen"
+_LABEL: Final = re.compile(r"[a-z0-9_-]+")
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(?::\d{1,5})?")
 
 
 def own_name(host: str, listen: str) -> bool:
-    """Whether Host is a name that no page elsewhere can have: an address, localhost, or ours.
+    """Whether Host is a name that no other page can have: an address, ours, or one without a dot
+    (localhost, a name of /etc/hosts), which nobody gets in the public DNS.
 
     :param host: the header's value; empty: there is none, so that it is no browser's.
     :param listen: admin_listen, HOST:PORT.
@@ -33,7 +35,7 @@ def own_name(host: str, listen: str) -> bool:
         return False
     name = found["name"].lower().rstrip(".")
     ours = listen.rpartition(":")[0].strip("[]").lower()
-    return name in ("localhost", ours) or _is_address(name.strip("[]"))
+    return name == ours or bool(_LABEL.fullmatch(name)) or _is_address(name.strip("[]"))
 
 
 def shown(host: str) -> str:

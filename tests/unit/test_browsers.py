@@ -17,7 +17,13 @@ def environ(**headers: str) -> dict[str, str]:
     "host",
     [
         *("", "127.0.0.1", "127.0.0.1:9697", "[::1]:9697", "localhost:8080", "LOCALHOST"),
-        *("192.0.2.1:9697", "admin.example.org:9697", "Admin.Example.org.", "localhost."),
+        *(
+            "192.0.2.1:9697",
+            "admin.example.org:9697",
+            "Admin.Example.org.",
+            "localhost.",
+            "compute1:9697",
+        ),
     ],
 )
 def test_an_address_localhost_and_the_name_of_the_listener_are_ours(host: str) -> None:
