@@ -43,7 +43,7 @@ def texts(node: ast.AST | None) -> str:
             str(one.value) if isinstance(one, ast.Constant) else "N" for one in node.values
         )
     if isinstance(node, ast.Name):
-        return str(vars(admin).get(node.id) or vars(requests).get(node.id))
+        return str(vars(admin).get(node.id) or vars(requests).get(node.id) or "")
     return ""
 
 
@@ -65,7 +65,7 @@ def refusals() -> set[tuple[str, str]]:
     for call in calls("_broken"):
         status = texts(call.keywords[0].value) if call.keywords else "400"
         found.add((status, texts(call.args[0])))
-    # Those are the authorizer's words, and what the two helpers are given.
+    # Those are the authorizer's words, and what the three helpers are given.
     return {(status, message) for status, message in found if status.isdigit() and message}
 
 

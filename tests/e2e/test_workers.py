@@ -215,8 +215,8 @@ def test_sighup_upon_sighup_neither_adds_workers_nor_loses_one(agent: Agent, gue
     agent.configure({"guest_limits": {"header_lines_max": 8}})
     agent.signal(signal.SIGHUP)
     many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
-    wait_for(lambda: guest.curl(META_DATA, *many).status == 431, 15, "the last one to be in force")
-    wait_for(lambda: len(workers(agent)) == 2, 15, "the others to have ended")
+    wait_for(lambda: guest.curl(META_DATA, *many).status == 431, 40, "the last one to be in force")
+    wait_for(lambda: len(workers(agent)) == 2, 40, "the others to have ended")
     assert "[guest_limits] header_lines_max" in agent.log()
     assert "Traceback" not in agent.log()
     asks_own(guest)
