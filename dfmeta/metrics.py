@@ -72,7 +72,12 @@ SWITCH_CONNECTED = Gauge(
 )
 HELD_SYNS = Gauge(
     "dfmeta_held_syns",
-    "SYNs that wait for their port's instance to be known",
+    "SYNs that wait for their port's instance to be known and its number to be confirmed",
+    registry=REGISTRY,
+)
+OVSDB_ECHOES = Counter(
+    "dfmeta_ovsdb_echoes",
+    "Echoes by which OVSDB has confirmed numbers that Open vSwitch had given out anew",
     registry=REGISTRY,
 )
 IDENTITY_LOOKUPS = Counter(
@@ -105,7 +110,8 @@ BACKEND_SECONDS = Histogram(
 HELD_REQUESTS = Counter(
     "dfmeta_held_requests",
     "Requests that waited: until the instance's project was known (project), until the backend "
-    "could be reached (backend), or until others of the port were answered (port)",
+    "could be reached (backend), until others of the port were answered (port), or until OVSDB had "
+    "confirmed the port's number (number)",
     ["why"],
     registry=REGISTRY,
 )
@@ -157,6 +163,17 @@ CLOSED = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+ADMIN_CONNECTIONS = Gauge(
+    "dfmeta_admin_open_connections",
+    "Connections to the admin listener that are open, those that wait included",
+    registry=REGISTRY,
+)
+ADMIN_REFUSED = Counter(
+    "dfmeta_admin_refused",
+    "Requests and connections that the admin listener refused, closed or failed, by reason",
+    ["reason"],
+    registry=REGISTRY,
+)
 HUB_STALL_SECONDS = Histogram(
     "dfmeta_hub_stall_seconds",
     "How late the daemon's one thread was for what was due, looked at 20 times a second",
@@ -166,6 +183,13 @@ HUB_STALL_SECONDS = Histogram(
 HUB_LONGEST_STALL_SECONDS = Gauge(
     "dfmeta_hub_longest_stall_seconds",
     "How late the daemon's one thread has been at most since its start",
+    registry=REGISTRY,
+)
+
+WORKERS_LOST = Counter(
+    "dfmeta_workers_lost",
+    "Workers that ended by themselves or had to be ended, by why",
+    ["reason"],
     registry=REGISTRY,
 )
 
@@ -185,9 +209,12 @@ def samples() -> list[Any]:
 
 
 def samples_from(found: Iterable[Any]) -> Samples:
-    """Read what :func:`samples` has written."""
+    """Read what :func:`samples` has written.
+
+    :raises ValueError, TypeError: when it is something else.
+    """
     return {
-        (name, tuple((label, text) for label, text in labels)): value
+        (name, tuple((label, text) for label, text in labels)): float(value)
         for name, labels, value in found
     }
 

@@ -30,6 +30,29 @@ class PortState(enum.StrEnum):
     """Switched off by its owner: ``tag`` 4095 without ``vlan_mode`` trunk."""
     BROKEN = "broken"
     """Its columns hold something that cannot be a guest's port; ``Port.fault`` says what."""
+    TRUNK = "trunk"
+    """A patch port to the bridge of a Neutron trunk: no guest behind it is served."""
+    NO_PROJECT = "no project"
+    """It has flows, and the backend (Nova) answers no guest whose project is not known."""
+    CUT_OFF = "cut off"
+    """It has flows, and the switch or its device lets none of its frames through."""
+    NO_CONNECTION = "no connection"
+    """It has flows, its SYNs reach the switch, and no connection reaches the proxy."""
+
+
+WIRED = frozenset(
+    {
+        PortState.SERVED,
+        PortState.NO_INSTANCE,
+        PortState.NO_PROJECT,
+        PortState.CUT_OFF,
+        PortState.NO_CONNECTION,
+    }
+)
+"""States of ports that have flows on the switch."""
+OBSERVED = (PortState.CUT_OFF, PortState.NO_PROJECT, PortState.NO_CONNECTION)
+"""States of a port that are seen from outside (:mod:`dfmeta.conditions`): :attr:`Port.state` is
+:attr:`PortState.SERVED` in each of them. The first that applies is shown."""
 
 
 class Endpoint(NamedTuple):
@@ -63,6 +86,10 @@ class Port:
     after whoever answers has checked that ``project_id`` is the instance's (CVE-2013-6419)."""
     dead: bool = False
     fault: str = ""
+    trunk: bool = False
+    """It leads to a trunk's bridge; ``fault`` says whether it is the parent's or a subport's."""
+    device_mac: str = ""
+    """MAC of the device itself, where the name alone is too long to know it by in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     """Field name → identity source that gave it, for people."""
 
@@ -76,6 +103,8 @@ class Port:
     @property
     def state(self) -> PortState:
         """Whether it is served, in one word."""
+        if self.trunk:
+            return PortState.TRUNK
         if self.fault:
             return PortState.BROKEN
         if self.dead:

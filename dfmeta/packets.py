@@ -1,7 +1,7 @@
-"""Frames ↔ values, pure. Everything read here was written by a guest and is a claim.
+"""Frames ↔ values, pure. What :func:`parse_syn` reads was written by a guest and is a claim.
 
-Only what the controller needs of a first SYN is read: Ethernet II with an optional 802.1Q tag,
-IPv4 (RFC 791) and the fixed part of TCP (RFC 9293, 3.1).
+Only what the controller needs is read: Ethernet II with an optional 802.1Q tag, IPv4 (RFC 791) and
+the fixed part of TCP (RFC 9293, 3.1). The daemon's own probe is written here as well.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ ETH_TYPE_IPV4 = 0x0800
 ETH_TYPE_VLAN = 0x8100
 PROTO_TCP = 6
 FLAG_SYN = 0x02
+FLAG_RST = 0x04
 FLAG_ACK = 0x10
 
 _ETH = struct.Struct("!6s6sH")
 _TAG = struct.Struct("!HH")
 _IPV4 = struct.Struct("!BBHHHBBH4s4s")
 _TCP = struct.Struct("!HHIIBB")
+_TCP_WHOLE = struct.Struct("!HHIIBBHHH")
 _VID_MASK = 0x0FFF
+_TTL = 64
+_WINDOW = 1024
+_DONT_FRAGMENT = 0x4000
 _FRAGMENT_MASK = 0x3FFF
 """More-fragments and the offset; a whole packet has neither."""
 
@@ -38,6 +43,75 @@ class Syn:
     destination: IPv4Address
     source_port: int
     destination_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A TCP segment without data or options, or of one the parts that stand in its fixed header."""
+
+    source: IPv4Address
+    destination: IPv4Address
+    source_port: int
+    destination_port: int
+    sequence: int
+    acknowledgement: int
+    flags: int
+
+
+def write_segment(segment: Segment, *, source_mac: str, destination_mac: str) -> bytes:
+    """Write *segment* as an untagged frame with whole checksums, from its destination MAC on."""
+    source, destination = segment.source.packed, segment.destination.packed
+    header = bytearray(
+        _IPV4.pack(
+            0x45,
+            0,
+            _IPV4.size + _TCP_WHOLE.size,
+            0,
+            _DONT_FRAGMENT,
+            _TTL,
+            PROTO_TCP,
+            0,
+            source,
+            destination,
+        )
+    )
+    header[10:12] = _checksum(bytes(header)).to_bytes(2, "big")
+    body = bytearray(
+        _TCP_WHOLE.pack(
+            segment.source_port,
+            segment.destination_port,
+            segment.sequence,
+            segment.acknowledgement,
+            _TCP_WHOLE.size // 4 << 4,
+            segment.flags,
+            _WINDOW,
+            0,
+            0,
+        )
+    )
+    body[16:18] = _checksum(_pseudo(source, destination, len(body)) + bytes(body)).to_bytes(
+        2, "big"
+    )
+    macs = bytes.fromhex(destination_mac.replace(":", "") + source_mac.replace(":", ""))
+    return macs + ETH_TYPE_IPV4.to_bytes(2, "big") + bytes(header) + bytes(body)
+
+
+def parse_segment(frame: bytes) -> tuple[Segment, bool]:
+    """Read a frame that the host's own TCP sent, and whether its TCP checksum is right.
+
+    :raises PacketError: when it is anything else than a whole, unfragmented IPv4 TCP segment.
+    """
+    _source, _vid, payload = _ethernet(frame)
+    (source, destination), segment = _ipv4(payload)
+    source_port, destination_port, seq, ack, _offset, flags = _unpack(_TCP, segment, "TCP")
+    length = int.from_bytes(payload[2:4], "big") - (payload[0] & 0x0F) * 4
+    # Behind the packet a short frame is padded (IEEE 802.3).
+    whole = segment[:length]
+    right = _checksum(_pseudo(source.packed, destination.packed, len(whole)) + whole) == 0
+    return (
+        Segment(source, destination, source_port, destination_port, seq, ack, flags),
+        right,
+    )
 
 
 def parse_syn(frame: bytes) -> Syn:
@@ -82,6 +156,21 @@ def _ipv4(packet: bytes) -> tuple[tuple[IPv4Address, IPv4Address], bytes]:
     if proto != PROTO_TCP or fragment & _FRAGMENT_MASK:
         raise PacketError(layer="IPv4", cause="it is not a whole TCP segment")
     return (IPv4Address(source), IPv4Address(destination)), packet[header:]
+
+
+def _pseudo(source: bytes, destination: bytes, length: int) -> bytes:
+    """TCP's pseudo header (RFC 9293, 3.1)."""
+    return source + destination + bytes((0, PROTO_TCP)) + length.to_bytes(2, "big")
+
+
+def _checksum(data: bytes) -> int:
+    """The Internet checksum (RFC 1071); 0 of data that has a right one in it."""
+    if len(data) % 2:
+        data += b"\0"
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
 
 
 def _unpack(form: struct.Struct, data: bytes, layer: str) -> tuple[Any, ...]:

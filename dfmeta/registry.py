@@ -11,7 +11,8 @@ all under the old key. So a key is one guest's for as long as anything of it can
 
 Which port has which number, OVSDB says and the switch says. Both have to say the same: OVSDB's word
 comes later, by as much as its session or our reading of it is behind, and meanwhile the number may
-be another guest's (a port renumbered by ``ofport_request``, or a restart of ovs-vswitchd).
+be another guest's (a port renumbered by ``ofport_request``, or a restart of ovs-vswitchd). While a
+number is in doubt (:mod:`dfmeta.numbering`) its guest keeps its place, but nothing is answered.
 """
 
 from __future__ import annotations
@@ -20,55 +21,20 @@ import itertools
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import SLOTS, key_of, parse_key
 from dfmeta.model import Endpoint, GuestAddress, Identity, PeerAddress, Port, PortState
+from dfmeta.numbering import Device, Numbering
+from dfmeta.slots import Guest, Learned, Slot
 
 REST = 120.0
 """Seconds that a slot rests after a change of its endpoint's guest: longer than Linux keeps
 repeating what a closed connection still had to say."""
-DISPLACED_AT_ONCE = 16
-DISPLACED_PER_SECOND = 4.0
-"""How many addresses of one endpoint may give way to others: a guest that makes up a source for
-each packet costs the switch no more flows than that."""
-WIRE_NAME_MAX = 15
-"""Bytes of a port's name that OpenFlow has room for (OFP_MAX_PORT_NAME_LEN, 1.3.5, 7.2.1)."""
 WAITS_KEPT = 1024
 """How many waiting times of released SYNs are remembered for the proxy."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """One address of an endpoint, in use."""
-
-    address: GuestAddress
-    epoch: int
-    last_used: float
-    connections: int = 0
-
-
-@dataclass(slots=True)
-class _Guest:
-    port: Port
-    endpoint: Endpoint
-    identity: Identity | None
-    slots: dict[int, Slot] = field(default_factory=dict)
-    room: float = DISPLACED_AT_ONCE
-    """How many addresses may give way now."""
-    room_at: float = 0.0
-    """When that was so."""
-
-    def may_displace(self, now: float) -> bool:
-        """Whether one more may, and take it if so (a token bucket)."""
-        grown = self.room + max(0.0, now - self.room_at) * DISPLACED_PER_SECOND
-        self.room, self.room_at = min(grown, DISPLACED_AT_ONCE), now
-        if self.room < 1:
-            return False
-        self.room -= 1
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +48,11 @@ class Claim:
     address: GuestAddress | PeerAddress
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """Where an address stands among its endpoint's slots."""
-
-    slot: int
-    new: bool
-    """Its flows are not on the switch yet."""
-    displaced: GuestAddress | None = None
-    """The address that gave way for it."""
-    epoch: int = field(default=0, compare=False)
-    """Stays the same for as long as the address has the slot."""
-
-
 class Registry:
     """Live map of ports to identities and of endpoints to addresses.
 
     :param host_addresses: gives the addresses of the host itself, which no key may be.
+    :param ask: see :class:`~dfmeta.numbering.Numbering`; :meth:`answered` takes the answer.
     :param clock: monotonic seconds.
     """
 
@@ -106,6 +60,7 @@ class Registry:
         self,
         host_addresses: Callable[[], Collection[IPv4Address]] = tuple,
         *,
+        ask: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host_addresses = host_addresses
@@ -116,16 +71,17 @@ class Registry:
         self._states: Counter[PortState] = Counter()
         self._resting: dict[Endpoint, dict[int, float]] = {}
         self._ports: dict[str, Port] = {}
-        self._guests: dict[Endpoint, _Guest] = {}
+        self._guests: dict[Endpoint, Guest] = {}
         self._claims: dict[Endpoint, dict[str, Port]] = {}
         """Endpoint → rows that have its number, the latest last."""
-        self._names: dict[int, bytes] = {}
-        """Number → name of the port that has it, as the switch says."""
+        self._numbering = Numbering(ask)
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
         self._waits: OrderedDict[tuple[Endpoint, int], float] = OrderedDict()
         self._listeners: list[Callable[[Endpoint], None]] = []
         self._watchers: list[Callable[[int], None]] = []
+        self._certain_listeners: list[Callable[[Endpoint], None]] = []
+        self._replaced_listeners: list[Callable[[str], None]] = []
 
     def watch(self, watcher: Callable[[int], None]) -> None:
         """Call *watcher* with the number of each port of which anything is about to change: its
@@ -135,6 +91,14 @@ class Registry:
     def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
         """Call *listener* with each endpoint whose guest has changed, after the change."""
         self._listeners.append(listener)
+
+    def when_certain(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call *listener* with each endpoint whose number is in doubt no more."""
+        self._certain_listeners.append(listener)
+
+    def when_replaced(self, listener: Callable[[str], None]) -> None:
+        """Call *listener* with the Interface row of each port that has another device now."""
+        self._replaced_listeners.append(listener)
 
     # Ports, as OVSDB tells of them
 
@@ -153,7 +117,8 @@ class Registry:
         if old is not None:
             self._states[old.state] -= 1
         self._note(old, port)
-        if old is not None and _only_adds(old, port) and self._add(port):
+        agrees = self._numbering.agrees(port)
+        if old is not None and agrees and _only_adds(old, port) and self._add(port):
             return
         touched = self._withdraw(old) if old is not None else set()
         if port.endpoint is not None and not port.dead:
@@ -168,6 +133,11 @@ class Registry:
             self._states[port.state] -= 1
             self._note(port)
             self._tell(self._withdraw(port))
+
+    def fault(self, row: str) -> str:
+        """What is wrong with the port of that Interface row, as far as it is known here."""
+        port = self._ports.get(row)
+        return port.fault if port is not None else ""
 
     def ports(self) -> list[Port]:
         """Every guest port, served or not."""
@@ -197,28 +167,52 @@ class Registry:
 
     # Numbers, as the switch tells of them
 
-    def set_names(self, names: Mapping[int, bytes]) -> None:
-        """Take in which port has which number on the switch, all of them."""
-        changed = [
-            n for n in names.keys() | self._names.keys() if names.get(n) != self._names.get(n)
-        ]
-        self._names = dict(names)
-        for ofport in changed:
-            self._review(Endpoint(ofport))
+    def set_devices(self, devices: Mapping[int, Device], *, gap: bool) -> None:
+        """Take in which device has which number on the switch, all of them.
 
-    def set_name(self, ofport: int, name: bytes | None) -> None:
-        """Take in that the number is that port's now; None: nobody's."""
-        if name is None:
-            self._names.pop(ofport, None)
-        else:
-            self._names[ofport] = name
-        self._review(Endpoint(ofport))
+        :param gap: changes may have been missed before; see :meth:`Numbering.put_all`.
+        """
+        changed = self._numbering.put_all(devices, gap=gap)
+        for ofport in self._numbering.doubted():
+            self._show(ofport)
+        for ofport, replaced in changed.items():
+            self._review(Endpoint(ofport), anew=replaced)
+            self._say_replaced(ofport, there=replaced and ofport in devices)
+
+    def set_device(self, ofport: int, device: Device | None) -> None:
+        """Take in that the number is that device's now; None: no device's.
+
+        A guest that has the number starts anew: it is another device, perhaps another guest's.
+        """
+        if self._numbering.put(ofport, device):
+            self._show(ofport)
+            self._review(Endpoint(ofport), anew=True)
+            self._say_replaced(ofport, there=device is not None)
+
+    def answered(self, question: int) -> None:
+        """Take in that OVSDB has answered that question, and all that it said before."""
+        for ofport in self._numbering.answered(question):
+            self._show(ofport)
+            for listener in self._certain_listeners:
+                listener(Endpoint(ofport))
+
+    def certain(self, endpoint: Endpoint) -> bool:
+        """Whether OVSDB's word about that number counts. Nothing may be answered while not."""
+        return self._numbering.certain(endpoint.ofport)
+
+    def doubted(self) -> list[Port]:
+        """Ports that are not served, since OVSDB has not yet confirmed their number."""
+        found = (self.port_at(Endpoint(ofport)) for ofport in self._numbering.doubted())
+        return [port for port in found if port is not None]
 
     def misnamed(self) -> list[tuple[Port, bytes]]:
         """Ports that are not served, since the switch says that their number is another's."""
         claims = itertools.chain.from_iterable(one.values() for one in self._claims.values())
-        pairs = ((port, self._names.get(port.ofport or 0, b"")) for port in claims)
-        return [(port, name) for port, name in pairs if not self._agrees(port)]
+        return [
+            (port, self._numbering.name(port.ofport or 0))
+            for port in claims
+            if not self._numbering.agrees(port)
+        ]
 
     # Endpoints, for the controller
 
@@ -250,7 +244,7 @@ class Registry:
             or addresses have given way too often lately.
         """
         guest = self._guests.get(endpoint)
-        if guest is None or guest.identity is None:
+        if guest is None or guest.identity is None or not self.certain(endpoint):
             return None
         for known, slot in guest.slots.items():
             if slot.address == address:
@@ -259,7 +253,7 @@ class Registry:
         displaced = None
         number = self._free_slot(guest)
         if number is None:
-            number = _longest_idle(guest.slots)
+            number = guest.longest_idle()
             if number is None or not guest.may_displace(now):
                 return None
             displaced = guest.slots[number].address
@@ -313,8 +307,9 @@ class Registry:
         return Claim(guest.identity, endpoint, number, slot.epoch, slot.address)
 
     def holds(self, claim: Claim) -> bool:
-        """Whether the same incarnation of the same instance is still there, at that address."""
-        return self.current(claim) is not None
+        """Whether an answer may leave: the same incarnation of the same instance is still there,
+        at that address, and its number is not in doubt."""
+        return self.current(claim) is not None and self.certain(claim.endpoint)
 
     def current(self, claim: Claim) -> Identity | None:
         """Identity that *claim* stands for, with what has become known since; None when it does
@@ -422,26 +417,22 @@ class Registry:
         return {endpoint}
 
     def _enter(self, port: Port, endpoint: Endpoint) -> set[Endpoint]:
-        if not self._agrees(port):
+        if not self._numbering.agrees(port):
             return set()
         before = self._guests.get(endpoint)
         if before is not None:
             self._leave(before)
-        self._guests[endpoint] = _Guest(port, endpoint, self._identify(port))
+        self._guests[endpoint] = Guest(port, endpoint, self._identify(port))
         return {endpoint}
-
-    def _agrees(self, port: Port) -> bool:
-        """Whether the switch does not say that the port's number is another's."""
-        said = self._names.get(port.ofport) if port.ofport is not None else None
-        return said is None or said == port.name.encode()[:WIRE_NAME_MAX]
 
     def _rightful(self, endpoint: Endpoint) -> Port | None:
         claims = self._claims.get(endpoint, {})
-        return next(filter(self._agrees, reversed(claims.values())), None)
+        return next(filter(self._numbering.agrees, reversed(claims.values())), None)
 
-    def _review(self, endpoint: Endpoint) -> None:
+    def _review(self, endpoint: Endpoint, *, anew: bool) -> None:
         guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
-        if (guest.port.row if guest else None) == (rightful.row if rightful else None):
+        same = (guest.port.row if guest else None) == (rightful.row if rightful else None)
+        if same and (guest is None or not anew):
             return
         self.touch(endpoint)
         if guest is not None:
@@ -450,14 +441,14 @@ class Registry:
             self._enter(rightful, endpoint)
         self._tell({endpoint})
 
-    def _leave(self, guest: _Guest) -> None:
+    def _leave(self, guest: Guest) -> None:
         del self._guests[guest.endpoint]
         if guest.slots:
             self.rest(guest.endpoint, guest.slots)
         for key in [key for key in self._waits if key[0] == guest.endpoint]:
             del self._waits[key]
 
-    def _free_slot(self, guest: _Guest) -> int | None:
+    def _free_slot(self, guest: Guest) -> int | None:
         taken, now = self._host_addresses(), self._clock()
         resting = self._resting.get(guest.endpoint, {})
         for number in [number for number, until in resting.items() if until <= now]:
@@ -474,6 +465,11 @@ class Registry:
             return rested[0] if rested else None
         # All of them rest, after a guest for each within two minutes: the one that did longest.
         return min(free, key=lambda number: resting[number], default=None)
+
+    def _say_replaced(self, ofport: int, *, there: bool) -> None:
+        rows = [*self._claims.get(Endpoint(ofport), ())] if there else []
+        for row, listener in itertools.product(rows, self._replaced_listeners):
+            listener(row)
 
     def _tell(self, endpoints: Collection[Endpoint]) -> None:
         for endpoint, listener in itertools.product(endpoints, self._listeners):
@@ -493,8 +489,3 @@ def _only_adds(old: Port, new: Port) -> bool:
     same = all(getattr(old, name) == getattr(new, name) for name in who)
     # A claim may be confirmed; what was known may not become a claim.
     return same and old.project_id in ("", new.project_id) and old.claimed >= new.claimed
-
-
-def _longest_idle(slots: dict[int, Slot]) -> int | None:
-    idle = [(slot.last_used, number) for number, slot in slots.items() if not slot.connections]
-    return min(idle)[1] if idle else None

@@ -7,11 +7,13 @@ never a wrong answer.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,15 @@ class Holder:
     """Slots whose keys it has been using."""
 
 
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """What rules, route and address were made for."""
+
+    device: str
+    address: str
+    table: int
+
+
 @dataclass(slots=True)
 class State:
     """The memory's contents."""
@@ -59,6 +70,9 @@ class State:
     """Ofport → id of the meter of all its SYNs."""
     arp_ignore: int | None = None
     """What the host's arp_ignore was before dfmeta raised it."""
+
+    host: HostMemory | None = None
+    """Where dfmeta's side of the host is; None is not known."""
 
 
 _BY_PORT = ("holders", "meters", "syn_meters")
@@ -78,6 +92,9 @@ class StateFile:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise _unusable(folder, error) from error
+        # Of both it is said that they may not be written: the disk needs another remedy.
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            raise _unusable(folder, OSError(errno.EROFS, os.strerror(errno.EROFS)))
         if not os.access(folder, os.W_OK | os.X_OK):
             raise _unusable(folder, PermissionError(13, "Permission denied"))
         self._written = ""
@@ -157,7 +174,8 @@ class StateFile:
 
 
 def _values(state: State) -> dict[str, Any]:
-    return {one.name: getattr(state, one.name) for one in fields(state)}
+    values = {one.name: getattr(state, one.name) for one in fields(state)}
+    return values | {"host": asdict(state.host) if state.host is not None else None}
 
 
 def read_state(folder: Path) -> State:
@@ -181,7 +199,16 @@ def read_state(folder: Path) -> State:
         # A state of before there were such meters has none.
         syn_meters={int(k): int(v) for k, v in raw.get("syn_meters", {}).items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
+        host=_host_memory(raw.get("host")),
     )
+
+
+def _host_memory(raw: Any) -> HostMemory | None:
+    """Read where the host's side is; a state of before it was remembered has none."""
+    if raw is None:
+        return None
+    address = str(IPv4Address(str(raw["address"])))
+    return HostMemory(str(raw["device"]), address, int(raw["table"]))
 
 
 def _unusable(folder: Path, error: OSError) -> StartError:

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.harness.examples import USUAL, examples
 
-pytest_plugins = ["tests.harness.fixtures"]
+pytest_plugins = ["tests.harness.failures", "tests.harness.fixtures"]
 
 # How long an example takes says how busy the machine is.
 settings.register_profile(

@@ -300,18 +300,27 @@ class Switch:
         _check(actions, {name: frame[name] for name in FIELDS})
         self.released += self._execute(frame, actions, None)
 
+    def _meters_asked_for(self, message: bytes) -> dict[int, tuple[int, bytes]]:
+        (number,) = struct.unpack_from("!I4x", message, 16)
+        if number == ofp.OFPM_ALL:
+            return self.meters
+        if number not in self.meters:
+            raise _Refusal(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER)
+        return {number: self.meters[number]}
+
+    def _meter_stats(self, number: int) -> bytes:
+        passed, over = self.metered.get(number, (0, 0))
+        flows = sum(one.meter == number for one in self.flows)
+        return struct.pack("!IH6xIQQIIQQ", number, 56, flows, passed + over, 0, 0, 0, over, 0)
+
     def _multipart(self, xid: int, kind: int, message: bytes) -> None:
         if kind == ofp.OFPMP_METER_CONFIG:
-            meters = [
-                (8 + len(bands), flags, n, bands) for n, (flags, bands) in self.meters.items()
-            ]
-            bodies = [struct.pack("!HHI", *head) + bands for *head, bands in meters]
-        elif kind == ofp.OFPMP_METER:
-            counted = {number: self.metered.get(number, (0, 0)) for number in self.meters}
             bodies = [
-                struct.pack("!IH6xIQQIIQQ", n, 56, 0, passed + over, 0, 0, 0, over, 0)
-                for n, (passed, over) in counted.items()
+                struct.pack("!HHI", 8 + len(bands), flags, number) + bands
+                for number, (flags, bands) in self._meters_asked_for(message).items()
             ]
+        elif kind == ofp.OFPMP_METER:
+            bodies = [self._meter_stats(number) for number in self._meters_asked_for(message)]
         else:
             _require(kind in (ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE), f"multipart request {kind}")
             table, *outs, cookie, mask = struct.unpack_from("!B3xII4xQQ", message, 16)

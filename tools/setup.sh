@@ -4,10 +4,11 @@
 #   tools/setup.sh             what all of them need
 #   tools/setup.sh --neutron   and Neutron's Open vSwitch agent and Chromium, which some tests run,
 #                              and systemd, whose analyzer looks at our units; it starts nothing
+#   tools/setup.sh --real      and QEMU and mmdebstrap, for the machines of tools/real
 #   tools/setup.sh --bench     and nginx, haproxy and wrk, which `python -m bench.proxy` runs
 #
-# Packages: a few tools, the libraries that Open vSwitch, PostgreSQL and udev link to and the Python
-# modules that cloud-init imports. These four themselves are unpacked under .cache/root and never
+# Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev and nft link to, the Python
+# modules that cloud-init imports. These five themselves are unpacked under .cache/root and never
 # installed: their packages would start services and enable cloud-init for the next boot.
 # The bench's programs are unpacked under .cache/bench for the same reason.
 # Python: a virtual environment in .venv with this checkout in it, and one in .cache/neutron for
@@ -18,7 +19,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$root/.cache
 venv=$root/.venv
 # Raise it when the content of .cache/root changes.
-layout=3
+layout=4
 # The same for .cache/bench.
 bench_layout=1
 neutron=neutron==29.0.0
@@ -70,8 +71,8 @@ dependencies() {
 
 unpack() {
     local folder=$cache/deb new=$cache/root.new deb name packages=$cache/packages.new
-    local wanted=(openvswitch-switch openvswitch-common cloud-init postgresql udev)
-    say "Unpacking Open vSwitch, cloud-init, PostgreSQL and udev under .cache (none is installed)"
+    local wanted=(openvswitch-switch openvswitch-common cloud-init postgresql udev nftables)
+    say "Unpacking Open vSwitch, cloud-init, PostgreSQL, udev and nft under .cache (none is installed)"
     rm -rf "$folder" "$new"
     mkdir -p "$folder" "$new"
     cd "$folder"
@@ -205,14 +206,20 @@ flock 9
 mapfile -t packages <"$cache/packages"
 install ca-certificates curl ethtool iproute2 procps sqlite3 tcpdump util-linux python3 "${packages[@]}"
 virtualenv
-case ${1-} in
---neutron)
-    neutron
-    browser
-    install libseccomp2 systemd
-    ;;
---bench)
-    neutron
-    bench
-    ;;
-esac
+for part; do
+    case $part in
+    --neutron)
+        neutron
+        browser
+        install libseccomp2 systemd
+        ;;
+    --real)
+        install debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 qemu-utils
+        ;;
+    --bench)
+        neutron
+        bench
+        ;;
+    *) die "$part is not an option" ;;
+    esac
+done

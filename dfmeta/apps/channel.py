@@ -18,6 +18,7 @@ from eventlet.event import Event
 from eventlet.queue import LightQueue
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from dfmeta import hub
 from dfmeta.exceptions import NotConnectedError, SwitchError, SwitchTimeoutError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
@@ -117,7 +118,7 @@ class Channel:
         self.detach(self._datapath)
         self._datapath, self._wire = datapath, Wire(self.layout, datapath)
         self._outbox = LightQueue()
-        eventlet.spawn(self._send_loop, datapath, self._outbox)
+        hub.VITAL.spawn("OpenFlow sender", self._send_loop, datapath, self._outbox, may_return=True)
 
     def detach(self, datapath: Any) -> bool:
         """Forget *datapath*; everything under way on it fails. False if it was not in use."""

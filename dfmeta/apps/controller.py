@@ -14,6 +14,7 @@ from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.numbers import Numbers
+from dfmeta.apps.probe import Probe
 from dfmeta.apps.steward import Steward
 from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID
@@ -47,8 +48,12 @@ class Controller:
         self.steward = steward
         self.learner = learner
         self.numbers = Numbers(channel, steward.registry)
+        self.probe = Probe(channel, lambda: steward.tap)
         self._datapath_id = datapath_id
         self._doubts = LightQueue(1)
+        self._lost_flows = False
+        """Whether the switch has told of flows of ours that went, and has not answered since: one
+        that stops tells of all of them before the connection ends."""
         steward.registry.subscribe(self.changed)
         steward.on_doubt = self.doubt
 
@@ -85,6 +90,7 @@ class Controller:
     def disconnected(self, datapath: Any) -> None:
         """Note that a connection is gone; the dialler makes another."""
         if self.channel.detach(datapath):
+            self._lost_flows = False
             LOG.warning("The connection to %s is gone", self.channel.bridge)
             metrics.SWITCH_CONNECTED.set(0)
             self.steward.disconnected()
@@ -103,13 +109,12 @@ class Controller:
             LOG.info("The flows of ofport %d follow later: %s", endpoint.ofport, error)
 
     def flow_removed(self, message: Any) -> None:
-        """Put flows back that somebody else has taken away."""
+        """Put flows back that another program has taken away."""
         if not self.channel.connected:
             return
         found = self.channel.wire.removed(message)
-        if found is not None and self.steward.expects(found):
-            if self.steward.confirmed:
-                LOG.info("Somebody removed flows of ours from %s", self.channel.bridge)
+        if found is not None and self.steward.misses(found):
+            self._lost_flows |= self.steward.confirmed
             self.doubt()
 
     def watch(self) -> None:
@@ -122,8 +127,16 @@ class Controller:
             if not self.channel.connected or self.steward.tap is None:
                 continue
             if time.monotonic() >= due or not self._looks_right():
+                lost = self._lost_flows
                 if not self.numbers.ask():
                     continue
+                if lost:
+                    # It answers what was asked after that: it has not stopped.
+                    self._lost_flows = False
+                    LOG.info(
+                        "Flows of dfmeta were removed from %s; they are put back",
+                        self.channel.bridge,
+                    )
                 self.steward.reconcile_quietly()
                 due = time.monotonic() + FULL_CHECK_INTERVAL
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,49 @@ import eventlet
 import eventlet.green.socket as green_socket
 import os_ken.base.app_manager  # noqa: F401  # the controller cannot be imported before it
 from os_ken.controller.controller import datapath_connection_factory
+from os_ken.exception import OFPUnknownVersion
+
+from dfmeta.exceptions import StartError
 
 LOG = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.25
+REFUSED_PAUSE = 2.0
+"""Seconds between two tries with a bridge that refuses our version of OpenFlow."""
+REFUSED_LINES = 60.0
+"""Seconds between two lines of the log that say so."""
+
+
+class Refusals:
+    """Says that a bridge refuses OpenFlow 1.3, which no try of ours changes.
+
+    :param bridge: its name.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, bridge: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bridge = bridge
+        self._clock = clock
+        self._next_line = clock()
+        self._new = False
+
+    def note(self) -> None:
+        """Note one, in the log as well, if it is time for a line."""
+        self._new = True
+        if self._clock() >= self._next_line:
+            self._next_line = self._clock() + REFUSED_LINES
+            LOG.error(
+                "The bridge %s does not speak OpenFlow 1.3, so dfmeta cannot put in any flow. Let "
+                "it: ovs-vsctl add Bridge %s protocols OpenFlow13",
+                self._bridge,
+                self._bridge,
+            )
+
+    def take(self) -> bool:
+        """Whether there was one since the last call."""
+        new, self._new = self._new, False
+        return new
 
 
 class _BridgeSocket:
@@ -34,7 +74,17 @@ class _BridgeSocket:
         return getattr(self._sock, name)
 
 
-def dial(path: Path) -> None:
+def _connect(path: Path) -> _BridgeSocket:
+    sock = _BridgeSocket()
+    try:
+        sock.connect(os.fspath(path))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def dial(path: Path, refusals: Refusals) -> None:
     """Keep a connection to *path* for ever; run it in a thread of its own.
 
     No Controller row is needed for it, so that nobody's ``set-controller`` can take it away. One
@@ -42,26 +92,62 @@ def dial(path: Path) -> None:
     """
     pause, missed = FIRST_PAUSE, False
     while True:
-        sock = _BridgeSocket()
         try:
-            sock.connect(os.fspath(path))
+            sock = _connect(path)
         except OSError as error:
             if not missed:
                 LOG.info("Waiting for %s: %s", path, error.strerror)
             missed = True
-            sock.close()
             eventlet.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
             continue
         pause, missed = FIRST_PAUSE, False
-        datapath_connection_factory(sock, str(path))
-        eventlet.sleep(FIRST_PAUSE)
+        _serve(sock, str(path), refusals)
+        eventlet.sleep(REFUSED_PAUSE if refusals.take() else FIRST_PAUSE)
 
 
-def listen(host: str, port: int) -> None:
-    """Serve a bridge whose operator has pointed a controller at *host*:*port*."""
+def listen(host: str, port: int) -> Any:
+    """Open the listener for a bridge whose operator has pointed a controller at *host*:*port*.
+
+    :raises StartError: when it cannot be listened on.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = eventlet.listen((host, port), family=family)
+    try:
+        return eventlet.listen((host, port), family=family)
+    except OSError as error:
+        raise StartError(
+            cause=f"[df_metadata] openflow_connection = listen:{host}:{port} cannot be listened "
+            f"on: {error.strerror}",
+            remedy="Stop what uses it, or give another address and port of this host",
+        ) from error
+
+
+def accept(listener: Any, refusals: Refusals) -> None:
+    """Serve each connection that comes; run it in a thread of its own.
+
+    Any user of the host may connect and send anything, which ends that connection alone.
+    """
+    missed = False
     while True:
-        sock, address = listener.accept()
-        eventlet.spawn_n(datapath_connection_factory, sock, address)
+        try:
+            sock, address = listener.accept()
+        except OSError as error:
+            if not missed:
+                LOG.warning(
+                    "The bridge's connection could not be accepted: %s; it is tried again. See the "
+                    "limits of descriptors and memory that the daemon runs under",
+                    error.strerror,
+                )
+            missed = True
+            eventlet.sleep(LONGEST_PAUSE)
+            continue
+        missed = False
+        eventlet.spawn_n(_serve, sock, address, refusals)
+
+
+def _serve(sock: Any, address: Any, refusals: Refusals) -> None:
+    try:
+        datapath_connection_factory(sock, address)
+    except OFPUnknownVersion:
+        # OpenFlow 1.1, which os-ken has never heard of, is refused as other versions are.
+        refusals.note()

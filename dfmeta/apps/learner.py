@@ -1,7 +1,8 @@
 """First SYNs: give the address a slot, put its flows in, and only then let the SYN go on.
 
-A SYN of a port whose instance is not known yet is kept and goes on when it is. Everything in a
-frame is the guest's claim; who it is comes from the in_port that the switch names.
+A SYN of a port whose instance is not known yet, or whose number is in doubt, is kept and goes on
+when it is. Everything in a frame is the guest's claim; who it is comes from the in_port that the
+switch names.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from dfmeta import metrics
 from dfmeta.apps.steward import Steward
 from dfmeta.exceptions import DfmetaError, PacketError
 from dfmeta.flows.service import towards_proxy
+from dfmeta.guest_counts import GuestCounts
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 from dfmeta.packets import Syn, parse_syn
-from dfmeta.registry import Learned, Registry
+from dfmeta.registry import Registry
+from dfmeta.slots import Learned
 
 LOG = logging.getLogger(__name__)
 
@@ -120,12 +123,15 @@ class Learner:
         self.registry = registry
         self.steward = steward
         self.holds = Holds()
+        self.first_syns = GuestCounts()
+        """Packet-ins of guests whose instance was known then."""
         self.hold_timeout = hold_timeout
         self._clock = clock
         self._pause = pause
         self.told: Callable[[], object] = lambda: None
         """Waits until everybody who answers guests knows what the registry knows."""
         registry.subscribe(self.release)
+        registry.when_certain(self.release)
         steward.on_adopted = self.release_all
 
     def packet_in(self, ofport: int, frame: bytes) -> None:
@@ -140,19 +146,19 @@ class Learner:
             metrics.PACKET_INS.labels("malformed").inc()
             return
         endpoint = Endpoint(ofport, syn.vid)
+        identity = self.registry.identity(endpoint)
+        if identity is not None:
+            self.first_syns.add(endpoint, identity.incarnation)
         if self.registry.port_at(endpoint) is None:
             metrics.PACKET_INS.labels("unknown_port").inc()
-        elif self.registry.identity(endpoint) is None or not self.steward.adopted:
-            # Before the adoption, an address that has a slot already would be given another.
+        elif not self._may_learn(endpoint):
             self._hold(endpoint, syn, frame)
         else:
             self._learn(endpoint, syn, frame)
 
     def release(self, endpoint: Endpoint) -> None:
-        """Let the SYNs of *endpoint* go on if its instance is known now, else keep them."""
-        if not len(self.holds) or self.registry.identity(endpoint) is None:
-            return
-        if not self.steward.adopted:
+        """Let the SYNs of *endpoint* go on if its instance is certain now, else keep them."""
+        if not len(self.holds) or not self._may_learn(endpoint):
             return
         now = self._clock()
         for held in self.holds.take(endpoint):
@@ -173,8 +179,13 @@ class Learner:
         """Forget SYNs that have waited for too long; called every now and then."""
         gone = self.holds.expire(self._clock() - self.hold_timeout)
         if gone:
-            LOG.info("%d SYNs of ports without an instance were given up", gone)
+            LOG.info("%d SYNs of ports without a certain instance were given up", gone)
         metrics.HELD_SYNS.set(len(self.holds))
+
+    def _may_learn(self, endpoint: Endpoint) -> bool:
+        # Before the adoption, an address that has a slot already would be given another.
+        known = self.registry.identity(endpoint) is not None and self.registry.certain(endpoint)
+        return known and self.steward.adopted
 
     def _hold(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:
         metrics.PACKET_INS.labels("held").inc()
@@ -188,17 +199,14 @@ class Learner:
             metrics.PACKET_INS.labels("no_slot").inc()
             return
         metrics.PACKET_INS.labels("learned" if learned.new else "known").inc()
-        try:
-            self.steward.apply(endpoint)
-        except DfmetaError as error:
-            LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)
-            return
         eventlet.spawn_n(self._send_on, endpoint, learned, frame, since)
 
     def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes, since: float) -> None:
         try:
-            self.steward.wait_for(endpoint)
+            # Before the flows: further SYNs of the address follow them at once.
             self.told()
+            self.steward.apply(endpoint)
+            self.steward.wait_for(endpoint)
             if learned.displaced is not None:
                 self._pause(SETTLE)
             tap = self.steward.tap

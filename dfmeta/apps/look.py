@@ -1,4 +1,4 @@
-"""Reads a bridge's flows over a short connection of its own, for commands; changes nothing.
+"""Reads a bridge's flows, meters and ports over a short connection, for commands; changes nothing.
 
 It works whether or not the daemon runs. The management socket's backlog is small: a connection
 that is refused or cut is tried again.
@@ -23,6 +23,7 @@ from dfmeta.exceptions import SwitchError
 from dfmeta.flows.metering import MeterConfig, MeterCount
 from dfmeta.flows.pipeline import Layout, Stage, is_ours
 from dfmeta.flows.wire import Wire
+from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import Foreign, MeterFact, Seen
 
 TIMEOUT = 5.0
@@ -100,6 +101,15 @@ def read_meters(path: Path, layout: Layout) -> tuple[MeterFact, ...] | None:
     return _again(lambda: _read_meters(path, layout), path)
 
 
+def read_bits(path: Path, layout: Layout) -> dict[int, PortBits]:
+    """Read what the bridge says of each of its ports, by their numbers.
+
+    :param path: the bridge's management socket.
+    :raises SwitchError: as :func:`read_flows`, of which it tells the same.
+    """
+    return _again(lambda: _read_bits(path, layout), path)
+
+
 def check_socket(path: Path) -> None:
     """See that somebody accepts connections on *path*.
 
@@ -174,8 +184,22 @@ def _read_meters(path: Path, layout: Layout) -> tuple[MeterFact, ...] | None:
             return None
         set_to: list[MeterConfig] = _ask(sock, wire, wire.dump_meters()) or []
         counted: list[MeterCount] = _ask(sock, wire, wire.meter_stats()) or []
-    dropped = {one.meter_id: one.dropped for one in counted}
-    return tuple(MeterFact(one.meter_id, one.rate, dropped.get(one.meter_id, 0)) for one in set_to)
+    counts = {one.meter_id: one for one in counted}
+    return tuple(
+        MeterFact(one.meter_id, one.rate, count.dropped, count.flows)
+        for one in set_to
+        if (count := counts.get(one.meter_id)) is not None
+    )
+
+
+def _read_bits(path: Path, layout: Layout) -> dict[int, PortBits]:
+    wire = Wire(layout)
+    with _connected(path) as sock:
+        _greet(sock, wire)
+        ports = _ask(sock, wire, wire.list_ports())
+    if ports is None:
+        raise SwitchError(what="the list of ports", cause="os-ken cannot read it")
+    return {port.port_no: PortBits.of(port) for port in ports}
 
 
 def _greet(sock: socket.socket, wire: Wire) -> None:
@@ -194,7 +218,7 @@ def _dump_table(wire: Wire, table: int) -> Any:
 
 
 def _ask(sock: socket.socket, wire: Wire, request: Any) -> list[Any] | None:
-    """Send a request for flows; None when a part of the answer cannot be read."""
+    """Send a request for a list; None when a part of the answer cannot be read."""
     # A switch that refused our greeting has closed by now; its reason is still there to be read.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         _send(sock, request)
@@ -219,7 +243,7 @@ def _refusal(data: bytes) -> SwitchError:
     kind, code = struct.unpack_from("!HH", data, _HEADER.size)
     if kind == ofp.OFPET_HELLO_FAILED:
         return NoOpenFlow13Error(what="the bridge")
-    return SwitchError(what="the dump of flows", cause=f"error {kind}, {code}")
+    return SwitchError(what="a request for a list", cause=f"error {kind}, {code}")
 
 
 def _send(sock: socket.socket, message: Any) -> None:

@@ -18,6 +18,7 @@ from os_ken.controller.ofp_handler import OFPHandler
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.controller import Controller
+from dfmeta.apps.dial import Refusals
 from dfmeta.apps.numbers import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.hub import Turns
@@ -32,13 +33,25 @@ class Handshake(OFPHandler):
     no request is answered between a port's new number and what follows from it.
     """
 
-    def __init__(self, *args: Any, numbers: Numbers, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, numbers: Numbers, refusals: Refusals, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._numbers = numbers
+        self._refusals = refusals
 
     def start(self) -> None:
         """Start the event loop alone."""
         OSKenApp.start(self)
+
+    def _hello_failed(self, datapath: Any, error_desc: str) -> None:
+        """Refuse a connection without a version in common. os-ken's own logs each one."""
+        self._refusals.note()
+        error = datapath.ofproto_parser.OFPErrorMsg(
+            datapath=datapath,
+            type_=datapath.ofproto.OFPET_HELLO_FAILED,
+            code=datapath.ofproto.OFPHFC_INCOMPATIBLE,
+            data=error_desc,
+        )
+        datapath.send_msg(error, close_socket=True)
 
     @set_ev_handler(ofp_event.EventOFPPortDescStatsReply, MAIN_DISPATCHER)
     def ports_listed(self, event: Any) -> None:
@@ -86,9 +99,12 @@ class MetadataApp(OSKenApp):
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
     def packet_in(self, event: Any) -> None:
-        """A guest's first SYN. The cookie says that it is for us, in_port who sent it."""
+        """A guest's first SYN, whose port in_port says, or the answer to a probe."""
         message = event.msg
-        if purpose_of(message.cookie) is Purpose.SYN:
+        purpose = purpose_of(message.cookie)
+        if purpose is Purpose.PROBE:
+            self.controller.probe.packet_in(bytes(message.data))
+        elif purpose is Purpose.SYN:
             self.controller.learner.packet_in(message.match["in_port"], bytes(message.data))
             # Of those that have piled up os-ken takes one after the other.
             self._turns.give_way()

@@ -3,11 +3,20 @@
 Each port has two: one for its first SYNs, which go to the controller, and one for all of its SYNs.
 Meter ids are shared with everybody who uses the bridge (Neutron's QoS draws them at random), so
 those on the switch are read first, and an id that turns out to be taken is drawn anew.
+
+OpenFlow deletes the flows that use a meter together with it, anybody's. So the switch is asked
+before each deletion whether the meter has our rate still and no flow. What somebody else does to it
+between that answer and the deletion, some milliseconds, cannot be known.
+
+A meter may be left over: the daemon was killed, or its connection was lost, between the removal of
+a port's flows and that of its meters. Nothing names such a meter any more but its form: a number of
+our range, a rate of ours, and no flow. One that is so at two looks, :data:`LEFT_OVER` apart, goes.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -16,16 +25,21 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, SwitchError
-from dfmeta.flows.metering import MeterConfig, MeterCount
+from dfmeta.flows.metering import (
+    FIRST_IDS,
+    LAST_ID,
+    MeterConfig,
+    MeterCount,
+    is_of_our_form,
+)
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint
 
 LOG = logging.getLogger(__name__)
 
-FIRST_IDS: Mapping[Purpose, int] = {Purpose.SYN: 0x10000, Purpose.GUEST_SYN: 0x20000}
-"""Ours are drawn from here up: that plus the ofport, when it is free."""
-LAST_ID = 0x3FFFF
-"""Open vSwitch's userspace datapath has 262,144 of them."""
+LEFT_OVER = 20.0
+"""Seconds after which a meter that looks like ours and is not known counts as left over. Another
+program that makes a meter of our form uses it sooner."""
 
 Use = tuple[Endpoint, Purpose]
 """What a meter is for: the flow of that purpose of that endpoint."""
@@ -37,17 +51,28 @@ class Meters:
     """Which meter stands for which flow.
 
     :param remembered: those of an earlier run, which are still on the switch.
+    :param clock: monotonic seconds.
     """
 
-    def __init__(self, remembered: Memory | None = None) -> None:
+    def __init__(
+        self, remembered: Memory | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
         self._remembered: dict[Use, int] = {
             (Endpoint(ofport), purpose): number
             for purpose, numbers in (remembered or {}).items()
             for ofport, number in numbers.items()
         }
         self._ids: dict[Use, int] = {}
+        self._leaving: dict[int, Purpose] = {}
+        """Those whose flows are gone, as long as they are on the switch: it is asked about them, or
+        another's flow uses them. Nobody is given one of them again."""
+        self._removing: set[int] = set()
+        """Those of them that the switch is being asked about, or told to delete."""
         self._numbers: set[int] = set()
         """Those of all of them: looked up for each that is drawn."""
+        self._stray: dict[int, float] = {}
+        """Meters of our form that nothing of ours knows → when one was seen first."""
         self._foreign: set[int] = set()
         self._without: set[Use] = set()
         self._usable = True
@@ -71,7 +96,7 @@ class Meters:
             of them takes for its own.
         :raises DfmetaError: when the switch does not answer.
         """
-        before = dict(self._ids)
+        before, numbers = dict(self._ids), set(self._numbers)
         try:
             entries: list[MeterConfig] = channel.request(
                 channel.wire.dump_meters(), "the dump of meters"
@@ -83,14 +108,39 @@ class Meters:
             return
         self._usable = True
         rates = {entry.meter_id: entry.rate for entry in entries}
-        candidates = {**used, **self._remembered, **self._ids}
+        mine = {use: n for use, n in used.items() if n not in self._leaving}
+        former = {**mine, **self._remembered}
         # A meter that was made while the dump was under way may be missing from it.
         made = {use: n for use, n in self._ids.items() if before.get(use) != n}
-        self._ids = {u: n for u, n in candidates.items() if rates.get(n) == RATES.get(u[1], 0)}
+        known = {**former, **self._ids}
+        self._ids = {u: n for u, n in known.items() if rates.get(n) == RATES.get(u[1], 0)}
         self._ids |= made
-        self._numbers = set(self._ids.values())
+        self._leaving = {
+            n: purpose
+            for n, purpose in self._leaving.items()
+            if n not in numbers or rates.get(n) == RATES[purpose]
+        }
+        # Before this dump an event may have drawn another in its place.
+        ids = set(self._ids.values())
+        self._leaving |= {
+            n: purpose
+            for (_endpoint, purpose), n in former.items()
+            if n not in ids and rates.get(n) == RATES.get(purpose, 0)
+        }
         self._remembered = {}
+        self._note_strays(rates)
+        self._numbers = {*ids, *self._leaving}
         self._foreign = set(rates) - self._numbers
+
+    def _note_strays(self, rates: Mapping[int, int]) -> None:
+        """Note which meters look like ours, and have those leave that have done so for long."""
+        now, ids = self._clock(), {*self._ids.values(), *self._leaving}
+        purposes = {rate: purpose for purpose, rate in RATES.items()}
+        strays = {n for n, rate in rates.items() if is_of_our_form(n, rate) and n not in ids}
+        self._stray = {n: self._stray.get(n, now) for n in strays}
+        self._leaving |= {
+            n: purposes[rates[n]] for n, since in self._stray.items() if now - since >= LEFT_OVER
+        }
 
     def dropped(self, channel: Channel) -> dict[Use, int]:
         """How many packets each meter of ours has dropped since it was made.
@@ -103,35 +153,43 @@ class Meters:
         return {use: counted[number] for use, number in self._ids.items() if number in counted}
 
     def left_over(self, channel: Channel, used: Mapping[Use, int]) -> list[int]:
-        """Ids of the meters on the switch that are ours: remembered, or *used* by our flows.
+        """Ids of the meters on the switch that are ours: remembered, *used* by our flows, or of our
+        form.
 
         :raises DfmetaError: when the switch does not answer.
         """
         self.learn(channel, used)
-        there = set(self._ids.values()) | self._foreign
-        return sorted((set(self._ids.values()) | set(used.values())) & there)
+        there = self._numbers | self._foreign
+        return sorted((self._numbers | set(used.values()) | self._stray.keys()) & there)
 
-    def unused(self, channel: Channel, numbers: Collection[int]) -> list[int]:
-        """Those of *numbers* that no flow on the switch uses.
+    def unused(
+        self, channel: Channel, numbers: Collection[int], which: int = ofp.OFPM_ALL
+    ) -> list[int]:
+        """Those of *numbers* that have a rate of ours, and that no flow on the switch uses.
 
-        Neutron's QoS changes a meter that has the id it has drawn, and uses it; OpenFlow deletes
-        the flows that use a meter together with it.
+        Neutron's QoS changes a meter that has the id it has drawn, and then uses it.
 
+        :param which: the one that is asked for, which has to be there; or all.
         :raises DfmetaError: when the switch does not answer.
         """
         if not numbers:
             return []
-        unused = {one.meter_id for one in self._counts(channel) if not one.flows}
-        return sorted(unused & set(numbers))
+        asked = channel.request(channel.wire.dump_meters(which), "the dump of meters")
+        counted = self._counts(channel, which)
+        entries: list[MeterConfig] = asked.wait()
+        ours = {one.meter_id for one in entries if one.rate in RATES.values()}
+        unused = {one.meter_id for one in counted if not one.flows}
+        return sorted(ours & unused & set(numbers))
 
     @staticmethod
-    def _counts(channel: Channel) -> list[MeterCount]:
-        return channel.request(channel.wire.meter_stats(), "the counters of meters").wait()
+    def _counts(channel: Channel, which: int = ofp.OFPM_ALL) -> list[MeterCount]:
+        asked = channel.request(channel.wire.meter_stats(which), "the counters of meters")
+        return asked.wait()
 
     def forget(self) -> None:
         """The connection is gone; what is on the switch is read again on the next."""
         self._remembered, self._ids = self._remembered | self._ids, {}
-        self._numbers = set()
+        self._numbers = set(self._leaving)
         self._without.clear()
 
     def of(self, channel: Channel, endpoint: Endpoint, purpose: Purpose) -> int | None:
@@ -154,17 +212,34 @@ class Meters:
         for use in [(endpoint, purpose) for purpose in RATES]:
             self._without.discard(use)
             number = self._ids.pop(use, None)
-            if number is None:
-                continue
-            self._numbers.discard(number)
-            if channel.connected:
-                removal = channel.wire.remove_meter(number)
-                channel.commit([removal], f"meter {number}", bundle=False)
+            if number is not None:
+                self._leaving[number] = use[1]
+                eventlet.spawn_n(self._remove, channel, number)
 
     def keep_only(self, channel: Channel, endpoints: Collection[Endpoint]) -> None:
-        """Take away the meters of all other endpoints."""
+        """Take away the meters of all other endpoints, and those that could not be before."""
+        for number in self._leaving:
+            eventlet.spawn_n(self._remove, channel, number)
         for endpoint in {one for one, _purpose in self._ids if one not in endpoints}:
             self.release(channel, endpoint)
+
+    def _remove(self, channel: Channel, number: int) -> None:
+        if number in self._removing:
+            return
+        self._removing.add(number)
+        try:
+            if not self.unused(channel, [number], number):
+                LOG.debug("Meter %d stays: another has changed it, or uses it", number)
+            elif number in self._leaving:
+                removal = [channel.wire.remove_meter(number)]
+                channel.commit(removal, f"meter {number}", bundle=False).wait()
+                # Not before: what is lost with the connection would be left over.
+                if self._leaving.pop(number, None) is not None:
+                    self._numbers.discard(number)
+        except DfmetaError as error:
+            LOG.debug("Meter %d stays: %s", number, error)
+        finally:
+            self._removing.discard(number)
 
     def _refused(self, use: Use, number: int, error: SwitchError) -> None:
         if self._ids.get(use) != number:

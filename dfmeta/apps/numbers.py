@@ -1,32 +1,55 @@
 """Which port has which number, from the switch itself.
 
 Flows match numbers, and OVSDB tells of a number's new owner later than the switch has it: a claim
-of the registry that the switch contradicts is not served.
+of the registry that the switch contradicts is not served, nor is one whose device has changed
+before OVSDB has confirmed it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
-from dfmeta.exceptions import DfmetaError
+from dfmeta.exceptions import DfmetaError, NotConnectedError
+from dfmeta.inspect.cuts import PortBits
+from dfmeta.numbering import Device
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
 
+SILENT: Final = 2.0
+"""Seconds after which OVSDB counts as one that does not say whose a number is: two lists may follow
+each other within milliseconds."""
+
 
 class Numbers:
-    """Tells the registry what the switch says of its ports."""
+    """Tells the registry what the switch says of its ports, and keeps their bits.
 
-    def __init__(self, channel: Channel, registry: Registry) -> None:
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        registry: Registry,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._channel = channel
         self._registry = registry
-        self._parts: dict[int, bytes] = {}
+        self._parts: dict[int, tuple[Device, PortBits]] = {}
+        self._bits: dict[int, PortBits] = {}
+        self._clock = clock
+        self._doubted: dict[str, float] = {}
+        """Rows of the ports whose number was in doubt at the last list, and since which list."""
+        self._heard: Any = None
+        """The connection of the last list: only its own changes have been heard since."""
 
     def ask(self) -> bool:
         """Have the switch list its ports, before flows are compared; False when it did not."""
@@ -35,7 +58,8 @@ class Numbers:
             request = self._channel.wire.list_ports()
             self._channel.request(request, "the list of ports").wait()
         except DfmetaError as error:
-            LOG.warning("Which port has which number is not known: %s", error)
+            if not isinstance(error, NotConnectedError):  # which is said where it is noticed
+                LOG.warning("Which port has which number is not known: %s", error)
             metrics.RECONCILES.labels("failed").inc()
             return False
         for port, name in self._registry.misnamed():
@@ -45,19 +69,54 @@ class Numbers:
                 port.ofport,
                 name.decode(errors="replace"),
             )
+        self._say_doubted()
         return True
+
+    def _say_doubted(self) -> None:
+        """Name the ports that wait for OVSDB for longer than its answer takes on a busy host."""
+        doubted, now = self._registry.doubted(), self._clock()
+        for port in doubted:
+            if now - self._doubted.get(port.row, now) >= SILENT:
+                LOG.warning(
+                    "Port %s is not served: its number %s was given out anew, and OVSDB has not "
+                    "yet said whose it is. See that ovsdb-server answers",
+                    port.name,
+                    port.ofport,
+                )
+        self._doubted = {port.row: self._doubted.get(port.row, now) for port in doubted}
 
     def listed(self, datapath: Any, xid: int, ports: Iterable[Any], *, more: bool) -> None:
         """Take a part of the list. The switch sends all of it before it tells of a change."""
         if not self._channel.uses(datapath):
             return
-        self._parts.update((port.port_no, port.name) for port in ports)
+        self._parts.update((port.port_no, (_device(port), PortBits.of(port))) for port in ports)
         if not more:
             parts, self._parts = self._parts, {}
-            self._registry.set_names(parts)
+            gap, self._heard = datapath is not self._heard, datapath
+            self._bits = {number: bits for number, (_, bits) in parts.items()}
+            self._registry.set_devices({n: device for n, (device, _) in parts.items()}, gap=gap)
         self._channel.multipart_reply(xid, (), more=more)
 
     def changed(self, datapath: Any, reason: int, port: Any) -> None:
         """Take in that a port has come, changed or gone."""
-        if self._channel.uses(datapath):
-            self._registry.set_name(port.port_no, None if reason == ofp.OFPPR_DELETE else port.name)
+        if not self._channel.uses(datapath):
+            return
+        if reason != ofp.OFPPR_MODIFY:
+            self._bits.pop(port.port_no, None)
+            self._registry.set_device(port.port_no, None)
+        if reason != ofp.OFPPR_DELETE:
+            self._bits[port.port_no] = PortBits.of(port)
+            self._registry.set_device(port.port_no, _device(port))
+
+    def bits(self, ofport: int) -> PortBits | None:
+        """Bits of the port with that number, as the switch told of them last."""
+        return self._bits.get(ofport)
+
+    def answered(self, question: int) -> None:
+        """Take in that OVSDB has answered that question of the registry's, by one echo."""
+        metrics.OVSDB_ECHOES.inc()
+        self._registry.answered(question)
+
+
+def _device(port: Any) -> Device:
+    return Device(port.name, port.hw_addr)

@@ -27,6 +27,7 @@ from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.drops import Drops
 from dfmeta.apps.meters import Meters, Use
+from dfmeta.apps.removals import Removals
 from dfmeta.apps.tally import Tally
 from dfmeta.exceptions import (
     DfmetaError,
@@ -108,6 +109,7 @@ class Steward:
         self._overtaken: dict[Endpoint, set[Any]] = {}
         """Places that events have sent something for since the last dump was asked for."""
         self._refused = 0
+        self._removals = Removals()
         self._drops = Drops()
         self._doubted = False
         self.on_doubt: Callable[[], None] = lambda: None
@@ -201,6 +203,7 @@ class Steward:
             wire, tap, turns = self.channel.wire, self.tap, Turns()
             self._doubted = False
             self._overtaken = {}
+            self._removals.forget_old()
             found = self._dump(turns)
             self.meters.learn(self.channel, _meters_of(found, turns))
             self._drops.flows(_each(found, turns))
@@ -221,6 +224,10 @@ class Steward:
         :return: how many flows and how many meters.
         :raises SwitchError: when the switch refuses.
         """
+        with self._one_reconcile:
+            return self._clear()
+
+    def _clear(self) -> tuple[int, int]:
         wire, turns = self.channel.wire, Turns()
         found = self._dump(turns)
         meters = self.meters.left_over(self.channel, _meters_of(found, turns))
@@ -241,11 +248,14 @@ class Steward:
         self.meters.forget()
         self._last.clear()
 
-    def expects(self, found: Found) -> bool:
-        """Whether *found*, of the classification table, ought to be on the switch."""
-        if found.flow is None:
+    def misses(self, removed: Found) -> bool:
+        """Whether *removed*, of the classification table, ought to be on the switch still.
+
+        A removal of ours is told of late: the flow may have been put in again by then.
+        """
+        if removed.flow is None or self._removals.take(removed.flow.place):
             return False
-        place, ofport = found.flow.place, found.flow.field("in_port")
+        place, ofport = removed.flow.place, removed.flow.field("in_port")
         if place in self._fixed:
             return True
         return isinstance(ofport, int) and place in self._sent.get(Endpoint(ofport), {})
@@ -322,6 +332,7 @@ class Steward:
             for place, flow in wanted.items()
             if there.get(place) != flow and place not in newer
         ]
+        self._removals.note(one.read for one in strays if one.read is not None)
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
         metrics.FLOW_MODS.labels("add").inc(len(additions))
         return removals + additions
@@ -421,6 +432,7 @@ class Steward:
     def _difference(self, before: Placed, wanted: Placed) -> list[Any]:
         gone = [flow for place, flow in before.items() if place not in wanted]
         new = [flow for place, flow in wanted.items() if before.get(place) != flow]
+        self._removals.note(gone)
         metrics.FLOW_MODS.labels("delete").inc(len(gone))
         metrics.FLOW_MODS.labels("add").inc(len(new))
         wire = self.channel.wire
@@ -447,7 +459,7 @@ def _way_in_first(strays: list[Found]) -> list[Found]:
 def _meters_of(found: Grouped, turns: Turns) -> dict[Use, int]:
     """Which flows of ours go through which meter."""
     uses: dict[Use, int] = {}
-    for flow in (one.read for one in _each(found, turns)):
+    for flow in (one.read or one.elsewhere for one in _each(found, turns)):
         if flow is not None and flow.meter is not None:
             ofport = flow.field("in_port")
             if isinstance(ofport, int):

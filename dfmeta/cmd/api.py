@@ -10,8 +10,7 @@ from oslo_config import cfg
 
 from dfmeta.cmd import auth, database
 from dfmeta.conf import auth as auth_options
-from dfmeta.conf import store as store_options
-from dfmeta.proxy.browsers import stranger
+from dfmeta.proxy.browsers import own_names, stranger
 from dfmeta.store.admin import AdminApi, later, refused
 from dfmeta.store.auth import Authorizer
 from dfmeta.store.repository import Repository
@@ -28,9 +27,15 @@ class StoreApi:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
+        self._names = own_names(conf.df_metadata.admin_listen)
         self._authorizer = _authorizer(conf)
         self._repository: Repository | None = None
         self._api: AdminApi | None = None
+
+    @property
+    def repository(self) -> Repository | None:
+        """The store, once it is open."""
+        return self._repository
 
     def open(self, repository: Repository) -> None:
         """Let it answer from a store, and from the one that the configuration names beside it.
@@ -67,7 +72,7 @@ class StoreApi:
     ) -> Iterable[bytes]:
         """Answer one request (PEP 3333). Whoever shows a token is no web page of another site."""
         if self._authorizer is None:
-            strange = stranger(environ, self._conf.df_metadata.admin_listen)
+            strange = stranger(environ, self._names)
             if strange:
                 return refused(strange, environ, start_response)
         return (self._api or later)(environ, start_response)
@@ -86,7 +91,6 @@ def _api(conf: cfg.ConfigOpts, authorizer: Authorizer | None, repository: Reposi
     return AdminApi(
         repository,
         authorizer=authorizer,
-        templates={name: group[name] for name in store_options.TEMPLATES},
         max_body=group.max_body,
         refresh=upstream.refresh if upstream is not None else None,
         aside=tpool.execute,

@@ -5,8 +5,8 @@ Two listeners: guests' (``[store] guest_listen``), where the address decides, an
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import math
 import os
 import signal
 import time
@@ -18,12 +18,11 @@ from types import FrameType
 from typing import Any
 
 import eventlet
-from eventlet.support.greenlets import GreenletExit
 from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta import hub, metrics
-from dfmeta.cmd import backends, database, last_words, reloading, status_page
+from dfmeta.cmd import backends, database, last_words, readiness, reloading, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
@@ -35,13 +34,16 @@ from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import ConfigError, DfmetaError, StartError
 from dfmeta.health import Health
 from dfmeta.proxy import admin
-from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find, Together
+from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
+from dfmeta.proxy.admin_server import AdminServer
+from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import keep_room, listen_to_all
 from dfmeta.proxy.status_http import StatusPage
 from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.wsgi import Application, Settings
+from dfmeta.store import dialects
 from dfmeta.store.networks import parse_network
 from dfmeta.store.repository import Repository
 from dfmeta.store.trusted import TrustedProxies
@@ -51,7 +53,8 @@ LOG = logging.getLogger("dfmeta.store")
 PROG = "dfmeta-store"
 GRACE = 3.8
 """Seconds from SIGTERM until requests that are still held are closed; 4 are promised."""
-TICK = 0.1
+TICK = 1.0
+"""Seconds between two looks when nothing has happened."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -82,26 +85,36 @@ class Central:
         self._api = StoreApi(conf)
         self._repository: Repository | None = None
         self._guests: Guests | None = None
-        self._admin: Any = None
+        self._admin: AdminServer | None = None
         self._ending = False
-        self._ended_at = time.monotonic()
+        self._ended_at = math.inf
+        """When it was asked to end, monotonic seconds; an error ends it without."""
         self._reload = False
+        self._bell = hub.Bell()
+        """Rung when there is something to look at."""
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; gives the exit status."""
+        """Serve until SIGTERM or SIGINT; gives the exit status.
+
+        :raises DfmetaError: when it cannot start, or a thread has ended that it cannot do without.
+        """
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
+        self._bell.ring_on_signals()
         allow_descriptors()
         hub.prepare()
-        eventlet.spawn_n(hub.watch)
+        hub.watch()
+        hub.VITAL.on_failure = self._bell.ring
         LOG.info("%s %s starts", PROG, version("dfmeta"))
         self._start_admin()
         # In a thread of its own: a database that does not answer keeps nobody from ending it.
         starting = eventlet.spawn(self._try_to_start)
+        starting.link(lambda _thread: self._bell.ring())
         try:
             while not self._ending:
-                eventlet.sleep(TICK)
+                self._bell.wait(TICK)
+                hub.VITAL.check()
                 if starting.dead and (error := starting.wait()) is not None:
                     raise error
                 if self._reload and self._repository is not None:
@@ -112,6 +125,7 @@ class Central:
         return 0
 
     def _start_admin(self) -> None:
+        self._health.watch("threads", lambda: hub.VITAL.alive)
         self._health.watch("store", self._store_answers)
         if self.conf.store.guest_listen:
             self._health.watch("proxy", lambda: self._guests is not None)
@@ -160,23 +174,23 @@ class Central:
             listen or "no address",
             self.conf.df_metadata.admin_listen,
         )
+        why = {"store": lambda: f"{readiness.STORE_AWAY}. See its server, or its file"}
+        readiness.begin(self._health, why, lambda: self._ending)
 
     def _store_answers(self) -> bool:
         return self._repository is not None and database.answers(self.conf.store.connection)
 
     def _stop(self) -> None:
         LOG.info("%s ends", PROG)
+        hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
-        deadline = self._ended_at + GRACE
-        # It accepts no more from here on, and ends with the last answer that it owes.
-        self._admin.kill()
-        if self._guests is not None:
-            self._guests.stop(max(0.0, deadline - time.monotonic()))
-        with (
-            eventlet.Timeout(max(0.0, deadline - time.monotonic()), False),
-            contextlib.suppress(GreenletExit),
-        ):
-            self._admin.wait()
+        deadline = min(self._ended_at, time.monotonic()) + GRACE
+        grace = max(0.0, deadline - time.monotonic())
+        servers = [one for one in (self._admin, self._guests) if one is not None]
+        # Each accepts no more from here on, and ends with the last answer that it owes.
+        ending = [eventlet.spawn(one.stop, grace) for one in servers]
+        for one in ending:
+            one.wait()
         hub.abandon_threads()
 
     # Signals
@@ -266,8 +280,10 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
 
 
 def _find(conf: cfg.ConfigOpts, repository: Repository) -> Find:
-    upstream = database.puller(conf)
-    return upstream.find if upstream is not None else repository.find
+    upstream, answers = database.puller(conf), backends.answers(conf)
+    if upstream is None:
+        return lambda address, _path: repository.find(address)
+    return lambda address, path: upstream.find(address, dialects.need(path, answers))
 
 
 def _trusted(conf: cfg.ConfigOpts) -> TrustedProxies:

@@ -6,19 +6,21 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import eventlet
 from oslo_config import cfg
 
+from dfmeta import hub
 from dfmeta.apps.switch import Switch
 from dfmeta.cmd.keeping import keeper
-from dfmeta.cmd.tap import TapKeeper
+from dfmeta.cmd.layout import layout_of
 from dfmeta.cmd.waiting import LINES, Waiting
 from dfmeta.exceptions import StartError
-from dfmeta.flows.pipeline import Layout
 from dfmeta.host import device
+from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.registry import Registry
 from dfmeta.state import State, StateFile
@@ -43,35 +45,38 @@ class Cleanup:
 
         :raises StartError: when OVSDB or the switch cannot be reached: their part is then left.
         """
-        kept = keeper(self._group.ovsdb_connection, self._group.integration_bridge, os.environ)
+        kept = keeper(self._group, self._state, os.environ)
         kept.drop()
-        tap = TapKeeper(self._group, self._state, kept)
         watcher = OvsdbWatcher(
             self._group.ovsdb_connection,
             self._group.integration_bridge,
             self._group.metadata_interface,
             deliver=self._updated,
         )
-        for one in tap.host.remove():
-            LOG.info("Removed the %s", one)
-        if self._state.arp_ignore is not None:
-            device.restore_arp_ignore(self._state.arp_ignore)
-            LOG.info("Put arp_ignore back to %d", self._state.arp_ignore)
+        self._clean_host(self._group.metadata_interface)
+        before = self._state.arp_ignore
+        if before is not None and device.restore_arp_ignore(before):
+            LOG.info("Put arp_ignore back to %d", before)
         watcher.start()
         self._await(lambda: self._update.connected, f"OVSDB at {self._group.ovsdb_connection}")
         if self._update.bridge is not None:
             self._clean_bridge()
-            if self._update.tap is not None and self._update.tap.marked:
-                watcher.remove_tap()
-                LOG.info("Removed the port %s", self._group.metadata_interface)
+            for name in watcher.remove_taps():
+                LOG.info("Removed the port %s", name)
+                self._clean_host(name)
         watcher.stop()
         self._state_file.save(State(port=self._state.port))
+
+    def _clean_host(self, device: str) -> None:
+        wanted = Wanted(device, IPv4Address(self._group.host_ip), self._group.route_table)
+        for one in HostSide(wanted).remove():
+            LOG.info("Removed the %s", one)
 
     def _clean_bridge(self) -> None:
         switch = Switch(
             Registry(),
             bridge=self._group.integration_bridge,
-            layout=Layout(self._group.table_base, self._group.classification_table),
+            layout=layout_of(self._group),
             hold_timeout=0,
             datapath_id=lambda: None,
             adopts=lambda _endpoint: False,
@@ -98,6 +103,7 @@ class Cleanup:
     def _await(self, there: Callable[[], bool], what: str) -> None:
         waiting = Waiting(self._deadline)
         while not there():
+            hub.VITAL.check()
             if time.monotonic() >= self._deadline:
                 raise StartError(
                     cause=f"{what} has not answered; flows, meters and port are still there",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httplib2
 from oslo_config import cfg
 
 from dfmeta.exceptions import NotRunningError
+from dfmeta.store import strictjson
 
 TIMEOUT = 10.0
 
@@ -32,7 +32,7 @@ def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
         client.close()
     try:
         if response.status == 200:
-            return json.loads(body)
+            return strictjson.loads(body)
         cause = f"{path} gives {response.status}"
     except ValueError:
         cause = f"{path} gives no JSON"

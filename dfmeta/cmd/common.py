@@ -11,10 +11,16 @@ import click
 from oslo_config import cfg
 
 import dfmeta.conf
+from dfmeta.cmd import terminal
 from dfmeta.cmd.last_words import PROG
+from dfmeta.cmd.terminal import Styles
 
 TABLE: Final = "table"
 JSON: Final = "json"
+SENTENCE: Final = 200
+"""Characters of a command's sentence in the help of its group."""
+CONFIG_FILE: Final = "--config-file"
+_CONFIG_FILES: Final = f"{__name__}.config_files"
 
 Row = Mapping[str, object]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,15 +39,48 @@ def ending(*examples: str, failed: str) -> str:
     )
 
 
+class Group(click.Group):
+    """A group whose help has the first sentence of each command, whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of the commands."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, one.get_short_help_str(limit=SENTENCE)) for name, one in found if one]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def config_options(function: F) -> F:
-    """Give a command ``--config-file``, repeatable, as ``config_files: tuple[str, ...]``."""
+    """Give a command ``--config-file``, repeatable, as ``config_files: tuple[str, ...]``.
+
+    Files that stand before the command, see :func:`config_before`, come first.
+    """
+    return _config_option(expose=True)(function)
+
+
+def config_before(function: F) -> F:
+    """Give a group ``--config-file``, for the commands in it."""
+    return _config_option(expose=False)(function)
+
+
+def _config_option(*, expose: bool) -> Callable[[F], F]:
     return click.option(
-        "--config-file",
+        CONFIG_FILE,
         "config_files",
         multiple=True,
         metavar="FILE",
+        expose_value=expose,
+        callback=_config_files,
         help="The daemon's configuration. Repeatable; a later file overrides an earlier one.",
-    )(function)
+    )
+
+
+def _config_files(
+    ctx: click.Context, _option: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    files: tuple[str, ...] = (*ctx.meta.get(_CONFIG_FILES, ()), *value)
+    ctx.meta[_CONFIG_FILES] = files
+    return files
 
 
 def format_option(function: F) -> F:
@@ -56,6 +95,15 @@ def format_option(function: F) -> F:
     )(function)
 
 
+def wide_option(function: F) -> F:
+    """Give a listing ``--wide`` as ``wide: bool``."""
+    return click.option(
+        "--wide",
+        is_flag=True,
+        help="On a terminal: all columns, in lines that may be longer than it is wide.",
+    )(function)
+
+
 def load_config(files: Sequence[str]) -> cfg.ConfigOpts:
     """Return the configuration that the daemon would have with the same files.
 
@@ -64,29 +112,33 @@ def load_config(files: Sequence[str]) -> cfg.ConfigOpts:
     return dfmeta.conf.load(files, prog=PROG)
 
 
-Styles = Mapping[str, Mapping[str, str]]
-"""Key in a row → the beginning of a cell's text → how rich is to draw it."""
-
-
 def print_rows(
-    rows: Iterable[Row], columns: Mapping[str, str], fmt: str, *, styles: Styles | None = None
+    rows: Iterable[Row],
+    columns: Mapping[str, str],
+    fmt: str,
+    *,
+    styles: Styles | None = None,
+    drop: Sequence[str] = (),
+    wide: bool = False,
 ) -> None:
     """Print rows to stdout: for people on a terminal, for programs in a pipe.
 
     :param columns: key in a row to heading, in order.
-    :param styles: colours, for a terminal alone; none where NO_COLOR is set.
     :param fmt: ``table``: drawn on a terminal, aligned text without lines, cuts and breaks in a
         pipe. ``json``: an array of objects with the columns' keys.
+    :param styles: colours, for a terminal alone; none where NO_COLOR is set.
+    :param drop: columns that a narrow terminal does without, the least important one first.
+    :param wide: a terminal gets all columns.
     """
     picked = [{key: row.get(key) for key in columns} for row in rows]
     if fmt == JSON:
         click.echo(json.dumps(picked, indent=2))
         return
-    cells = [[cell_text(value) for value in row.values()] for row in picked]
     if sys.stdout.isatty():
-        drawn = [(styles or {}).get(key, {}) for key in columns]
-        _draw(list(columns.values()), cells, drawn)
+        parts = [{key: _parts(value) for key, value in row.items()} for row in picked]
+        terminal.draw_table(columns, parts, styles=styles or {}, drop=drop, wide=wide)
         return
+    cells = [[cell_text(value) for value in row.values()] for row in picked]
     table = [list(columns.values()), *cells]
     widths = [max(len(line[column]) for line in table) for column in range(len(columns))]
     for line in table:
@@ -118,24 +170,10 @@ def cell_text(value: object) -> str:
     )
 
 
-def _style(text: str, styles: Mapping[str, str]) -> str:
-    return next((style for beginning, style in styles.items() if text.startswith(beginning)), "")
-
-
-def _draw(headings: list[str], cells: list[list[str]], styles: Sequence[Mapping[str, str]]) -> None:
-    """Draw a table on the terminal; what does not fit is folded, but the first column never is.
-
-    Cells are text: rich's markup in them means nothing.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", no_wrap=number == 0)
-    for line in cells:
-        pairs = zip(line, styles, strict=True)
-        table.add_row(*(Text(cell, style=_style(cell, known)) for cell, known in pairs))
-    Console().print(table)
+def _parts(value: object) -> terminal.Parts:
+    """Return a value's parts for a terminal: items of a list stay whole, and words of a text."""
+    if isinstance(value, list) and value:
+        return terminal.items([cell_text(item) for item in value])
+    if isinstance(value, Mapping) and value:
+        return terminal.items([cell_text({key: item}) for key, item in value.items()])
+    return terminal.words(cell_text(value))

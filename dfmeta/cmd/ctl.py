@@ -10,6 +10,8 @@ from typing import Any, Final
 import click
 
 from dfmeta.cmd import last_words
+from dfmeta.cmd.common import Group, config_before
+from dfmeta.cmd.help_command import command_meant
 from dfmeta.cmd.last_words import PROG
 from dfmeta.exceptions import (
     ConfigError,
@@ -25,10 +27,12 @@ COMMANDS: Final = {
     "devices": "dfmeta.cmd.devices_command:devices",
     "doctor": "dfmeta.cmd.doctor_command:doctor",
     "flows": "dfmeta.cmd.flows_command:flows",
+    "help": "dfmeta.cmd.help_command:show_help",
     "ports": "dfmeta.cmd.ports_command:ports",
     "store": "dfmeta.cmd.store_commands:store",
     "token": "dfmeta.cmd.token_command:token",
     "trace": "dfmeta.cmd.trace_command:trace",
+    "version": "dfmeta.cmd.help_command:show_version",
 }
 """Name to where its ``click.Command`` is, ``module:attribute``."""
 
@@ -36,7 +40,7 @@ FAILED: Final = 1
 WRONG_INPUT: Final = 2
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a command when it is asked for, and turns our errors into one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -83,9 +87,12 @@ def exit_status(error: DfmetaError) -> int:
 
 
 @click.group(
-    cls=LazyGroup, epilog="Each command's own --help has examples and what its status says."
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Each command's own --help has examples and what its status says.",
 )
 @click.version_option(package_name=PROG, prog_name=PROG)
+@config_before
 def cli() -> None:
     """Look after a host's metadata service and its store.
 
@@ -107,8 +114,10 @@ def _status() -> int:
         error.show()
         return WRONG_INPUT
     except click.UsageError as error:
-        if error.ctx is not None:
-            click.echo(error.ctx.get_usage(), err=True)
+        if error.ctx is None:  # the parser knows the option and not whose it is
+            root = click.Context(cli, info_name=PROG)
+            error.ctx, _left = command_meant(sys.argv[1:], root)
+        click.echo(error.ctx.get_usage(), err=True)
         last_words.say(PROG, usage_error(error))
         return WRONG_INPUT
     except click.ClickException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
@@ -11,7 +12,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import eventlet
 from eventlet import tpool
@@ -21,26 +22,27 @@ from prometheus_client import Metric
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.apps.switch import Switch
-from dfmeta.cmd import identity, last_words, reloading, status_page
+from dfmeta.cmd import identity, last_words, layout, options, readiness, reloading, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, GUEST_OPTIONS, activated
+from dfmeta.cmd.elsewhere import refuse_elsewhere
 from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
+from dfmeta.cmd.remembering import remember
 from dfmeta.cmd.tap import TapKeeper
-from dfmeta.cmd.waiting import Waiting
+from dfmeta.cmd.waiting import Waiting, no_bridge, no_ovsdb, no_switch, no_tap, no_workers
+from dfmeta.cmd.watch import PortWatch
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
-from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.health import Health
-from dfmeta.model import Endpoint, PortState
+from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.proxy import admin
-from dfmeta.proxy.status_http import StatusPage
 from dfmeta.registry import Registry
-from dfmeta.state import Holder, StateFile
+from dfmeta.state import StateFile
 
 if TYPE_CHECKING:
     from dfmeta.cmd.api import StoreApi
@@ -51,7 +53,10 @@ PROG = "dfmeta-agent"
 GRACE = 3.8
 """Seconds from SIGTERM until requests that are still held are closed; 4 are promised."""
 POLL = 0.05
-TICK = 0.1
+PAUSE = 0.1
+"""Seconds between two turns at least, and at most while a part is missing."""
+TICK = 1.0
+"""Seconds between two turns when nothing has happened."""
 FIRST_ROUND = 0.5
 """Seconds that the start waits for the identity sources at most."""
 SAVE = 0.1
@@ -112,14 +117,15 @@ class Daemon:
         self._state_file = StateFile(Path(group.state_path))
         self._state = self._state_file.load()
         self.health = Health()
-        self._keeper = keeper(group.ovsdb_connection, group.integration_bridge, os.environ)
+        self._keeper = keeper(group, self._state, os.environ)
         self.tap = TapKeeper(group, self._state, self._keeper)
-        self.registry = Registry(self.tap.host.addresses)
+        self.registry = Registry(self.tap.host.addresses, ask=lambda: self.watcher.ask())
         self.identities = identity.build(conf, self.registry.set_port)
+        self.registry.when_replaced(self.identities.renew)
         self.switch = Switch(
             self.registry,
             bridge=group.integration_bridge,
-            layout=Layout(group.table_base, group.classification_table, group.hook_priority),
+            layout=layout.layout_of(group),
             hold_timeout=group.hold_timeout,
             datapath_id=lambda: self._update.bridge.datapath_id if self._update.bridge else None,
             adopts=self._adopts,
@@ -132,8 +138,14 @@ class Daemon:
             group.metadata_interface,
             deliver=self._updated,
         )
-        self._saved = -1
-        self._next_save = 0.0
+        self._ports = PortWatch(
+            self.registry,
+            self.switch.controller,
+            needs_project=group.backend == "nova",
+            gather=self._gather,
+            userspace=lambda: (bridge := self._update.bridge) is not None and bridge.userspace,
+        )
+        self._saved, self._next_save = -1, 0.0
         self._update = Update(connected=False)
         self._serving = False
         self._tap_is_told = False
@@ -143,55 +155,69 @@ class Daemon:
         self._api: StoreApi | None = None
         self._ending = False
         self._stopped = False
-        self._ended_at = time.monotonic()
+        self._ended_at = math.inf
+        """When it was asked to end, monotonic seconds; an error ends it without."""
         self._reload = False
+        self._bell = hub.Bell()
+        """Rung when there is something for the next turn."""
+        self.registry.watch(lambda _ofport: self._bell.ring())
 
     def run(self) -> int:
         """Start, serve until SIGTERM or SIGINT, and stop; gives the exit status.
 
         :raises StartError: when the host does not come to have what is needed in time.
+        :raises ThreadEndedError: when a thread has ended that the daemon cannot do without.
         """
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
+        self._bell.ring_on_signals()
         allow_descriptors()
         hub.prepare()
-        eventlet.spawn_n(hub.watch)
+        hub.watch()
+        hub.VITAL.on_failure = self._bell.ring
+        hub.VITAL.spawn("watch over the ports", self._ports.run)
         self._start_admin()
         LOG.info("dfmeta-agent %s starts", version("dfmeta"))
         try:
             self._start()
             while not self._ending:
                 self._turn()
+        except DfmetaError:
+            if not self._serving:
+                self.tap.undo(self.watcher, self.switch)
+            raise
         finally:
             self._stop()
         return 0
 
     def _start_admin(self) -> None:
+        self.health.watch("threads", lambda: hub.VITAL.alive)
         self.health.watch("ovsdb", lambda: self._update.connected)
         self.health.watch("bridge", lambda: self._update.bridge is not None)
         self.health.watch("flows", lambda: self.switch.ready)
         self.health.watch("proxy", lambda: self._listening())
+        # A path to a proxy that does not listen yet is no fault of its own.
+        self.health.watch("path", lambda: self.switch.probe.passes or not self._listening())
         self.health.watch("store", self._store_answers)
-        listings, page = {"/ports": self._port_rows}, self._make_page()
+        listings = {
+            "/ports": self._ports.rows,
+            "/probe": self.switch.probe.report,
+            "/options": options.Options(lambda: self.conf).document,
+        }
         place = self.conf.df_metadata.admin_listen
+        page = status_page.page_of_agent(
+            PROG,
+            self.health,
+            self._metrics,
+            self._ports.rows,
+            lambda: self.conf,
+            lambda: self._api.repository if self._api else None,
+        )
         self._admin = admin.AdminApplication(
             self.health, self._metrics, listings, api=self._make_api(), page=page, listen=place
         )
-        for state in PortState:
-            metrics.PORTS.labels(str(state)).set_function(partial(self.registry.count, state))
         admin.serve(place, self._admin, sock=activated(f"{PROG}-admin", ADMIN_OPTION, place=place))
-
-    def _make_page(self) -> StatusPage:
-        sources = status_page.Sources(
-            program=PROG,
-            health=self.health,
-            metrics=self._metrics,
-            facts=lambda: status_page.facts_of_host(self.conf),
-            failures=status_page.failures_of_ports,
-            ports=self._port_rows,
-        )
-        return status_page.page(self.conf.df_metadata.admin_listen, sources)
 
     def _make_api(self) -> StoreApi | None:
         if self.conf.df_metadata.backend != "store":
@@ -243,9 +269,12 @@ class Daemon:
         self.watcher.start()
         self.identities.start()
         for there, error in (
-            (lambda: self._update.connected and self._knows_ports, self._no_ovsdb),
-            (lambda: self._update.bridge is not None, self._no_bridge),
-            (self._tap_is_there, self._no_tap),
+            (
+                lambda: self._update.connected and self._knows_ports,
+                partial(no_ovsdb, self.watcher.remote),
+            ),
+            (lambda: self._update.bridge is not None, partial(no_bridge, self.watcher.bridge)),
+            (self._tap_is_there, lambda: no_tap(self.watcher.tap, self.tap.last_error)),
         ):
             if not self._await(there, deadline, error):
                 return
@@ -260,13 +289,19 @@ class Daemon:
         )
         # Thousands of ports may take longer: a switch that takes flows is not absent.
         if not self._await(
-            lambda: self.switch.ready, deadline, self._no_switch, busy=lambda: self.switch.busy
+            # The port may go meanwhile, and no flow leads anywhere without it.
+            lambda: self._tap_is_there() and self.switch.ready,
+            deadline,
+            partial(no_switch, self.watcher.bridge),
+            busy=lambda: self.switch.busy,
         ):
             return
         self.switch.learner.told = front.serve(sock)
         self.tap.made_anew = front.rebind
-        if not self._await(lambda: front.serving, deadline, self._no_workers):
+        if not self._await(lambda: front.serving, deadline, no_workers):
             return
+        self.tap.remove_former(self.watcher)
+        self.switch.prove_path()
         self._save(now=True)
         hub.settle()
         notify(os.environ, "READY=1")
@@ -279,6 +314,9 @@ class Daemon:
         )
         # Last, since others ran while the state was saved: who is ready is to survive a kill.
         self._serving = True
+        group = self.conf.df_metadata
+        why = readiness.reasons(group, lambda: self.tap.fault) | {"path": self.switch.probe.fault}
+        readiness.begin(self.health, why, lambda: self._stopped)
 
     def _await_identities(self) -> None:
         with eventlet.Timeout(FIRST_ROUND, False):
@@ -286,7 +324,8 @@ class Daemon:
                 eventlet.sleep(0.01)
 
     def _turn(self) -> None:
-        eventlet.sleep(TICK)
+        self._rest()
+        hub.VITAL.check()
         if self._reload:
             self._reload = False
             self._do_reload()
@@ -299,12 +338,23 @@ class Daemon:
             self.tap.last_error = str(error)
         self._save()
 
+    def _rest(self) -> None:
+        """Wait for the next turn."""
+        unsaved = self._saved != self.registry.version
+        longest = min(TICK, self._next_save - time.monotonic()) if unsaved else TICK
+        rung = self._bell.wait(max(PAUSE, longest) if self.tap.in_place else PAUSE)
+        if rung and not self._ending:
+            # What comes together, from thousands of ports, is one turn's work.
+            eventlet.sleep(PAUSE)
+
     def _stop(self) -> None:
         LOG.info("dfmeta-agent ends")
         self._stopped = True
+        hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
         if self._front is not None:
-            self._front.stop(max(0.0, GRACE - (time.monotonic() - self._ended_at)))
+            since = max(0.0, time.monotonic() - self._ended_at)
+            self._front.stop(max(0.0, GRACE - since))
         self._save(now=True)
         self.watcher.stop()
         hub.abandon_threads()
@@ -316,6 +366,7 @@ class Daemon:
             # The hub may go on until the process has ended: what OVSDB says now is no news.
             return
         before, self._update = self._update, update
+        self._bell.ring()
         if not update.connected:
             # What was known stays in force: guests are served while OVSDB is away.
             if before.connected:
@@ -323,11 +374,8 @@ class Daemon:
             self._update = Update(connected=False, bridge=before.bridge, tap=before.tap)
             return
         self.tap.look_now()
-        if (
-            before.bridge is not None
-            and update.bridge is not None
-            and (before.bridge.controllers != update.bridge.controllers)
-        ):
+        was, now = before.bridge, update.bridge
+        if was is not None and now is not None and was.controllers != now.controllers:
             # A bridge that gains its first controller or loses its last loses all flows.
             self.switch.controller.doubt()
         turns = hub.Turns()
@@ -336,11 +384,13 @@ class Daemon:
             self.identities.forget(row)
             turns.give_way()
         for port in update.changed:
-            self.identities.update(port)
-            if port.fault:
+            if port.fault != self.registry.fault(port.row) and port.fault:
                 LOG.warning("Port %s is not served: %s", port.name, port.fault)
+            self.identities.update(port)
             turns.give_way()
         self._knows_ports = True
+        if update.answered:
+            self.switch.controller.numbers.answered(update.answered)
         # Also while the switch is waited for: Open vSwitch may tell the device's MAC late.
         if self._tap_is_told and self.tap.sock is not None:
             self.switch.set_tap(self.tap.as_flows_need_it(update, self.tap.sock))
@@ -375,7 +425,7 @@ class Daemon:
             self._state.holders, self._state.meters, self._state.syn_meters = {}, {}, {}
             changed = {port.ofport for port in self.registry.ports() if port.ofport is not None}
         for ofport in changed:
-            self._remember(ofport)
+            remember(ofport, self._state, registry=self.registry, meters=self.switch.meters)
             turns.give_way()
         self._state_file.save(
             self._state,
@@ -385,25 +435,6 @@ class Daemon:
         )
         ended = time.monotonic()
         self._next_save = ended + max(SAVE, (ended - begun) / SAVE_SHARE)
-
-    def _remember(self, ofport: int) -> None:
-        held = self.registry.holder(ofport)
-        if held is None:
-            self._state.holders.pop(ofport, None)
-        else:
-            port, slots = held
-            self._state.holders[ofport] = Holder(
-                port.iface_id, port.instance_id, tuple(sorted(slots))
-            )
-        for purpose, memory in (
-            (Purpose.SYN, self._state.meters),
-            (Purpose.GUEST_SYN, self._state.syn_meters),
-        ):
-            number = self.switch.meters.of_port(ofport, purpose)
-            if number is None:
-                memory.pop(ofport, None)
-            else:
-                memory[ofport] = number
 
     # Waiting at start
 
@@ -417,6 +448,7 @@ class Daemon:
     ) -> bool:
         waiting = Waiting(deadline)
         while not there():
+            hub.VITAL.check()
             if self._ending:
                 return False
             if time.monotonic() >= deadline and not busy():
@@ -429,39 +461,9 @@ class Daemon:
         try:
             return self.tap.look_after(self.watcher, self._update)
         except DfmetaError as error:
+            refuse_elsewhere(error, self.conf.df_metadata, self._argv)
             self.tap.last_error = str(error)
             return False
-
-    def _no_ovsdb(self) -> StartError:
-        return StartError(
-            cause=f"OVSDB at {self.watcher.remote} has not answered",
-            remedy="Start Open vSwitch, or mend [df_metadata] ovsdb_connection",
-        )
-
-    def _no_bridge(self) -> StartError:
-        return StartError(
-            cause=f"there is no bridge {self.watcher.bridge} in OVSDB",
-            remedy="Make it, or mend [df_metadata] integration_bridge",
-        )
-
-    def _no_tap(self) -> StartError:
-        return StartError(
-            cause=f"{self.watcher.tap} does not come up: {self.tap.last_error}",
-            remedy="See that ovs-vswitchd runs, and that the daemon has CAP_NET_ADMIN",
-        )
-
-    def _no_switch(self) -> StartError:
-        return StartError(
-            cause=f"the switch has not confirmed the flows of {self.watcher.bridge}",
-            remedy="See that ovs-vswitchd runs, that the bridge speaks OpenFlow13, and "
-            "[df_metadata] openflow_connection",
-        )
-
-    def _no_workers(self) -> StartError:
-        return StartError(
-            cause="no worker of [df_metadata] proxy_workers comes up",
-            remedy="See what it says above, and that proxy_worker_user may run Python",
-        )
 
     # Signals and listings
 
@@ -488,12 +490,9 @@ class Daemon:
         set_up_logging(debug=conf.debug)
         self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
 
-    def _port_rows(self) -> list[dict[str, Any]]:
-        from dfmeta.cmd.rows import port_rows
-
+    def _gather(self) -> None:
         if self._front is not None:
             self._front.gather()
-        return port_rows(self.registry)
 
 
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:

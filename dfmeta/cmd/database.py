@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import eventlet
 from oslo_config import cfg
 
-from dfmeta import hub
+from dfmeta import hub, names
 from dfmeta.cmd import lookup
 from dfmeta.conf import lookup as lookup_options
 from dfmeta.exceptions import StoreError
@@ -51,7 +51,9 @@ def puller(conf: cfg.ConfigOpts) -> Puller | None:
     group = conf.store
     key = tuple((option.dest, str(group[option.dest])) for option in lookup_options.OPTS)
     if (group.connection, key) not in _pullers:
-        _pullers[group.connection, key] = lookup.build(conf, repository(group.connection))
+        _pullers[group.connection, key] = lookup.build(
+            conf, repository(group.connection), resolve=names.addresses
+        )
     return _pullers[group.connection, key]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from dfmeta.cmd import config_drive
-from dfmeta.cmd.common import config_options, ending, load_config
+from dfmeta.cmd.common import Group, config_before, config_options, ending, load_config
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
 from dfmeta.devices.libvirt import DomainDevices, read_domain
@@ -28,7 +28,8 @@ _TAG_HELP: Final = (
 )
 
 
-@click.group("devices")
+@click.group("devices", cls=Group)
+@config_before
 def devices() -> None:
     """Tell guests the roles of their devices.
 

@@ -4,44 +4,63 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
-from collections.abc import Iterator
-from ipaddress import IPv4Address
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.look import NoSocketError, Reading, check_socket, read_flows, read_meters
-from dfmeta.cmd import doctor_system, gather
-from dfmeta.cmd.common import config_options, ending, format_option, load_config, print_rows
+from dfmeta.apps.look import (
+    NoSocketError,
+    Reading,
+    check_socket,
+    read_bits,
+    read_flows,
+    read_meters,
+)
+from dfmeta.cmd import doctor_host, doctor_system, gather, terminal
+from dfmeta.cmd.common import (
+    TABLE,
+    cell_text,
+    config_options,
+    ending,
+    format_option,
+    load_config,
+    print_rows,
+    wide_option,
+)
 from dfmeta.cmd.doctor_asks import Asks
 from dfmeta.cmd.flows_command import compare
+from dfmeta.cmd.in_force import InForce, take_over
 from dfmeta.cmd.progress import shown
 from dfmeta.conf import limits as limit_options
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.look import read_host
 from dfmeta.inspect import (
     checks_daemon,
+    checks_guests,
     checks_host,
     checks_limits,
     checks_meters,
+    checks_path,
     checks_switch,
-    firewall,
 )
-from dfmeta.inspect.facts import HostFacts, KnownPort, Settings, Snapshot
-from dfmeta.inspect.finding import Finding, healthy, ok, unknown, wrong
-from dfmeta.inspect.programs import read_filters
+from dfmeta.inspect.checks_daemon import OptionFacts
+from dfmeta.inspect.cuts import PortBits, cut_of
+from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
+from dfmeta.inspect.finding import Finding, Status, healthy, unknown, wrong
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.ports.look import read_snapshot
 from dfmeta.proxy.limits import BACKLOG
 
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
-
-
 STYLES: Final = {"status": {"ok": "green", "wrong": "bold red", "unknown": "yellow"}}
 
 
@@ -55,6 +74,7 @@ STYLES: Final = {"status": {"ok": "green", "wrong": "bold red", "unknown": "yell
 )
 @config_options
 @format_option
+@wide_option
 @click.option(
     "--root",
     default="/",
@@ -62,7 +82,7 @@ STYLES: Final = {"status": {"ok": "green", "wrong": "bold red", "unknown": "yell
     help="Where this host's files are, for doctor in a container that has them elsewhere: of "
     "systemd-networkd, cloud-init and the machine's maker.",
 )
-def doctor(config_files: tuple[str, ...], *, fmt: str, root: str) -> None:
+def doctor(config_files: tuple[str, ...], *, fmt: str, wide: bool, root: str) -> None:
     """Check all that a working host needs: ok, or what is wrong and what to do.
 
     Each check is a line: its status (ok, wrong, unknown), its name, what was found and, where it is
@@ -74,7 +94,13 @@ def doctor(config_files: tuple[str, ...], *, fmt: str, root: str) -> None:
     # Only for who is watching: programs read what doctor says, and take stderr for trouble.
     with shown("checking the host", lines=False):
         findings = list(examine(conf, Path(root)))
-    print_rows([_row(finding) for finding in findings], COLUMNS, fmt, styles=STYLES)
+    rows = [_row(finding) for finding in findings]
+    if fmt == TABLE and not wide and sys.stdout.isatty():
+        # A command that is folded cannot be copied.
+        texts = [{key: cell_text(text) for key, text in row.items() if text} for row in rows]
+        terminal.draw_findings(texts, ("status", "check"), ("text", "remedy"), styles=STYLES)
+    else:
+        print_rows(rows, COLUMNS, fmt, styles=STYLES, wide=wide)
     sys.exit(0 if healthy(findings) else 1)
 
 
@@ -83,15 +109,16 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
 
     :param root: the folder that the host's files are in.
     """
+    # From here on the daemon's values count, not those that its files have by now.
+    in_force = take_over(conf)
     wanted = gather.settings(conf)
     facts = gather.daemon_facts(conf)
+    yield checks_daemon.user(os.geteuid())
     yield checks_daemon.daemon(facts, wanted)
-    strange = [*unknown_options(conf)]
-    for error in strange:
-        yield wrong("configuration", str(error), error.remedy)
-    if not strange:
-        yield ok("configuration", "each name in its files is an option's")
-    yield checks_daemon.state_path(gather.folder_facts(wanted.state_path), wanted)
+    yield from _configuration(conf, in_force, running=facts.running)
+    owners = gather.owners(conf)
+    folder = gather.folder_facts(wanted.state_path)
+    yield checks_daemon.state_path(folder, wanted, owners=owners)
     try:
         snapshot: Snapshot | None = read_snapshot(wanted.ovsdb)
         cause = ""
@@ -100,22 +127,49 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     # Who does not answer is not asked again and again: each time costs its whole time-out.
     asked = conf if facts.running else None
     known = _known_ports(asked, wanted, snapshot)
-    asks = Asks(conf, known or (), running=facts.running)
-    yield from doctor_system.files(conf, wanted)
+    asks = Asks(
+        conf, known or (), running=facts.running, owners=owners, secrets=in_force.taken.secrets
+    )
+    yield from doctor_system.files(conf, wanted, owners)
     yield checks_switch.ovsdb(cause, wanted)
     version, cause = _vswitchd(wanted)
     yield checks_switch.vswitchd(version, cause)
     yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
-    yield from _bridge(wanted, snapshot)
+    bits = _bits(wanted) if version else {}
+    yield from _bridge(wanted, snapshot, bits)
     yield from _switch(asked, wanted, snapshot)
     yield from _host(conf, wanted, snapshot, running=facts.running)
+    path = gather.path_facts(conf) if facts.running else None
+    yield checks_path.path(path, wanted)
     yield from doctor_system.system(wanted, root)
     yield from asks.findings()
     yield from doctor_system.clock(conf, asks.skews)
+    yield from checks_guests.guests(known or (), datetime.now(UTC), running=facts.running)
     if known is None:
         yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")
     else:
-        yield from checks_daemon.ports(known, wanted, running=facts.running)
+        known = gather.with_cuts(known, bits, wanted.bridge)
+        yield from checks_daemon.ports(known, wanted, running=facts.running, snapshot=snapshot)
+    if snapshot is not None:
+        yield from checks_switch.other_ports(snapshot, wanted)
+
+
+def _configuration(conf: cfg.ConfigOpts, in_force: InForce, *, running: bool) -> Iterator[Finding]:
+    strange = unknown_options(conf)
+    for error in strange:
+        yield wrong("configuration", str(error), error.remedy)
+    taken = in_force.taken
+    facts = OptionFacts(
+        reload=taken.reload,
+        restart=taken.restart,
+        given=taken.given,
+        files=taken.files,
+        cause=in_force.cause,
+    )
+    for finding in checks_daemon.configuration(facts, running=running):
+        # Of a file with a wrong name it cannot be said that each is an option's.
+        if not (strange and finding.status is Status.OK):
+            yield finding
 
 
 def _vswitchd(wanted: Settings) -> tuple[str, str]:
@@ -126,14 +180,26 @@ def _vswitchd(wanted: Settings) -> tuple[str, str]:
         return "", str(error)
 
 
-def _bridge(wanted: Settings, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _bits(wanted: Settings) -> dict[int, PortBits]:
+    """What the switch says of each port; nothing where it does not answer, as other lines say."""
+    with contextlib.suppress(SwitchError):
+        return read_bits(Path(wanted.socket), wanted.layout)
+    return {}
+
+
+def _bridge(
+    wanted: Settings, snapshot: Snapshot | None, bits: Mapping[int, PortBits]
+) -> Iterator[Finding]:
     if snapshot is None:
         for check in ("bridge", "tap", "tap-vlan"):
             yield unknown(check, "OVSDB does not answer")
         return
     yield checks_switch.bridge(snapshot.bridge(wanted.bridge), wanted)
     tap = snapshot.interface(wanted.tap, wanted.bridge)
-    yield from checks_switch.tap_port(tap, snapshot, wanted=wanted)
+    found = bits.get(tap.ofport or 0) if tap is not None else None
+    # Whether its device is up and has its link is the line of the device.
+    cut = cut_of(found.of_switch(), wanted.tap, bridge=wanted.bridge) if found else None
+    yield from checks_switch.tap_port(tap, snapshot, cut=cut, wanted=wanted)
 
 
 def _switch(
@@ -193,39 +259,16 @@ def _host(
     except HostError as error:
         yield wrong("host", str(error), "run doctor as root, in the host's own network namespace")
         return
-    yield checks_host.device(host, wanted)
-    yield checks_host.address(host, wanted)
-    yield from checks_host.rules(host, wanted)
-    yield checks_host.route(host, wanted)
-    yield from checks_host.way_back(host, wanted)
-    yield checks_host.neighbour(host, wanted)
-    yield checks_host.rp_filter(host, wanted)
+    yield from doctor_host.way(host, wanted, snapshot)
     yield checks_host.arp_ignore(host, wanted)
-    yield _checksum(host, wanted, snapshot)
     yield checks_host.listener(host, wanted, running=running)
     yield from checks_limits.queue(host.limits, backlog=BACKLOG)
-    yield checks_limits.conntrack(host.limits, rate=RATES[Purpose.GUEST_SYN])
+    tracked = read_conntrack(wanted.host_ip, wanted.port)
+    yield checks_limits.conntrack(tracked, rate=RATES[Purpose.GUEST_SYN])
     yield checks_limits.neighbours(host.limits)
     if conf.df_metadata.backend == "nova":
         needed = conf[limit_options.GROUP.name].connections
         yield checks_limits.local_ports(host.limits, needed=needed)
-    yield _firewall(wanted)
-
-
-def _checksum(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> Finding:
-    if snapshot is None:
-        return unknown("checksum", "OVSDB does not answer")
-    bridge = snapshot.bridge(wanted.bridge)
-    if bridge is None or host.up is None:
-        return unknown("checksum", f"there is no {wanted.bridge} or no {wanted.tap} to look at")
-    return checks_host.checksum(host, bridge.datapath_type, wanted=wanted)
-
-
-def _firewall(wanted: Settings) -> Finding:
-    if wanted.port is None:
-        return unknown("firewall", "the proxy's port is not known")
-    syn = firewall.Syn(wanted.tap, IPv4Address(wanted.host_ip), wanted.port)
-    return firewall.judge(read_filters(syn), wanted)
 
 
 def _known_ports(

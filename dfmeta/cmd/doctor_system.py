@@ -19,8 +19,15 @@ from dfmeta.cmd import gather
 from dfmeta.cmd.lock import lock_name
 from dfmeta.conf import limits as limit_options
 from dfmeta.host.process import read_process, read_sockets
-from dfmeta.host.system import own_route, read_clock, read_cloud, read_networkd
+from dfmeta.host.system import (
+    own_route,
+    read_clock,
+    read_cloud,
+    read_networkd,
+    read_sockets_enabled,
+)
 from dfmeta.inspect import checks_process, checks_store, checks_system
+from dfmeta.inspect.checks_daemon import Owners
 from dfmeta.inspect.checks_process import VersionFacts
 from dfmeta.inspect.checks_store import DiskFacts
 from dfmeta.inspect.checks_system import ClockFacts, SecretFile
@@ -64,9 +71,9 @@ def process(
         yield checks_process.workers(facts, count)
 
 
-def files(conf: cfg.ConfigOpts, wanted: Settings) -> Iterator[Finding]:
+def files(conf: cfg.ConfigOpts, wanted: Settings, owners: Owners) -> Iterator[Finding]:
     """Whether files with secrets are closed, and there is room to write."""
-    yield checks_system.secret_files(_secret_files(conf))
+    yield checks_system.secret_files(_secret_files(conf, owners))
     folder = Path(wanted.state_path)
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -81,11 +88,12 @@ def files(conf: cfg.ConfigOpts, wanted: Settings) -> Iterator[Finding]:
 
 
 def system(wanted: Settings, root: Path) -> Iterator[Finding]:
-    """What systemd-networkd does to us, and we to the host's own need of metadata.
+    """systemd's socket units and networkd, and the host's own need of metadata.
 
     :param root: the folder that the host's files are in.
     """
     yield checks_system.networkd(read_networkd(root), wanted)
+    yield checks_system.sockets(read_sockets_enabled(root))
     route = own_route(wanted.ip, but=wanted.tap)
     yield checks_system.cloud(read_cloud(root, route), wanted)
 
@@ -111,7 +119,7 @@ def _needs(conf: cfg.ConfigOpts) -> list[str]:
     return [what for what, needed in found if needed]
 
 
-def _secret_files(conf: cfg.ConfigOpts) -> list[SecretFile]:
+def _secret_files(conf: cfg.ConfigOpts, owners: Owners) -> list[SecretFile]:
     found: dict[str, list[str]] = {}
     for group, options in dfmeta.conf.own_opts():
         for option in options:
@@ -127,8 +135,10 @@ def _secret_files(conf: cfg.ConfigOpts) -> list[SecretFile]:
     files = []
     for path, names in found.items():
         with contextlib.suppress(OSError):
-            mode = stat.S_IMODE(os.stat(path).st_mode)
-            files.append(SecretFile(path, ", ".join(names), mode))
+            found_there = os.stat(path)
+            mode, uid = stat.S_IMODE(found_there.st_mode), found_there.st_uid
+            strange = uid == owners.worker
+            files.append(SecretFile(path, ", ".join(names), mode, uid=uid, strange=strange))
     return files
 
 

@@ -14,7 +14,16 @@ from oslo_config import cfg
 
 from dfmeta.apps.look import Reading, read_flows, read_meters
 from dfmeta.cmd import gather
-from dfmeta.cmd.common import JSON, config_options, ending, format_option, load_config, print_rows
+from dfmeta.cmd.common import (
+    JSON,
+    config_options,
+    ending,
+    format_option,
+    load_config,
+    print_rows,
+    wide_option,
+)
+from dfmeta.cmd.in_force import say, take_over
 from dfmeta.exceptions import NotRunningError, OvsdbError, StartError, SwitchError
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
@@ -33,6 +42,8 @@ COLUMNS: Final = {
     "dropped": "DROPPED",
     "state": "STATE",
 }
+DROP: Final = ("bytes", "dropped", "instance", "table", "address", "packets")
+"""What a narrow terminal does without, the least important one first."""
 FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter")
 STYLES: Final = {
     "state": {
@@ -55,8 +66,9 @@ SETTLE_PAUSE: Final = 0.4
 )
 @config_options
 @format_option
+@wide_option
 @click.option("--raw", is_flag=True, help="As ovs-ofctl prints them; needs ovs-ofctl.")
-def flows(config_files: tuple[str, ...], *, fmt: str, raw: bool) -> None:
+def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> None:
     """Show dfmeta's flows on the bridge; unknown and missing ones are marked.
 
     Each flow has its table and purpose by name, the port and instance that it serves, what it has
@@ -64,6 +76,7 @@ def flows(config_files: tuple[str, ...], *, fmt: str, raw: bool) -> None:
     shown.
     """
     conf = load_config(config_files)
+    say(take_over(conf))
     wanted = gather.settings(conf)
     if raw:
         click.echo(_raw(wanted), nl=False)
@@ -76,7 +89,8 @@ def flows(config_files: tuple[str, ...], *, fmt: str, raw: bool) -> None:
         click.echo(f"dfmeta: {problem}; the flows are shown unchecked", err=True)
     names, dropped = _names(ports, snapshot, wanted), _dropped(wanted)
     columns = {field: field for field in FIELDS} if fmt == JSON else COLUMNS
-    print_rows([_row(entry, names, dropped) for entry in rows], columns, fmt, styles=STYLES)
+    shown = [_row(entry, names, dropped) for entry in rows]
+    print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
 
 
 def compare(

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
+import pwd
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
 from importlib import metadata
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
+from packaging.requirements import Requirement
 
 from dfmeta.cmd.client import ask_agent
+from dfmeta.cmd.layout import layout_of
+from dfmeta.cmd.lock import lock_name
 from dfmeta.exceptions import NotRunningError
-from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
-from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts
-from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
+from dfmeta.host.listeners import listener_at, listeners_of, program_of
+from dfmeta.host.process import read_process
+from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, Owners
+from dfmeta.inspect.checks_path import PathFacts
+from dfmeta.inspect.cuts import PortBits, cut_of
+from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
 from dfmeta.inspect.vswitchd import management_socket
-from dfmeta.model import GuestAddress, PortState
+from dfmeta.model import OBSERVED, GuestAddress, PortState
+from dfmeta.proxy.tokens import unusable_key
 from dfmeta.state import UNREADABLE, State, read_state
+from dfmeta.store import strictjson
 
 TIMEOUT = 3.0
 """Seconds for the daemon to say how it is."""
@@ -45,7 +55,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         port=group.port or remembered.port or None,
         listener=remembered.listener,
         route_table=group.route_table,
-        layout=Layout(group.table_base, group.classification_table, group.hook_priority),
+        layout=layout_of(group),
         ovsdb=ovsdb,
         socket=str(management_socket(group.openflow_connection, ovsdb, bridge)),
         admin=group.admin_listen,
@@ -90,6 +100,25 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
     )
 
 
+def with_cuts(
+    ports: Iterable[KnownPort], bits: Mapping[int, PortBits], bridge: str
+) -> tuple[KnownPort, ...]:
+    """Add to *ports* what cuts them off on the switch at this moment.
+
+    :param bits: port number → what the switch says of it.
+    """
+    return tuple(_with_cut(port, bits.get(port.ofport or 0), bridge) for port in ports)
+
+
+def _with_cut(port: KnownPort, bits: PortBits | None, bridge: str) -> KnownPort:
+    cut = cut_of(bits, port.name, bridge=bridge)
+    if cut is None:
+        return port
+    if port.state not in (PortState.SERVED, *OBSERVED):
+        return replace(port, cut=cut)
+    return replace(port, cut=cut, state=PortState.CUT_OFF, fault=str(cut))
+
+
 def tap_of(wanted: Settings, snapshot: Snapshot) -> Tap | None:
     """What the flows lead to; None while a part of it is not known."""
     found = snapshot.interface(wanted.tap, wanted.bridge)
@@ -112,10 +141,28 @@ def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
         up = document["status"] == "UP"
     except (OSError, http.client.HTTPException) as error:
         cause = getattr(error, "strerror", None) or str(error) or "no answer in time"
-        return DaemonFacts(running=False, cause=cause)
+        return DaemonFacts(running=False, cause=cause, other=_other_program(conf))
     except (ValueError, KeyError, AttributeError, TypeError):
-        return DaemonFacts(running=False, cause="another program answers there")
+        cause, other = "its answer is not dfmeta-agent's", _other_program(conf)
+        return DaemonFacts(running=False, cause=cause, other=other or "its name cannot be seen")
     return DaemonFacts(running=True, ready=up, missing=missing)
+
+
+def path_facts(conf: cfg.ConfigOpts) -> PathFacts:
+    """Have the running daemon probe the path to its proxy."""
+    try:
+        found = ask_agent(conf, "/probe")
+        return PathFacts(
+            asked=bool(found["sent"]),
+            answered=bool(found["answered"]),
+            cause=str(found["cause"]),
+            seconds=float(found["seconds"]),
+            whole=bool(found["whole_checksum"]),
+        )
+    except NotRunningError as error:
+        return PathFacts(asked=False, cause=str(error.fields["cause"]))
+    except (KeyError, TypeError, ValueError):
+        return PathFacts(asked=False, cause="dfmeta-agent of another version runs: restart it")
 
 
 def daemon_version(conf: cfg.ConfigOpts) -> str:
@@ -128,12 +175,8 @@ def daemon_version(conf: cfg.ConfigOpts) -> str:
 def packages() -> tuple[tuple[str, str, str], ...]:
     """Packages outside of what dfmeta asks for: name, version (empty: none), what is wanted.
 
-    Those of an extra count where they are there. Nothing, where packaging is not installed.
+    Those of an extra count where they are there.
     """
-    try:
-        from packaging.requirements import Requirement
-    except ImportError:
-        return ()
     found = []
     for text in metadata.requires("dfmeta") or ():
         wanted = Requirement(text)
@@ -161,17 +204,43 @@ def folder_facts(path: str) -> FolderFacts:
     """What state_path is."""
     try:
         found = Path(path).stat()
-        files = [(one.name, one.stat().st_mode) for one in Path(path).iterdir() if one.is_file()]
+        files = [(one.name, one.stat()) for one in Path(path).iterdir() if one.is_file()]
     except FileNotFoundError:
         return FolderFacts(there=False)
     except OSError as error:
         return FolderFacts(there=True, error=error.strerror or str(error))
+    owners = {path: found.st_uid} | {f"{path}/{name}": one.st_uid for name, one in files}
     return FolderFacts(
         there=True,
         folder=stat.S_ISDIR(found.st_mode),
         mode=stat.S_IMODE(found.st_mode),
-        open_files=tuple(sorted(name for name, mode in files if mode & 0o077)),
+        open_files=tuple(sorted(name for name, one in files if one.st_mode & 0o077)),
+        owners=dict(sorted(owners.items())),
+        key=unusable_key(Path(path)),
     )
+
+
+def owners(conf: cfg.ConfigOpts) -> Owners:
+    """Whose the daemon's files may be."""
+    group = conf.df_metadata
+    process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
+    worker = None
+    with contextlib.suppress(KeyError):
+        worker = pwd.getpwnam(group.proxy_worker_user).pw_uid
+    return Owners(worker=worker, daemon=process.uid if process is not None else None)
+
+
+def _other_program(conf: cfg.ConfigOpts) -> str:
+    """Name the program that listens at admin_listen; empty: the daemon, systemd for it, or none."""
+    group = conf.df_metadata
+    listener = listener_at(group.admin_listen)
+    if listener is None:
+        return ""
+    process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
+    if process is not None and listener in listeners_of(process.pid):
+        return ""
+    found = program_of(listener.inode)
+    return "" if found.endswith(", pid 1") else found
 
 
 def _at_run_time(requirement: str) -> bool:
@@ -183,7 +252,7 @@ def _ask(conf: cfg.ConfigOpts, path: str) -> Any:
     connection = http.client.HTTPConnection(conf.df_metadata.admin_listen, timeout=TIMEOUT)
     try:
         connection.request("GET", path, headers={"Connection": "close"})
-        return json.loads(connection.getresponse().read())
+        return strictjson.loads(connection.getresponse().read())
     finally:
         connection.close()
 
@@ -198,8 +267,18 @@ def _known(row: Mapping[str, Any]) -> KnownPort:
         mac=row["mac"],
         fault=row["fault"],
         project=row["project"],
+        instance_name=row["instance_name"],
         addresses={one["slot"]: _address(one) for one in row["addresses"]},
+        asked=row["requests"] is not None,
+        failure=_failure(row["last_failure"]),
     )
+
+
+def _failure(row: Mapping[str, Any] | None) -> GuestFailure | None:
+    if row is None or not row["failing"]:
+        return None
+    since = datetime.fromisoformat(row["failing_since"])
+    return GuestFailure(row["status"], row["brief"], row["remedy"], since, row["times"])
 
 
 def _address(row: Mapping[str, Any]) -> GuestAddress:

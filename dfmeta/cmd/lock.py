@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 
@@ -49,8 +50,28 @@ class BridgeLock:
 
 def lock_name(ovsdb_connection: str, bridge: str) -> str:
     """Name of the lock on a bridge, in the abstract namespace."""
-    kind, _, path = ovsdb_connection.partition(":")
-    where = str(Path(path).resolve()) if kind == "unix" else path
+    return f"dfmeta-agent {bridge_id(ovsdb_connection, bridge)}"
+
+
+def bridge_id(ovsdb_connection: str, bridge: str) -> str:
+    """Name a bridge of a database in 32 characters, the same however the address is spelt.
+
+    :param ovsdb_connection: the option. A path is followed through symbolic links; a host's name
+        stays a name, since a name server may be away.
+    """
+    kind, _, where = ovsdb_connection.partition(":")
+    if kind == "unix":
+        where = str(Path(where).resolve())
+    else:
+        host, _, port = where.rpartition(":")
+        where = f"{_host(host)}:{int(port)}"
     # Hashed: the kernel takes 107 bytes.
-    name = hashlib.sha256(f"{where} {bridge}".encode(errors="surrogateescape")).hexdigest()
-    return f"dfmeta-agent {name[:32]}"
+    return hashlib.sha256(f"{where} {bridge}".encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def _host(spelt: str) -> str:
+    try:
+        address = ip_address(spelt.strip("[]"))
+    except ValueError:
+        return spelt.lower()
+    return f"[{address}]" if address.version == 6 else str(address)

@@ -44,4 +44,6 @@ def set_up_logging(*, debug: bool) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # Five times a second for as long as OVSDB is away; dfmeta says so itself.
     logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL)
+    # A line for each connection whose exception dfmeta handles itself, or ends with.
+    logging.getLogger("os_ken.controller.controller").setLevel(logging.CRITICAL)
     logging.captureWarnings(True)

@@ -12,6 +12,7 @@ from dfmeta.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from dfmeta.store.lookup import Puller
+    from dfmeta.store.lookup_http import Resolve
     from dfmeta.store.lookup_token import TokenSource
     from dfmeta.store.lookup_upstream import Upstream
     from dfmeta.store.repository import Repository
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
+def build(
+    conf: cfg.ConfigOpts, repository: Repository, *, resolve: Resolve | None = None
+) -> Puller | None:
     """Build what reads *repository* and asks upstream for the rest; None: nobody is asked.
 
+    :param resolve: as :func:`connect` has it.
     :raises ConfigError: for a token file that cannot be used.
     """
     group = conf.store
-    upstream = connect(conf)
+    upstream = connect(conf, resolve=resolve)
     if upstream is None:
         return None
     from dfmeta.store.lookup import Lifetimes, Puller
@@ -38,22 +42,23 @@ def build(conf: cfg.ConfigOpts, repository: Repository) -> Puller | None:
     return Puller(repository, upstream, lifetimes=lifetimes)
 
 
-def connect(conf: cfg.ConfigOpts) -> Upstream | None:
+def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream | None:
     """Build what asks upstream; None: nobody is asked. Sends nothing yet.
 
     The environment's proxies are not used: a metadata store is a neighbour.
 
+    :param resolve: finds a name's addresses in time; None: the C library, as long as it takes.
     :raises ConfigError: for a token file that cannot be used.
     """
     group = conf.store
     if not group.lookup_base_url:
         return None
     # tenacity and oauthlib take a while to import: not where nobody is asked.
-    from dfmeta.store.lookup_http import Client
+    from dfmeta.store import lookup_http
     from dfmeta.store.lookup_oauth import Credentials, Tokens
     from dfmeta.store.lookup_upstream import Patience, Upstream
 
-    client = Client()
+    client = lookup_http.Client(resolve=resolve or lookup_http.resolve)
     tokens: TokenSource | None = _file_token(group.lookup_token_file, group.lookup_base_url)
     if group.lookup_issuer:
         credentials = Credentials(

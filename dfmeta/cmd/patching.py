@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 
 
@@ -13,6 +14,12 @@ def patch() -> None:
     # With the locks that Python has: each count takes one, and eventlet's cost more than all the
     # rest of it. Nothing gives way while it has one; and an OS thread counts too (OVSDB's).
     importlib.import_module("prometheus_client")
+    # Names are resolved by the C library, in place of eventlet's own resolver, which would not
+    # hear of a new nameserver.
+    os.environ["EVENTLET_NO_GREENDNS"] = "yes"
     import eventlet
 
+    from dfmeta import names
+
+    names.install()
     eventlet.monkey_patch()

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from dfmeta.conditions import Conditions
 from dfmeta.flows.key import key_of
 from dfmeta.hub import Turns
 from dfmeta.model import Port
+from dfmeta.proxy import remedies
 from dfmeta.proxy.recent import CLASSES, CLOSED, RECENT, Asked, Failure, Recent
 from dfmeta.registry import Registry
 
 
-def port_rows(registry: Registry, recent: Recent = RECENT) -> list[dict[str, Any]]:
+def port_rows(
+    registry: Registry,
+    recent: Recent = RECENT,
+    conditions: Conditions | None = None,
+    connections: Callable[[Port], dict[str, Any] | None] = lambda _port: None,
+    *,
+    backend: str = "store",
+) -> list[dict[str, Any]]:
     """Every guest port, in the order of ofports.
 
     :param recent: what their guests have asked.
+    :param conditions: gives each port's state; None: that of its row alone.
+    :param connections: gives the member ``connections``.
+    :param backend: who answers them: remedies are for that.
     """
     rows = []
+    conditions = conditions or Conditions(registry, {})
     turns = Turns()
     for port, slots in list(registry):
         turns.give_way()
         endpoint = port.endpoint
+        state, cause = conditions.of(port)
         keys = [
             {
                 "slot": number,
@@ -45,9 +60,10 @@ def port_rows(registry: Registry, recent: Recent = RECENT) -> list[dict[str, Any
                 "instance_name": port.instance_name,
                 "project": port.project_id,
                 "sources": dict(port.sources),
-                "state": str(port.state),
-                "fault": port.fault,
-                **_asked(_asked_at(registry, port, recent)),
+                "state": str(state),
+                "fault": cause,
+                "connections": connections(port),
+                **_asked(_asked_at(registry, port, recent), port, backend),
             }
         )
     return sorted(rows, key=lambda row: (row["ofport"] is None, row["ofport"] or 0, row["port"]))
@@ -78,7 +94,7 @@ def _asked_at(registry: Registry, port: Port, recent: Recent) -> Asked | None:
     return None if identity is None else recent.of(endpoint, identity.incarnation)
 
 
-def _asked(one: Asked | None) -> dict[str, Any]:
+def _asked(one: Asked | None, port: Port, backend: str) -> dict[str, Any]:
     """The members ``requests`` and ``last_failure``; None where there were none."""
     if one is None:
         return {"requests": None, "last_failure": None}
@@ -88,5 +104,19 @@ def _asked(one: Asked | None) -> dict[str, Any]:
         "last_at": moment(one.last_at),
         "last_status": None if one.last_status == CLOSED else one.last_status,
     }
-    last = {**failure_row(failures[0]), "failing": one.failing} if failures else None
-    return {"requests": requests, "last_failure": last}
+    return {
+        "requests": requests,
+        "last_failure": _last_failure(one, failures[0], port, backend) if failures else None,
+    }
+
+
+def _last_failure(one: Asked, last: Failure, port: Port, backend: str) -> dict[str, Any]:
+    since = one.failing_since
+    return {
+        **failure_row(last),
+        "own": not one.counts_as(last),
+        "brief": remedies.brief(last, backend),
+        "remedy": remedies.of_guest(last, backend, port=port.name, instance=port.instance_id),
+        "failing": one.failing,
+        "failing_since": moment(since) if since else None,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -16,6 +17,7 @@ from dfmeta import hub, metrics
 from dfmeta.cmd import backends, privileges
 from dfmeta.cmd.limits import limits, rates, share
 from dfmeta.cmd.logs import set_up_logging
+from dfmeta.guest_counts import ACCEPTED
 from dfmeta.proxy.claims import Mirror
 from dfmeta.proxy.pipe import Message, Pipe
 from dfmeta.proxy.recent import RECENT
@@ -31,11 +33,15 @@ LOG = logging.getLogger("dfmeta.worker")
 
 SPARE = 256
 """Descriptors beside those of guests' connections: of the backend, of Python."""
-PUSH = 5.0
-"""Seconds between two times that its counts go to the daemon: what it has not told is lost if it is
-killed."""
+TELL = 0.5
+"""Seconds between two times that the daemon is told of accepted connections."""
+PUSH_TURNS = 10
+"""After how many of these its other counts go to the daemon as well: what it has not told is lost
+if it is killed."""
 PORTS_AT_ONCE = 100
 """Ports of whose requests one message tells: the daemon gives way to others between two."""
+FAILED_GRACE = 1.0
+"""Seconds that a worker has for what it has begun when a thread of its own has ended."""
 REVIEW = 0.2
 """Seconds between two times that addresses which nobody uses any more are told."""
 
@@ -54,15 +60,17 @@ class Serving:
         self._pipe = Pipe(_green(pipe))
         self._rights = original("socket").socket(fileno=rights)
         self._parent = parent
-        self._mirror = Mirror(self._count)
+        self._mirror = Mirror(self._count, self._pipe.catch_up)
         self._use = Use(self._tell_use)
         self._server: GuestServer | None = None
 
     def run(self) -> int:
         """Serve until the daemon says to stop, or is gone; gives the exit status."""
+        hub.VITAL.on_failure = lambda: eventlet.spawn_n(self._stop, FAILED_GRACE)
         self._pipe.run(self._handle)
         # Nobody says any more who the guests are.
-        return 0
+        hub.VITAL.release()
+        return 0 if hub.VITAL.alive else 1
 
     def _handle(self, message: Message) -> None:
         match message["what"]:
@@ -70,13 +78,11 @@ class Serving:
                 self._start(message)
             case "guests":
                 self._mirror.learn(message["guests"])
-                self._know(message)
             case "ready?":
                 self._pipe.answer(message, {})
             case "serve":
                 if self._server is not None:
                     self._server.start()
-                self._know(message)
             case "metrics":
                 self._pipe.answer(message, {"samples": metrics.samples()})
             case "recent":
@@ -93,9 +99,6 @@ class Serving:
         descriptors = self._server.descriptors() if self._server is not None else []
         for first in range(0, len(descriptors), FDS_MAX):
             socket.send_fds(self._rights, [b"x"], descriptors[first : first + FDS_MAX])
-
-    def _know(self, message: Message) -> None:
-        self._pipe.send({"what": "known", "known": message["known"]})
 
     def _start(self, message: Message) -> None:
         conf = dfmeta.conf.thaw(message["options"])
@@ -126,9 +129,9 @@ class Serving:
             limits=mine,
         )
         hub.settle()
-        eventlet.spawn_n(hub.watch)
-        eventlet.spawn_n(self._push)
-        eventlet.spawn_n(self._review_use)
+        hub.watch()
+        hub.VITAL.spawn("report of counts", self._push)
+        hub.VITAL.spawn("review of use", self._review_use)
 
     def _stop(self, grace: float) -> None:
         if self._server is not None:
@@ -139,10 +142,17 @@ class Serving:
         self._pipe.close()
 
     def _push(self) -> None:
-        while True:
-            eventlet.sleep(PUSH)
-            self._pipe.send({"what": "samples", "samples": metrics.samples()})
-            self._tell_recent()
+        for turn in itertools.count(1):
+            eventlet.sleep(TELL)
+            self._tell_accepted()
+            if turn % PUSH_TURNS == 0:
+                self._pipe.send({"what": "samples", "samples": metrics.samples()})
+                self._tell_recent()
+
+    def _tell_accepted(self) -> None:
+        told = ACCEPTED.take()
+        for first in range(0, len(told), PORTS_AT_ONCE):
+            self._pipe.send({"what": "accepted", "ports": told[first : first + PORTS_AT_ONCE]})
 
     def _tell_recent(self) -> None:
         told = RECENT.take()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import json
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from ipaddress import IPv4Address, IPv6Address
 from operator import itemgetter
@@ -23,6 +25,8 @@ from dfmeta.health import Health
 from dfmeta.hub import Turns
 from dfmeta.metrics import Samples
 from dfmeta.model import Endpoint
+from dfmeta.ports.sources import name_of
+from dfmeta.proxy import remedies
 from dfmeta.proxy.recent import RECENT, Failure, Recent
 from dfmeta.proxy.status import FAILURES_SHOWN, Query, Status, render
 from dfmeta.proxy.status_http import StatusPage
@@ -31,10 +35,14 @@ if TYPE_CHECKING:
     from dfmeta.store.repository import Repository
 
 RECORDS_KEPT: Final = 30.0
-"""Seconds for which a count of records is shown."""
+"""Seconds for which a count of records, and a record's name, is shown."""
+NAMES_ASKED: Final = 200
+"""Records whose names are looked for, for one page."""
 
 Facts = Callable[[], Sequence[tuple[str, str]]]
 Rows = Callable[[], list[dict[str, Any]]]
+Names = Callable[[Iterable[str]], Mapping[str, str]]
+"""Gives names of instances' records, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,7 @@ class Sources:
     facts: Facts
     failures: Callable[[Sequence[Mapping[str, Any]]], tuple[Sequence[Mapping[str, Any]], int]]
     ports: Rows | None = None
+    names: Names = lambda _instances: {}
     since: float = field(default_factory=time.time)
 
 
@@ -72,9 +81,35 @@ def page(listen: str, sources: Sources) -> StatusPage:
     return StatusPage(listen, draw)
 
 
+def page_of_agent(
+    program: str,
+    health: Health,
+    metrics: Callable[[], Iterable[Metric]],
+    ports: Rows,
+    conf: Callable[[], cfg.ConfigOpts],
+    repository: Callable[[], Repository | None],
+) -> StatusPage:
+    """The page of a daemon that serves ports.
+
+    :param ports: gives the rows of ``GET /ports``.
+    :param repository: gives the store, where there is one and it is open.
+    """
+    sources = Sources(
+        program=program,
+        health=health,
+        metrics=metrics,
+        facts=lambda: facts_of_host(conf()),
+        failures=partial(failures_of_ports, backend=conf().df_metadata.backend),
+        ports=ports,
+        names=RecordNames(repository),
+    )
+    return page(conf().df_metadata.admin_listen, sources)
+
+
 def gather(sources: Sources) -> Status:
     """What is to be shown now. Gives way to others."""
     rows = None if sources.ports is None else sources.ports()
+    _name(rows or (), sources.names)
     failures, in_all = sources.failures(rows or ())
     return Status(
         program=sources.program,
@@ -141,39 +176,115 @@ class Records:
         return self._said
 
 
+class RecordNames:
+    """Names of instances' records in the store, each looked for twice a minute at most.
+
+    :param repository: gives the store, once it is open; None: there is none.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        repository: Callable[[], Repository | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._repository, self._clock = repository, clock
+        self._known: dict[str, tuple[float, str]] = {}
+
+    def __call__(self, instances: Iterable[str]) -> Mapping[str, str]:
+        """Names by instance; of more than :data:`NAMES_ASKED` new ones the rest is for later."""
+        repository, now = self._repository(), self._clock()
+        if repository is None:
+            return {}
+        kept = {one: old for one, old in self._known.items() if now - old[0] < RECORDS_KEPT}
+        wanted = [one for one in dict.fromkeys(instances) if one]
+        turns = Turns()
+        try:
+            for instance in [one for one in wanted if one not in kept][:NAMES_ASKED]:
+                turns.give_way()
+                record = repository.get(instance)
+                kept[instance] = now, _name_in(record.metadata if record else None)
+        except StoreError:
+            # The database has its own line; the page does without names.
+            pass
+        self._known = kept
+        return {one: kept[one][1] for one in wanted if one in kept}
+
+
 def failures_of_ports(
-    rows: Sequence[Mapping[str, Any]], recent: Recent = RECENT
+    rows: Sequence[Mapping[str, Any]], recent: Recent = RECENT, *, backend: str = "store"
 ) -> tuple[list[Mapping[str, Any]], int]:
-    """How the guests of those ports have failed; see :attr:`Sources.failures`."""
-    names = {row["ofport"]: (row["port"], row["instance"]) for row in rows if row["requests"]}
-    return _latest(recent, lambda endpoint: names.get(endpoint.ofport))
+    """How the guests of those ports have failed; see :attr:`Sources.failures`.
+
+    :param backend: who answers them.
+    """
+    by_number = {row["ofport"]: row for row in rows if row["requests"]}
+
+    def told(endpoint: Endpoint, failure: Failure) -> Mapping[str, Any] | None:
+        row = by_number.get(endpoint.ofport)
+        if row is None:
+            return None
+        port, instance = row["port"], row["instance"]
+        remedy = remedies.of_guest(failure, backend, port=port, instance=instance)
+        name = row["instance_name"] or row.get("record_name", "")
+        return {"port": port, "instance": instance, "name": name, "remedy": remedy}
+
+    return _latest(recent, told)
 
 
 def failures_of_addresses(recent: Recent = RECENT) -> tuple[list[Mapping[str, Any]], int]:
     """How guests of a store have failed, by address; see :attr:`Sources.failures`."""
-    return _latest(recent, _address)
+    return _latest(recent, _of_address)
 
 
-def _address(endpoint: Endpoint) -> tuple[str, str]:
+def _of_address(endpoint: Endpoint, _failure: Failure) -> Mapping[str, Any]:
     kinds: dict[int, type[IPv4Address | IPv6Address]] = {4: IPv4Address, 6: IPv6Address}
     kind = kinds.get(endpoint.vid)
     # What stands for no address is the connection of a trusted proxy.
-    return ("a trusted proxy" if kind is None else str(kind(endpoint.ofport))), ""
+    named = "a trusted proxy" if kind is None else str(kind(endpoint.ofport))
+    return {"port": named, "instance": "", "name": "", "remedy": ""}
 
 
 def _latest(
-    recent: Recent, name: Callable[[Endpoint], tuple[str, str] | None]
+    recent: Recent, told: Callable[[Endpoint, Failure], Mapping[str, Any] | None]
 ) -> tuple[list[Mapping[str, Any]], int]:
-    found: list[tuple[float, Failure, tuple[str, str]]] = []
+    """Those that are the service's; what guests do to themselves is none of the operator's.
+
+    :param told: what a row has besides the failure; None: it is not shown.
+    """
+    found: list[tuple[float, Failure, Endpoint]] = []
     turns = Turns()
     for endpoint, asked in recent:
         turns.give_way()
-        named = name(endpoint)
-        if named is not None:
-            found += [(one.at, one, named) for one in asked.failures()]
+        found += [(one.at, one, endpoint) for one in asked.failures() if asked.counts_as(one)]
+    found = [one for one in found if told(one[2], one[1]) is not None]
     shown = heapq.nlargest(FAILURES_SHOWN, found, key=itemgetter(0))
-    rows = [{**failure_row(one), "port": port, "instance": by} for _at, one, (port, by) in shown]
+    rows = [{**failure_row(one), **(told(endpoint, one) or {})} for _at, one, endpoint in shown]
     return list(rows), len(found)
+
+
+def _name(rows: Sequence[dict[str, Any]], names: Names) -> None:
+    """Give each row ``record_name``, first to those that fail."""
+
+    def failing(row: Mapping[str, Any]) -> bool:
+        return bool(row["last_failure"] and row["last_failure"]["failing"])
+
+    known = names(row["instance"] for row in sorted(rows, key=failing, reverse=True))
+    for row in rows:
+        row["record_name"] = known.get(row["instance"], "")
+
+
+def _name_in(document: str | None) -> str:
+    """The name that a record's document has, else its host name."""
+    try:
+        members = json.loads(document or "{}")
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(members, dict):
+        return ""
+    texts = (members.get(one) for one in ("name", "hostname"))
+    return next((name_of(text) for text in texts if isinstance(text, str) and text), "")
 
 
 def _samples(families: Iterable[Metric]) -> Samples:

@@ -9,14 +9,23 @@ from typing import Final
 
 import click
 
-from dfmeta.cmd.common import TABLE, ending, format_option, print_rows
+from dfmeta.cmd.common import (
+    TABLE,
+    Group,
+    config_before,
+    ending,
+    format_option,
+    print_rows,
+    wide_option,
+)
 from dfmeta.cmd.progress import counted
 from dfmeta.cmd.store_backup import backup, restore
+from dfmeta.cmd.store_delete import delete
 from dfmeta.cmd.store_import import import_records
 from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_put import WORDS, put
 from dfmeta.cmd.store_schema import schema
-from dfmeta.cmd.store_target import Asked, Target, no_defaults, target_options
+from dfmeta.cmd.store_target import Asked, Target, no_defaults, no_record, target_options
 from dfmeta.exceptions import NoRecordError
 from dfmeta.store.client import UNKNOWN, Client
 from dfmeta.store.defaults import EVERYWHERE
@@ -35,6 +44,16 @@ LIST_COLUMNS: Final = {
     "password_set": "PASSWORD",
     "updated_at": "UPDATED",
 }
+LIST_DROP: Final = (
+    "password_set",
+    "project_id",
+    "userdata_bytes",
+    "ssh_keys",
+    "updated_at",
+    "name",
+    "hostname",
+)
+"""What a narrow terminal does without, the least important one first."""
 FIELDS: Final = {
     "id": "id",
     "hostname": "hostname",
@@ -54,7 +73,8 @@ FIELDS: Final = {
 }
 
 
-@click.group("store")
+@click.group("store", cls=Group)
+@config_before
 def store() -> None:
     """Put, read and remove instances' metadata.
 
@@ -63,7 +83,7 @@ def store() -> None:
     """
 
 
-for _command in (put, import_records, backup, restore, schema):
+for _command in (put, delete, import_records, backup, restore, schema):
     store.add_command(_command)
 
 
@@ -105,7 +125,7 @@ def get(
         record = records.get(target.record_id)
         addresses = records.addresses(target.record_id) if record else ()
     if record is None:
-        raise _no_record(target)
+        raise no_record(target)
     if user_data:
         _write_bytes(record.userdata, target=target, what="user-data")
     elif password:
@@ -130,40 +150,19 @@ def get(
 )
 @place_options
 @format_option
+@wide_option
 @click.option("--default", is_flag=True, help="The defaults in the place of instances' records.")
-def list_records(place: Place, *, fmt: str, default: bool) -> None:
+def list_records(place: Place, *, fmt: str, wide: bool, default: bool) -> None:
     """List all records, each on a line."""
     with place.opened(place.conf()) as records:
         if not isinstance(records, Client):
-            rows = map(row_of, counted(records.list(defaults=default), READING, unit="records"))
-            print_rows(rows, LIST_COLUMNS, fmt)
+            found = counted(records.list(defaults=default), READING, unit="records")
+            rows = [row_of(one) for one in found]
         elif default:
             raise no_defaults("--default", EVERYWHERE)
         else:
-            print_rows(counted(records.list(), READING, unit="records"), LIST_COLUMNS, fmt)
-
-
-@store.command(
-    "delete",
-    epilog=ending(f"dfmeta store delete {EXAMPLE}", failed="there is no such record"),
-)
-@place_options
-@target_options
-def delete(place: Place, asked: Asked) -> None:
-    """Remove the record of INSTANCE, user-data and password included."""
-    conf = place.conf()
-    with place.opened(conf) as records:
-        target = asked.find(conf, records)
-        if not records.delete(target.record_id):
-            raise _no_record(target)
-    click.echo(f"{target.shown}: deleted")
-
-
-def _no_record(target: Target) -> NoRecordError:
-    listing = "dfmeta store list --default" if target.default else "dfmeta store list"
-    return NoRecordError(
-        cause=f"no record of {target.shown}", remedy=f"{listing} shows what there is"
-    )
+            rows = list(counted(records.list(), READING, unit="records"))
+        print_rows(rows, LIST_COLUMNS, fmt, drop=LIST_DROP, wide=wide)
 
 
 def _write_bytes(content: bytes | None, *, target: Target, what: str) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import click
+from oslo_config import cfg
 
 from dfmeta.cmd.common import cell_text, ending
 from dfmeta.cmd.last_words import PROG
@@ -20,7 +22,7 @@ from dfmeta.cmd.progress import Work, shown
 from dfmeta.cmd.store_files import STDIN
 from dfmeta.cmd.store_place import Place, Records, place_options
 from dfmeta.cmd.store_put import WORDS
-from dfmeta.cmd.store_target import Domains
+from dfmeta.cmd.store_target import Domains, records_by_name
 from dfmeta.exceptions import ImportIncompleteError, StoreError, StoreRefusedError
 from dfmeta.store.checks import USERDATA_MAX
 from dfmeta.store.client import Client
@@ -29,6 +31,7 @@ from dfmeta.store.seeds import FILES, METADATA, USERDATA, Seed, parse_line, pars
 
 LINE_MAX: Final = 2 * USERDATA_MAX
 """Bytes: user-data in base64, and a document."""
+OF_RECORD: Final = "the record of its folder's name"
 TOGETHER: Final = 100
 """Lines that are written in one transaction: a disk is waited for once, others not for long."""
 
@@ -49,8 +52,9 @@ def import_records(place: Place, *, dry_run: bool, paths: tuple[str, ...]) -> No
 
     A folder is a seed itself (meta-data, user-data, vendor-data, network-config), or holds one
     folder for each instance. The instance is the one whose UUID or whose libvirt domain's name on
-    this host the folder's name is, else the instance-id of its meta-data, else the local-hostname.
-    A seed takes the place of the record's document and user-data.
+    this host the folder's name is, else the instance-id of its meta-data, else the local-hostname;
+    else the one whose record has the folder's name. A seed takes the place of the record's document
+    and user-data.
 
     Any other PATH is a file with a body of the admin API on each line: id, ipAddresses, and
     metadata or userdata. - reads standard input.
@@ -60,7 +64,8 @@ def import_records(place: Place, *, dry_run: bool, paths: tuple[str, ...]) -> No
     conf = place.conf()
     opened = contextlib.nullcontext() if dry_run else place.opened(conf)
     with opened as records, shown("reading") as progress:
-        importing = _Import(records, Domains(conf), progress)
+        names = functools.cache(lambda: _names(place, conf, records))
+        importing = _Import(records, Domains(conf), names, progress)
         for path in paths:
             importing.take(path)
     importing.report()
@@ -75,6 +80,8 @@ class _Import:
 
     records: Records | None
     domains: Domains
+    names: Callable[[], dict[str, list[str]]]
+    """Of records that are there already; asked where nothing else names the instance."""
     progress: Work
     seeds: int = 0
     lines: int = 0
@@ -123,8 +130,9 @@ class _Import:
     def _take_seed(self, folder: Path) -> None:
         where = str(folder)
         try:
-            seed = parse_seed(_read_seed(folder))
-            instance, why = self._owner(folder, seed)
+            name, files = _read_seed(folder)
+            seed = parse_seed(files)
+            instance, why = self._owner(name, seed)
             if instance in self.owners:
                 raise ValueError(f"its instance {instance} is that of {self.owners[instance]} too")
         except OSError as error:
@@ -135,6 +143,8 @@ class _Import:
             return
         self.owners[instance] = where
         document = dict(seed.document)
+        if why == OF_RECORD:
+            document["name"] = name  # what the record was found by
         if seed.instance_id and uuid_of(seed.instance_id) != instance:
             # A guest that has booted from the seed would take itself for a new instance.
             document["id"] = seed.instance_id
@@ -144,12 +154,13 @@ class _Import:
             self.seeds += 1
             click.echo(f"{cell_text(where)}: {instance}, by {why}: {_content(seed)}")
 
-    def _owner(self, folder: Path, seed: Seed) -> tuple[str, str]:
+    def _owner(self, name: str, seed: Seed) -> tuple[str, str]:
         """Return the instance that a seed is for, and what says so.
 
+        :param name: of the seed's folder.
         :raises ValueError: nothing does, or not clearly.
         """
-        by_folder = self._instance(folder.resolve().name)
+        by_folder = self._instance(name)
         by_id = self._instance(seed.instance_id)
         if by_folder and by_id and by_folder != by_id:
             raise ValueError(
@@ -162,17 +173,17 @@ class _Import:
         ):
             if instance:
                 return instance, why
+        if instance := _one(self.names().get(name, []), name, "records"):
+            return instance, OF_RECORD
         trouble = f" ({self.domains.trouble})" if self.domains.trouble else ""
         raise ValueError(
             "neither its folder's name nor its instance-id or local-hostname is a UUID or the name "
-            f"of a libvirt domain here{trouble}: name the folder after the instance"
+            f"of a libvirt domain here{trouble} or of a record: name the folder after the instance"
         )
 
     def _instance(self, text: str) -> str:
         found = [uuid_of(text)] if uuid_of(text) else self.domains.ids(text)
-        if len(found) > 1:
-            raise ValueError(f"{len(found)} libvirt domains are called {text}: {', '.join(found)}")
-        return found[0] if found else ""
+        return _one(found, text, "libvirt domains")
 
     # Lines
 
@@ -227,6 +238,28 @@ class _Import:
             self._say(where, error.fields.get("cause", error))
 
 
+def _one(found: list[str], text: str, what: str) -> str:
+    if len(found) > 1:
+        raise ValueError(f"{len(found)} {what} are called {text}: {', '.join(found)}")
+    return found[0] if found else ""
+
+
+def _names(place: Place, conf: cfg.ConfigOpts, records: Records | None) -> dict[str, list[str]]:
+    """Return the ids of records by name.
+
+    :param records: None: nothing is to be written, not even a newer schema.
+    """
+    if records is not None:
+        return records_by_name(records)
+    from dfmeta.store.look import look
+    from dfmeta.store.revisions import HEAD
+
+    if place.url is None and look(conf.store.connection).revision != HEAD:
+        return {}
+    with place.opened(conf) as opened:
+        return records_by_name(opened)
+
+
 def _seeds(folder: Path) -> list[Path]:
     """Return the seeds of a folder: itself, or the folders in it."""
     if any((folder / name).exists() for name in FILES):
@@ -234,31 +267,48 @@ def _seeds(folder: Path) -> list[Path]:
     return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
 
 
-def _open_own(path: Path) -> BinaryIO:
+def _open_own(name: str, folder: int) -> BinaryIO:
     """Open a file of a seed, which may be another user's: no link to a file of ours, no pipe.
 
+    :param folder: a descriptor of the seed's.
     :raises OSError: it cannot be opened, or is a link.
     :raises ValueError: it is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=folder)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     if stat.S_ISDIR(kind):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise ValueError(f"{path.name}: it is no regular file")
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    raise ValueError(f"{name}: it is no regular file")
 
 
-def _read_seed(folder: Path) -> dict[str, bytes]:
-    """Return the files of a seed that are there.
+def _read_seed(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Return the name of a seed's folder, links followed, and the files of it that are there.
+
+    The folder is looked up once. Were its name looked up apart from its files, another user's link
+    could change between the two, and give one instance what is another's.
 
     :raises OSError: one cannot be read.
     :raises ValueError: it has no seed's, or one is too large.
     """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        files = _files_of(folder)
+        return Path(os.readlink(f"/proc/self/fd/{folder}")).name, files
+    except OSError as error:
+        error.filename = str(path / (error.filename or ""))
+        raise
+    finally:
+        os.close(folder)
+
+
+def _files_of(folder: int) -> dict[str, bytes]:
     files = {}
     for name in FILES:
-        with contextlib.suppress(FileNotFoundError), _open_own(folder / name) as file:
+        with contextlib.suppress(FileNotFoundError), _open_own(name, folder) as file:
             files[name] = file.read(USERDATA_MAX + 1)
             if len(files[name]) > USERDATA_MAX:
                 raise ValueError(f"{name}: it has more than {USERDATA_MAX} bytes")

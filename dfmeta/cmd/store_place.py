@@ -78,7 +78,10 @@ def place_options(function: F) -> F:
         help=f"Where the token for --url stands; without it, the environment's {TOKEN}.",
     )
     @click.option(
-        "--ca-file", metavar="FILE", help="PEM certificates that an https URL is checked with."
+        "--ca-file",
+        metavar="FILE",
+        help="PEM certificates of the authorities that alone count for an https URL; without it, "
+        "the system's.",
     )
     @functools.wraps(function)
     def command(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import click
 
 from dfmeta.cmd.common import cell_text, ending
 from dfmeta.cmd.progress import shown
+from dfmeta.cmd.store_defaults import lost_defaults
 from dfmeta.cmd.store_files import STDIN, checked, read
 from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_target import Asked, Target, target_options
@@ -112,9 +114,17 @@ def put(place: Place, asked: Asked, **options: Any) -> None:
         _check_default(options, values["document"])
     with place.opened(conf) as records:
         target = asked.find(conf, records)
+        if not any(given not in (None, ()) for given in options.values()):
+            raise click.UsageError(
+                "nothing is named that the record is to have: give an option such as --hostname"
+            )
+        lost = lost_defaults(conf, records, target)
         with shown(f"writing {target.shown}"):
             result = records.put(target.record_id, **values)
+        left = lost.members(records)
     click.echo(_sentence(target, result))
+    if left:
+        click.echo(lost.sentence(words_of(left)), err=True)
 
 
 def _values(
@@ -211,8 +221,15 @@ def _check_default(options: dict[str, Any], document: Any) -> None:
             )
 
 
+def words_of(members: Iterable[str]) -> str:
+    """Return members as people call them."""
+    return ", ".join(WORDS.get(member, cell_text(member)) for member in members)
+
+
 def _sentence(target: Target, result: PutResult) -> str:
-    what = ", ".join(WORDS.get(member, cell_text(member)) for member in result.changed)
+    what = words_of(result.changed)
+    if not result.compared:
+        return f"{target.shown}: written, with {what}; what was there before was not read"
     if result.created:
         return (
             f"{target.shown}: created, with {what}" if what else f"{target.shown}: created, empty"

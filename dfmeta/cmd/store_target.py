@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from dfmeta.cmd.common import cell_text
 from dfmeta.cmd.store_place import Records
-from dfmeta.exceptions import RecordError
+from dfmeta.exceptions import NoRecordError, RecordError
 from dfmeta.ports.domain import Domain
 from dfmeta.ports.folders import Folders
 from dfmeta.store import checks, defaults
@@ -77,6 +77,10 @@ class Domains:
             {one.instance_id for one in self._domains if name and one.domain_name == name}
         )
 
+    def of(self, instance_id: str) -> Domain | None:
+        """Return the domain of an instance."""
+        return next((one for one in self._domains if one.instance_id == instance_id), None)
+
 
 def target_options(function: F) -> F:
     """Give a command INSTANCE, or an option for defaults in its place, as ``asked: Asked``."""
@@ -124,6 +128,14 @@ def no_defaults(option: str, value: str) -> RecordError:
     )
 
 
+def no_record(target: Target) -> NoRecordError:
+    """Return what is said of a record that there is not."""
+    listing = "dfmeta store list --default" if target.default else "dfmeta store list"
+    return NoRecordError(
+        cause=f"no record of {target.shown}", remedy=f"{listing} shows what there is"
+    )
+
+
 def named(name: str, domains: Domains, records: Records) -> str:
     """Return the UUID of the instance that has a name: of a domain's, else of a record's.
 
@@ -131,7 +143,7 @@ def named(name: str, domains: Domains, records: Records) -> str:
     """
     found, where = domains.ids(name), "libvirt domains"
     if not found and name:
-        found, where = list(_ids_by_name(name, records)), "records"
+        found, where = records_by_name(records).get(name, []), "records"
     if len(found) == 1:
         return found[0]
     if found:
@@ -152,11 +164,13 @@ def named(name: str, domains: Domains, records: Records) -> str:
     )
 
 
-def _ids_by_name(name: str, records: Records) -> Iterable[str]:
-    rows = records.list() if isinstance(records, Client) else map(row_of, records.list())
-    for row in rows:
-        if row.get("name") == name:
-            yield str(row["id"])
+def records_by_name(records: Records) -> dict[str, list[str]]:
+    """Return the ids of the records that have a name, by that name."""
+    found: dict[str, list[str]] = {}
+    for row in records.list() if isinstance(records, Client) else map(row_of, records.list()):
+        if row.get("name"):
+            found.setdefault(str(row["name"]), []).append(str(row["id"]))
+    return found
 
 
 def _named(option: str, text: str | None) -> str:

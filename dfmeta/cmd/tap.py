@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -10,21 +11,30 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any
 
+import eventlet
 import eventlet.green.socket as green_socket
 
+from dfmeta.apps.switch import Switch
 from dfmeta.cmd.keeping import Keeper
-from dfmeta.exceptions import HostError, StartError
+from dfmeta.exceptions import DfmetaError, HostError, StartError
 from dfmeta.flows.service import Tap
 from dfmeta.host import device
+from dfmeta.host.changes import Changes
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.proxy.sockets import NO_DEVICE, confine, confined, keep_room, listen, silence
-from dfmeta.state import State
+from dfmeta.state import HostMemory, State
 
 LOG = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks at address, rules and route."""
+"""Seconds between two looks whether the kernel has told of a change."""
+FULL_LOOK_INTERVAL = 30.0
+"""Seconds between two looks at address, rules and route without that."""
+HOLDER_END = 1.0
+"""Seconds that a listener is tried for: a holder may be ending, and give it to no daemon."""
+POLL = 0.05
+NOT_THERE = "OVSDB does not have it yet"
 
 
 class TapKeeper:
@@ -46,18 +56,25 @@ class TapKeeper:
         self.made_anew: Callable[[], None] = lambda: None
         """Called when the device has been made anew, before anything comes in on it."""
         self.in_place = False
-        self.last_error = "OVSDB does not have it yet"
+        self.last_error = NOT_THERE
         self._confined = NO_DEVICE
         """The device that the listener hears."""
         self._kept_elsewhere = False
         """Whether a service manager keeps the listener, without our asking."""
-        self._prepared = 0
-        self._next_look = 0.0
+        self._next_look = self._next_full_look = 0.0
+        self._changes = Changes()
+        self._made: set[str] = set()
+        """What this process has made: "port", "listener", "arp_ignore"."""
 
     @property
     def place(self) -> str:
         """Where the listener is to stand, HOST:PORT."""
         return f"{self._group.host_ip}:{self._group.port}"
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the device, in words; empty when nothing is."""
+        return "" if self.in_place else f"{self._group.metadata_interface}: {self.last_error}"
 
     def adopt(self, sock: Any) -> None:
         """Use a listener that a service manager has opened, whatever was kept before.
@@ -92,24 +109,45 @@ class TapKeeper:
         try:
             if self.sock is not None:
                 self._follow()
-            kept = self.sock or self._take_kept()
+            # Before the device is up: nothing is to come in that is refused.
+            sock = self.sock or self._take_kept() or self._listen_anew(self._port)
             self.host.ensure()
-            return kept or self._listen_anew()
         except (HostError, StartError, OSError) as error:
             LOG.debug("Not listening yet: %s", error)
             return None
+        return sock
 
     def listen(self) -> Any:
         """Take the listener that was kept, or open one; the device is there.
 
+        With port 0 that is at the port of the run before, or at a free one.
+
         :raises StartError: when it cannot be had.
         """
-        return self.sock or self._take_kept() or self._listen_anew()
+        give_up = time.monotonic() + HOLDER_END
+        while True:
+            try:
+                return self.sock or self._take_kept() or self._listen_anew(self._port)
+            except StartError as error:
+                if time.monotonic() >= give_up:
+                    if self._group.port:
+                        raise
+                    LOG.info("%s; taking another port", error.fields["cause"])
+                    return self._listen_anew(0)
+            eventlet.sleep(POLL)
 
-    def _listen_anew(self) -> Any:
-        """Open the listener and have it kept; port 0 takes the remembered one, or a free one."""
-        sock = self._open()
+    @property
+    def _port(self) -> int:
+        return int(self._group.port or self._state.port)
+
+    def _listen_anew(self, port: int) -> Any:
+        """Open the listener and have it kept.
+
+        :param port: 0 for a free one.
+        """
+        sock = listen(self._group.metadata_interface, self._group.host_ip, port)
         self._use(sock)
+        self._made.add("listener")
         try:
             self._keeper.keep(sock.fileno())
         except HostError as error:
@@ -118,7 +156,7 @@ class TapKeeper:
 
     def look_now(self) -> None:
         """Look at the host's side at the next occasion."""
-        self._next_look = 0.0
+        self._next_look = self._next_full_look = 0.0
 
     def keep_listener(self) -> None:
         """See that the listener is still kept.
@@ -129,7 +167,9 @@ class TapKeeper:
             self._keeper.look_after(self.sock.fileno())
 
     def _present(self) -> bool:
-        return self._group.metadata_interface in {name for _index, name in socket.if_nameindex()}
+        with contextlib.suppress(OSError):
+            return bool(self._index())
+        return False
 
     def _use(self, sock: Any) -> None:
         self.sock = sock
@@ -143,6 +183,10 @@ class TapKeeper:
         address, port = sock.getsockname()[:2]
         wanted = (self._state.port, 0) if self._group.port == 0 else (self._group.port,)
         if address != self._group.host_ip or port not in wanted:
+            LOG.info(
+                "Let go of the listener of an earlier run, %s:%d: it is to stand at %s",
+                *(address, port, self.place),
+            )
             sock.close()
             return None
         LOG.info("Took over the listener of an earlier run, port %d", port)
@@ -150,15 +194,6 @@ class TapKeeper:
         keep_room(sock)
         self._use(sock)
         return sock
-
-    def _open(self) -> Any:
-        name, address = self._group.metadata_interface, self._group.host_ip
-        if self._group.port == 0 and self._state.port:
-            try:
-                return listen(name, address, self._state.port)
-            except StartError as error:
-                LOG.info("%s; taking another port", error.fields["cause"])
-        return listen(name, address, self._group.port)
 
     def look_after(self, watcher: OvsdbWatcher, update: Update) -> bool:
         """See that port, device, address, rules and route are there.
@@ -169,8 +204,11 @@ class TapKeeper:
         if not update.connected or update.bridge is None:
             return self.in_place
         if update.tap is None or not update.tap.ours:
+            self.last_error = NOT_THERE
             self.in_place = False
             watcher.ensure_tap()
+            if update.tap is None:
+                self._made.add("port")
             return False
         if update.tap.ofport is None or not update.tap.mac:
             self.last_error = "Open vSwitch has not given it a port number"
@@ -190,19 +228,72 @@ class TapKeeper:
 
     def _put_in_place(self) -> None:
         # Before it has an address: nothing is to come in that finds nobody.
-        index = self._follow()
-        done = self.host.ensure()
-        if self._prepared != index:
-            device.disable_tx_checksum(self._group.metadata_interface)
-            before = device.raise_arp_ignore()
-            if before is not None:
-                self._state.arp_ignore = before
-            self._prepared = index
+        self._follow()
+        now = time.monotonic()
+        # Taken before the look, so that a change during the look has another one follow.
+        changed = self._changes.take()
+        done = []
+        if changed or not self.in_place or now >= self._next_full_look:
+            self._next_full_look = now + FULL_LOOK_INTERVAL
+            done += self.host.ensure()
+        if device.disable_tx_checksum(self._group.metadata_interface):
+            done.append("no TX checksum offload")
+        before = device.raise_arp_ignore()
+        if before is not None:
+            self._state.arp_ignore = before
+            self._made.add("arp_ignore")
+            done.append(f"arp_ignore {device.RAISED} of all devices, which was {before}")
         if done:
             LOG.info("Put in place on %s: %s", self._group.metadata_interface, ", ".join(done))
 
-    def _follow(self) -> int:
-        """Have listener and connections hear the device that is there now; return its number.
+    def remove_former(self, watcher: OvsdbWatcher) -> None:
+        """Take away what the run before had made for another device, address or table."""
+        group, former = self._group, self._state.host
+        now = HostMemory(group.metadata_interface, str(group.host_ip), group.route_table)
+        if former is None or former == now:
+            self._state.host = now
+            return
+        wanted = Wanted(former.device, IPv4Address(former.address), former.table)
+        try:
+            done = self.host.remove_former(wanted)
+            if former.device != now.device:
+                done += [f"port {name}" for name in watcher.remove_taps(former.device)]
+        except DfmetaError as error:
+            # The next start tries again; --cleanup does.
+            LOG.warning("What the former configuration has made stays: %s", error)
+            return
+        self._state.host = now
+        if done:
+            LOG.info("Removed what the former configuration has made: %s", ", ".join(done))
+
+    def undo(self, watcher: OvsdbWatcher, switch: Switch) -> None:
+        """Take away what a start that has failed has made, and nothing that was there before it.
+
+        A port that was there may serve guests by flows and listener of an earlier run.
+        """
+        done = []
+        try:
+            if "port" in self._made:
+                switch.withdraw()
+            if "listener" in self._made:
+                self._keeper.drop()
+            done += self.host.undo()
+            before = self._state.arp_ignore
+            if "arp_ignore" in self._made and before is not None:
+                device.restore_arp_ignore(before)
+                self._state.arp_ignore = None
+                done.append("arp_ignore")
+            if "port" in self._made:
+                done += [
+                    f"port {name}" for name in watcher.remove_taps(self._group.metadata_interface)
+                ]
+        except DfmetaError as error:
+            LOG.warning("Not all that this start has made could be removed: %s", error)
+        if done:
+            LOG.info("Removed what this start has made: %s", ", ".join(done))
+
+    def _follow(self) -> None:
+        """Have listener and connections hear the device that is there now.
 
         :raises HostError: when the kernel refuses.
         """
@@ -217,9 +308,8 @@ class TapKeeper:
                     LOG.info("%s has been made anew; listening on it again", name)
         except OSError as error:
             raise HostError(
-                what="listening on the device", device=name, cause=error.strerror
+                what="listening on the device", device=name, cause=error.strerror or error
             ) from error
-        return index
 
     def _index(self) -> int:
         return socket.if_nametoindex(self._group.metadata_interface)

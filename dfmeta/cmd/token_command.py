@@ -11,7 +11,16 @@ from typing import Final
 
 import click
 
-from dfmeta.cmd.common import config_options, ending, format_option, load_config, print_rows
+from dfmeta.cmd.common import (
+    Group,
+    config_before,
+    config_options,
+    ending,
+    format_option,
+    load_config,
+    print_rows,
+    wide_option,
+)
 from dfmeta.exceptions import ConfigError, NoTokenError, RecordError
 from dfmeta.store import auth_edit, scopes
 from dfmeta.store.auth_tokens import StaticToken, read_tokens
@@ -24,11 +33,14 @@ COLUMNS: Final = {
     "expires_at": "EXPIRES",
     "state": "STATE",
 }
+DROP: Final = ("created_at",)
+"""What a narrow terminal does without."""
 _DURATION: Final = re.compile(r"([0-9]{1,6})([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-@click.group("token")
+@click.group("token", cls=Group)
+@config_before
 def token() -> None:
     """Create, list and revoke the static tokens of the store's admin API.
 
@@ -41,7 +53,7 @@ def token() -> None:
     "create",
     epilog=ending(
         "dfmeta token create --scope read",
-        "dfmeta token create --scope write --name deployer --expires 30d",
+        "dfmeta token create --scope read --scope write --name deployer --expires 30d",
         failed="the file of tokens cannot be written",
     ),
 )
@@ -53,7 +65,8 @@ def token() -> None:
     required=True,
     metavar="SCOPE",
     help="What the token allows: read, write, create, update, delete, or one of those for one kind "
-    "of record, such as metadata:read:userdata. Repeatable.",
+    "of record, such as metadata:read:userdata. Repeatable. dfmeta store put --url needs "
+    "read and write.",
 )
 @click.option("--name", default="", help="To revoke it by. Unset: token-1, or the next free one.")
 @click.option(
@@ -85,11 +98,12 @@ def create(
 @token.command("list", epilog=ending("dfmeta token list", failed="the file cannot be read"))
 @config_options
 @format_option
-def list_tokens(config_files: tuple[str, ...], *, fmt: str) -> None:
+@wide_option
+def list_tokens(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
     """List the tokens; what they are cannot be shown again."""
     now = time.time()
     rows = [_row(one, now) for one in read_tokens(_token_file(config_files))]
-    print_rows(rows, COLUMNS, fmt)
+    print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
 
 
 @token.command(

@@ -198,6 +198,17 @@ OPTS: Final = [
         "is, and says which guests there are: let a firewall keep it to those who may know, or "
         "stay on loopback.",
     ),
+    cfg.IntOpt(
+        "listener_keep",
+        default=600,
+        min=1,
+        max=86400,
+        help="Seconds that the guests' listener is kept open after the daemon has ended, where "
+        "systemd does not keep it: guests that connect wait for the next start. If none comes in "
+        "time, metadata_interface is taken down and the listener closed: what guests send is then "
+        "dropped, not refused, until a start brings both back. Time for which the host is "
+        "suspended does not count.",
+    ),
     cfg.StrOpt(
         "state_path",
         default="/var/lib/dfmeta",

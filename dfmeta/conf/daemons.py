@@ -81,13 +81,13 @@ def settle(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon: str) -> Cha
     """
     taken, waiting = [], []
     for name in _names(conf, daemon):
-        before, now = _value(running, name), _value(conf, name)
+        before, now = value_of(running, name), value_of(conf, name)
         if before == now:
             continue
         if name in RELOADED[daemon]:
-            taken.append(_shown(name))
+            taken.append(shown(name))
         else:
-            waiting.append(_shown(name))
+            waiting.append(shown(name))
             group, option = name
             conf.set_override(option, before, group=None if group == "DEFAULT" else group)
     return Changes(tuple(taken), tuple(waiting))
@@ -107,12 +107,14 @@ def _names(conf: cfg.ConfigOpts, daemon: str) -> Iterator[Name]:
         yield from ((neutron.GROUP.name, one) for one in conf.neutron if one not in own)
 
 
-def _value(conf: cfg.ConfigOpts, name: Name) -> Any:
+def value_of(conf: cfg.ConfigOpts, name: Name) -> Any:
+    """Return an option's value; None for one that the configuration does not have."""
     group, option = name
     section: Mapping[str, Any] = conf if group == "DEFAULT" else conf[group]
     # Another way to authenticate has other options.
     return section[option] if option in section else None  # noqa: SIM401  # its get() raises
 
 
-def _shown(name: Name) -> str:
+def shown(name: Name) -> str:
+    """Return an option as a message names it."""
     return f"[{name[0]}] {name[1]}"

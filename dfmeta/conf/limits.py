@@ -48,7 +48,8 @@ OPTS: Final = [
         default=4096,
         min=1020,
         max=1048576,
-        help="Bytes of a guest's POST. A longer one is answered with 413. Nova takes 1,020 for a "
+        help="Bytes of a guest's POST. A longer one is answered with 413, and so is one of more "
+        "than 64 chunks, or of more than one for each 64 of these bytes. Nova takes 1,020 for a "
         "password.",
     ),
     cfg.FloatOpt(

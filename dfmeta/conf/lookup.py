@@ -124,10 +124,17 @@ def _check_url(option: str, value: str | None) -> None:
     if not sound or not value.isascii() or not _URL.fullmatch(value):
         raise _wrong(
             option,
-            re.sub(r"//.*@", "//(hidden)@", value),
+            _without_word(value),
             "it is not an http or https URL of a host and a path alone",
             remedy=f"Give one such as {_EXAMPLE}",
         )
+
+
+def _without_word(url: str) -> str:
+    """A URL as a message may repeat it."""
+    before, slashes, rest = url.partition("//")
+    _word, at, host = rest.rpartition("@")
+    return f"{before}{slashes}(hidden)@{host}" if at else url
 
 
 def _check_together(group: cfg.ConfigOpts.GroupAttr) -> None:

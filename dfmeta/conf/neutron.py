@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from dfmeta.conf.nova import check_file
 from dfmeta.exceptions import ConfigError
+from dfmeta.trust import client_context
 
 GROUP: Final = cfg.OptGroup(
     name="neutron",
@@ -105,7 +106,7 @@ def session(conf: cfg.ConfigOpts) -> Any:
         )
     try:
         auth = loading.load_auth_from_conf_options(conf, GROUP.name)
-        return loading.session.Session().load_from_options(
+        made = loading.session.Session().load_from_options(
             auth=auth,
             insecure=group.insecure,
             cacert=group.cafile,
@@ -120,6 +121,25 @@ def session(conf: cfg.ConfigOpts) -> Any:
             cause=" ".join(str(error).split()),
             remedy="Give password and the options that the sample configuration has for it",
         ) from error
+    if not group.cafile and not group.insecure:
+        _trust_the_system(made)
+    return made
+
+
+def _trust_the_system(made: Any) -> None:
+    """Have a session trust the system's authorities: requests takes certifi's by itself."""
+    from keystoneauth1.session import TCPKeepAliveAdapter
+
+    class Adapter(TCPKeepAliveAdapter):  # type: ignore[misc]  # keystoneauth1 has no types
+        def init_poolmanager(self, *args: Any, **options: Any) -> None:
+            super().init_poolmanager(*args, ssl_context=client_context(), **options)
+
+        def cert_verify(self, conn: Any, *args: Any) -> None:
+            super().cert_verify(conn, *args)
+            # A list would be trusted in addition to the context.
+            conn.ca_certs = conn.ca_cert_dir = None
+
+    made.session.mount("https://", Adapter())
 
 
 def check(conf: cfg.ConfigOpts) -> None:

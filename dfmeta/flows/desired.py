@@ -12,7 +12,7 @@ from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_sy
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import key_of, parse_key
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.flows.reply import reply, reply_drop
+from dfmeta.flows.reply import probe, reply, reply_drop
 from dfmeta.flows.service import Tap, first_syn, known_address, service_drop
 from dfmeta.model import Endpoint, GuestAddress
 
@@ -32,7 +32,7 @@ class Guest:
 
 def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
     """Flows that stand whatever guests there are."""
-    return from_tap(tap.ofport), service_drop(), reply_drop()
+    return from_tap(tap.ofport), service_drop(), probe(tap), reply_drop()
 
 
 def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:

@@ -25,6 +25,9 @@ _SLOT_MASK = 0x7
 NEXT_HOP = "128.0.0.0"
 """Stands on the host for everything behind tap-metadata: as a key, that of OpenFlow port 0, which
 no port has (OpenFlow 1.3.5, A.2.1)."""
+PROBE_KEY = "128.0.255.253"
+"""Source address of the daemon's own SYN: as a key, that of OFPP_CONTROLLER (OpenFlow 1.3.5, A.2.1;
+its lowest 16 bits), which no guest's port has."""
 NEXT_HOP_MAC = "02:64:66:6d:65:01"
 
 

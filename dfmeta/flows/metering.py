@@ -1,4 +1,5 @@
-"""Entries of the dumps of meters, read from their bytes: a tenth of what os-ken's reading costs.
+"""Numbers of meters, and entries of their dumps, read from their bytes: a tenth of what os-ken's
+reading costs.
 
 Each port has two meters, and each of them is in two dumps every half minute. os-ken reads a message
 of thousands in one go, in which nobody else runs.
@@ -7,11 +8,19 @@ of thousands in one go, in which nobody else runs.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
+
+from dfmeta.flows.pipeline import RATES, Purpose
+
+FIRST_IDS: Mapping[Purpose, int] = {Purpose.SYN: 0x10000, Purpose.GUEST_SYN: 0x20000}
+"""Ours are drawn from here up: that plus the ofport, when it is free."""
+LAST_ID = 0x3FFFF
+"""Open vSwitch's userspace datapath has 262,144 of them."""
 
 _CONFIG = struct.Struct("!HHI")
 _BAND = struct.Struct("!HHII")
@@ -34,13 +43,14 @@ class MeterConfig:
     @classmethod
     def parser(cls, buf: bytearray, offset: int) -> Self:
         """Read the entry at *offset* of a message."""
-        length, _flags, meter_id = _CONFIG.unpack_from(buf, offset)
+        length, flags, meter_id = _CONFIG.unpack_from(buf, offset)
         if length < _CONFIG.size or offset + length > len(buf):
             raise struct.error(f"an entry of {length} bytes")
         rate = 0
         if length == _CONFIG.size + _BAND_SIZE:
             kind, _length, limit, burst = _BAND.unpack_from(buf, offset + _CONFIG.size)
-            rate = limit if kind == ofp.OFPMBT_DROP and limit == burst else 0
+            packets = kind == ofp.OFPMBT_DROP and flags & ofp.OFPMF_PKTPS
+            rate = limit if packets and limit == burst else 0
         return cls(length, meter_id, rate)
 
 
@@ -65,6 +75,11 @@ class MeterCount:
         bands = range(offset + _STATS.size, offset + length, _BAND_STATS.size)
         dropped = sum(_BAND_STATS.unpack_from(buf, band)[0] for band in bands)
         return cls(length, meter_id, flows, dropped)
+
+
+def is_of_our_form(number: int, rate: int) -> bool:
+    """Whether a meter has a number of our range and a rate of ours."""
+    return min(FIRST_IDS.values()) <= number <= LAST_ID and rate in RATES.values()
 
 
 ofp_parser.OFPMeterConfigStatsReply.cls_stats_body_cls = MeterConfig

@@ -93,13 +93,15 @@ TABLES: Mapping[Stage, Table] = {
     Stage.REPLY: Table(
         name="metadata service reply",
         why="Takes what tap-metadata emits: an answer to a key goes to that key's port with the "
-        "guest's addresses put back, a question for a key's MAC is answered, nothing else leaves.",
+        "guest's addresses put back, a question for a key's MAC is answered, the answer to the "
+        "daemon's own probe goes to the controller, nothing else leaves.",
         matches=frozenset(
             {"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "arp_op", "arp_tpa"}
         ),
         sets=_ARP_SETS | {"ipv4_src", "ipv4_dst", "tcp_src"},
         successors=frozenset(),
         outputs=True,
+        to_controller=True,
     ),
 }
 
@@ -129,6 +131,8 @@ class Purpose(enum.IntEnum):
     """A guest's SYN to 169.254.169.254:80 → service table, through the port's meter."""
     GUEST_FRAGMENT = 11
     """A fragment of a guest's TCP to 169.254.169.254: dropped."""
+    PROBE = 12
+    """An answer to the daemon's own SYN (:mod:`dfmeta.apps.probe`) → controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ PURPOSES: Mapping[Purpose, Declared] = {
     Purpose.SERVICE_DROP: Declared(Stage.SERVICE, Priority.DROP),
     Purpose.REPLY: Declared(Stage.REPLY, Priority.ADDRESS),
     Purpose.KEY_ARP: Declared(Stage.REPLY, Priority.ADDRESS),
+    Purpose.PROBE: Declared(Stage.REPLY, Priority.ADDRESS),
     Purpose.REPLY_DROP: Declared(Stage.REPLY, Priority.DROP),
 }
 
@@ -157,7 +162,7 @@ RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
 """Packets a second, and at once, that the flow of one port and that purpose lets through. An
 address needs one first SYN; cloud-init opens some thirty connections. Connections are remembered
 by a host's conntrack for two minutes: at 1,000 a second one guest has less than half of the
-262,144 that Linux allows by default."""
+262,144 that Linux allows by default on a host with more than 4 GB of memory."""
 
 _OFFSET = {Stage.SERVICE: 0, Stage.REPLY: 1}
 TABLES_TAKEN = len(_OFFSET)

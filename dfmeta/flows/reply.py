@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dfmeta.flows.flow import ETH_IP, PROTO_TCP, Action, Flow, Output, SetField, flow
-from dfmeta.flows.key import key_of
-from dfmeta.flows.pipeline import METADATA_PORT, Purpose
+from dfmeta.flows.flow import (
+    ETH_IP,
+    PROTO_TCP,
+    Action,
+    Flow,
+    Output,
+    SetField,
+    ToController,
+    flow,
+)
+from dfmeta.flows.key import PROBE_KEY, key_of
+from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_PORT, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress
 
@@ -32,6 +41,21 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
             "tcp_src": tap.port,
         },
         actions=(*actions, Output(endpoint.ofport)),
+    )
+
+
+def probe(tap: Tap) -> Flow:
+    """Send what the proxy's listener answers to the daemon's own SYN to the controller."""
+    return flow(
+        Purpose.PROBE,
+        {
+            "eth_type": ETH_IP,
+            "ip_proto": PROTO_TCP,
+            "ipv4_src": tap.ip,
+            "ipv4_dst": PROBE_KEY,
+            "tcp_src": tap.port,
+        },
+        actions=(ToController(CONTROLLER_ID),),
     )
 
 

@@ -61,6 +61,9 @@ class Found:
     former: Flow | None = None
     """What it would be, but for the version in its cookie: another release has put it there."""
 
+    elsewhere: Flow | None = None
+    """What it would be, but for its table or priority: another configuration has put it there."""
+
     @property
     def read(self) -> Flow | None:
         """The flow, whichever release has put it there."""
@@ -120,27 +123,33 @@ class Wire:
             match=ofp_parser.OFPMatch(),
         )
 
-    def dump(self) -> Any:
-        """Message that asks for all flows of ours."""
+    def dump(self, purpose: Purpose | None = None, *, out_port: int = ofp.OFPP_ANY) -> Any:
+        """Message that asks for all flows of ours, or those of one purpose.
+
+        :param out_port: asks for those alone that output to that port.
+        """
+        cookie, mask = _cookies(purpose)
         return ofp_parser.OFPFlowStatsRequest(
             self.datapath,
             table_id=ofp.OFPTT_ALL,
-            out_port=ofp.OFPP_ANY,
+            out_port=out_port,
             out_group=ofp.OFPG_ANY,
-            cookie=COOKIE_PREFIX,
-            cookie_mask=COOKIE_PREFIX_MASK,
+            cookie=cookie,
+            cookie_mask=mask,
         )
 
-    def count(self) -> Any:
-        """Message that asks how many flows of ours there are."""
+    def count(self, purpose: Purpose | None = None) -> Any:
+        """Message that asks how many flows of ours there are, or of one purpose, and their
+        packets."""
+        cookie, mask = _cookies(purpose)
         return ofp_parser.OFPAggregateStatsRequest(
             self.datapath,
             0,
             ofp.OFPTT_ALL,
             ofp.OFPP_ANY,
             ofp.OFPG_ANY,
-            COOKIE_PREFIX,
-            COOKIE_PREFIX_MASK,
+            cookie,
+            mask,
             ofp_parser.OFPMatch(),
         )
 
@@ -148,15 +157,15 @@ class Wire:
         """Message that asks which ports there are."""
         return ofp_parser.OFPPortDescStatsRequest(self.datapath)
 
-    def dump_meters(self) -> Any:
-        """Message that asks for all meters, anybody's; :class:`.metering.MeterConfig`
+    def dump_meters(self, meter: int = ofp.OFPM_ALL) -> Any:
+        """Message that asks for all meters, anybody's, or for one; :class:`.metering.MeterConfig`
         for each."""
-        return ofp_parser.OFPMeterConfigStatsRequest(self.datapath, 0, ofp.OFPM_ALL)
+        return ofp_parser.OFPMeterConfigStatsRequest(self.datapath, 0, meter)
 
-    def meter_stats(self) -> Any:
-        """Message that asks what all meters have counted, anybody's;
+    def meter_stats(self, meter: int = ofp.OFPM_ALL) -> Any:
+        """Message that asks what all meters have counted, anybody's, or one;
         :class:`.metering.MeterCount` for each."""
-        return ofp_parser.OFPMeterStatsRequest(self.datapath, 0, ofp.OFPM_ALL)
+        return ofp_parser.OFPMeterStatsRequest(self.datapath, 0, meter)
 
     def add_meter(self, meter: int, rate: int) -> Any:
         """Message that makes *meter* drop what exceeds *rate* packets a second."""
@@ -223,16 +232,19 @@ class Wire:
                 return None
         if not is_ours(stats.cookie):
             return None
-        flow, now = self._flow(stats), present(stats.cookie) == stats.cookie
+        flow, former, elsewhere = self._judge(
+            self._flow(stats), stats.cookie, table=stats.table_id, priority=stats.priority
+        )
         return Found(
-            flow if now else None,
+            flow,
             table=stats.table_id,
             priority=stats.priority,
             cookie=stats.cookie,
             match=stats.match,
             packets=stats.packet_count,
             bytes=stats.byte_count,
-            former=None if now else flow,
+            former=former,
+            elsewhere=elsewhere,
         )
 
     def removed(self, message: Any) -> Found | None:
@@ -252,20 +264,33 @@ class Wire:
     def _found(self, entry: Entry, lean: Lean) -> Found | None:
         if not is_ours(lean.cookie):
             return None
-        now = present(lean.cookie) == lean.cookie
-        purpose = self._purpose_at(present(lean.cookie), lean.table, lean.priority)
+        purpose = purpose_of(present(lean.cookie))
         goto = self.layout.stage(lean.goto) if lean.goto is not None else None
-        flow = Flow(purpose, lean.match, lean.actions, goto, lean.meter) if purpose else None
+        flow, former, elsewhere = self._judge(
+            Flow(purpose, lean.match, lean.actions, goto, lean.meter) if purpose else None,
+            lean.cookie,
+            table=lean.table,
+            priority=lean.priority,
+        )
         return Found(
-            flow if now else None,
+            flow,
             table=lean.table,
             priority=lean.priority,
             cookie=lean.cookie,
             match=entry,
             packets=lean.packets,
             bytes=lean.bytes,
-            former=None if now else flow,
+            former=former,
+            elsewhere=elsewhere,
         )
+
+    def _judge(
+        self, flow: Flow | None, cookie: int, *, table: int, priority: int
+    ) -> tuple[Flow | None, Flow | None, Flow | None]:
+        """Return what was read as ``flow``, ``former`` or ``elsewhere`` of :class:`Found`."""
+        if self._purpose_at(present(cookie), table, priority) is None:
+            return None, None, flow
+        return (flow, None, None) if present(cookie) == cookie else (None, flow, None)
 
     def _purpose_at(self, cookie: int, table: int, priority: int) -> Purpose | None:
         purpose = purpose_of(cookie)
@@ -275,7 +300,7 @@ class Wire:
         return purpose if in_place else None
 
     def _flow(self, stats: Any) -> Flow | None:
-        purpose = self._purpose_at(present(stats.cookie), stats.table_id, stats.priority)
+        purpose = purpose_of(present(stats.cookie))
         if purpose is None:
             return None
         actions: list[Action] = []
@@ -330,6 +355,13 @@ class Wire:
 
 OFPRR_METER_DELETE = 4
 """OpenFlow 1.4's reason for a flow that went with its meter; Open vSwitch gives it on 1.3 too."""
+
+
+def _cookies(purpose: Purpose | None) -> tuple[int, int]:
+    """Cookie and mask of all flows of ours, or of those of one purpose."""
+    if purpose is None:
+        return COOKIE_PREFIX, COOKIE_PREFIX_MASK
+    return cookie_of(purpose), 0xFFFFFFFFFFFFFFFF
 
 
 def _match(fields: dict[str, Any]) -> Any:

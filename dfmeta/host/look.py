@@ -13,12 +13,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import DiagSocket, IPRoute
+from pyroute2 import DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
 from dfmeta.flows.key import NEXT_HOP, key_of
-from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop
+from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop, open_netlink
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
 
@@ -41,7 +41,7 @@ def read_host(device: str, address: str, *, table: int) -> HostFacts:
     :raises HostError: when the kernel does not answer.
     """
     try:
-        with IPRoute() as ipr:
+        with open_netlink() as ipr:
             names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in ipr.get_links()}
             found = ipr.link_lookup(ifname=device)
             flags = ipr.get_links(found[0])[0]["flags"] if found else 0
@@ -115,8 +115,6 @@ def _limits() -> LimitFacts:
     return LimitFacts(
         somaxconn=_number("core/somaxconn") or 0,
         syncookies=_number("ipv4/tcp_syncookies") or 0,
-        conntrack_count=_number("netfilter/nf_conntrack_count") or 0,
-        conntrack_max=_number("netfilter/nf_conntrack_max"),
         neighbours=max(len(Path("/proc/net/arp").read_text().splitlines()) - 1, 0),
         neighbours_max=_number("ipv4/neigh/default/gc_thresh3"),
         local_ports=_local_ports(),

@@ -8,6 +8,11 @@ Why a next hop: keys that were neighbours themselves would each take a place in 
 neighbour table, which holds 1,024 for the whole host unless it is told otherwise (arp(7),
 gc_thresh3), and an ARP exchange. Behind one next hop, which is told once and for good, they take
 none; the reply flows set the destination MAC anyway.
+
+A look, one a second at most, costs the same on every host: it may have 10,000 routes (BGP), a
+rule for each exposed address and thousands of taps. So it reads what the kernel has picked out, of
+one device or one table, and never a list that grows with the host. Rules and addresses cannot be
+picked out; the look asks for each to be added, and the kernel answers EEXIST where it is there.
 """
 
 from __future__ import annotations
@@ -22,10 +27,13 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from pyroute2 import IPRoute
+from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
 from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl import RTM_GETROUTE
 
 from dfmeta.exceptions import HostError
 from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
+from dfmeta.host.device import held_addresses
 
 RULE_FROM = 32764
 RULE_OIF = 32765
@@ -46,6 +54,14 @@ class Wanted:
     address: IPv4Address
     table: int
 
+    def rules(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Both rules, as netlink takes them."""
+        common = {"table": self.table, "family": _INET}
+        return (
+            {"priority": RULE_FROM, "src": str(self.address), "src_len": 32, **common},
+            {"priority": RULE_OIF, "oifname": self.device, **common},
+        )
+
 
 class HostSide:
     """Makes the host's side so, says what it had to do, and can take it away again."""
@@ -53,6 +69,8 @@ class HostSide:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self._addresses: frozenset[IPv4Address] = frozenset({wanted.address})
+        self._made: dict[str, Callable[[Any], object]] = {}
+        """What was made, in words → what takes it away again."""
 
     def addresses(self) -> frozenset[IPv4Address]:
         """IPv4 addresses that the host had when last looked at; no key may be one of them."""
@@ -65,90 +83,148 @@ class HostSide:
         :raises HostError: when the device is missing or the kernel refuses.
         """
         with self._asking() as ipr:
-            index = self._index(ipr)
+            index = self._index()
             done = [
                 self._ensure_up(ipr, index),
                 self._ensure_address(ipr, index),
                 self._ensure_neighbour(ipr, index),
                 self._ensure_route(ipr, index),
-                *(self._ensure_rule(ipr, rule) for rule in self._rules()),
+                *(self._ensure_rule(ipr, rule) for rule in self.wanted.rules()),
             ]
-            held = (message.get_attr("IFA_LOCAL") for message in ipr.get_addr(family=_INET))
-            self._addresses = frozenset(IPv4Address(one) for one in held if one)
+            self._addresses = held_addresses()
         return [one for one in done if one]
 
     def remove(self) -> list[str]:
         """Take the rules and the route away; address and next hop go with the device.
+
+        Another configuration may have had another table or another address: the device's own rule
+        names the table, and nothing else may be in it.
 
         :return: what was taken away, in words.
         :raises HostError: when the kernel refuses.
         """
         done = []
         with self._asking() as ipr:
-            for rule in self._rules():
-                if self._has_rule(ipr, rule):
-                    self._ask(partial(ipr.rule, "del", **rule), f"rule {rule['priority']}")
-                    done.append(f"rule {rule['priority']}")
-            found = ipr.link_lookup(ifname=self.wanted.device)
-            if found and default_routes(ipr, found[0], self.wanted.table):
-                self._ask(lambda: ipr.route("del", **self._any_route(found[0])), "route")
-                done.append(f"route in table {self.wanted.table}")
+            for rule in self._left(ipr):
+                what = f"rule {rule['priority']}"
+                if self._ask(partial(ipr.rule, "del", **rule), what, but=errno.ENOENT):
+                    done.append(what)
+            with contextlib.suppress(OSError):  # no device, no route through it
+                index = socket.if_nametoindex(self.wanted.device)
+                if default_routes(ipr, index, self.wanted.table):
+                    self._ask(lambda: ipr.route("del", **self._any_route(index)), "route")
+                    done.append(f"route in table {self.wanted.table}")
         return done
+
+    def undo(self) -> list[str]:
+        """Take away what this process has made, and nothing that was there before it.
+
+        :return: what was taken away, in words.
+        :raises HostError: when the kernel does not answer.
+        """
+        done = []
+        with self._asking() as ipr:
+            for what, take_away in reversed(self._made.items()):
+                # It may have gone together with another.
+                with contextlib.suppress(NetlinkError):
+                    take_away(ipr)
+                    done.append(what)
+        self._made.clear()
+        return done
+
+    def remove_former(self, former: Wanted) -> list[str]:
+        """Take away what was made for another configuration, and is not wanted by this one.
+
+        The former device, where it is another one, takes its address and its route along.
+
+        :return: what was taken away, in words.
+        :raises HostError: when the kernel refuses.
+        """
+        done = []
+        with self._asking() as ipr:
+            for rule in former.rules():
+                if rule not in self.wanted.rules():
+                    what = f"rule {rule['priority']}"
+                    done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=errno.ENOENT))
+            if former.device == self.wanted.device:
+                index = self._index()
+                if former.table != self.wanted.table and default_routes(ipr, index, former.table):
+                    route = {**self._any_route(index), "table": former.table}
+                    done.append(
+                        self._ask(partial(ipr.route, "del", **route), f"route in {former.table}")
+                    )
+                if former.address != self.wanted.address:
+                    address = {"address": str(former.address), "prefixlen": _PREFIX_ADDRESS}
+                    done.append(
+                        self._ask(
+                            partial(ipr.addr, "delete", index=index, **address),
+                            f"address {former.address}",
+                            but=errno.EADDRNOTAVAIL,
+                        )
+                    )
+        return [one for one in done if one]
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Any]:
         try:
-            with IPRoute() as ipr:
+            with open_netlink() as ipr:
                 yield ipr
-        except NetlinkError as error:
+        except (OSError, NetlinkError) as error:
             raise HostError(
                 what="reading its state", device=self.wanted.device, cause=error
             ) from error
 
-    def _index(self, ipr: Any) -> int:
-        found = ipr.link_lookup(ifname=self.wanted.device)
-        if not found:
+    def _index(self) -> int:
+        try:
+            return socket.if_nametoindex(self.wanted.device)
+        except OSError as error:
             raise HostError(
                 what="look-up", device=self.wanted.device, cause="there is no such device"
-            )
-        return int(found[0])
+            ) from error
 
     def _ensure_up(self, ipr: Any, index: int) -> str:
         if ipr.get_links(index)[0]["flags"] & _IFF_UP:
             return ""
-        self._ask(lambda: ipr.link("set", index=index, state="up"), "bringing it up")
-        return "up"
+        return self._make(
+            "up",
+            lambda: ipr.link("set", index=index, state="up"),
+            lambda again: again.link("set", index=index, state="down"),
+        )
 
     def _ensure_address(self, ipr: Any, index: int) -> str:
-        address = str(self.wanted.address)
-        for message in ipr.get_addr(family=_INET, index=index):
-            if message.get_attr("IFA_LOCAL") == address and message["prefixlen"] == 32:
-                return ""
-        self._ask(
-            lambda: ipr.addr("replace", index=index, address=address, prefixlen=_PREFIX_ADDRESS),
-            f"address {address}/32",
+        address = {"address": str(self.wanted.address), "prefixlen": _PREFIX_ADDRESS}
+        return self._make(
+            f"address {self.wanted.address}/{_PREFIX_ADDRESS}",
+            lambda: ipr.addr("add", index=index, **address),
+            lambda again: again.addr("delete", index=index, **address),
         )
-        return f"address {address}/32"
 
     def _ensure_neighbour(self, ipr: Any, index: int) -> str:
         if has_next_hop(ipr, index):
             return ""
         wanted = {"dst": NEXT_HOP, "lladdr": NEXT_HOP_MAC, "ifindex": index, "state": _PERMANENT}
-        self._ask(lambda: ipr.neigh("replace", family=_INET, **wanted), f"neighbour {NEXT_HOP}")
-        return f"neighbour {NEXT_HOP}"
+        return self._make(
+            f"neighbour {NEXT_HOP}",
+            lambda: ipr.neigh("replace", family=_INET, **wanted),
+            lambda again: again.neigh("delete", family=_INET, dst=NEXT_HOP, ifindex=index),
+        )
 
     def _ensure_route(self, ipr: Any, index: int) -> str:
         # One of an earlier dfmeta has no next hop, and is replaced.
         if NEXT_HOP in default_routes(ipr, index, self.wanted.table):
             return ""
-        self._ask(lambda: ipr.route("replace", **self._route(index)), "route")
-        return f"route in table {self.wanted.table}"
+        return self._make(
+            f"route in table {self.wanted.table}",
+            lambda: ipr.route("replace", **self._route(index)),
+            lambda again: again.route("del", **self._any_route(index)),
+        )
 
     def _ensure_rule(self, ipr: Any, rule: dict[str, Any]) -> str:
-        if self._has_rule(ipr, rule):
-            return ""
-        self._ask(lambda: ipr.rule("add", **rule), f"rule {rule['priority']}")
-        return f"rule {rule['priority']}"
+        return self._make(
+            f"rule {rule['priority']}",
+            partial(ipr.rule, "add", **rule),
+            lambda again: again.rule("del", **rule),
+        )
 
     def _any_route(self, index: int) -> dict[str, Any]:
         # Without a family the kernel answers EOPNOTSUPP to a default route of link scope.
@@ -157,71 +233,100 @@ class HostSide:
     def _route(self, index: int) -> dict[str, Any]:
         return self._any_route(index) | {"gateway": NEXT_HOP, "flags": _ONLINK}
 
-    def _rules(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return (
+    def _left(self, ipr: Any) -> list[dict[str, Any]]:
+        """Rules of ours that are there: those of the device, and those of addresses.
+
+        A rule of another address is ours where the device's own rule names the same table.
+        """
+        common = {"family": _INET}
+        found = [
+            (one.get_attr("FRA_PRIORITY"), one.get_attr("FRA_TABLE"), one)
+            for one in ipr.get_rules(family=_INET)
+        ]
+        by_device = [
+            {"priority": RULE_OIF, "oifname": self.wanted.device, "table": table, **common}
+            for priority, table, one in found
+            if priority == RULE_OIF and one.get_attr("FRA_OIFNAME") == self.wanted.device
+        ]
+        tables = {rule["table"] for rule in by_device}
+        own = self.wanted.table, str(self.wanted.address)
+        by_address = [
             {
                 "priority": RULE_FROM,
-                "src": str(self.wanted.address),
+                "src": one.get_attr("FRA_SRC"),
                 "src_len": 32,
-                "table": self.wanted.table,
-                "family": _INET,
-            },
-            {
-                "priority": RULE_OIF,
-                "oifname": self.wanted.device,
-                "table": self.wanted.table,
-                "family": _INET,
-            },
-        )
+                "table": table,
+                **common,
+            }
+            for priority, table, one in found
+            if priority == RULE_FROM
+            and one["src_len"] == 32
+            and (table in tables or (table, one.get_attr("FRA_SRC")) == own)
+        ]
+        # The device's own go last: they tell the tables, should this be broken off.
+        return by_address + by_device
 
-    def _has_rule(self, ipr: Any, rule: dict[str, Any]) -> bool:
-        return any(
-            found.get_attr("FRA_PRIORITY") == rule["priority"]
-            and found.get_attr("FRA_TABLE") == rule["table"]
-            and found.get_attr("FRA_SRC") == rule.get("src")
-            and found.get_attr("FRA_OIFNAME") == rule.get("oifname")
-            for found in ipr.get_rules(family=_INET)
-        )
+    def _make(
+        self, what: str, request: Callable[[], Any], take_away: Callable[[Any], object]
+    ) -> str:
+        """As :meth:`_ask`, and remember how to take it away."""
+        done = self._ask(request, what)
+        if done:
+            self._made[what] = take_away
+        return done
 
-    def _ask(self, request: Callable[[], Any], what: str) -> None:
+    def _ask(self, request: Callable[[], Any], what: str, *, but: int = errno.EEXIST) -> str:
+        """Have the kernel do it and say *what*; empty where it is so already, which is *but*.
+
+        :raises HostError: when the kernel refuses for another reason.
+        """
         try:
             request()
         except NetlinkError as error:
-            if error.code != errno.EEXIST:
-                raise HostError(what=what, device=self.wanted.device, cause=error) from error
+            if error.code == but:
+                return ""
+            raise HostError(what=what, device=self.wanted.device, cause=error) from error
+        return what
+
+
+def open_netlink() -> Any:
+    """Open a routing socket whose dumps the kernel filters (netlink(7), NETLINK_GET_STRICT_CHK).
+
+    :raises OSError: when there is no descriptor for it, or the kernel is older than 4.20.
+    """
+    return IPRoute(strict_check=True)
 
 
 def default_routes(ipr: Any, index: int, table: int) -> list[str]:
     """Next hops of the default routes of *table* through that device; empty text for none.
 
+    :param ipr: of :func:`open_netlink`.
     :raises NetlinkError: when the kernel refuses.
     """
+    # By numbers: what goes with "dump", pyroute2 from 0.8 on takes for a filter in Python of a dump
+    # of all tables, with strict checking as well.
+    dump = RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP
     try:
-        routes = list(ipr.get_routes(family=_INET, table=table))
+        routes = list(ipr.route(dump, family=_INET, table=table, oif=index))
     except NetlinkError as error:
         if error.code == errno.ENOENT:
             return []  # the table comes into being with its first route
         raise
-    return [
-        route.get_attr("RTA_GATEWAY") or ""
-        for route in routes
-        if route["dst_len"] == 0
-        and route.get_attr("RTA_OIF") == index
-        and route.get_attr("RTA_TABLE") == table
-    ]
+    return [route.get_attr("RTA_GATEWAY") or "" for route in routes if route["dst_len"] == 0]
 
 
 def has_next_hop(ipr: Any, index: int) -> bool:
-    """Whether the next hop's MAC is told to that device for good.
+    """Whether the next hop's MAC is permanent on that device.
 
     :raises NetlinkError: when the kernel refuses.
     """
-    return any(
-        one.get_attr("NDA_DST") == NEXT_HOP
-        and one.get_attr("NDA_LLADDR") == NEXT_HOP_MAC
-        and one["state"] == _PERMANENT
-        for one in ipr.get_neighbours(family=_INET, ifindex=index)
-    )
+    try:
+        (found,) = ipr.neigh("get", family=_INET, dst=NEXT_HOP, ifindex=index)
+    except NetlinkError as error:
+        if error.code == errno.ENOENT:
+            return False
+        raise
+    return bool(found.get_attr("NDA_LLADDR") == NEXT_HOP_MAC and found["state"] == _PERMANENT)
 
 
 _INET = int(socket.AF_INET)

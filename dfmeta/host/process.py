@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,19 @@ from dfmeta.inspect.checks_process import ProcessFacts, SocketFacts
 PROC: Final = Path("/proc")
 _OURS: Final = b"dfmeta"
 _WORKER: Final = b"dfmeta.cmd.worker"
+_SO_ACCEPTCON: Final = 1 << 16
+"""Of linux/net.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSocket:
+    """A unix socket with a name."""
+
+    name: str
+    """A path, or ``@`` and a name in the abstract namespace."""
+    inode: str
+    listens: bool
+    """Whether it is a listener, whose name stands at each of its connections as well."""
 
 
 def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
@@ -38,14 +52,23 @@ def read_sockets(paths: Iterable[str]) -> tuple[SocketFacts, ...]:
     return tuple(found)
 
 
-def _inode(lock: str, proc: Path) -> str:
-    """Inode of the socket with that name (``/proc/net/unix``: its seventh column)."""
+def named_sockets(*, proc: Path = PROC) -> Iterator[NamedSocket]:
+    """Read the unix sockets of our network namespace that have a name (``/proc/net/unix``).
+
+    Trust: any user of the host may have given a socket its name.
+    """
     with contextlib.suppress(OSError):
-        for line in (proc / "net/unix").read_text().splitlines():
+        for line in (proc / "net/unix").read_text(errors="replace").splitlines()[1:]:
             columns = line.split(maxsplit=7)
-            if len(columns) == 8 and columns[7] == f"@{lock}":
-                return columns[6]
-    return ""
+            if len(columns) == 8:
+                listens = bool(int(columns[3], 16) & _SO_ACCEPTCON)
+                yield NamedSocket(columns[7], columns[6], listens=listens)
+
+
+def _inode(lock: str, proc: Path) -> str:
+    """Inode of the socket with that name."""
+    found = (one.inode for one in named_sockets(proc=proc) if one.name == f"@{lock}")
+    return next(found, "")
 
 
 def _ours(proc: Path) -> Iterator[int]:

@@ -14,7 +14,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from dfmeta.inspect.checks_system import SETTINGS, CloudFacts, NetworkdFacts
+from dfmeta.inspect.checks_system import SETTINGS, CloudFacts, NetworkdFacts, SocketUnit
+from dfmeta.inspect.programs import active
 
 _STA_UNSYNC: Final = 0x0040
 """linux/timex.h."""
@@ -30,6 +31,8 @@ _NETWORKD: Final = (
     "lib/systemd",
 )
 """The first one wins (systemd.syntax(7), networkd.conf(5))."""
+_WANTS: Final = "etc/systemd/system/sockets.target.wants"
+"""Of the units' WantedBy=."""
 _SECTION: Final = re.compile(r"\[([^\]]*)\]")
 _FALSE: Final = frozenset({"0", "no", "n", "false", "f", "off"})
 _TRUE: Final = frozenset({"1", "yes", "y", "true", "t", "on"})
@@ -87,6 +90,12 @@ def read_networkd(root: Path) -> NetworkdFacts:
     for file in _networkd_files(root):
         values.update(_network_section(file))
     return NetworkdFacts(_networkd_runs(root), tuple(name for name in SETTINGS if values[name]))
+
+
+def read_sockets_enabled(root: Path) -> tuple[SocketUnit, ...]:
+    """dfmeta-agent's socket units that are enabled (systemctl(1), enable), by their links."""
+    links = sorted((root / _WANTS).glob("dfmeta-agent-*.socket"))
+    return tuple(SocketUnit(link.name, active(link.name)) for link in links)
 
 
 def read_cloud(root: Path, route: str) -> CloudFacts:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.inspect.facts import HostFacts, Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, wrong
+from dfmeta.inspect.offload import USERSPACE
 
 BY_ITSELF = "a running dfmeta-agent does so by itself within a second"
 _STRICT = 1
@@ -40,14 +41,19 @@ def device(host: HostFacts, wanted: Settings) -> Finding:
 
 
 def address(host: HostFacts, wanted: Settings) -> Finding:
-    """Whether tap-metadata, and no other device, has the proxy's address."""
+    """Whether tap-metadata has the proxy's address.
+
+    Another device may have it too: connections of guests come in on tap-metadata, and the rule
+    sends the answers there. It does harm where they take another way.
+    """
     ip = wanted.host_ip
     holders = {(name, one.network.prefixlen) for name, one in host.addresses if str(one.ip) == ip}
     others = sorted(name for name, _ in holders if name != wanted.tap)
-    if others:
+    if others and host.way_back != wanted.tap:
         return wrong(
             "address",
-            f"{ip} is on {', '.join(others)} as well: answers to guests go astray",
+            f"{ip} is on {', '.join(others)} as well, and answers to guests do not leave by "
+            f"{wanted.tap} but: {host.way_back}",
             f"`ip addr del {ip} dev {others[0]}`, or give [df_metadata] host_ip another address "
             "and restart dfmeta-agent",
         )
@@ -57,7 +63,13 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
             f"{wanted.tap} does not have {ip}/32",
             f"`ip addr replace {ip}/32 dev {wanted.tap}`; {BY_ITSELF}",
         )
-    return ok("address", f"{wanted.tap} has {ip}/32")
+    beside = (
+        f"; {', '.join(others)} has it as well, where the host answers for it too; no harm to "
+        f"guests, whose answers leave by {wanted.tap}"
+        if others
+        else ""
+    )
+    return ok("address", f"{wanted.tap} has {ip}/32{beside}")
 
 
 def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
@@ -152,14 +164,14 @@ def arp_ignore(host: HostFacts, wanted: Settings) -> Finding:
             f"net.ipv4.conf.all.arp_ignore is 0: the host answers ARP for {wanted.host_ip} on "
             "its other cards",
             "`sysctl -w net.ipv4.conf.all.arp_ignore=1`, and look in /etc/sysctl.d for who sets "
-            "it to 0; dfmeta-agent sets it when it starts",
+            "it to 0; dfmeta-agent sets it within a second where it runs",
         )
     return ok("arp_ignore", f"net.ipv4.conf.all.arp_ignore is {host.arp_ignore}")
 
 
 def checksum(host: HostFacts, datapath_type: str, *, wanted: Settings) -> Finding:
     """Whether a userspace datapath gets whole checksums."""
-    if datapath_type != "netdev":
+    if datapath_type != USERSPACE:
         return ok("checksum", "the kernel's datapath completes checksums by itself")
     if host.tx_checksum is None:
         return unknown("checksum", f"{wanted.tap} does not say whether it leaves out checksums")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dfmeta.inspect.facts import LimitFacts
+from dfmeta.inspect.facts import ConntrackFacts, LimitFacts
 from dfmeta.inspect.finding import Finding, ok, wrong
 
-REMEMBERED = 120
-"""Seconds that conntrack keeps a connection that has ended (Linux, nf_conntrack-sysctl:
-nf_conntrack_tcp_timeout_time_wait)."""
 ONE_GUESTS_SHARE = 0.5
 NEARLY_FULL = 0.9
 
@@ -40,31 +37,55 @@ def queue(limits: LimitFacts, *, backlog: int) -> Iterator[Finding]:
         yield ok("syncookies", f"net.ipv4.tcp_syncookies is {limits.syncookies}")
 
 
-def conntrack(limits: LimitFacts, *, rate: int) -> Finding:
-    """Whether the host's connection tracking has room for what one guest can open.
+def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
+    """Whether the host's connection tracking has room: a new connection needs an entry.
+
+    A table that is small is no fault while it has not been full: the line says what guests'
+    connections take of it.
 
     :param rate: connections a second that a port's meter lets through.
     """
-    if limits.conntrack_max is None or not limits.conntrack_count:
+    there, room, needed = facts.count, facts.room, int(rate * facts.kept / ONE_GUESTS_SHARE)
+    past = _full_before(facts)
+    if room is None or not (there or past):
         return ok("conntrack", "the host does not track connections")
-    there, room = limits.conntrack_count, limits.conntrack_max
-    needed = int(rate * REMEMBERED / ONE_GUESTS_SHARE)
-    remedy = f"`sysctl -w net.netfilter.nf_conntrack_max={max(needed, 2 * room)}`"
+    if not room:
+        return ok("conntrack", f"{there} entries of conntrack are taken, and it has no limit")
+    taken = f"{there} of {room} entries of conntrack are taken"
+    if facts.guests is not None:
+        taken += f", {facts.guests} of them by connections to the proxy"
+    more = f"`sysctl -w net.netfilter.nf_conntrack_max={max(needed, 2 * room)}`"
     if there >= NEARLY_FULL * room:
         return wrong(
             "conntrack",
-            f"{there} of {room} entries of conntrack are taken: when it is full, new connections "
-            "are dropped, guests' as well",
-            f"see with `conntrack -L` whose they are; {remedy}",
+            f"{taken}: when it is full, new connections are dropped, guests' as well{past}",
+            f"see with `conntrack -L` whose they are; {more}, in /etc/sysctl.d too",
         )
-    if room < needed:
+    if room >= needed:
+        return ok("conntrack", taken + past)
+    if past:
         return wrong(
             "conntrack",
-            f"conntrack has room for {room} connections, of which one guest can take "
-            f"{rate * REMEMBERED}",
-            f"{remedy}, in /etc/sysctl.d too; or have the packet filter not track tap-metadata",
+            f"{taken}{past}",
+            f"{more}, in /etc/sysctl.d too; or have the packet filter not track tap-metadata",
         )
-    return ok("conntrack", f"{there} of {room} entries of conntrack are taken")
+    if facts.guests == 0:
+        return ok("conntrack", taken)
+    return ok(
+        "conntrack",
+        f"{taken}; a guest's connection that is tracked takes one until {facts.kept} s after its "
+        f"end, and a guest that opens {rate} a second can fill the table: {more} gives it room",
+    )
+
+
+def _full_before(facts: ConntrackFacts) -> str:
+    """Say how often the table was full, as the end of a sentence; empty: never."""
+    if not (facts.dropped or facts.evicted):
+        return ""
+    return (
+        f"; the table was full before: {facts.dropped} packets of new connections were dropped, "
+        f"and {facts.evicted} unanswered connections gave way"
+    )
 
 
 def neighbours(limits: LimitFacts) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from dfmeta.flows.metering import is_of_our_form
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.inspect.facts import MeterFact, Seen, Settings
 from dfmeta.inspect.finding import Finding, listed, ok, wrong
@@ -43,7 +44,8 @@ def meters(
             f"`ovs-ofctl -O OpenFlow13 meter-features {wanted.bridge}` shows max_meter",
         )
     if not metered:
-        return ok("meters", "the datapath has meters, and no guest's flow is on the switch")
+        text = "the datapath has meters, and no guest's flow is on the switch"
+        return ok("meters", text + _left_over(there))
     by_number = {one.number: one for one in there}
     without, changed = set(), set()
     for flow in metered:
@@ -63,10 +65,24 @@ def meters(
         return wrong(
             "meters",
             f"somebody has changed meters of ours: {listed(map(str, sorted(changed)))}",
-            f"`ovs-ofctl -O OpenFlow13 del-meter {wanted.bridge} meter={min(changed)}`: "
-            "dfmeta-agent makes another, and `systemctl restart dfmeta-agent` for all of them",
+            "dfmeta-agent takes other meters within 30 s; `systemctl restart dfmeta-agent` if this "
+            "line stays. Do not delete them: Open vSwitch deletes the flows of other programs that "
+            "use a meter together with it",
         )
-    return ok("meters", f"all guests' SYNs are limited; {_dropped(flows, by_number)}")
+    text = f"all guests' SYNs are limited; {_dropped(flows, by_number)}"
+    return ok("meters", text + _left_over(there))
+
+
+def _left_over(there: Iterable[MeterFact]) -> str:
+    """Name the meters of ports that have gone; they harm no guest."""
+    numbers = [one.number for one in there if is_of_our_form(one.number, one.rate)]
+    left = sorted({one.number for one in there if not one.flows}.intersection(numbers))
+    if not left:
+        return ""
+    return (
+        f"; no flow uses the meters {listed(list(map(str, left)))}: dfmeta-agent or `dfmeta-agent "
+        "--cleanup` deletes what ports that have gone left over, dfmeta-agent within a minute"
+    )
 
 
 def _dropped(flows: Iterable[Seen], by_number: Mapping[int, MeterFact]) -> str:

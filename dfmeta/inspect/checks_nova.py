@@ -8,11 +8,12 @@ whoever asks is looked for by its address, and gets 404.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from dfmeta.inspect.finding import Finding, ok, wrong
+from dfmeta.inspect.finding import Finding, listed, ok, unknown, wrong
 
 _COMPARE: Final = (
     "give both the same value and `systemctl reload dfmeta-agent`. To compare without showing "
@@ -35,6 +36,24 @@ class NovaFact:
     remedy: str = ""
     date: str = ""
     """The answer's Date, as it came."""
+
+    @property
+    def takes_signature(self) -> bool:
+        """Whether its status is one that it gives by what is signed, and not by the address."""
+        looks = self.unsigned not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
+        found = self.status == HTTPStatus.NOT_FOUND and looks
+        return not self.cause and (found or self.status == HTTPStatus.OK)
+
+
+@dataclass(frozen=True, slots=True)
+class GuestFact:
+    """What Nova answers to a signed request for a guest of this host."""
+
+    port: str
+    instance: str
+    project: str
+    status: int
+    """0: there was no answer."""
 
 
 def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> Finding:
@@ -98,3 +117,36 @@ def _other(fact: NovaFact, where: str, url: str) -> Finding:
         "have nova_metadata_host and nova_metadata_port lead to nova-api-metadata itself: "
         f"`curl -s {url}/` lists versions such as latest there",
     )
+
+
+def guests(facts: Sequence[GuestFact], *, of: int) -> Finding:
+    """Whether Nova has the guests of this host in the projects that are sent with them.
+
+    :param facts: of the guests that were asked about, at hosts that take our signature.
+    :param of: how many guests there are that have a project.
+    """
+    answered = [fact for fact in facts if fact.status]
+    if not answered:
+        return unknown("nova-guests", "no host of Nova's has answered for a guest of this host")
+    bound = f"{len(answered)} asked about, of {of} guests with a project"
+    absent = [fact for fact in answered if fact.status == HTTPStatus.NOT_FOUND]
+    others = [fact for fact in answered if fact.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)]
+    if absent:
+        named = listed(
+            f"{one.port} (instance {one.instance}, project {one.project})" for one in absent
+        )
+        return wrong(
+            "nova-guests",
+            f"Nova has no such instance in that project (404) for {len(absent)} of {bound}: "
+            f"{named}",
+            f"see whose it is: `openstack server show {absent[0].instance} -c project_id`, and "
+            "where ours comes from: `dfmeta ports`",
+        )
+    if others:
+        named = listed(f"{one.port} ({one.status})" for one in others)
+        return wrong(
+            "nova-guests",
+            f"Nova answers neither 200 nor 404 for {len(others)} of {bound}: {named}",
+            "read its log: `journalctl -u nova-api-metadata` on that host",
+        )
+    return ok("nova-guests", f"Nova has the instance in that project for each of {bound}")

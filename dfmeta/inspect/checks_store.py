@@ -25,6 +25,8 @@ class StoreFacts:
     file: bool = True
     """A file of this host (SQLite); else a server."""
     there: bool = True
+    cut: bool = False
+    """It has 0 bytes."""
     cause: str = ""
     """Why it does not answer; empty when it does."""
     revision: str | None = None
@@ -33,6 +35,10 @@ class StoreFacts:
     """Schemas that this dfmeta knows, the newest last."""
     open_files: Sequence[str] = ()
     """Of its files, those that others than the owner may read or write."""
+    strange: Sequence[str] = ()
+    """Of its files, those of a user who may not have them."""
+    rightful: str = "root"
+    """User that they are to belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,13 @@ def database(facts: StoreFacts, *, running: bool) -> Finding:
         return wrong(
             "store",
             f"{facts.shown} is gone while dfmeta-agent runs: guests get 503",
+            f"put a back-up back: `dfmeta store restore FILE` writes {facts.shown}; or, for an "
+            "empty store, `systemctl restart dfmeta-agent`",
+        )
+    if facts.cut and running:
+        return wrong(
+            "store",
+            f"{facts.shown} has been cut to 0 bytes while dfmeta-agent runs: guests get 503",
             f"put a back-up back: `dfmeta store restore FILE` writes {facts.shown}; or, for an "
             "empty store, `systemctl restart dfmeta-agent`",
         )
@@ -135,7 +148,17 @@ def files(facts: StoreFacts) -> Finding:
             "passwords of guests stand there",
             f"`chmod 600 {' '.join(facts.open_files)}`",
         )
-    return ok("store-files", f"{facts.shown} is its owner's alone")
+    if facts.strange:
+        return wrong(
+            "store-files",
+            f"{listed(facts.strange)} belongs to another user than the daemon's, who may read and "
+            "write it: user-data and passwords of guests stand there",
+            f"`chown {facts.rightful}: {' '.join(facts.strange)}`",
+        )
+    return ok(
+        "store-files",
+        f"{facts.shown} belongs to the daemon's user or root, and is closed to others",
+    )
 
 
 def lookup(facts: LookupFacts) -> Finding:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
+from dfmeta.inspect import which
+from dfmeta.inspect.cuts import Cut
 from dfmeta.inspect.facts import Bridge, Foreign, Interface, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.inspect.ledger import Entry, State
@@ -13,6 +15,9 @@ from dfmeta.inspect.overlap import takes
 START_OVS = (
     "start Open vSwitch (`systemctl start openvswitch-switch`; `openvswitch` on Red Hat's systems)"
 )
+DENIED = "Permission denied"
+"""strerror(3) of EACCES."""
+AS_ROOT = "run doctor as root: this user may not connect there"
 OPENFLOW13 = "OpenFlow13"
 TAP_VLAN = (4095, "dot1q-tunnel", (1,))
 """tag, vlan_mode and cvlans that keep NORMAL from flooding to tap-metadata."""
@@ -25,15 +30,20 @@ def ovsdb(cause: str, wanted: Settings) -> Finding:
         return wrong(
             "ovsdb",
             cause,
-            f"{START_OVS}, or mend [df_metadata] ovsdb_connection",
+            _as_root(cause) or f"{START_OVS}, or mend [df_metadata] ovsdb_connection",
         )
     return ok("ovsdb", f"OVSDB answers at {wanted.ovsdb}")
+
+
+def _as_root(cause: str) -> str:
+    """What to do where it was doctor that was refused; empty where it was not."""
+    return AS_ROOT if DENIED in cause else ""
 
 
 def vswitchd(version: str, cause: str) -> Finding:
     """Whether ovs-vswitchd answers; *cause* is empty when it does."""
     if cause:
-        return wrong("vswitchd", cause, START_OVS)
+        return wrong("vswitchd", cause, _as_root(cause) or START_OVS)
     return ok("vswitchd", f"{version.splitlines()[0]} answers")
 
 
@@ -54,8 +64,9 @@ def management_socket(cause: str, wanted: Settings) -> Finding:
         return wrong(
             "socket",
             cause,
-            "start or restart ovs-vswitchd (`systemctl restart openvswitch-switch`), which makes "
-            "the socket anew, or mend [df_metadata] openflow_connection",
+            _as_root(cause)
+            or "start or restart ovs-vswitchd (`systemctl restart openvswitch-switch`), which "
+            "makes the socket anew, or mend [df_metadata] openflow_connection",
         )
     return ok("socket", f"{wanted.socket} takes connections")
 
@@ -73,8 +84,13 @@ def openflow(cause: str, wanted: Settings) -> Finding:
     return ok("openflow", f"{wanted.bridge} speaks OpenFlow 1.3")
 
 
-def tap_port(found: Interface | None, snapshot: Snapshot, *, wanted: Settings) -> Iterator[Finding]:
-    """Whether tap-metadata is a port of the bridge as dfmeta makes it."""
+def tap_port(
+    found: Interface | None, snapshot: Snapshot, *, wanted: Settings, cut: Cut | None = None
+) -> Iterator[Finding]:
+    """Whether tap-metadata is a port of the bridge as dfmeta makes it.
+
+    :param cut: what the switch does to its frames before any flow.
+    """
     name = wanted.tap
     if found is None:
         elsewhere = [one.bridge for one in snapshot.interfaces if one.name == name]
@@ -106,6 +122,8 @@ def tap_port(found: Interface | None, snapshot: Snapshot, *, wanted: Settings) -
             f"remove what has the device's name (`ip link del {name}`), and the port "
             f"(`ovs-vsctl del-port {wanted.bridge} {name}`); dfmeta-agent makes it anew",
         )
+    elif cut is not None:
+        yield wrong("tap", f"{name} is cut off, and all guests with it: {cut.cause}", cut.remedy)
     else:
         yield ok("tap", f"{name} is port {found.ofport} of {wanted.bridge}, with dfmeta's mark")
     tag, mode, inner = TAP_VLAN
@@ -118,6 +136,17 @@ def tap_port(found: Interface | None, snapshot: Snapshot, *, wanted: Settings) -
         )
     else:
         yield ok("tap-vlan", f"nothing is flooded to {name}")
+
+
+def other_ports(snapshot: Snapshot, wanted: Settings) -> Iterator[Finding]:
+    """Ports that a guest could be behind and that are no guests'; nothing where there are none."""
+    names = [one.name for one in snapshot.interfaces if which.could_be_a_guests(one, wanted)]
+    if names:
+        yield ok(
+            "other-ports",
+            f"ports of {wanted.bridge} that are not guests' ({len(names)}): {listed(names)}. An "
+            f"uplink is none; `{which.make_guests(names[0])}` makes a port a guest's",
+        )
 
 
 def foreign_flows(
@@ -137,6 +166,7 @@ def foreign_flows(
             f"`ovs-ofctl dump-flows {wanted.bridge} table={table}`",
         )
         return
+    flows = tuple(flows)
     above = [
         flow
         for flow in flows
@@ -154,7 +184,7 @@ def foreign_flows(
             f"actions={flow.actions}",
             f"find its owner, and have it give way; or set [df_metadata] hook_priority above "
             f"{flow.priority} and restart dfmeta-agent; or, if nobody needs it, "
-            f'`ovs-ofctl del-flows {wanted.bridge} "cookie={flow.cookie:#x}/-1,table={table}"`',
+            f"{_removal(flow, flows, wanted)}",
         )
     if not above:
         yield ok(
@@ -162,6 +192,20 @@ def foreign_flows(
             f"nobody's flow in table {table} comes before our hooks for TCP/{METADATA_PORT} and "
             f"ARP of {wanted.ip}",
         )
+
+
+def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: Settings) -> str:
+    """What takes *flow* away and no other: a cookie may be many flows', 0 above all."""
+    table = wanted.layout.classification_table
+    if sum(other.cookie == flow.cookie for other in flows) == 1:
+        where = f"cookie={flow.cookie:#x}/-1,table={table}"
+        return f'`ovs-ofctl del-flows {wanted.bridge} "{where}"`'
+    return (
+        f"`ovs-ofctl --strict del-flows {wanted.bridge} "
+        f'"table={table},priority={flow.priority},MATCH"`, with its match as MATCH '
+        f"(`ovs-ofctl dump-flows {wanted.bridge} table={table}` shows it): other flows have its "
+        "cookie too"
+    )
 
 
 def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -> Iterator[Finding]:
@@ -185,14 +229,13 @@ def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -
             "bridge: see its log and [df_metadata] openflow_connection",
         )
     if strange:
-        first = strange[0]
+        # No command that removes them: a cookie may be that of flows which serve guests.
         yield wrong(
             "flows",
             f"{len(strange)} flows with dfmeta's cookie ought not to be on {wanted.bridge}: "
             f"{listed(_named(row) for row in strange)}",
-            "dfmeta-agent removes them while it has its connection to the bridge; or "
-            f'`ovs-ofctl -O {OPENFLOW13} del-flows {wanted.bridge} "cookie={first.cookie:#x}/-1"`, '
-            "after which it puts back those that it needs",
+            "dfmeta-agent removes them within 30 seconds while it has its connection to the "
+            "bridge: see its log and [df_metadata] openflow_connection",
         )
     if not (lost or strange):
         cookie = f"{COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"

@@ -41,6 +41,15 @@ class NetworkdFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SocketUnit:
+    """A socket unit of dfmeta-agent's that is enabled."""
+
+    name: str
+    active: bool | None
+    """None: systemd cannot be asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class CloudFacts:
     """What speaks for this host being a guest of a cloud itself."""
 
@@ -60,6 +69,10 @@ class SecretFile:
     what: str
     """The options that are in it, or that name it."""
     mode: int
+    uid: int = 0
+    """User that it belongs to."""
+    strange: bool = False
+    """Whether that is the user of workers."""
 
 
 def skew(date: str, now: float) -> float | None:
@@ -121,6 +134,32 @@ def networkd(facts: NetworkdFacts, wanted: Settings) -> Finding:
     return ok("networkd", "systemd-networkd leaves rules and routes of others alone")
 
 
+def sockets(units: Sequence[SocketUnit]) -> Finding:
+    """Whether the socket units that are enabled hold their listeners.
+
+    systemd refuses to start a socket whose service runs: after a restart of the socket alone it is
+    inactive, and the service goes on with the listener that it has.
+    """
+    if not units:
+        return ok("socket-units", "no socket unit of dfmeta-agent is enabled")
+    idle = [one.name for one in units if one.active is False]
+    if idle:
+        verb = "is" if len(idle) == 1 else "are"
+        return wrong(
+            "socket-units",
+            f"{listed(idle)} {verb} enabled and inactive: the listener ends with the next stop of "
+            "dfmeta-agent",
+            "`systemctl stop dfmeta-agent.service && systemctl start "
+            f"{' '.join(idle)} dfmeta-agent.service`; guests that ask meanwhile wait",
+        )
+    names = listed([one.name for one in units])
+    if any(one.active is None for one in units):
+        return unknown(
+            "socket-units", f"systemctl does not tell whether {names} hold their listeners"
+        )
+    return ok("socket-units", f"{names} active: listeners outlive a stop of dfmeta-agent")
+
+
 def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
     """Whether the host itself needs the address that it gives to tap-metadata."""
     if wanted.host_ip != wanted.ip:
@@ -146,6 +185,15 @@ def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
 def secret_files(files: Iterable[SecretFile]) -> Finding:
     """Whether files that hold a secret are closed to others; a group may read them."""
     files = tuple(files)
+    strange = [one for one in files if one.strange]
+    if strange:
+        texts = [f"{one.path} ({one.what}, user {one.uid})" for one in strange]
+        paths = " ".join(shlex.quote(one.path) for one in strange)
+        return wrong(
+            "secret-files",
+            f"the user of workers, which read what guests send, has {listed(texts)}",
+            f"`chown root: {paths}`, and change what has been readable",
+        )
     exposed = [one for one in files if one.mode & 0o007]
     if exposed:
         texts = [f"{one.path} ({one.what}, mode {one.mode:04o})" for one in exposed]

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from ipaddress import IPv4Address, IPv4Interface
+from typing import Final
 
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.pipeline import Layout
-from dfmeta.model import GuestAddress, Port, PortState
+from dfmeta.inspect.cuts import Cut
+from dfmeta.model import WIRED, GuestAddress, Port, PortState
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class Interface:
     tag: int | None = None
     vlan_mode: str = ""
     cvlans: tuple[int, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    driver: str = ""
+    """Of its device, as the kernel calls it; empty: there is none, or it does not say."""
     port: Port | None = None
     """As a guest's port; None when it is not a guest's."""
 
@@ -88,6 +94,19 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestFailure:
+    """How a guest fails, as the daemon says it."""
+
+    status: int | None
+    """None: its requests were closed without an answer."""
+    brief: str
+    """Why, in a few words of dfmeta's."""
+    remedy: str
+    since: datetime
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
 class KnownPort:
     """A guest's port with its addresses, from the running daemon or else from OVSDB."""
 
@@ -99,13 +118,21 @@ class KnownPort:
     mac: str = ""
     fault: str = ""
     project: str = ""
+    instance_name: str = ""
+    """Its owner chose it; empty when the port comes from OVSDB, which does not know it."""
     addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
     """Slot → address; empty when they come from OVSDB, which does not know them."""
+    cut: Cut | None = None
+    """What cuts it off, as the switch itself has said; None: nothing, or it was not asked."""
+    asked: bool = False
+    """Its guest has asked since the daemon's start."""
+    failure: GuestFailure | None = None
+    """How its guest fails now; None: it does not."""
 
     @property
     def wired(self) -> bool:
         """Whether flows of it ought to be on the switch."""
-        return self.ofport is not None and self.state in (PortState.SERVED, PortState.NO_INSTANCE)
+        return self.ofport is not None and self.state in WIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +169,8 @@ class MeterFact:
     """Packets a second; 0 for one of another form than ours."""
     dropped: int
     """Packets, since it was made."""
+    flows: int
+    """Flows that use it, anybody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +201,34 @@ class LimitFacts:
     """Connections that a listener's queue may hold at most."""
     syncookies: int = 1
     """0: never; 1: when the queue is full; 2: always (Linux, ip-sysctl)."""
-    conntrack_count: int = 0
-    conntrack_max: int | None = None
-    """None where the kernel has no connection tracking."""
     neighbours: int = 0
     """Entries of the neighbour table, of IPv4."""
     neighbours_max: int | None = None
     """gc_thresh3; None where this network namespace is not told it."""
     local_ports: int = 28232
     """TCP ports that connections of the host's own may begin at (ip_local_port_range)."""
+
+
+CONNTRACK_KEEPS: Final = 120
+"""Linux' default of nf_conntrack_tcp_timeout_time_wait, in seconds (nf_conntrack-sysctl)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConntrackFacts:
+    """The kernel's table of tracked connections, in the daemon's network namespace."""
+
+    room: int | None = None
+    """nf_conntrack_max; None where the kernel tracks no connections, 0 where it sets no limit."""
+    count: int = 0
+    guests: int | None = None
+    """Entries of connections to the proxy, those of the daemon's own probe among them; None where
+    the kernel does not list its entries."""
+    kept: int = CONNTRACK_KEEPS
+    """Seconds that it keeps a connection that has ended."""
+    dropped: int = 0
+    """Packets of new connections that it has ever dropped because the table was full."""
+    evicted: int = 0
+    """Entries of unanswered connections that have ever given way because the table was full."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class Status(enum.StrEnum):
@@ -40,6 +40,22 @@ def wrong(check: str, text: str, remedy: str) -> Finding:
 def unknown(check: str, text: str) -> Finding:
     """It could not be looked at."""
     return Finding(check, Status.UNKNOWN, text)
+
+
+def by_files(finding: Finding, options: Iterable[str]) -> Finding:
+    """Say of a check that it was made with secrets of the files, which are not the daemon's.
+
+    What is right by the files' secret may be wrong by the daemon's: it is unknown then.
+
+    :param options: the secrets, as ``[group] option``; none: the daemon has the same.
+    """
+    names = listed(options)
+    if not names:
+        return finding
+    text = f"{finding.text}, by the files' {names}; the daemon has another one"
+    if finding.status is Status.OK:
+        return Finding(finding.check, Status.UNKNOWN, text)
+    return replace(finding, text=text)
 
 
 def healthy(findings: Iterable[Finding]) -> bool:

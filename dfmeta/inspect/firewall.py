@@ -133,4 +133,4 @@ def judge(filters: tuple[Filter, ...] | None, wanted: Settings) -> Finding:
             "firewall",
             f"cannot tell whether {', '.join(doubtful)} lets {what} in: see that it does",
         )
-    return ok("firewall", f"the host's filter lets {what} in")
+    return ok("firewall", f"no rule of the input chains that doctor can read drops {what}")

@@ -74,7 +74,9 @@ def there(trace: Trace, port: KnownPort, *, tap: Tap, layout: Layout) -> Leg:
         return Leg(steps, stop)
     name = TABLES[Stage.SERVICE].name
     hop = trace.at(layout.number(Stage.SERVICE))
-    if hop is None or not hop.matched:
+    if hop is None:
+        return Leg(steps, f"stops before the {name} table: {_dropped(port.name)}")
+    if not hop.matched:
         return Leg(steps, f"stops in the {name} table: there is no flow for it")
     if hop.purpose is Purpose.ADDRESS:
         return Leg(steps, _misdirected(hop, trace, tap))
@@ -107,7 +109,10 @@ def back(
         return Leg(steps, f"on the way back: {stop}")
     name = TABLES[Stage.REPLY].name
     hop = trace.at(layout.number(Stage.REPLY))
-    if hop is None or not hop.ours:
+    if hop is None:
+        why = _dropped("tap-metadata")
+        return Leg(steps, f"on the way back: stops before the {name} table: {why}")
+    if not hop.ours:
         return Leg(steps, f"on the way back: stops in the {name} table: there is no flow for it")
     if address is None:
         return Leg(steps)
@@ -125,6 +130,15 @@ def no_instance(port: KnownPort) -> str:
     return (
         f"the port has no instance, external_ids:vm-uuid is missing (on {port.name}); the "
         "controller holds the SYN for hold_timeout"
+    )
+
+
+def _dropped(name: str) -> str:
+    """Say why a packet is not handed from one table to the next one by a flow that does so."""
+    return (
+        f"the switch drops what comes in at {name} though a flow takes it there: "
+        "`ovs-ofctl -O OpenFlow13 show` has the bits of each port (NO_RECV), and see whether the "
+        "bridge's spanning tree blocks it"
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs nft and iptables, where they are, and reads what they say."""
+"""Runs nft, iptables and systemctl, where they are, and reads their output."""
 
 from __future__ import annotations
 
@@ -24,9 +24,15 @@ def read_filters(syn: Syn) -> tuple[Filter, ...] | None:
         try:
             document = json.loads(ruleset)
             filters += nft.read(document, syn, but_iptables=table is not None)
-        except ValueError:
+        except (ValueError, RecursionError):
             return filters or None
     return filters
+
+
+def active(unit: str) -> bool | None:
+    """Whether systemd has *unit* active (systemctl(1), is-active); None: it cannot be asked."""
+    states = _run(["systemctl", "show", "--property=ActiveState", "--value", unit])
+    return states.strip() == "active" if states is not None else None
 
 
 def _run(command: Sequence[str]) -> str | None:

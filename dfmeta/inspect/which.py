@@ -1,40 +1,110 @@
-"""Which port somebody means, and why it cannot be traced. Pure."""
+"""Which port an operator means, and why it cannot be traced. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from dfmeta.inspect.facts import Interface, KnownPort, Settings, Snapshot
 from dfmeta.model import PortState
 
+TRUNK_REMEDY = (
+    "Give the VM a config drive (`openstack server create --use-config-drive`), or a port without "
+    "a trunk"
+)
+DEVICE_TYPES: Final = frozenset(
+    {"", "system", "tap", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
+)
+"""Types of interfaces that a guest is behind, without the internal ones, which mostly are an
+agent's."""
+TUNNELS: Final = frozenset(
+    {"vxlan", "geneve", "gre", "ip6gre", "erspan", "ip6erspan", "lisp", "stt", "gtpu", "bareudp"}
+    | {"srv6"}
+)
+"""Types of tunnels (ovs-vswitchd.conf.db(5))."""
+
 
 def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
-    """Ports whose name, iface-id or instance is *text*; of an instance there may be several."""
+    """Ports that *text* means; of an instance, an address or a name there may be several.
+
+    What the operator has given comes before what a guest or its owner may choose: the port's name;
+    then its iface-id, its instance or its MAC; then an address that its guest has used; then the
+    instance's name.
+    """
     if not text:
         return ()
+    ports, lower = tuple(ports), text.lower()
+    ways: tuple[Callable[[KnownPort], bool], ...] = (
+        lambda port: text == port.name,
+        lambda port: lower in (port.iface_id.lower(), port.instance.lower(), port.mac.lower()),
+        lambda port: any(lower in (str(one.ip), one.mac) for one in port.addresses.values()),
+        lambda port: text == port.instance_name,
+    )
+    for means in ways:
+        found = tuple(filter(means, ports))
+        if found:
+            return found
+    return ()
+
+
+def behind_trunk(
+    ports: Iterable[KnownPort], snapshot: Snapshot, text: str, *, bridge: str
+) -> tuple[KnownPort, ...]:
+    """Ports of the bridge by which a trunk's interface called *text* reaches it.
+
+    A VM with a trunk has its own interface, with its instance, on the trunk's bridge. The patch
+    port on the integration bridge has the same iface-id.
+    """
+    called = [one for one in snapshot.interfaces if one.bridge != bridge and _called(one, text)]
+    wanted = {one.external_ids.get("iface-id", "").lower() for one in called} - {""}
     return tuple(
-        port
-        for port in ports
-        if text == port.name or text.lower() in (port.iface_id.lower(), port.instance.lower())
+        port for port in ports if port.state is PortState.TRUNK and port.iface_id.lower() in wanted
     )
 
 
-def no_port(snapshot: Snapshot, text: str, *, wanted: Settings) -> str:
-    """Say why there is no guest's port called *text* on the bridge."""
+def no_port(snapshot: Snapshot, text: str, *, wanted: Settings, running: bool) -> str:
+    """Say why there is no guest's port called *text* on the bridge.
+
+    :param running: the daemon runs, and knows names of instances and addresses of guests.
+    """
     here = [one for one in snapshot.interfaces if _called(one, text)]
     if not here:
+        known = "" if running else "; dfmeta-agent, which knows more names, does not run"
         return (
-            f"there is no port, iface-id or instance {text} on {wanted.bridge}: `dfmeta ports` "
-            "lists those there are"
+            f"no port of {wanted.bridge} has the name, iface-id, MAC, instance (id or name) or "
+            f"address {text}: `dfmeta ports` lists them{known}"
         )
     one = next((found for found in here if found.bridge == wanted.bridge), here[0])
     if one.bridge != wanted.bridge:
-        return f"{one.name} is on {one.bridge}, not on {wanted.bridge}"
+        return (
+            f"{one.name} is on {one.bridge}, not on {wanted.bridge}, the only bridge whose guests "
+            "are served ([df_metadata] integration_bridge)"
+        )
     return f"{one.name} is not a guest's port: {_kind(one, wanted)}"
+
+
+def could_be_a_guests(interface: Interface, wanted: Settings) -> bool:
+    """Whether it is a port of the bridge that is no guest's and that a guest could be behind."""
+    return (
+        interface.bridge == wanted.bridge
+        and interface.port is None
+        and interface.type in DEVICE_TYPES
+        and interface.name not in (wanted.tap, wanted.bridge)
+    )
+
+
+def make_guests(name: str) -> str:
+    """Write the command that makes a port a guest's."""
+    return f"ovs-vsctl set Interface {name} external_ids:vm-uuid=<instance's UUID>"
 
 
 def unusable(port: KnownPort) -> str:
     """Say why *port* has no flows; empty when it has."""
+    if port.state is PortState.TRUNK:
+        return (
+            f"{port.name} (iface-id {port.iface_id}) is not served: {port.fault}, and no guest "
+            f"behind a trunk is served. {TRUNK_REMEDY}"
+        )
     if port.state is PortState.BROKEN:
         return f"{port.name} is broken: {port.fault}"
     if port.state is PortState.DEAD:
@@ -47,17 +117,34 @@ def unusable(port: KnownPort) -> str:
 
 
 def _called(interface: Interface, text: str) -> bool:
-    ids = interface.external_ids
-    return text in (interface.name, ids.get("iface-id"), ids.get("vm-uuid"), ids.get("vm-id"))
+    ids = [interface.external_ids.get(key, "") for key in ("iface-id", "vm-uuid", "vm-id")]
+    return text == interface.name or text.lower() in [one.lower() for one in ids if one]
 
 
 def _kind(interface: Interface, wanted: Settings) -> str:
-    if interface.name == wanted.tap:
+    """Say what it is, and why no guest's SYN comes from there or what makes it a guest's."""
+    name, kind = interface.name, interface.type
+    if name == wanted.tap:
         return "it is the port that leads to the proxy"
-    if interface.name == interface.bridge:
-        return "it is the bridge's own"
-    if interface.type == "internal":
-        return "its type is internal and it has no instance (an agent's, a router's or the host's)"
-    if interface.type not in ("", "system", "tap"):
-        return f"its type is {interface.type}"
-    return "it has neither an instance (external_ids:vm-uuid) nor iface-id with attached-mac"
+    if name == interface.bridge:
+        return "it is the bridge's own, and the host's device: the host is no guest"
+    if kind == "internal":
+        return (
+            "its type is internal and it has no instance (an agent's, a router's or the host's); "
+            f"if a guest is behind it, `{make_guests(name)}`"
+        )
+    if kind == "patch":
+        peer = interface.options.get("peer", "")
+        return (
+            f"its type is patch: it leads to another bridge{f' ({peer})' if peer else ''}, and a "
+            "guest behind that bridge has no port here to be known by"
+        )
+    if kind in TUNNELS:
+        return f"its type is {kind}: a tunnel to other hosts, each of which serves its own guests"
+    if kind not in DEVICE_TYPES:
+        return f"its type is {kind}, and no guest is behind such a port"
+    return (
+        "it has neither an instance (external_ids:vm-uuid) nor iface-id with attached-mac. If a "
+        f"guest is behind it, `{make_guests(name)}`; with Neutron, also external_ids:iface-id=<its "
+        "port's UUID> and external_ids:attached-mac=<its MAC>"
+    )

@@ -14,7 +14,17 @@ _DATABASE = "Open_vSwitch"
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Bridge": ("name", "ports", "datapath_type", "protocols"),
     "Port": ("_uuid", "interfaces", "tag", "vlan_mode", "cvlans"),
-    "Interface": ("_uuid", "name", "type", "ofport", "external_ids", "mac_in_use", "error"),
+    "Interface": (
+        "_uuid",
+        "name",
+        "type",
+        "ofport",
+        "external_ids",
+        "mac_in_use",
+        "error",
+        "options",
+        "status",
+    ),
 }
 
 _Row = dict[str, Any]
@@ -76,6 +86,8 @@ def _interface(bridge: str, port: _Row, row: _Row) -> Interface:
         tag=port["tag"][0] if port["tag"] else None,
         vlan_mode="".join(port["vlan_mode"]),
         cvlans=tuple(port["cvlans"]),
+        options=row["options"],
+        driver=row["status"].get("driver_name", ""),
         port=vif(as_row),
     )
 

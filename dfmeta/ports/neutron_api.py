@@ -66,7 +66,7 @@ class NeutronApi:
             cause = " ".join(str(error).split()) or type(error).__name__
             status = getattr(error, "http_status", 0)
             raise SourceError(source="neutron", cause=cause, status=status) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SourceError(source="neutron", cause="its answer is not JSON") from error
         rows = answer.get("ports") if isinstance(answer, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -10,21 +10,22 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import eventlet
 from eventlet.hubs import trampoline
 from eventlet.patcher import original
 from ovs.db.data import Atom
-from ovs.db.idl import Idl
 from ovs.db.types import UuidType
 from ovs.poller import POLLIN, Poller
-from ovsdbapp.backend.ovs_idl import idlutils, transaction
-from ovsdbapp.schema.open_vswitch import impl_idl
+from ovsdbapp.backend.ovs_idl import idlutils
 
+from dfmeta import hub
 from dfmeta.exceptions import OvsdbError
+from dfmeta.inspect.offload import USERSPACE
 from dfmeta.model import Port
+from dfmeta.ports.idl import TRANSACTION_TIMEOUT, Api, Handle, Noticing, Transaction
 from dfmeta.ports.vif import InterfaceRow, vif
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +44,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """ovsdbapp's transactions look at cur_cfg and next_cfg; without them each logs an error."""
 RECONNECT_PAUSE = 0.2
-TRANSACTION_TIMEOUT = 10.0
 JOIN_TIMEOUT = 0.3
 """Seconds that the thread is waited for at the end; it is a daemon's and holds nothing."""
 TAP_MAC = "02:64:66:6d:65:fe"
@@ -61,6 +61,8 @@ class Bridge:
     datapath_id: int | None
     controllers: int
     """How many Controller rows it has: gaining the first or losing the last clears its flows."""
+    userspace: bool = False
+    """It has the userspace datapath (ovs-vswitchd.conf.db(5), Bridge.datapath_type)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,64 +86,20 @@ class Update:
     tap: TapPort | None = None
     changed: tuple[Port, ...] = ()
     gone: tuple[str, ...] = ()
+    answered: int = 0
+    """The latest question of :meth:`OvsdbWatcher.ask` that OVSDB has answered, all that it said
+    before being read."""
 
 
-class _Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
-    """An IDL that notes which rows have changed."""
+class TapElsewhereError(Exception):
+    """The name of tap-metadata is that of a port of another bridge.
 
-    def __init__(self, remote: str, helper: Any) -> None:
-        self.notices: list[Any] = []
-        super().__init__(remote, helper)
-
-    def notify(self, event: str, row: Any, updates: Any = None) -> None:
-        """Note *row*; called when all that came with it is in place."""
-        self.notices.append(row)
-
-    def take(self) -> list[Any]:
-        """Give back what was noted since the last time."""
-        taken, self.notices = self.notices, []
-        return taken
-
-
-class _Handle:
-    """What ovsdbapp's API and transactions ask of a connection object."""
-
-    is_running = True
-    """The thread runs the IDL itself: there is nothing for the API to start."""
-
-    def __init__(self, idl: Any) -> None:
-        self.idl = idl
-        self.timeout = TRANSACTION_TIMEOUT
-        self.lock = _threading.RLock()
-
-
-class _Api(impl_idl.OvsdbIdl):  # type: ignore[misc]  # ovsdbapp has no types
-    """ovsdbapp's commands on a connection of this object's own.
-
-    The class keeps the first connection of the process for ever otherwise, so that transactions
-    after a reconnect would go to a session that is closed.
+    :param marked: it is marked as dfmeta's.
     """
 
-    def __init__(self, handle: _Handle) -> None:
-        self._handle = handle
-        super().__init__(handle, start=False)
-
-    @property
-    def ovsdb_connection(self) -> _Handle:
-        """The connection."""
-        return self._handle
-
-    @ovsdb_connection.setter
-    def ovsdb_connection(self, connection: _Handle) -> None:
-        """The base class sets what was just given to it."""
-
-
-class _Transaction(transaction.Transaction):  # type: ignore[misc]  # ovsdbapp has no types
-    """A transaction that does not wait for ovs-vswitchd to act on it."""
-
-    def pre_commit(self, txn: Any) -> None:
-        """Give the commands the set that they note new interfaces in."""
-        txn.expected_ifaces = set()
+    def __init__(self, tap: str, bridge: str, *, marked: bool) -> None:
+        super().__init__(f"{tap} is a port of {bridge}")
+        self.tap, self.bridge, self.marked = tap, bridge, marked
 
 
 class _Job:
@@ -175,8 +133,13 @@ class OvsdbWatcher:
         for fd in (*self._to_hub, *self._to_thread):
             _os.set_blocking(fd, False)
         self._stopping = False
-        self._thread = _threading.Thread(target=self._run, name="ovsdb", daemon=True)
+        run = hub.VITAL.guard("OVSDB session", self._run, may_return=True)
+        self._thread = _threading.Thread(target=run, name="ovsdb", daemon=True)
         self._known: dict[str, Port] = {}
+        self._changed: dict[str, Port] = {}
+        """What the next update is to tell, kept where a reading ends with an exception."""
+        self._gone: dict[str, None] = {}
+        """Likewise, in their order."""
         self._interfaces: dict[Any, tuple[Any, ...]] = {}
         """Row of a port of the bridge → rows of its interfaces."""
         self._owners: dict[Any, Any] = {}
@@ -187,13 +150,15 @@ class OvsdbWatcher:
         """The session that the bridge was last read whole in."""
         self._last: Update | None = None
         self._seqno = 0
+        self._asked = self._sent = self._answered = 0
+        """The latest question: of all, that the last echo stands for, that is answered."""
 
     # The hub's side
 
     def start(self) -> None:
         """Start the thread, and the greenthread that delivers."""
         self._thread.start()
-        eventlet.spawn_n(self._deliver_loop)
+        hub.VITAL.spawn("delivery of OVSDB's news", self._deliver_loop, may_return=True)
 
     def stop(self) -> None:
         """End the thread; nothing is delivered any more."""
@@ -202,6 +167,18 @@ class OvsdbWatcher:
         if self._thread.is_alive():
             self._thread.join(JOIN_TIMEOUT)
 
+    def ask(self) -> int:
+        """Ask OVSDB whether it has told of all that it knows; never waits.
+
+        One echo is under way at a time, and the next one stands for all questions meanwhile. What
+        is asked while OVSDB is away is answered when it is back.
+
+        :return: the question's number, from 1; see :attr:`Update.answered`.
+        """
+        self._asked += 1
+        _poke(self._to_thread[1])
+        return self._asked
+
     def ensure_tap(self) -> None:
         """Make tap-metadata a port of the bridge that nothing is flooded to.
 
@@ -209,16 +186,30 @@ class OvsdbWatcher:
         VLAN 4095 alone is shared with Neutron's dead ports; ``dot1q-tunnel`` with another inner
         VLAN keeps their frames out too, and explicit output ignores it.
 
-        :raises OvsdbError: when the transaction fails.
+        :raises OvsdbError: when the transaction fails; caused by :class:`TapElsewhereError` where
+            another bridge has a port of that name.
         """
         self._transact(self._build_tap)
 
-    def remove_tap(self) -> None:
-        """Take tap-metadata away if it is ours.
+    def remove_taps(self, only: str = "") -> list[str]:
+        """Take what is marked as our tap-metadata away from the bridge, whatever its name is.
 
+        :param only: the name of the one that is to go.
+        :return: the names; a change of ``metadata_interface`` may have left one more.
         :raises OvsdbError: when the transaction fails.
         """
-        self._transact(lambda api, txn: txn.add(api.del_port(self.tap, self.bridge, True)))
+        names: list[str] = []
+
+        def build(api: Any, txn: Any) -> None:
+            bridges = api.tables["Bridge"].rows.values()
+            ports = [one for row in bridges if row.name == self.bridge for one in row.ports]
+            marked = [port.name for port in ports if any(map(_marked, port.interfaces))]
+            names.extend(name for name in marked if only in ("", name))
+            for name in names:
+                txn.add(api.del_port(name, self.bridge, True))
+
+        self._transact(build)
+        return names
 
     def _transact(self, build: Callable[[Any, Any], None]) -> None:
         job = _Job(build)
@@ -260,8 +251,8 @@ class OvsdbWatcher:
         helper = idlutils.get_schema_helper(self.remote, "Open_vSwitch")
         for table, columns in COLUMNS.items():
             helper.register_columns(table, list(columns))
-        idl = _Noticing(self.remote, helper)
-        api = _Api(_Handle(idl))
+        idl = Noticing(self.remote, helper)
+        api = Api(Handle(idl))
         self._seqno, self._session = idl.change_seqno, -1
         try:
             while not self._stopping:
@@ -282,6 +273,7 @@ class OvsdbWatcher:
             self._tell(self._read(idl, self._changes(idl)))
         elif idl._session.is_connected() is False and self._last and self._last.connected:
             self._tell(Update(connected=False))
+        self._echo(idl)
         if self._jobs and idl.has_ever_connected():
             job = self._jobs.popleft()
             if not job.given_up:
@@ -292,9 +284,18 @@ class OvsdbWatcher:
         poller.block()
         _drain(self._to_thread[0])
 
+    def _echo(self, idl: Noticing) -> None:
+        """Hand on what the last echo has answered, and send the next."""
+        if idl.echoed and self._last is not None:
+            idl.echoed, self._answered = False, self._sent
+            self._tell(replace(self._last, changed=(), gone=(), answered=self._answered))
+        asked = self._asked
+        if asked > self._answered and idl.echo():
+            self._sent = asked
+
     def _do(self, api: Any, job: _Job) -> None:
         try:
-            txn = _Transaction(
+            txn = Transaction(
                 api, api.ovsdb_connection, timeout=TRANSACTION_TIMEOUT, check_error=True
             )
             job.build(api, txn)
@@ -338,18 +339,18 @@ class OvsdbWatcher:
             touched |= dict.fromkeys(self._interfaces.keys() ^ members)
         if members is not None and changes is None:
             touched = dict.fromkeys((*self._interfaces, *members))
-        changed: list[Port] = []
-        gone: list[str] = []
         for uuid in touched:
             there = _has_port(bridge, uuid) if members is None else uuid in members
             if there or uuid in self._interfaces:
                 port = idl.tables["Port"].rows.get(uuid) if there else None
-                self._read_port(uuid, port, changed, gone)
+                self._read_port(uuid, port)
+        changed, self._changed = self._changed, {}
+        gone, self._gone = self._gone, {}
         return Update(
             connected=True,
             bridge=_read_bridge(bridge) if bridge is not None else None,
             tap=self._tap,
-            changed=tuple(changed),
+            changed=tuple(changed.values()),
             gone=tuple(gone),
         )
 
@@ -363,39 +364,49 @@ class OvsdbWatcher:
                 return None
         return dict.fromkeys(port.uuid for port in bridge.ports).keys() if bridge else ()
 
-    def _read_port(self, uuid: Any, port: Any, changed: list[Port], gone: list[str]) -> None:
-        """Note how the guests behind a row of Port have *changed*, and which are *gone*.
+    def _read_port(self, uuid: Any, port: Any) -> None:
+        """Note how the guests behind a row of Port have changed, and which are gone.
 
         :param port: the row; None when the bridge does not have it any more.
         """
-        if uuid == self._tap_row:
-            self._tap = self._tap_row = None
         there = port.interfaces if port is not None else ()
-        before = self._interfaces.pop(uuid, ())
-        if port is not None:
-            self._interfaces[uuid] = tuple(interface.uuid for interface in there)
-        served = set()
+        # What may raise comes first: what is noted is noted as a whole.
+        tap = None
+        found: dict[Any, Port] = {}
         for interface in there:
-            self._owners[interface.uuid] = uuid
             if interface.name == self.tap:
-                self._tap, self._tap_row = _read_tap(port, interface), uuid
+                tap = _read_tap(port, interface)
                 continue
-            found = vif(_interface_row(port, interface))
-            if found is not None:
-                served.add(interface.uuid)
-                if self._known.get(found.row) != found:
-                    self._known[found.row] = found
-                    changed.append(found)
-        for interface in {*before, *self._interfaces.get(uuid, ())} - served:
+            guest = vif(_interface_row(port, interface))
+            if guest is not None:
+                found[interface.uuid] = guest
+        if tap is not None:
+            self._tap, self._tap_row = tap, uuid
+        elif uuid == self._tap_row:
+            self._tap = self._tap_row = None
+        before, now = self._interfaces.pop(uuid, ()), tuple(one.uuid for one in there)
+        if port is not None:
+            self._interfaces[uuid] = now
+        self._owners.update(dict.fromkeys(now, uuid))
+        for guest in found.values():
+            if self._known.get(guest.row) != guest:
+                self._known[guest.row] = self._changed[guest.row] = guest
+        for interface in {*before, *now} - found.keys():
             # Unless another port has it now.
             if self._owners.get(interface) != uuid:
                 continue
-            if interface not in self._interfaces.get(uuid, ()):
+            if interface not in now:
                 del self._owners[interface]
             if self._known.pop(str(interface), None) is not None:
-                gone.append(str(interface))
+                self._changed.pop(str(interface), None)
+                self._gone[str(interface)] = None
 
     def _build_tap(self, api: Any, txn: Any) -> None:
+        for row in api.tables["Bridge"].rows.values():
+            for port in row.ports if row.name != self.bridge else ():
+                if port.name == self.tap:
+                    marked = any(map(_marked, port.interfaces))
+                    raise TapElsewhereError(self.tap, row.name, marked=marked)
         interface_ids = {"skip_cleanup": "true", OWNER_KEY: OWNER_VALUE}
         txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
         txn.add(api.db_set("Port", self.tap, ("tag", TAP_TAG), ("vlan_mode", "dot1q-tunnel")))
@@ -422,11 +433,19 @@ def _has_port(bridge: Any, uuid: Any) -> bool:
 
 def _read_bridge(row: Any) -> Bridge:
     number = row.datapath_id[0] if row.datapath_id else ""
-    return Bridge(int(number, 16) if number else None, controllers=len(row.controller))
+    return Bridge(
+        int(number, 16) if number else None,
+        controllers=len(row.controller),
+        userspace=row.datapath_type == USERSPACE,
+    )
+
+
+def _marked(interface: Any) -> bool:
+    return bool(interface.external_ids.get(OWNER_KEY) == OWNER_VALUE)
 
 
 def _read_tap(port: Any, interface: Any) -> TapPort:
-    marked = interface.external_ids.get(OWNER_KEY) == OWNER_VALUE
+    marked = _marked(interface)
     ours = (
         marked
         and interface.type == "internal"
@@ -448,6 +467,7 @@ def _interface_row(port: Any, interface: Any) -> InterfaceRow:
         external_ids=dict(interface.external_ids),
         tag=tuple(port.tag),
         vlan_mode=tuple(port.vlan_mode),
+        mac_in_use=tuple(interface.mac_in_use),
     )
 
 

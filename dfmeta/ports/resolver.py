@@ -24,7 +24,7 @@ from typing import Final
 import eventlet
 from eventlet.semaphore import Semaphore
 
-from dfmeta import metrics
+from dfmeta import hub, metrics
 from dfmeta.exceptions import SourceError
 from dfmeta.model import Port
 from dfmeta.ports.sources import (
@@ -125,7 +125,8 @@ class Resolver:
         """Check from now on that the instances which a source named are still there."""
         for asking in self._sources.values():
             if asking.source.recheck:
-                eventlet.spawn_n(self._recheck_loop, asking)
+                name = f"identity source {asking.source.name}"
+                hub.VITAL.spawn(name, self._recheck_loop, asking)
 
     def update(self, row: Port) -> None:
         """Take in a port as OVSDB has it now. Never waits."""
@@ -140,6 +141,17 @@ class Resolver:
     def forget(self, row: str) -> None:
         """Drop the port of that Interface row, and every answer that is still to come for it."""
         self._unsettled.discard(self._entries.pop(row, None))
+
+    def renew(self, row: str) -> None:
+        """Ask anew about the port of that Interface row: it has another device now.
+
+        An instance that OVSDB names stays: OVSDB is asked about it by other means, see
+        :mod:`dfmeta.numbering`. Any other answer was about the device of before, and a row may be
+        the same for both, such as that of a tap which another domain has made anew.
+        """
+        entry = self._entries.get(row)
+        if entry is not None and entry.port.sources.get(INSTANCE) != OVSDB:
+            self._work_on(self._anew(entry.row))
 
     def settled(self) -> bool:
         """Whether each port that lacks something has been asked about once."""
@@ -185,19 +197,28 @@ class Resolver:
             pause: float | None = 0.0
             while pause is not None:
                 eventlet.sleep(pause)
-                self._take_turn()
-                for name in self._order:
-                    if self._current(entry) and self._due(entry, name):
-                        self._ask(entry, name)
-                if not self._current(entry):
-                    return
-                entry.rounds += 1
-                self._unsettled.discard(entry)
-                self._consider_port_project(entry)
-                pause = self._pause(entry)
+                try:
+                    pause = self._round(entry)
+                except Exception:
+                    # A defect of ours must cost this port some seconds, and no other anything.
+                    LOG.exception("Asking about port %s failed; it is tried again", entry.row.name)
+                    pause = REST_MOST
         finally:
             entry.working = False
             self._unsettled.discard(entry)
+
+    def _round(self, entry: _Entry) -> float | None:
+        """Ask each source that is due; return seconds until the next round, None for no more."""
+        self._take_turn()
+        for name in self._order:
+            if self._current(entry) and self._due(entry, name):
+                self._ask(entry, name)
+        if not self._current(entry):
+            return None
+        entry.rounds += 1
+        self._unsettled.discard(entry)
+        self._consider_port_project(entry)
+        return self._pause(entry)
 
     def _take_turn(self) -> None:
         """Wait for this greenthread's turn: of those that wake at once, by the thousand after a

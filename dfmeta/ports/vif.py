@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from dfmeta.model import OFPORT_MAX, Port
+from dfmeta.numbering import WIRE_NAME_MAX
 
 DEAD_TAG = 4095
 SHOWN = 64
@@ -19,6 +20,9 @@ GUEST_TYPES = frozenset(
     {"", "system", "tap", "internal", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
 )
 """Interface types that a guest can be behind; a tunnel's or a patch port's is not among them."""
+TRUNK_PORTS = {"tpi-": "parent", "spi-": "subport"}
+"""How the names of patch ports to a trunk's bridge begin, which Neutron's Open vSwitch agent makes
+(neutron.services.trunk.drivers.openvswitch.agent.trunk_manager), and whose they are."""
 _AGENT_TYPE = "internal"
 """A DHCP agent's or a router's port: iface-id and attached-mac, but no instance."""
 
@@ -34,6 +38,7 @@ class InterfaceRow:
     external_ids: Mapping[str, str] = field(default_factory=dict)
     tag: Sequence[int] = ()
     vlan_mode: Sequence[str] = ()
+    mac_in_use: Sequence[str] = ()
 
 
 def vif(row: InterfaceRow) -> Port | None:
@@ -41,16 +46,18 @@ def vif(row: InterfaceRow) -> Port | None:
 
     A guest's port has an instance (``vm-uuid`` or ``vm-id``), or a Neutron port and its MAC
     (``iface-id`` with ``attached-mac``). An instance that is no UUID leaves a port with a
-    ``fault``; an odd MAC does not, since nothing is decided by it.
+    ``fault``; an odd MAC does not, since nothing is decided by it. So does a patch port to the
+    bridge of a Neutron trunk: the VM's own port is on that bridge, and vm-uuid with it.
     """
     ids = {key: value.strip() for key, value in row.external_ids.items()}
     key = "vm-uuid" if ids.get("vm-uuid") else "vm-id"
     instance = ids.get(key, "")
     iface_id, mac = ids.get("iface-id", ""), ids.get("attached-mac", "").lower()
     wired = bool(iface_id and mac) and row.type != _AGENT_TYPE
-    if row.type not in GUEST_TYPES or not (instance or wired):
+    end = TRUNK_PORTS.get(row.name[:4], "") if row.type == "patch" and iface_id else ""
+    if not end and (row.type not in GUEST_TYPES or not (instance or wired)):
         return None
-    fault = _fault(key, instance)
+    fault = f"it is the port of a trunk's {end}" if end else _fault(key, instance)
     ofport = row.ofport[0] if len(row.ofport) == 1 else None
     return Port(
         name=row.name,
@@ -62,6 +69,10 @@ def vif(row: InterfaceRow) -> Port | None:
         project_id=ids.get("project-id", ""),
         dead=tuple(row.tag) == (DEAD_TAG,) and tuple(row.vlan_mode) != ("trunk",),
         fault=fault,
+        trunk=bool(end),
+        device_mac="".join(row.mac_in_use).lower()
+        if len(row.name.encode()) > WIRE_NAME_MAX
+        else "",
         sources=_sources(ids),
     )
 

@@ -33,6 +33,7 @@ _LIMITS = {
     "header_timeout": "header_timeout",
     "body": "body_max",
     "body_timeout": "body_timeout",
+    "chunks": "body_max",
 }
 """Reason of a refusal → option that it hangs on."""
 
@@ -43,7 +44,7 @@ class Spent:
 
     started: float
     waited: float = 0.0
-    """For its turn, its instance's project, or as a delay."""
+    """For its body, its turn, its instance's project, or as a delay."""
     asked: float = 0.0
     """At the backend."""
     backend: str = OURSELVES

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, Final
+from typing import Any
 from weakref import WeakValueDictionary
 
 from eventlet.semaphore import Semaphore
@@ -23,23 +23,22 @@ from eventlet.semaphore import Semaphore
 from dfmeta.exceptions import BackendError, ForwardedForError, StoreError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, PeerAddress
 from dfmeta.proxy import access
-from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.connection import Turn
 from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.peers import Peers, described, endpoint_of
 from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Application
 from dfmeta.registry import Claim
 from dfmeta.store import dialects
 from dfmeta.store.backend import StoreBackend, failure
+from dfmeta.store.need import Need
 from dfmeta.store.networks import Address
 from dfmeta.store.record import Record
 from dfmeta.store.repository import Repository
 from dfmeta.store.trusted import HEADER, TrustedProxies
 
-NOBODY: Final = Endpoint(0)
-"""Stands for all guests in what is said of them."""
-
-Find = Callable[[Address], Record | None]
-"""Gives the record that has an address; raises StoreError."""
+Find = Callable[[Address, str], Record | None]
+"""Gives the record that has an address, with what it takes to answer for a path; raises
+StoreError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +55,14 @@ class Asking(Claim):
     Nothing is asked of the database before it is the request's turn among its guest's.
     """
 
+    path: str
+    """The request's, the guest's words."""
     turn: Callable[[], bool] = field(compare=False)
     """Waits for it; False: it did not come in time."""
     found: list[Found] = field(default_factory=list, compare=False)
 
 
-class Addresses:
+class Addresses(Peers):
     """Who asks, by address; see :class:`~dfmeta.proxy.claims.Claims`.
 
     :param find: see :data:`Find`; may be replaced at any time.
@@ -73,23 +74,22 @@ class Addresses:
         self.trusted = trusted
         self._proxies = itertools.count(1)
 
-    def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
-        """Tell nobody: an address is not taken away, it is looked for anew at each request."""
-
     def claim(self, peer: IPv4Address | IPv6Address) -> Claim:
         """Say whose connection it is; nobody is turned away yet."""
-        address = _unmapped(peer)
-        if address in self.trusted:
+        claim = super().claim(peer)
+        if claim.address.ip in self.trusted:
             # As many connections as it likes: they are many guests'.
-            return Claim(_described(address), Endpoint(next(self._proxies)), 0, 0, _of(address))
-        return Claim(_described(address), _endpoint(address), 0, 0, _of(address))
+            return replace(claim, endpoint=Endpoint(next(self._proxies)))
+        return claim
 
-    def asking(self, address: Address, turn: Callable[[], bool]) -> Asking:
-        """Give the claim of one request from *address*.
+    def asking(self, address: Address, path: str, turn: Callable[[], bool]) -> Asking:
+        """Give the claim of one request for *path* from *address*.
 
         :param turn: see :attr:`Asking.turn`.
         """
-        return Asking(_described(address), _endpoint(address), 0, 0, _of(address), turn)
+        return Asking(
+            described(address), endpoint_of(address), 0, 0, PeerAddress(address), path, turn
+        )
 
     def current(self, claim: Claim) -> Identity | None:
         """Look for the record of who asks, once for each request.
@@ -101,30 +101,14 @@ class Addresses:
         if not claim.found:
             if not claim.turn():
                 raise BackendError(backend="store", cause="has too many requests of it at once")
-            claim.found.append(self._look(claim.address.ip))
+            claim.found.append(self._look(claim.address.ip, claim.path))
         return claim.found[0]
 
-    def holds(self, claim: Claim) -> bool:
-        """Yes: the answer goes to the address that it is of, whoever has that by now."""
-        del claim
-        return True
-
-    def opened(self, claim: Claim, now: float) -> None:
-        """Nothing: there are no slots."""
-
-    def closed(self, claim: Claim, now: float) -> None:
-        """Nothing, as well."""
-
-    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
-        """No SYN was held."""
-        del endpoint, source_port
-        return 0.0
-
-    def _look(self, address: Address) -> Found:
+    def _look(self, address: Address, path: str) -> Found:
         try:
             # An address that means something on one link alone cannot be in a record.
             zone = getattr(address, "scope_id", None)
-            record = None if zone else self.find(address)
+            record = None if zone else self.find(address, path)
         except StoreError as error:
             raise failure(error) from error
         return Found(
@@ -168,11 +152,11 @@ class AddressApplication:
         except ForwardedForError as error:
             access.refused(peer, 400, "forwarded_for")
             return _refuse(error, start_response, head=request.method == "HEAD")
-        if peer.endpoint == _endpoint(address):
+        if peer.endpoint == endpoint_of(address):
             return self._answer(environ, start_response, address=address, turn=environ[TURN])
         environ["REMOTE_ADDR"] = str(address)
         environ[REQUEST] = replace(request, guest_ip=str(address))
-        turn = Turn(self._place(_endpoint(address)))
+        turn = Turn(self._place(endpoint_of(address)))
         try:
             return self._answer(environ, start_response, address=address, turn=turn)
         finally:
@@ -187,7 +171,8 @@ class AddressApplication:
         address: Address,
         turn: Callable[[float], bool],
     ) -> Iterable[bytes]:
-        environ[CLAIM] = self._addresses.asking(address, partial(turn, environ[DEADLINE]))
+        path = environ[REQUEST].path
+        environ[CLAIM] = self._addresses.asking(address, path, partial(turn, environ[DEADLINE]))
         environ[TURN] = _has_come
         return self._application(environ, start_response)
 
@@ -216,9 +201,9 @@ class AddressStore:
         del deadline
         return self._of(identity).answer(request, identity)
 
-    def http_tokens(self, identity: Identity) -> str | None:
+    def http_tokens(self, identity: Identity, path: str) -> str | None:
         """What the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
-        return self._of(identity).http_tokens(identity)
+        return self._of(identity).http_tokens(identity, path)
 
     def remark(self, answer: Answer) -> str:
         """Nothing: what the store answers is no sign of a fault."""
@@ -230,51 +215,20 @@ class AddressStore:
         return StoreBackend(self._repository, self._settings, reader=_OneRecord(record))
 
 
-class Together(Complaints):
-    """Complaints of all guests as of one.
-
-    An address costs nothing to make up, where a port does: by address there would be no end to
-    what is remembered and said.
-    """
-
-    def about(self, endpoint: Endpoint, kind: str, message: str, *args: object, **how: Any) -> None:
-        """See :meth:`Complaints.about`."""
-        del endpoint
-        super().about(NOBODY, kind, message, *args, **how)
-
-
 class _OneRecord:
     """Reads nothing but the record that has been found."""
 
     def __init__(self, record: Record | None) -> None:
         self._record = record
 
-    def get(self, record_id: str) -> Record | None:
-        del record_id
+    def get(self, record_id: str, need: Need) -> Record | None:
+        del record_id, need
         return self._record
-
-
-def _described(address: Address) -> Identity:
-    """Say in logs who asks, before anybody has looked for a record."""
-    return Identity("by its address", "", "", str(address), 0)
-
-
-def _of(address: Address) -> PeerAddress:
-    return PeerAddress(address)
-
-
-def _endpoint(address: Address) -> Endpoint:
-    """What the books have an address as. A proxy's connection has no version."""
-    return Endpoint(int(address), address.version)
 
 
 def _has_come(_deadline: float) -> bool:
     """The turn that was waited for before."""
     return True
-
-
-def _unmapped(address: Address) -> Address:
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _refuse(

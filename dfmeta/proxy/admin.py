@@ -7,31 +7,37 @@ tap-metadata.
 from __future__ import annotations
 
 import json
+import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any, Protocol
 
 import eventlet
 import webob
 import webob.exc
-from eventlet import wsgi
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.exposition import choose_encoder
 
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
-from dfmeta.proxy.admin_http import StrictProtocol
-from dfmeta.proxy.browsers import stranger
+from dfmeta.proxy.admin_server import AdminServer
+from dfmeta.proxy.browsers import own_names, stranger
+from dfmeta.proxy.environ import SAME_HOST
+from dfmeta.proxy.limits import SEND_BUFFER
+from dfmeta.proxy.sockets import keep_room
 
-SILENCE = 60.0
-"""Seconds that a client may keep a request, or a connection between two, without a byte."""
-
-Rows = Callable[[], list[dict[str, Any]]]
+Listing = Callable[[], Any]
 Page = Callable[[webob.Request], webob.Response]
 
 _PATHS = frozenset({"/healthz", "/healthz/liveness", "/healthz/readiness", "/metrics", "/version"})
 """Those that are always there."""
 _PAGE = "/"
+_OF_THIS_HOST = frozenset({"/options"})
+"""Those that are answered to no other host: a digest lets who has it try secrets on its own."""
+_FORMATS = frozenset({"0.0.1", "0.0.4", "1.0.0"})
+"""Versions of Prometheus' formats and of OpenMetrics that a client may ask for."""
+_VERSION = re.compile(r";\s*version=([^;]*)")
 
 
 class _Collected(CollectorRegistry):
@@ -61,7 +67,7 @@ class AdminApplication:
     """Routes of the admin listener.
 
     :param metrics: gives every metric.
-    :param listings: path → rows that it answers with, as a JSON array.
+    :param listings: path → value that it answers with, as JSON.
     :param api: the store's, where there is a store; may be replaced at any time.
     :param page: answers ``/``; see :class:`dfmeta.proxy.status_http.StatusPage`.
     :param listen: admin_listen; its host's name is ours.
@@ -71,7 +77,7 @@ class AdminApplication:
         self,
         health: Health,
         metrics: Callable[[], Iterable[Metric]],
-        listings: dict[str, Rows],
+        listings: Mapping[str, Listing],
         *,
         api: Api | None = None,
         page: Page | None = None,
@@ -82,7 +88,7 @@ class AdminApplication:
         self._listings = listings
         self.api = api
         self._page = page
-        self._listen = listen
+        self._names = own_names(listen)
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -117,34 +123,38 @@ class AdminApplication:
                 return _json({"status": "DOWN", "missing": missing}, status=503)
             return _json({"status": "UP"})
         if path == "/metrics":
-            body = generate_latest(_Collected(self._metrics))
-            return webob.Response(
-                status=200, headerlist=[("Content-Type", CONTENT_TYPE_LATEST)], app_iter=[body]
-            )
+            return self._counted(request.environ.get("HTTP_ACCEPT", ""))
         if path == "/version":
             return _json({"version": version("dfmeta")})
-        strange = stranger(request.environ, self._listen)
+        strange = stranger(request.environ, self._names)
         if strange:
             return _json({"message": strange}, status=403)
+        if path in _OF_THIS_HOST and not request.environ.get(SAME_HOST):
+            return _json({"message": "this host alone may ask"}, status=403)
         return _json(self._listings[path]())
 
+    def _counted(self, accept: str) -> webob.Response:
+        """The metrics in Prometheus' text format 0.0.4, or in another one that a client accepts."""
+        # The library repeats any version that it is given, or fails over it.
+        known = [one for one in accept.split(",") if _FORMATS.issuperset(_VERSION.findall(one))]
+        encode, kind = choose_encoder(",".join(known))
+        response = webob.Response(body=encode(_Collected(self._metrics)))
+        response.headers["Content-Type"] = kind
+        return response
 
-def serve(address: str, application: AdminApplication, *, sock: Any = None) -> Any:
+
+def serve(address: str, application: AdminApplication, *, sock: Any = None) -> AdminServer:
     """Listen on *address* (HOST:PORT) and serve in a thread of its own.
 
     :param sock: a listener that somebody else has opened there; None: open one.
     :raises StartError: when it cannot be listened on.
     """
-    return eventlet.spawn(
-        wsgi.server,
-        _listen(address) if sock is None else sock,
-        application,
-        protocol=StrictProtocol,
-        socket_timeout=SILENCE,
-        keepalive=SILENCE,
-        log_output=False,
-        debug=False,
-    )
+    listener = _listen(address) if sock is None else sock
+    # A pushed document comes from far away, perhaps: more than a guest's few bytes.
+    keep_room(listener, receive=SEND_BUFFER)
+    server = AdminServer(listener, application)
+    server.start()
+    return server
 
 
 def _listen(address: str) -> Any:

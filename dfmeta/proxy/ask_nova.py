@@ -15,10 +15,10 @@ from typing import Final
 from dfmeta.exceptions import BackendError, StartError, UpstreamError, UpstreamLostError
 from dfmeta.inspect.checks_nova import NovaFact
 from dfmeta.model import HttpHost
-from dfmeta.proxy import trust
 from dfmeta.proxy.nova_request import NovaSettings, host_header, signed
 from dfmeta.proxy.remedies import LOG, explain
 from dfmeta.proxy.replies import Reply, read_reply
+from dfmeta.proxy.trust import nova_context
 
 PATH: Final = "/latest/meta-data/instance-id"
 """Every version of Nova has it, and it is short."""
@@ -38,20 +38,26 @@ class Question:
 
 
 def ask_nova(
-    host: HttpHost, question: Question, settings: NovaSettings, *, seconds: float
+    host: HttpHost,
+    question: Question,
+    settings: NovaSettings,
+    *,
+    seconds: float,
+    unsigned: bool = True,
 ) -> NovaFact:
     """Ask *host*; never raises for what it does or does not answer.
 
     :param seconds: for both requests together.
+    :param unsigned: send the second request, where it takes that to tell.
     """
     deadline = time.monotonic() + seconds
     name = host.authority
     try:
         headers = signed(settings.secret, question.instance_id, question.project_id)
         reply = _exchange(host, settings, headers, deadline)
-        unsigned = 0
-        if reply.status == _TELLS_NOTHING:
-            unsigned = _exchange(host, settings, _PLAIN, deadline).status
+        plain = 0
+        if unsigned and reply.status == _TELLS_NOTHING:
+            plain = _exchange(host, settings, _PLAIN, deadline).status
     except TimeoutError:
         return NovaFact(name, cause=f"it has not answered within {seconds:g} s", remedy=LOG)
     except (UpstreamLostError, ConnectionResetError) as error:
@@ -69,7 +75,7 @@ def ask_nova(
         cause, remedy = explain(error)
         return NovaFact(name, cause=cause, remedy=remedy)
     dates = [value for field, value in reply.headers if field == "date"]
-    return NovaFact(name, reply.status, unsigned, date=dates[0] if dates else "")
+    return NovaFact(name, reply.status, plain, date=dates[0] if dates else "")
 
 
 def _exchange(host: HttpHost, settings: NovaSettings, headers: str, deadline: float) -> Reply:
@@ -97,9 +103,7 @@ def _exchange(host: HttpHost, settings: NovaSettings, headers: str, deadline: fl
 def _connected(host: HttpHost, settings: NovaSettings, deadline: float) -> socket.socket:
     context = None
     if settings.protocol == "https":
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        trust.load(
-            context,
+        context = nova_context(
             settings.ca_cert,
             cert=settings.client_cert,
             key=settings.client_key,

@@ -23,9 +23,11 @@ class Backend(Protocol):
         """
         ...
 
-    def http_tokens(self, identity: Identity) -> str | None:
+    def http_tokens(self, identity: Identity, path: str) -> str | None:
         """Say how *identity* has to ask, as far as the backend knows; asked for each request.
 
+        :param path: the request's, origin-form, the guest's words: no more is looked up than it
+            takes to answer it.
         :returns: a :class:`~dfmeta.proxy.tokens.TokenMode`'s value; "" where the backend leaves it
             to the configuration; None when it does not know *identity*, or only by a claim that is
             wrong: there is nothing then for a token to open.

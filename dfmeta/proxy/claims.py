@@ -1,8 +1,9 @@
 """Who asks: what the guests' server needs of the registry, and the registry's mirror in a worker.
 
-A mirror holds what the daemon has told it of each endpoint, and says so to the daemon: only then
-does the daemon let the guest of that endpoint go on. So a worker never takes a guest for the one
-that had its port before.
+A mirror holds what the daemon has said of each endpoint, and takes in what has come of that since
+before each of its answers. The daemon lets the guest of an endpoint go on only once all of it is
+where the worker finds it. So a worker never takes a guest for the one that had its port before,
+however late it is.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ class Claims(Protocol):
         """Say who sends from *peer*."""
         ...
 
+    def certain(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint's number is not in doubt; while it is, requests wait."""
+        ...
+
     def holds(self, claim: Claim) -> bool:
-        """Whether the same guest is still there."""
+        """Whether the same guest is still there, for certain: whether an answer may leave."""
         ...
 
     def current(self, claim: Claim) -> Identity | None:
@@ -60,16 +65,23 @@ class _Known:
     """Slot → address and epoch."""
     waits: dict[int, float]
     """Source port → seconds; each is asked for once, by one of the workers."""
+    certain: bool
 
 
 class Mirror:
     """What a worker knows of the guests.
 
     :param count: told of each connection that begins (1) or ends (-1), for the daemon's count.
+    :param catch_up: has :meth:`learn` called with what the daemon has said by now.
     """
 
-    def __init__(self, count: Callable[[Claim, int], None]) -> None:
+    def __init__(
+        self,
+        count: Callable[[Claim, int], None],
+        catch_up: Callable[[], object] = lambda: None,
+    ) -> None:
         self._count = count
+        self._catch_up = catch_up
         self._known: dict[Endpoint, _Known] = {}
         self._listeners: list[Callable[[Endpoint], None]] = []
 
@@ -83,18 +95,30 @@ class Mirror:
             endpoint, number = parse_key(peer)
         except KeyRangeError:
             return None
+        self._catch_up()
         known = self._known.get(endpoint)
         slot = known.slots.get(number) if known else None
         if known is None or slot is None:
             return None
         return Claim(known.identity, endpoint, number, slot[1], slot[0])
 
+    def certain(self, endpoint: Endpoint) -> bool:
+        """See :class:`Claims`."""
+        # A doubt that the pipe still has would end the request, which is to wait for its end.
+        self._catch_up()
+        known = self._known.get(endpoint)
+        return known is None or known.certain
+
     def holds(self, claim: Claim) -> bool:
         """See :class:`Claims`."""
-        return self.current(claim) is not None
+        return self.certain(claim.endpoint) and self._identity(claim) is not None
 
     def current(self, claim: Claim) -> Identity | None:
         """See :class:`Claims`."""
+        self._catch_up()
+        return self._identity(claim)
+
+    def _identity(self, claim: Claim) -> Identity | None:
         known = self._known.get(claim.endpoint)
         slot = known.slots.get(claim.slot) if known else None
         if known is None or slot is None or slot[1] != claim.epoch:
@@ -130,6 +154,7 @@ class Mirror:
                         for slot, mac, ip, epoch in one["slots"]
                     },
                     _latest({**(before.waits if before else {}), **dict(one["waits"])}),
+                    one["certain"],
                 )
             if before is not None and _lost(before, self._known.get(endpoint)):
                 for listener in self._listeners:
@@ -172,4 +197,5 @@ def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[
             for number, slot in registry.slots(endpoint).items()
         ],
         "waits": registry.take_waits(endpoint) if waits else [],
+        "certain": registry.certain(endpoint),
     }

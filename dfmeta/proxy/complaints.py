@@ -15,12 +15,14 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dfmeta.model import Endpoint
 
 QUIET: Final = 60.0
 """Seconds after an error in which others like it are counted, not logged."""
+NOBODY: Final = Endpoint(0)
+"""Stands for all guests in what is said of them."""
 PORTS: Final = 4096
 """Ports whose errors are remembered. The one of which nothing was logged for longest falls out: its
 next error is said at once."""
@@ -89,3 +91,16 @@ class Complaints:
     def forget(self, endpoint: Endpoint) -> None:
         """Forget what was said of a port: another guest has it."""
         self._ports.pop(endpoint, None)
+
+
+class Together(Complaints):
+    """Complaints of all guests as of one.
+
+    An address costs nothing to make up, where a port does: by address there would be no end to
+    what is remembered and said.
+    """
+
+    def about(self, endpoint: Endpoint, kind: str, message: str, *args: object, **how: Any) -> None:
+        """See :meth:`Complaints.about`."""
+        del endpoint
+        super().about(NOBODY, kind, message, *args, **how)

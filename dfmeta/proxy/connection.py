@@ -7,37 +7,31 @@ but itself.
 
 from __future__ import annotations
 
-import functools
-import io
 import logging
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import formatdate
 from typing import Any, Protocol
-from urllib.parse import unquote_to_bytes
 
 import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta import metrics
 from dfmeta.exceptions import BadRequestError
-from dfmeta.model import GuestRequest
 from dfmeta.proxy import access
+from dfmeta.proxy.environ import Incoming, guest_environ
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import abort, quiet, unread
-from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Abandoned
+from dfmeta.proxy.wsgi import DEADLINE, TURN, Abandoned
 from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
 
 PIECE = 8192
 """Bytes that are read at once."""
-KEYS = 256
-"""Names of headers whose key is remembered."""
 LINGER = 1.0
 LINGER_MAX = 65536
 """Seconds and bytes that are still read, and thrown away, behind an answer that closes: a
@@ -86,6 +80,15 @@ class Host(Protocol):
         """The places of its port."""
         ...
 
+    def turn(self, connection: GuestConnection) -> None:
+        """Wait until it is its port's turn on the hub; see :class:`~dfmeta.proxy.rounds.Rounds`."""
+        ...
+
+    def hold_back(self, connection: GuestConnection) -> None:
+        """Wait, where too many connections of its port have ended with something unread; see
+        :class:`~dfmeta.proxy.refusals.Refusals`."""
+        ...
+
     def idle(self, connection: GuestConnection) -> None:
         """Note that it waits for a further request."""
         ...
@@ -118,7 +121,7 @@ class Turn:
             self._slots.release()
 
 
-class _EndedError(Exception):
+class EndedError(Exception):
     """There will be no further request."""
 
 
@@ -139,6 +142,7 @@ class GuestConnection:
         self._accepted = accepted
         self._waited = waited
         self._buffer = bytearray()
+        self._incoming = Incoming(None)
         self._last = False
         self._first = True
         self._between = False
@@ -151,13 +155,13 @@ class GuestConnection:
         try:
             while not self._last:
                 self._turn()
-        except _EndedError:
+        except EndedError:
             pass
         except BadRequestError as error:
             self._refuse(error)
         except Abandoned as abandoned:
             if not self._aborted:
-                metrics.CLOSED.labels(abandoned.reason).inc()
+                self._note_closed(abandoned.reason)
         except OSError as error:
             LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, error)
 
@@ -167,6 +171,11 @@ class GuestConnection:
     def between(self) -> bool:
         """Whether it is kept for a further request, of which nothing has come."""
         return self._between and quiet(self.sock)
+
+    @property
+    def may_go(self) -> bool:
+        """Whether it may be closed, while it is idle, for another one."""
+        return self.between
 
     def cut(self) -> None:
         """Close it; whoever reads from or writes to it wakes up."""
@@ -182,14 +191,15 @@ class GuestConnection:
     # One request
 
     def _turn(self) -> None:
-        if not self._first:
+        if self._buffer:
             # Whoever has sent many requests already would keep the hub for all of them.
-            eventlet.sleep(0)
+            self._host.turn(self)
         head = self._read_head()
-        content = self._read_body(head)
         now = time.monotonic()
         waited = now - self._accepted + self._waited if self._first else 0.0
-        environ = _environ(self.claim, head, content)
+        there = head.length or head.chunked
+        self._incoming = Incoming((lambda _size: self._read_body(head)) if there else None)
+        environ = guest_environ(self.claim, head, self._incoming)
         environ[DEADLINE] = now + max(self._host.hold_timeout - waited, 0.0)
         self._first = False
         turn = environ[TURN] = Turn(self._host.slots(self))
@@ -197,6 +207,7 @@ class GuestConnection:
             self._answer(head, environ)
         finally:
             turn.end()
+            self._incoming.close()
 
     def _read_head(self) -> Head:
         limits = self._host.limits
@@ -217,7 +228,7 @@ class GuestConnection:
                 self._receive(until)
             except TimeoutError:
                 if not looked and not first:
-                    raise _EndedError from None
+                    raise EndedError from None
                 raise BadRequestError(
                     status=408, reason="header_timeout", cause="the request did not come in time"
                 ) from None
@@ -230,8 +241,10 @@ class GuestConnection:
         return head
 
     def _read_body(self, head: Head) -> bytes:
-        if not head.length and not head.chunked:
-            return b""
+        """Read what follows a head, as much as it says.
+
+        :raises BadRequestError: it is no body, is too long or does not come in time.
+        """
         limits = self._host.limits
         body = Body(head, limits.body, limits=limits.head)
         body.feed(bytes(self._buffer))
@@ -252,17 +265,22 @@ class GuestConnection:
         return body.content
 
     def _receive(self, until: float) -> None:
-        while True:
+        data = None
+        with suppress(BlockingIOError):
+            # What has come since the last turn.
+            data = self.sock.recv(PIECE)
+            self._host.turn(self)
+        while data is None:
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            try:
+            trampoline(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
+            # Before it is read: to receive is work as well, the kernel's.
+            self._host.turn(self)
+            with suppress(BlockingIOError):
                 data = self.sock.recv(PIECE)
-                break
-            except BlockingIOError:
-                trampoline(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
         if not data:
-            raise _EndedError
+            raise EndedError
         self._buffer += data
 
     def _answer(self, head: Head, environ: dict[str, Any]) -> None:
@@ -278,9 +296,13 @@ class GuestConnection:
             close = getattr(result, "close", None)
             if close is not None:
                 close()
-        if self._host.draining or not head.keep_alive or not self._host.may_keep():
-            self._last = True
         ((status, headers),) = given
+        self._give(head, status, headers, body)
+
+    def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
+        """Send an answer, and end the connection where no further request may follow."""
+        if not self._keeps(head):
+            self._last = True
         rendered = render(status, headers, minor=head.minor, keep=not self._last)
         if len(body) < WHOLE:
             self._send(rendered + body)
@@ -288,27 +310,57 @@ class GuestConnection:
             # Not in one piece: for as long as a guest does not read it, it would be there twice.
             self._send(rendered)
             self._send(body)
-        if self._last and (self._buffer or unread(self.sock)):
+        if self._last and self._more_to_come():
             self._linger()
+
+    def _more_to_come(self) -> bool:
+        """Whether the guest has sent, or still sends, what is not read as a request."""
+        return not self._incoming.done or bool(self._buffer) or unread(self.sock)
+
+    def _keeps(self, head: Head) -> bool:
+        """Whether a further request may follow this one."""
+        ready = self._incoming.done and head.keep_alive
+        return ready and not self._host.draining and self._host.may_keep()
 
     def _refuse(self, error: BadRequestError) -> None:
         self._last = True
         status, reason = int(str(error.status)), str(error.reason)
         if reason == "header_timeout" and not self._buffer:
-            access.silent(self.claim)
+            self._note_silent()
             return
-        access.refused(self.claim, status, reason)
+        self._note_refused(status, reason)
         try:
             phrase = access.phrase(status)
-            body = f"{status} {phrase}: {error.cause}\n".encode()
-            headers = [
-                ("Content-Type", "text/plain; charset=UTF-8"),
-                ("Content-Length", str(len(body))),
-            ]
+            kind, body = self._refusal(f"{status} {phrase}", str(error.cause))
+            headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
             self._send(render(f"{status} {phrase}", headers, minor=1, keep=False) + body)
             self._linger()
         except OSError as gone:
             LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, gone)
+
+    def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
+        """The type and the body of an answer to what is no request."""
+        return "text/plain; charset=UTF-8", f"{status}: {cause}\n".encode()
+
+    # The books
+
+    def _note_closed(self, reason: str) -> None:
+        """Count a connection that ends without an answer."""
+        metrics.CLOSED.labels(reason).inc()
+
+    def _note_silent(self) -> None:
+        """Count a connection on which nothing came in time."""
+        access.silent(self.claim)
+
+    def _note_refused(self, status: int, reason: str) -> None:
+        """Count a request that is refused."""
+        access.refused(self.claim, status, reason)
+
+    def _note_unread(self) -> None:
+        """Count an answer that was not read in time."""
+        metrics.LIMITS.labels("send_timeout").inc()
+
+    # Bytes
 
     def _send(self, data: bytes) -> None:
         sent = 0
@@ -333,18 +385,20 @@ class GuestConnection:
                 # eventlet's frame keeps the error that it has raised, which keeps the frames up to
                 # here: the answer would be in memory until the collector runs, minutes perhaps.
                 error.__traceback__ = None
-                metrics.LIMITS.labels("send_timeout").inc()
+                self._note_unread()
                 abort(self.sock)
                 raise Abandoned("not_read") from None
 
-    def _linger(self) -> None:
+    def _linger(self, most: int = LINGER_MAX) -> None:
         self.sock.shutdown(socket.SHUT_WR)
-        until, left = time.monotonic() + LINGER, LINGER_MAX
-        with suppress(OSError, _EndedError):
+        until, left = time.monotonic() + LINGER, most
+        with suppress(OSError, EndedError):
             while left > 0:
                 self._buffer.clear()
+                eventlet.sleep(0)
                 self._receive(until)
                 left -= len(self._buffer)
+        self._host.hold_back(self)
 
 
 class _Date:
@@ -380,53 +434,3 @@ def render(status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
         lines.append("Connection: keep-alive")
     lines += ["", ""]
     return "\r\n".join(lines).encode("latin-1")
-
-
-@functools.lru_cache(KEYS)
-def _key(name: str) -> str:
-    """The key of a header in the environment, or none (RFC 3875, 4.1.18)."""
-    # Of two spellings that a key cannot tell apart, only the one with hyphens counts.
-    if "_" in name or name in ("content-type", "content-length"):
-        return ""
-    return "HTTP_" + name.upper().replace("-", "_")
-
-
-def _environ(claim: Claim, head: Head, content: bytes) -> dict[str, Any]:
-    request = GuestRequest(
-        head.method,
-        head.path,
-        query=head.query,
-        headers=head.headers,
-        body=content,
-        guest_ip=str(claim.address.ip),
-    )
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": head.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(head.path).decode("latin-1")
-        if "%" in head.path
-        else head.path,
-        "QUERY_STRING": head.query,
-        "SERVER_NAME": "169.254.169.254",
-        "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": f"HTTP/1.{head.minor}",
-        "REMOTE_ADDR": request.guest_ip,
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
-        "wsgi.input": io.BytesIO(content),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-        CLAIM: claim,
-        REQUEST: request,
-    }
-    if content:
-        environ["CONTENT_LENGTH"] = str(len(content))
-    for name, value in head.headers.items():
-        key = _key(name)
-        if key:
-            environ[key] = value
-    if "content-type" in head.headers:
-        environ["CONTENT_TYPE"] = head.headers["content-type"]
-    return environ

@@ -50,7 +50,8 @@ class Desk:
         identity = Identity(**message["identity"])
         try:
             if message["what"] == "http_tokens":
-                pipe.answer(message, {"http_tokens": self.backend.http_tokens(identity)})
+                mode = self.backend.http_tokens(identity, message["path"])
+                pipe.answer(message, {"http_tokens": mode})
                 return
             asked = message["request"]
             request = GuestRequest(**{**asked, "body": base64.b64decode(asked["body"])})

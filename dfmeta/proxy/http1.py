@@ -15,10 +15,15 @@ from typing import Final
 
 from dfmeta.exceptions import BadRequestError
 
-REASONS: Final = frozenset({"malformed", "request_line", "header", "header_lines", "body"})
+REASONS: Final = frozenset(
+    {"malformed", "request_line", "header", "header_lines", "body", "chunks"}
+)
 """All there are for :attr:`BadRequestError.reason`."""
 CHUNK_LINE_MAX: Final = 256
 """Bytes of a chunk's size and its extensions, without the CRLF."""
+CHUNKS: Final = 64
+"""Chunks that a body may have, or bytes of its limit for each where that gives more. To read a
+chunk takes longer than to read so many bytes."""
 
 _BLANK: Final = b"\r\n\r\n"
 _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\r\n"
@@ -155,7 +160,7 @@ class Body:
     A chunked one is decoded; its extensions and trailers are checked and thrown away. What is
     read is the guest's, of any content.
 
-    :param limit: bytes of the decoded body.
+    :param limit: bytes of the decoded body. See :data:`CHUNKS` for how many chunks it may have.
     :param limits: of the trailers, and ``header`` also of all extensions of a body together.
     :raises BadRequestError: 413 when the head announces more than *limit*.
     """
@@ -178,6 +183,7 @@ class Body:
         self._searched = 0
         # Functions, not methods of this body: those would keep it alive until the collector runs.
         self._step: Callable[[Body], bool] = Body._size
+        self._chunks = max(CHUNKS, limit // CHUNKS)
         self._extensions = self._trailers = self._trailer_lines = 0
 
     def feed(self, data: bytes) -> None:
@@ -239,8 +245,11 @@ class Body:
         digits, extensions = match.groups()
         self._extensions += len(extensions or b"")
         self._missing = int(digits, 16)
+        self._chunks -= bool(self._missing)
         if self._extensions > self._limits.header or len(self._data) + self._missing > self._limit:
             raise _too_large()
+        if self._chunks < 0:
+            raise _many_chunks()
         self._step = Body._chunk if self._missing else Body._trailer
         return True
 
@@ -418,6 +427,10 @@ def _many_lines() -> BadRequestError:
 
 def _large_header() -> BadRequestError:
     return BadRequestError(status=431, reason="header", cause="the headers are too long")
+
+
+def _many_chunks() -> BadRequestError:
+    return BadRequestError(status=413, reason="chunks", cause="the body has too many chunks")
 
 
 def _too_large() -> BadRequestError:

@@ -25,7 +25,8 @@ class Limits:
     header_timeout: float = 10.0
     """For a request's line and header to come whole."""
     body: int = 4096
-    """Of a guest's POST; Nova takes 1,020 for a password."""
+    """Of a guest's POST; Nova takes 1,020 for a password. See also
+    :data:`~dfmeta.proxy.http1.CHUNKS`."""
     body_timeout: float = 10.0
     keepalive_timeout: float = 15.0
     """Between an answer and the next request's first byte; 0: each connection has one request."""

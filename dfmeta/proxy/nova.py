@@ -141,9 +141,9 @@ class NovaBackend:
                 return _answer(reply, head=request.method == "HEAD")
         raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
 
-    def http_tokens(self, identity: Identity) -> str | None:
+    def http_tokens(self, identity: Identity, path: str) -> str | None:
         """Nova has no word for it; see :class:`~dfmeta.proxy.backends.Backend`."""
-        del identity
+        del identity, path
         return ""
 
     def remark(self, answer: Answer) -> str:

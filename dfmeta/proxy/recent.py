@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.model import Endpoint
+from dfmeta.proxy.tokens import is_token_path
 from dfmeta.registry import Claim
 
 CLASSES: Final = ("2xx", "3xx", "4xx", "5xx", "closed")
@@ -31,14 +32,14 @@ REASON_MAX: Final = 240
 _HARMLESS: Final = frozenset({404, 405, 409})
 """A document that is not there, a method that cloud-init only tries, a password set twice."""
 _NOT_FOUND: Final = 404
-_SUCCESSES: Final = 2
-"""How many of :data:`CLASSES` say that all is well."""
+_BAD_REQUEST: Final = 400
 
 REASONS: Final[Mapping[str, str]] = {
     "absent": "nothing was found: the backend has no record of this guest, or not with this "
     "project",
     "body": "its body is above body_max",
     "body_timeout": "its body did not come in time",
+    "chunks": "its body has more chunks than body_max allows",
     "defect": "dfmeta failed: report it with the traceback that the log has",
     "forwarded": "a proxy has passed it on, and refuse_forwarded is set",
     "forwarded_for": "X-Forwarded-For cannot be read",
@@ -54,6 +55,23 @@ REASONS: Final[Mapping[str, str]] = {
     "token": "its token is missing, wrong or too old, or was asked for wrongly",
 }
 """Why a request failed that no backend has failed."""
+OWN: Final = frozenset(
+    {
+        "body",
+        "body_timeout",
+        "chunks",
+        "header",
+        "header_lines",
+        "header_timeout",
+        "malformed",
+        "method",
+        "request_line",
+    }
+)
+"""Those of :data:`REASONS` that say nothing but how a guest has asked: no guest fails by them."""
+RULES: Final = frozenset({"absent", "forwarded", "forwarded_for", "rate", "token"})
+"""Those that a guest meets on the side, and fails by only while nothing was ever given to it."""
+_CODES: Final[Mapping[str, str]] = {text: code for code, text in REASONS.items()}
 
 _PATHS: Final = {
     "openstack": "openstack",
@@ -76,6 +94,23 @@ class Failure:
     """Kind of path; see :func:`kind_of`."""
     reason: str
     times: int = 1
+    since: float = 0.0
+    """When the first of these came after which the guest was not answered well."""
+
+    @property
+    def why(self) -> str:
+        """Its reason as one of :data:`REASONS`; empty: a backend's."""
+        return _CODES.get(self.reason, "")
+
+    @property
+    def own(self) -> bool:
+        """Whether it says nothing but how the guest has asked."""
+        return self.why in OWN
+
+    @property
+    def counts_always(self) -> bool:
+        """Whether the service did not give what it ought to, whatever it has given before."""
+        return not self.own and self.why not in RULES and self.status != _BAD_REQUEST
 
 
 @dataclass(slots=True)
@@ -88,22 +123,41 @@ class Asked:
     last_at: float = 0.0
     last_status: int = CLOSED
     well_at: float = 0.0
-    """When it was last answered 2xx or 3xx."""
+    """When it was last given something (2xx, 3xx); a token is nothing, nor is a list of
+    versions, which a backend gives to guests that it does not know."""
     absent: Failure | None = None
     """The last 404, which is a failure as long as nothing was ever found."""
     kinds: dict[tuple[int, str, str], Failure] = field(default_factory=dict)
 
     def failures(self) -> list[Failure]:
-        """How it failed, the latest first."""
+        """How it failed, the latest first, but those that it did to itself last."""
         found = list(self.kinds.values())
-        if self.absent is not None and not any(self.counts[:_SUCCESSES]):
+        if self.absent is not None and not self.well_at:
             found.append(self.absent)
-        return sorted(found, key=lambda one: -one.at)
+        return sorted(found, key=lambda one: (not self.counts_as(one), -one.at))
 
     @property
     def failing(self) -> bool:
-        """Whether it has not been answered well since it last failed."""
-        return any(one.at > self.well_at for one in self.failures())
+        """Whether it lacks what it needs: see :attr:`failing_since`."""
+        return any(map(self._fails, self.failures()))
+
+    @property
+    def failing_since(self) -> float:
+        """When the service first failed it since it was last given something; 0: it did not.
+
+        A guest's bad token, malformed or too frequent request is its own doing, and 404 is the
+        answer to much that cloud-init tries: a guest that was given something does not fail by
+        them. One that never was fails by 404, and where a rule refuses whatever it asks; by
+        what cannot be read as a request no guest ever does.
+        """
+        return min((one.since for one in self.failures() if self._fails(one)), default=0.0)
+
+    def counts_as(self, one: Failure) -> bool:
+        """Whether a failure of its is the service's, and none that the guest did to itself."""
+        return one.counts_always or (not self.well_at and not one.own)
+
+    def _fails(self, one: Failure) -> bool:
+        return self.counts_as(one) and one.at > self.well_at
 
 
 class Recent:
@@ -127,12 +181,13 @@ class Recent:
         one.counts[_class(status)] += 1
         one.last_at, one.last_status = now, status
         if 200 <= status < 400:
-            one.well_at = now
+            if not _says_nothing(path):
+                one.well_at = now
         elif status == _NOT_FOUND:
-            failure = Failure(now, status, kind_of(path), REASONS["absent"])
-            one.absent = _repeated(one.absent, failure)
+            failure = Failure(now, status, kind_of(path), REASONS["absent"], since=now)
+            one.absent = _repeated(one.absent, failure, one.well_at)
         elif status not in _HARMLESS:
-            _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX]))
+            _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
 
     def forget(self, endpoint: Endpoint) -> None:
         """Forget a guest: another one may have its port."""
@@ -182,7 +237,7 @@ class Recent:
                 one.last_at, one.last_status = at, status
             one.well_at = max(one.well_at, well_at)
             if absent_row is not None:
-                one.absent = _repeated(one.absent, Failure(*absent_row))
+                one.absent = _repeated(one.absent, Failure(*absent_row), one.well_at)
             for row in rows:
                 _add(one, Failure(*row))
 
@@ -221,20 +276,30 @@ def _class(status: int) -> int:
     return status // 100 - 2 if 200 <= status < 600 else len(CLASSES) - 2
 
 
+def _says_nothing(path: str) -> bool:
+    """Whether a good answer to *path* tells nothing of whether the guest is known."""
+    return is_token_path(path) or not path.strip("/")
+
+
 def _row(one: Failure) -> list[Any]:
-    return [one.at, one.status, one.path, one.reason, one.times]
+    return [one.at, one.status, one.path, one.reason, one.times, one.since]
 
 
-def _repeated(before: Failure | None, after: Failure) -> Failure:
+def _repeated(before: Failure | None, after: Failure, well_at: float) -> Failure:
+    """:param well_at: what came until then has no part in how long it lasts."""
     if before is None:
         return after
     latest = after if after.at >= before.at else before
     times = before.times + after.times
-    return Failure(latest.at, latest.status, latest.path, latest.reason, times)
+    begun = [one.since for one in (before, after) if one.since > well_at]
+    since = min(begun, default=latest.at)
+    return Failure(latest.at, latest.status, latest.path, latest.reason, times, since)
 
 
 def _add(one: Asked, failure: Failure) -> None:
     key = failure.status, failure.path, failure.reason
-    one.kinds[key] = _repeated(one.kinds.get(key), failure)
+    one.kinds[key] = _repeated(one.kinds.get(key), failure, one.well_at)
     if len(one.kinds) > KINDS_KEPT:
-        del one.kinds[min(one.kinds, key=lambda key: one.kinds[key].at)]
+        # A guest's odd requests are not to hide that the service has failed it.
+        kinds = one.kinds
+        del kinds[min(kinds, key=lambda key: (kinds[key].counts_always, kinds[key].at))]

@@ -6,10 +6,13 @@ and from here.
 
 from __future__ import annotations
 
+import shlex
 import socket
 import ssl
 from collections.abc import Mapping
 from typing import Final
+
+from dfmeta.proxy.recent import REASONS, Failure
 
 AUTHORITY: Final = "Set auth_ca_cert to the authority that signed Nova's certificate"
 CLIENT: Final = (
@@ -82,3 +85,83 @@ def _explain_tls(error: ssl.SSLError) -> tuple[str, str]:
         return f"TLS: CERTIFICATE_VERIFY_FAILED: {error.verify_message}", remedy
     reason = error.reason or type(error).__name__
     return f"TLS: {reason}", _REASONS.get(reason, LOG)
+
+
+# What a guest has met
+
+NOVA: Final = "nova"
+_BRIEF: Final[Mapping[str, str]] = {
+    "absent": "no record",
+    "defect": "an error in dfmeta",
+    "forwarded": "a proxy has passed it on",
+    "project": "its project is not known",
+    "rate": "it asks too often",
+    "timeout": "no answer within hold_timeout",
+    "token": "no valid token",
+}
+_RELOAD: Final = "`systemctl reload dfmeta-agent`"
+_FORBIDDEN: Final = 403
+
+
+def brief(failure: Failure, backend: str) -> str:
+    """Why a guest's request failed, in a few words.
+
+    Trust: none of them is the guest's, and none a server's.
+    """
+    why = failure.why
+    if why == "absent" and backend == NOVA:
+        return "Nova has no such instance in its project"
+    if why:
+        return _BRIEF.get(why, REASONS[why])
+    return failure.reason.partition(". ")[0] or "no reason is known"
+
+
+def of_guest(failure: Failure, backend: str, *, port: str, instance: str) -> str:
+    """What to do about a guest's failing requests: first a command where one helps.
+
+    :param backend: who answers guests: ``nova`` or ``store``.
+    :param port: the guest's.
+    :param instance: id of its instance.
+    """
+    port, instance = shlex.quote(port), shlex.quote(instance)
+    match failure.why:
+        case "absent" if backend == NOVA:
+            return (
+                f"see whose it is: `openstack server show {instance} -c project_id`, and where "
+                f"ours comes from: `dfmeta ports`"
+            )
+        case "absent":
+            return (
+                f"`dfmeta store put {instance} --hostname <name>` makes a record; `dfmeta store "
+                "list` shows those that there are"
+            )
+        case "project":
+            return (
+                f"`ovs-vsctl set Interface {port} external_ids:project-id=<project's id>`, or "
+                "add libvirt or neutron to [df_metadata] identity_sources"
+            )
+        case "token":
+            own = f"`dfmeta store put {instance} --http-tokens optional`, or "
+            return (
+                f"{'' if backend == NOVA else own}[df_metadata] http_tokens = optional and "
+                f"{_RELOAD}, where the guest's programs know no tokens"
+            )
+        case "rate":
+            return f"raise the limits of [metadata_rate_limiting] and {_RELOAD}"
+        case "forwarded":
+            return (
+                "take the proxy in the guest out of the way, or [df_metadata] refuse_forwarded = "
+                f"false and {_RELOAD}"
+            )
+        case "defect":
+            return "`journalctl -u dfmeta-agent` has the traceback: report it"
+    if failure.own:
+        return ""
+    if failure.status == _FORBIDDEN and backend == NOVA:
+        return (
+            "give metadata_proxy_shared_secret the value that nova.conf has under [neutron], and "
+            f"{_RELOAD}"
+        )
+    looked = "nova" if backend == NOVA else "store, lookup and disk"
+    lines = "line" if backend == NOVA else "lines"
+    return f"`journalctl -u dfmeta-agent` has the cause; then `dfmeta doctor`: its {lines} {looked}"

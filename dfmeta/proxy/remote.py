@@ -54,9 +54,10 @@ class RemoteStore:
             headers=tuple((name, value) for name, value in reply["headers"]),
         )
 
-    def http_tokens(self, identity: Identity) -> str | None:
+    def http_tokens(self, identity: Identity, path: str) -> str | None:
         """What the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
-        question = {"what": "http_tokens", "identity": identity_fields(identity)}
+        fields = identity_fields(identity)
+        question = {"what": "http_tokens", "identity": fields, "path": path}
         found: str | None = self._ask(question, STORE_PATIENCE)["http_tokens"]
         return found
 

@@ -70,6 +70,15 @@ class Room(Generic[C]):
         port = self._ports.get(endpoint)
         return [*port.served, *port.waiting] if port else []
 
+    def awaited(self, endpoint: Endpoint) -> int:
+        """How many connections of that port wait for a place."""
+        port = self._ports.get(endpoint)
+        return len(port.waiting) if port is not None else 0
+
+    def crowded(self) -> list[Endpoint]:
+        """Ports of which connections wait for a place."""
+        return [endpoint for endpoint, port in self._ports.items() if port.waiting]
+
     def waits(self, endpoint: Endpoint, one: C) -> bool:
         """Whether it has not been served yet."""
         port = self._ports.get(endpoint)
@@ -125,6 +134,18 @@ class Room(Generic[C]):
         if port is not None and one in port.served:
             port.idle[one] = None
             self._idle[one] = endpoint
+
+    def longest_idle(
+        self, wanted: Callable[[C], bool], endpoint: Endpoint | None = None
+    ) -> C | None:
+        """Take the longest idle connection that is *wanted*, to be closed; None: there is none.
+
+        :param endpoint: its port; None: any.
+        """
+        port = self._ports.get(endpoint) if endpoint is not None else None
+        idle = self._idle if endpoint is None else port.idle if port is not None else {}
+        found = self._take_idle(one for one in idle if wanted(one))
+        return found[0] if found else None
 
     def busy(self, endpoint: Endpoint, one: C) -> None:
         """Note that a request has begun to come on it."""

@@ -19,14 +19,18 @@ import eventlet
 from eventlet import hubs
 from eventlet.semaphore import Semaphore
 
-from dfmeta import metrics
+from dfmeta import hub, metrics
+from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.connection import GuestConnection
 from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.refusals import Refusals
 from dfmeta.proxy.room import Place, Room
+from dfmeta.proxy.rounds import Rounds
 from dfmeta.proxy.sockets import abort, close_now, keep_to
+from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
 
@@ -54,6 +58,9 @@ class GuestServer:
     :param hold_timeout: seconds that a request may wait in all, its first SYN's time included.
     """
 
+    thread_name = "guests' listener"
+    """Of the thread that accepts."""
+
     def __init__(
         self,
         sock: Any,
@@ -74,16 +81,18 @@ class GuestServer:
         self.draining = False
         self._sock = sock
         self._device = device
-        self._room: Room[GuestConnection] = Room(limits, quiet=lambda one: one.between)
+        self._room: Room[GuestConnection] = Room(limits, quiet=lambda one: one.may_go)
         self._slots: dict[Endpoint, Semaphore] = {}
+        self._rounds = Rounds()
+        self._refusals = Refusals()
         self._thread: Any = None
         self._complaints = Complaints(LOG)
-        metrics.CONNECTIONS.set_function(lambda: len(self._room))
+        self._show_count(lambda: len(self._room))
         registry.subscribe(self._endpoint_changed)
 
     def start(self) -> None:
         """Accept connections from now on."""
-        self._thread = eventlet.spawn(self._accept_loop)
+        self._thread = hub.VITAL.spawn(self.thread_name, self._accept_loop)
 
     @property
     def limits(self) -> Limits:
@@ -134,6 +143,16 @@ class GuestServer:
             found = self._slots[endpoint] = Semaphore(self.limits.requests_per_port)
         return found
 
+    def turn(self, connection: GuestConnection) -> None:
+        """Wait until it is its port's turn on the hub."""
+        self._rounds.turn(connection.claim.endpoint)
+
+    def hold_back(self, connection: GuestConnection) -> None:
+        """Wait, with a connection that is closed, until its port is within its share of such."""
+        pause = self._refusals.pause(connection.claim.endpoint)
+        if pause and not self.draining:
+            eventlet.sleep(pause)
+
     def idle(self, connection: GuestConnection) -> None:
         """Note that the connection waits for a further request."""
         self._room.idle(connection.claim.endpoint, connection)
@@ -142,31 +161,48 @@ class GuestServer:
         """Note that one has begun to come."""
         self._room.busy(connection.claim.endpoint, connection)
 
+    # What another kind of connection has otherwise
+
+    def _connection(self, client: Any, claim: Claim, waited: float) -> GuestConnection:
+        return GuestConnection(client, claim, self, accepted=time.monotonic(), waited=waited)
+
+    def _show_count(self, count: Callable[[], int]) -> None:
+        metrics.CONNECTIONS.set_function(count)
+
+    def _note_crowd(self) -> None:
+        """Note that a connection waits for a place; the port's next end gives it one."""
+
+    def _note_closed(self, reason: str) -> None:
+        metrics.CLOSED.labels(reason).inc()
+
+    def _note_limit(self, limit: str) -> None:
+        metrics.LIMITS.labels(limit).inc()
+
     # Accepting
 
     def _accept_loop(self) -> None:
-        hub, accepting = hubs.get_hub(), eventlet.getcurrent()
+        loop, accepting = hubs.get_hub(), eventlet.getcurrent()
         listener = None
         try:
             while True:
                 if listener is None:
                     # Once, and not anew for each connection: the hub switches to here, and from
                     # here only back to it.
-                    listener = hub.add(
-                        hub.READ, self._sock.fileno(), accepting.switch, accepting.throw, None
+                    listener = loop.add(
+                        loop.READ, self._sock.fileno(), accepting.switch, accepting.throw, None
                     )
-                hub.switch()
+                loop.switch()
                 try:
                     self._accept_some()
                 except Exception as error:
                     # Whatever it is: a server that accepts no more would be all guests' loss.
-                    hub.remove(listener)
+                    loop.remove(listener)
                     listener = None
                     self._complain_of_accept(error)
                     eventlet.sleep(ACCEPT_PAUSE)
         finally:
             if listener is not None:
-                hub.remove(listener)
+                loop.remove(listener)
             self._sock.close()
 
     def _accept_some(self) -> None:
@@ -191,7 +227,7 @@ class GuestServer:
                 error.strerror,
             )
         else:
-            metrics.CLOSED.labels("defect").inc()
+            self._note_closed("defect")
             self._complaints.about(
                 NOBODY,
                 "defect",
@@ -205,21 +241,22 @@ class GuestServer:
         claim = self.registry.claim(_address(peer))
         if claim is None:
             # Nobody: not even an error goes out.
-            metrics.CLOSED.labels("unknown_peer").inc()
+            self._note_closed("unknown_peer")
             close_now(client)
             return
+        ACCEPTED.add(claim.endpoint, claim.identity.incarnation)
         waited = self.registry.take_wait(claim.endpoint, port)
-        connection = GuestConnection(client, claim, self, accepted=time.monotonic(), waited=waited)
+        connection = self._connection(client, claim, waited)
         entry = self._room.enter(claim.endpoint, connection)
         if entry.limit:
-            metrics.LIMITS.labels(entry.limit).inc()
+            self._note_limit(entry.limit)
         for idle in entry.close:
             idle.cut()
         if entry.gone is not None:
-            metrics.CLOSED.labels("too_many").inc()
+            self._note_closed("too_many")
             self._discard(entry.gone)
         if entry.place is Place.REFUSED:
-            metrics.CLOSED.labels("too_many").inc()
+            self._note_closed("too_many")
             abort(client)
             client.close()
             return
@@ -228,17 +265,19 @@ class GuestServer:
         self.registry.opened(claim, time.monotonic())
         if entry.place is Place.SERVED:
             eventlet.spawn_n(self._serve, connection)
+        else:
+            self._note_crowd()
 
     def _serve(self, connection: GuestConnection) -> None:
         try:
             connection.run()
         except Exception:
             # A defect of ours must cost this connection alone.
-            metrics.CLOSED.labels("defect").inc()
+            self._note_closed("defect")
             self._complaints.about(
                 connection.claim.endpoint,
                 "defect",
-                "A connection of %s failed; its guest lost an answer. Report this with the "
+                "A connection of %s failed; its client lost an answer. Report this with the "
                 "traceback below",
                 connection.claim.identity.port_name,
                 level=logging.ERROR,
@@ -266,10 +305,11 @@ class GuestServer:
         self._forget(connection)
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
+        self._refusals.forget(endpoint)
         for connection in self._room.of(endpoint):
-            if self.registry.holds(connection.claim):
+            if self.registry.current(connection.claim) is not None:
                 continue
-            metrics.CLOSED.labels("changed").inc()
+            self._note_closed("changed")
             if self._room.waits(endpoint, connection):
                 self._room.leave(endpoint, connection)
                 self._discard(connection)

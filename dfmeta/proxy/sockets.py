@@ -25,6 +25,8 @@ _select = original("select")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SOCKADDR_SIZE = 16
 
+IP_FREEBIND = 15
+"""ip(7); Python has no name for it."""
 SO_ATTACH_FILTER = 26
 SO_DETACH_FILTER = 27
 """asm-generic/socket.h; Python has no names for them."""
@@ -53,6 +55,8 @@ def listen(device: str, address: str, port: int) -> Any:
     sock = green_socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Before the device has its address and is up: nothing is to come in that is refused.
+        sock.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
         sock.bind((address, port))
         confine(sock, socket.if_nametoindex(device))
         keep_room(sock)
@@ -87,16 +91,18 @@ def listen_to_all(host: str, port: int) -> Any:
     return sock
 
 
-def keep_room(sock: Any) -> None:
+def keep_room(sock: Any, *, receive: int = RECEIVE_BUFFER) -> None:
     """Have *sock* listen, with as much room as the host allows now, and give up soon what is half
     open; see :data:`SYN_ACK_RETRIES`. One that listens already is given the room anew.
 
     Connections inherit what else is set here (tcp(7), socket(7)).
+
+    :param receive: bytes that the kernel keeps of what a client sends and is not read yet.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, SYN_ACK_RETRIES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
     sock.listen(BACKLOG)
 
 

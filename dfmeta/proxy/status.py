@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dfmeta.inspect.moments import span
 from dfmeta.metrics import Samples
 from dfmeta.model import PortState
 from dfmeta.proxy.recent import CLASSES
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 200
 """Guests that one page shows; the others are found by the filter."""
-FAILURES_SHOWN: Final = 30
+FAILURES_SHOWN: Final = 10
 """Of those of all guests."""
 FAILING, EARLIER = "failing", "failed earlier"
 """What a guest's port is besides its state: not answered well since it failed, or well by now."""
@@ -35,14 +36,17 @@ _FOLDER: Final = Path(__file__).with_name("templates")
 _RANKS: Final[Mapping[str, int]] = {
     FAILING: 0,
     str(PortState.BROKEN): 1,
+    str(PortState.TRUNK): 1,
     str(PortState.NO_INSTANCE): 1,
     str(PortState.NO_OFPORT): 1,
+    str(PortState.NO_PROJECT): 1,
+    str(PortState.CUT_OFF): 1,
+    str(PortState.NO_CONNECTION): 0,
     EARLIER: 2,
     str(PortState.SERVED): 3,
     str(PortState.DEAD): 4,
 }
 _TONES: Final[Mapping[int, str]] = {0: "bad", 1: "warn", 2: "warn", 3: "good", 4: "off"}
-_UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 Row = Mapping[str, Any]
 Figures = Sequence[tuple[str, float]]
@@ -78,7 +82,8 @@ class Status:
     ports: Sequence[Row] | None = None
     """As ``GET /ports`` has them; None: there are no ports."""
     failures: Sequence[Row] = ()
-    """As the member ``last_failure``, with ``port`` and ``instance``; the latest, that first."""
+    """As the member ``last_failure``, with ``port``, ``instance``, ``name`` and ``remedy``; the
+    latest, that first."""
     failures_in_all: int = 0
     samples: Samples
 
@@ -103,7 +108,7 @@ def render(status: Status, query: Query) -> str:
         **_summary(status, rows),
         **_figures(status.samples),
         "style": _style(),
-        "span": _span,
+        "span": span,
         "clock": _clock,
         "stamp": _stamp,
     }
@@ -147,10 +152,10 @@ def rank(state: str) -> int:
 def _guest(row: Row, now: float) -> dict[str, Any]:
     last = row["last_failure"]
     word = row["state"]
-    if row["state"] == PortState.SERVED and last is not None:
+    if row["state"] == PortState.SERVED and last is not None and not last["own"]:
         word = FAILING if last["failing"] else EARLIER
     place = rank(word)
-    asked = row["requests"]
+    asked, record = row["requests"], row.get("record_name", "")
     return {
         **row,
         "word": word,
@@ -159,7 +164,8 @@ def _guest(row: Row, now: float) -> dict[str, Any]:
         "failed": None if last is None else _told(last, now),
         "counts": [(one, asked[one]) for one in CLASSES if asked[one]] if asked else [],
         "asked_ago": _ago(asked["last_at"], now) if asked else "",
-        "name": row["instance_name"] or row["instance"] or row["port"],
+        "name": row["instance_name"] or record or row["instance"] or row["port"],
+        "record": record,
     }
 
 
@@ -177,7 +183,7 @@ def _matches(row: Mapping[str, Any], query: Query) -> bool:
         return True
     wanted = query.port.lower()
     names = (row["port"], row["instance"], row["instance_name"], row["project"], row["iface_id"])
-    texts = [*names, row["key"] or "", row["mac"]]
+    texts = [*names, row["record"], row["key"] or "", row["mac"]]
     texts += [one[name] for one in row["addresses"] for name in ("ip", "mac", "key")]
     return any(wanted in text.lower() for text in texts)
 
@@ -185,7 +191,15 @@ def _matches(row: Mapping[str, Any], query: Query) -> bool:
 def _told(one: Row, now: float) -> dict[str, Any]:
     status = "no answer" if one["status"] is None else str(one["status"])
     seconds = max(0.0, now - _seconds(one["at"]))
-    return {**one, "said": status, "ago": f"{_span(seconds)} ago", "ago_seconds": seconds}
+    since = one.get("failing_since")
+    return {
+        **one,
+        "said": status,
+        "ago": f"{span(seconds)} ago",
+        "ago_seconds": seconds,
+        "lasts": span(max(0.0, now - _seconds(since))) if since else "",
+        "pieces": one["remedy"].split("`"),
+    }
 
 
 def _summary(status: Status, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -199,13 +213,15 @@ def _summary(status: Status, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
         verdict, tone = _many(unserved, "port is not served", "ports are not served"), "warn"
     else:
         verdict, tone = "Ready" if status.ports is None else "Ready, no guest fails", "good"
-    served = sum(row["state"] == PortState.SERVED for row in rows)
+    dead = sum(row["state"] == PortState.DEAD for row in rows)
     return {
         "verdict": verdict,
         "tone": tone,
         "failing": failing,
         "unserved": unserved,
-        "served": served,
+        "dead": dead,
+        # All others are: those that are not well have a rank of their own.
+        "served": len(rows) - failing - unserved - dead,
         "total": len(rows),
     }
 
@@ -267,13 +283,6 @@ def _many(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
 
 
-def _span(seconds: float) -> str:
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return "0 s"
-
-
 def _clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -287,4 +296,4 @@ def _seconds(moment: str) -> float:
 
 
 def _ago(moment: str, now: float) -> str:
-    return f"{_span(max(0.0, now - _seconds(moment)))} ago"
+    return f"{span(max(0.0, now - _seconds(moment)))} ago"

@@ -15,7 +15,7 @@ from typing import Final
 
 import webob
 
-from dfmeta.proxy.browsers import HOW, own_name, shown
+from dfmeta.proxy.browsers import HOW, own_name, own_names, shown
 from dfmeta.proxy.status import STATES, Query, style_hash
 
 REFRESH: Final = 10
@@ -36,7 +36,7 @@ class StatusPage:
     """
 
     def __init__(self, listen: str, render: Render) -> None:
-        self._listen = listen
+        self._names = own_names(listen)
         self._render = render
 
     def __call__(self, request: webob.Request) -> webob.Response:
@@ -45,7 +45,7 @@ class StatusPage:
         Trust: nothing of the request gets into the page but what ports were looked for by, escaped.
         """
         host = request.environ.get("HTTP_HOST", "")
-        if not own_name(host, self._listen):
+        if not own_name(host, self._names):
             return _words(421, f"there is no page under the name {shown(host)}: {HOW}")
         try:
             query = parse(request.GET)

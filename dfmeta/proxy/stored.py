@@ -7,7 +7,7 @@ from dfmeta.store.backend import StoreBackend
 
 
 class LocalStore:
-    """Answers from this host's store; it never has to wait for anybody."""
+    """Answers from this host's store, and from the one that it asks for the rest."""
 
     name = "store"
 
@@ -19,9 +19,9 @@ class LocalStore:
         del deadline
         return self._store.answer(request, identity)
 
-    def http_tokens(self, identity: Identity) -> str | None:
+    def http_tokens(self, identity: Identity, path: str) -> str | None:
         """What its record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
-        return self._store.http_tokens(identity)
+        return self._store.http_tokens(identity, path)
 
     def remark(self, answer: Answer) -> str:
         """Nothing: what this host's store answers is no sign of a fault."""

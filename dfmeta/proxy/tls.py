@@ -6,7 +6,7 @@ from typing import Any
 
 from eventlet.green import ssl
 
-from dfmeta.proxy import trust
+from dfmeta.proxy.trust import nova_context
 
 
 def client_context(
@@ -14,14 +14,10 @@ def client_context(
 ) -> Any:
     """What a client trusts and shows: an ssl.SSLContext of eventlet's, for all its connections.
 
-    TLS 1.2 or later, and no ALPN: HTTP/1.1 is all that is spoken; :func:`.trust.load` says what
-    is checked. Files are read here and not again.
+    See :func:`dfmeta.proxy.trust.nova_context`.
 
-    :param ca_cert: PEM file of authorities; None: the system's.
-    :param cert: PEM file of the client's certificate, with *key* its private key, unencrypted.
-    :param insecure: take any certificate of any server.
     :raises StartError: when a file cannot be loaded.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trust.load(context, ca_cert, cert=cert, key=key, insecure=insecure)
-    return context
+    return nova_context(
+        ca_cert, cert=cert, key=key, insecure=insecure, create=ssl.create_default_context
+    )

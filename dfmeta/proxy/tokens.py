@@ -42,6 +42,7 @@ TTL_MAX: Final = 21600
 """Seconds; EC2's limit."""
 KEY_FILE: Final = "token.key"
 KEY_BYTES: Final = 32
+NO_KEY: Final = f"it does not hold {KEY_BYTES} bytes"
 KEY_MODE: Final = 0o600
 
 _VERSION: Final = 1
@@ -149,6 +150,22 @@ def handshake(
     return None if token is not None and tokens.valid(token, identity) else _NO_TOKEN
 
 
+def unusable_key(folder: Path) -> str:
+    """Say why :func:`load_key` would refuse the key in *folder*; empty where it would not.
+
+    Nothing is changed. A key that is not there is made by the daemon.
+    """
+    path = folder / KEY_FILE
+    try:
+        if path.stat().st_size == KEY_BYTES and path.is_file():
+            return ""
+        return str(_unusable(path, NO_KEY).fields["cause"])
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return str(_unusable(path, error.strerror or str(error)).fields["cause"])
+
+
 def load_key(folder: Path, *, make: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
     """Return the key that tokens are signed with, and make it at first use.
 
@@ -166,7 +183,7 @@ def load_key(folder: Path, *, make: Callable[[int], bytes] = secrets.token_bytes
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from error
     if len(key) != KEY_BYTES:
-        raise _unusable(path, f"it does not hold {KEY_BYTES} bytes")
+        raise _unusable(path, NO_KEY)
     return key
 
 

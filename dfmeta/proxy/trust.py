@@ -1,33 +1,35 @@
-"""What a client of Nova's trusts and shows in TLS, on whatever context it is given."""
+"""What a client of Nova's trusts and shows in TLS."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from dfmeta.exceptions import StartError
+from dfmeta.trust import client_context
 
 
-def load(
-    context: Any, ca_cert: str | None, *, cert: str | None, key: str | None, insecure: bool
-) -> None:
-    """Load what a client trusts and shows into *context*, an ``ssl.SSLContext`` or eventlet's.
+def nova_context(
+    ca_cert: str | None,
+    *,
+    cert: str | None,
+    key: str | None,
+    insecure: bool = False,
+    create: Callable[..., Any] | None = None,
+) -> ssl.SSLContext:
+    """Return what :func:`dfmeta.trust.client_context` does, with the client's own certificate.
 
-    A server's certificate is checked against its host (RFC 9110, 4.3.4). Files are read here.
+    No ALPN: HTTP/1.1 is all that is spoken. Files are read here and not again.
 
     :param ca_cert: PEM file of authorities; None: the system's.
     :param cert: PEM file of the client's certificate, with *key* its private key, unencrypted.
     :param insecure: take any certificate of any server.
+    :param create: see :func:`dfmeta.trust.client_context`.
     :raises StartError: when a file cannot be loaded.
     """
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     try:
-        if ca_cert:
-            context.load_verify_locations(ca_cert)
-        else:
-            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        context = client_context(ca_cert, create=create)
         if cert:
             # A passphrase would be asked for on the terminal.
             context.load_cert_chain(cert, key, password=lambda: b"")
@@ -36,3 +38,7 @@ def load(
             cause=f"certificates for Nova cannot be loaded: {error.args[-1]}",
             remedy="See auth_ca_cert, nova_client_cert and nova_client_priv_key",
         ) from error
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

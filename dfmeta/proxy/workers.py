@@ -1,7 +1,12 @@
 """The daemon's side of its workers: starts them, tells them who asks, replaces those that end.
 
 Each worker has the listener and answers guests; the registry stays here. Whatever changes in it is
-told to all workers in its order, and :meth:`Workers.settle` waits until each says that it knows.
+said to all workers in its order. A worker takes in what is in its pipe before it claims a
+connection and before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and
+:meth:`Workers.settle` waits until the news is there. So one that is late, or hangs and goes on,
+never answers a guest by what it knew before, and need not be ended for it.
+
+Each worker is asked about once a second whether it lives; one that does not answer is ended.
 """
 
 from __future__ import annotations
@@ -22,7 +27,8 @@ from eventlet.green import socket as green_socket
 from eventlet.hubs import trampoline
 from prometheus_client import Metric
 
-from dfmeta import metrics
+from dfmeta import hub, metrics
+from dfmeta.guest_counts import ACCEPTED
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import tell
@@ -39,10 +45,25 @@ MODULE = "dfmeta.cmd.worker"
 AT_ONCE = 32
 """Ports that one message tells of."""
 SETTLE_TIMEOUT = 1.0
-"""Seconds that a worker has to say that it knows; after that it is ended, and answers nobody."""
+"""Seconds that a worker has to make room in its pipe, which holds the news of hundreds of ports;
+after that it is ended, before a guest goes on that it does not know."""
+END_TIMEOUT = 1.0
+"""Seconds that the process of a worker may stay after its pipe."""
 START_TIMEOUT = 30.0
+BEAT = 1.0
+"""Seconds that a worker's answer may take, and until it is asked again whether it lives."""
+SILENT = 2
+"""Rounds without an answer after which a worker does not count as serving."""
+HANGS = 5
+"""Rounds without an answer after which it is ended. A worker on a host that is short of CPU time
+may well take more than one."""
+LATE = 0.5
+"""Seconds by which a round may end late; the daemon itself was late then, and the round does not
+count."""
 DRAIN = 10.0
 """Seconds that a worker which has been replaced may go on with what it has begun."""
+OVERTIME = 2.0
+"""Seconds after that until it is ended."""
 HEAD_START = 0.3
 """Seconds of the grace at the end that are kept for the workers' own end."""
 LIVED = 5.0
@@ -62,7 +83,7 @@ class Worker:
         ours, theirs = green_socket.socketpair()
         self._rights, rights = green_socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = (listener, theirs.fileno(), rights.fileno())
-        self.process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
+        process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
             [sys.executable, "-m", MODULE, *map(str, given)],
             pass_fds=given,
             stdin=subprocess.DEVNULL,
@@ -70,12 +91,20 @@ class Worker:
         )
         theirs.close()
         rights.close()
-        self.pipe = Pipe(ours)
+        self._prepare(process, ours, handle)
+
+    def _prepare(self, process: Any, sock: Any, handle: Handle) -> None:
+        self.process = process
+        self.pipe = Pipe(sock)
         self.begun = time.monotonic()
-        self.known = -1
-        """Up to which mark it has said to know the registry."""
         self.serving = False
         """It may answer guests, and so has to know of every change."""
+        self.silent = False
+        """It has not said for some seconds that it lives."""
+        self.lost = False
+        """The daemon has ended it, and has said so."""
+        self.served = False
+        """It has come to serve."""
         self.leaving = False
         self.succeeded = False
         """Another one is started in its place: whoever keeps it need not."""
@@ -90,14 +119,17 @@ class Worker:
         :param device: that its connections are bound to.
         """
         eventlet.spawn_n(self._bind, device)
-        self.pipe.run(lambda message: self._handle(self, message))
+        try:
+            self.pipe.run(lambda message: self._handle(self, message))
+        except Exception as error:
+            self._refuse(error)
         self.serving = False
         with contextlib.suppress(OSError):
             # Whoever waits for it wakes up by that. Closed, its number would be waited for as long
             # as the daemon runs, and who gets it next could not wait for it.
             self._rights.shutdown(socket.SHUT_RDWR)
         # Without its pipe it ends by itself, unless it hangs.
-        with eventlet.Timeout(SETTLE_TIMEOUT, False):
+        with eventlet.Timeout(END_TIMEOUT, False):
             while self.process.poll() is None:
                 eventlet.sleep(POLL)
         self.kill()
@@ -105,7 +137,7 @@ class Worker:
 
     def _bind(self, device: str) -> None:
         """Bind again what it sends: it may not do so itself (socket(7), SO_BINDTODEVICE)."""
-        with contextlib.suppress(OSError):
+        try:
             while True:
                 trampoline(self._rights, read=True)
                 told, descriptors, _flags, _address = socket.recv_fds(self._rights.fd, 1, FDS_MAX)
@@ -114,7 +146,24 @@ class Worker:
                         keep_to(connection, device, anew=True)
                 if not told:
                     break
+        except OSError:
+            LOG.debug("Worker %d sends no more connections", self.process.pid, exc_info=True)
+        except Exception as error:
+            self._refuse(error)
         self._rights.close()
+
+    def _refuse(self, error: Exception) -> None:
+        """End it for what it says. A guest may have taken it over: that must cost it alone."""
+        if not self.lost:
+            self.lost = True
+            metrics.WORKERS_LOST.labels("nonsense").inc()
+            LOG.error(
+                "Worker %d says what cannot be read; it is ended and another one takes its place. "
+                "Report this with the traceback below",
+                self.process.pid,
+                exc_info=error,
+            )
+        self.kill()
 
     def kill(self) -> None:
         """End it at once."""
@@ -156,9 +205,8 @@ class Workers:
         self._stopping = False
         self._marks = 0
         self._dirty: dict[int, int] = {}
-        """Port → the first of its marks that nobody has been told of, in their order."""
+        """Port → the first of its marks that is not said yet, in their order."""
         self._wake = Event()
-        self._waiting: list[tuple[int, Event]] = []
         self._retired: metrics.Samples = {}
         self._replaced: list[Callable[[], None]] = []
         """Who is to be told of the next replacement."""
@@ -167,34 +215,30 @@ class Workers:
 
     @property
     def serving(self) -> bool:
-        """Whether guests are answered."""
-        return any(one.serving for one in self._workers)
+        """Whether guests are answered: one worker that lives is enough."""
+        return any(one.serving and not one.silent for one in self._workers)
 
     def start(self) -> None:
         """Start all of them; see :attr:`serving`."""
-        eventlet.spawn_n(self._tell_on)
+        hub.VITAL.spawn("news for the workers", self._tell_on, may_return=True)
         for _ in range(self._count):
-            eventlet.spawn_n(self._keep_one)
+            self._keep()
 
     def settle(self) -> None:
-        """Wait until every worker knows what the registry knows at this moment.
+        """Have all that the registry knows at this moment where each worker takes it in.
 
-        One that does not say so in time is ended.
+        A worker whose pipe has no room for it in time is ended.
         """
-        target = self._marks
-        if self._all_know(target):
-            return
-        event = Event()
-        self._waiting.append((target, event))
-        with eventlet.Timeout(SETTLE_TIMEOUT, False):
-            event.wait()
-        if event.ready():
-            return
-        self._waiting.remove((target, event))
-        for worker in self._workers:
-            if worker.serving and worker.known < target:
-                LOG.error("Worker %d hangs; it is ended", worker.process.pid)
-                worker.kill()
+        self._tell(self._marks)
+        behind = [(one, one.pipe.queued) for one in self._workers if one.serving]
+        # By rounds and not by the clock: after a stall of the daemon each gets another moment.
+        for _ in range(round(SETTLE_TIMEOUT / POLL)):
+            behind = [(one, position) for one, position in behind if not one.pipe.gone(position)]
+            if not behind:
+                return
+            eventlet.sleep(POLL)
+        for worker, _position in behind:
+            self._end(worker, "full", "has not read for 1 s what the daemon says")
 
     def replace(self, done: Callable[[], None]) -> None:
         """Have others take over, with the settings of now; these end what they have begun.
@@ -206,7 +250,7 @@ class Workers:
         self._replaced.append(done)
         if not self._replacing:
             self._replacing = True
-            eventlet.spawn_n(self._replace_all)
+            hub.VITAL.spawn("replacement of workers", self._replace_all, may_return=True)
 
     def _replace_all(self) -> None:
         while self._replaced:
@@ -214,11 +258,17 @@ class Workers:
             before = [worker for worker in self._workers if not worker.leaving]
             for worker in before:
                 worker.succeeded = True
-                eventlet.spawn_n(self._keep_one, worker)
-            while not all(worker.leaving for worker in before):
+                self._keep(worker)
+            while any(one in self._workers and one.succeeded and not one.leaving for one in before):
                 eventlet.sleep(POLL)
-            for done in told:
-                done()
+            if all(one.leaving or one not in self._workers for one in before):
+                for done in told:
+                    done()
+            else:
+                LOG.error(
+                    "A worker does not come up with the configuration of now; the one of before "
+                    "goes on with its own. See the lines above, and send SIGHUP again"
+                )
         self._replacing = False
 
     def rebind(self) -> None:
@@ -241,7 +291,9 @@ class Workers:
     def collect(self) -> list[Metric]:
         """The daemon's metrics with what all workers have counted, those that ended as well."""
         asking = [
-            eventlet.spawn(self._scrape, worker) for worker in self._workers if worker.serving
+            eventlet.spawn(self._scrape, worker)
+            for worker in self._workers
+            if worker.serving and not worker.silent
         ]
         for thread in asking:
             thread.wait()
@@ -252,36 +304,91 @@ class Workers:
         asking = [
             eventlet.spawn(worker.pipe.ask, {"what": "recent"}, SCRAPE_TIMEOUT)
             for worker in self._workers
-            if worker.serving
+            if worker.serving and not worker.silent
         ]
         for thread in asking:
             thread.wait()
 
     # Processes
 
-    def _keep_one(self, predecessor: Worker | None = None) -> None:
+    def _keep(self, predecessor: Worker | None = None) -> None:
+        hub.VITAL.spawn("keeper of a worker", self._keep_one, predecessor, may_return=True)
+
+    def _keep_one(self, predecessor: Worker | None) -> None:
+        """Start a worker, and another one whenever it ends.
+
+        :param predecessor: that the worker takes the place of; goes on where it does not come up.
+        """
         pause = PAUSE_MIN
         while not self._stopping:
             try:
                 worker = Worker(self._sock.fileno(), self._handle)
             except OSError as error:
                 LOG.warning("No worker can be started: %s; it is tried again", error.strerror)
+                if self._stays(predecessor):
+                    return
                 eventlet.sleep(PAUSE_MAX)
                 continue
             self._workers.append(worker)
             worker.pipe.send({"what": "start", **self._settings()})
-            eventlet.spawn_n(self._introduce, worker, predecessor)
+            hub.VITAL.spawn(
+                "start of a worker", self._introduce, worker, predecessor, may_return=True
+            )
             worker.run(self._device)
             self._forget(worker)
             if worker.leaving or worker.succeeded or self._stopping:
                 return
-            LOG.error(
-                "Worker %d has ended with status %s; another one is started",
-                worker.process.pid,
-                worker.process.returncode,
-            )
+            if not worker.lost:
+                metrics.WORKERS_LOST.labels("ended").inc()
+                LOG.error(
+                    "Worker %d has ended with status %s; another one is started",
+                    worker.process.pid,
+                    worker.process.returncode,
+                )
+            if not worker.served and self._stays(predecessor):
+                return
+            predecessor = None
             pause = PAUSE_MIN if time.monotonic() - worker.begun > LIVED else pause * 2
             eventlet.sleep(min(pause, PAUSE_MAX))
+
+    def _stays(self, predecessor: Worker | None) -> bool:
+        """Have a worker go on whose successor has not come up; False when it has ended too."""
+        if predecessor is None or predecessor not in self._workers:
+            return False
+        predecessor.succeeded = False
+        return True
+
+    def _end(self, worker: Worker, reason: str, fault: str) -> None:
+        """Kill a worker; its keeper starts another one, unless it has a successor."""
+        if worker.lost:
+            return
+        worker.lost = True
+        metrics.WORKERS_LOST.labels(reason).inc()
+        LOG.error(
+            "Worker %d %s; it is ended. If it happens again, see whether the host has CPU time and "
+            "memory left for it",
+            worker.process.pid,
+            fault,
+        )
+        worker.kill()
+
+    def _watch(self, worker: Worker) -> None:
+        """Ask a worker whether it lives, until its pipe is closed; end it if it does not."""
+        while not worker.pipe.closed:
+            asking = eventlet.spawn(worker.pipe.ask, {"what": "ready?"}, None)
+            missed = 0
+            while not asking.dead:
+                begun = time.monotonic()
+                with eventlet.Timeout(BEAT, False):
+                    asking.wait()
+                if asking.dead or time.monotonic() - begun > BEAT + LATE:
+                    continue
+                missed += 1
+                worker.silent = missed >= SILENT
+                if missed == HANGS:
+                    self._end(worker, "hangs", f"hangs: no answer for {HANGS * BEAT:g} s")
+            worker.silent = False
+            eventlet.sleep(BEAT)
 
     def _introduce(self, worker: Worker, predecessor: Worker | None) -> None:
         """Tell a new worker of everybody and have it serve; what changes follows in its order."""
@@ -290,17 +397,24 @@ class Workers:
             told = [
                 tell(self._registry, one, waits=False) for one in endpoints[first : first + AT_ONCE]
             ]
-            worker.pipe.send({"what": "guests", "known": -1, "guests": told})
+            worker.pipe.send({"what": "guests", "guests": told})
             turns.give_way()
-        # From the moment that it may serve it has to know; so it does not before it can say so.
         if worker.pipe.ask({"what": "ready?"}, START_TIMEOUT) is None:
-            worker.kill()
+            if not worker.pipe.closed:
+                self._end(worker, "start", f"does not come up within {START_TIMEOUT:g} s")
             return
-        worker.serving = True
-        worker.pipe.send({"what": "serve", "known": self._told()})
+        worker.serving = worker.served = True
+        worker.pipe.send({"what": "serve"})
+        hub.VITAL.spawn("watch over a worker", self._watch, worker, may_return=True)
         if predecessor is not None:
             predecessor.leaving = True
             predecessor.pipe.send({"what": "stop", "grace": DRAIN})
+            eventlet.spawn_after(DRAIN + OVERTIME, self._see_off, predecessor)
+
+    def _see_off(self, worker: Worker) -> None:
+        """End a worker that was replaced and has not ended yet."""
+        if worker in self._workers:
+            self._end(worker, "stays", f"was replaced {DRAIN + OVERTIME:g} s ago and has not ended")
 
     def _forget(self, worker: Worker) -> None:
         self._workers.remove(worker)
@@ -308,7 +422,6 @@ class Workers:
         for ofport, vid, slot, epoch in worker.used:
             self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, -1, now)
         metrics.add(self._retired, metrics.lasting(worker.samples))
-        self._release()
 
     def _scrape(self, worker: Worker) -> None:
         found = worker.pipe.ask({"what": "metrics"}, SCRAPE_TIMEOUT)
@@ -319,13 +432,12 @@ class Workers:
 
     def _handle(self, worker: Worker, message: Message) -> None:
         match message["what"]:
-            case "known":
-                worker.known = max(worker.known, message["known"])
-                self._release()
             case "use":
                 self._note_use(worker, tuple(message["place"]), used=message["used"])
             case "samples":
                 worker.samples = metrics.samples_from(message["samples"])
+            case "accepted":
+                ACCEPTED.merge(message["ports"], self._incarnation)
             case "recent":
                 RECENT.add(message["ports"], self._incarnation)
             case _:
@@ -336,10 +448,10 @@ class Workers:
         return None if identity is None else identity.incarnation
 
     def _note_use(self, worker: Worker, place: Place, *, used: bool) -> None:
+        ofport, vid, slot, epoch = place
         if used is (place in worker.used):
             return
         (worker.used.add if used else worker.used.remove)(place)
-        ofport, vid, slot, epoch = place
         change, now = (1 if used else -1), time.monotonic()
         self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, now)
 
@@ -351,31 +463,21 @@ class Workers:
         if not self._wake.ready():
             self._wake.send()
 
-    def _told(self) -> int:
-        """Up to which mark everything has been told."""
-        return next(iter(self._dirty.values()), self._marks + 1) - 1
-
     def _tell_on(self) -> None:
-        turns = Turns()
         while not self._stopping:
             self._wake.wait()
             self._wake = Event()
-            while self._dirty:
-                told = []
-                for ofport in list(self._dirty)[:AT_ONCE]:
-                    del self._dirty[ofport]
-                    told.append(tell(self._registry, Endpoint(ofport)))
-                message = {"what": "guests", "known": self._told(), "guests": told}
-                for worker in self._workers:
-                    worker.pipe.send(message)
-                self._release()
-                turns.give_way()
+            self._tell(self._marks)
 
-    def _all_know(self, mark: int) -> bool:
-        return all(one.known >= mark for one in self._workers if one.serving)
-
-    def _release(self) -> None:
-        for mark, event in list(self._waiting):
-            if self._all_know(mark):
-                self._waiting.remove((mark, event))
-                event.send()
+    def _tell(self, mark: int) -> None:
+        """Say to all workers what has changed up to that mark."""
+        turns = Turns()
+        while next(iter(self._dirty.values()), mark + 1) <= mark:
+            told = []
+            for ofport in list(self._dirty)[:AT_ONCE]:
+                del self._dirty[ofport]
+                told.append(tell(self._registry, Endpoint(ofport)))
+            message = {"what": "guests", "guests": told}
+            for worker in self._workers:
+                worker.pipe.send(message)
+            turns.give_way()

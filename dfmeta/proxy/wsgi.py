@@ -10,8 +10,8 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import eventlet
 
@@ -35,16 +35,23 @@ TURN = "dfmeta.turn"
 """Keys of the WSGI environment that the server sets: who asks, the :class:`GuestRequest`, monotonic
 seconds until which it may wait, and what waits until it is its turn among its port's, called with
 those seconds and giving whether it is."""
+_UNREAD = frozenset({"content-length", "transfer-encoding"})
+"""Headers that say that there is a body (RFC 9112, 6.3)."""
 HOLD_POLL = 0.1
+DOUBT_POLL = 0.01
+"""Seconds between two looks whether what a request waits for is there. A doubt about a number ends
+with OVSDB's next answer, within milliseconds where OVSDB is there."""
 BODILESS = frozenset({204, 304})
 """Answers without a body and its length (RFC 9110, 8.6)."""
 _PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
 _OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
 _ADMIN = re.compile(
-    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version"
+    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|ports|probe|options"
     r"|(?:device-(?:meta|user)data|records)(?:/.*)?)"
 )
 """What the admin listener has is not there for guests, whatever a backend would make of it."""
+
+T = TypeVar("T")
 
 StartResponse = Callable[..., Any]
 
@@ -108,7 +115,19 @@ class Application:
         request: GuestRequest = environ[REQUEST]
         spent = Spent(time.monotonic())
         try:
-            answer = self._answer(environ, claim, request, spent)
+            answer = self._answer(
+                claim,
+                request,
+                spent,
+                lambda: self._limit(claim, spent) or self._refuse(request, spent),
+            )
+            if answer is None:
+                # What is refused costs no more than its head.
+                whole = _whole(environ, request, spent)
+                answer = self._answer(
+                    claim, whole, spent, lambda: self._ask(environ, claim, whole, spent)
+                )
+            self._await_certainty(claim, environ[DEADLINE], spent)
             if not self._registry.holds(claim):
                 raise Abandoned("changed")
         except Abandoned as abandoned:
@@ -120,15 +139,31 @@ class Application:
             return []
         return [answer.body]
 
+    def _await_certainty(self, claim: Claim, deadline: float, spent: Spent) -> None:
+        """Wait while the number of the guest's port is in doubt.
+
+        Neither the backend learns of a guest that may be another one, nor does the guest get an
+        answer: so before each, and behind all else that takes time.
+
+        :param deadline: monotonic seconds.
+        :raises Abandoned: when that takes longer than the request may wait.
+        """
+        if self._registry.certain(claim.endpoint):
+            return
+        begun = time.monotonic()
+        metrics.HELD_REQUESTS.labels("number").inc()
+        while not self._registry.certain(claim.endpoint):
+            if time.monotonic() >= deadline:
+                raise Abandoned("timeout")
+            eventlet.sleep(DOUBT_POLL)
+        spent.waited += time.monotonic() - begun
+
     def _answer(
-        self, environ: dict[str, Any], claim: Claim, request: GuestRequest, spent: Spent
-    ) -> Answer:
+        self, claim: Claim, request: GuestRequest, spent: Spent, ask: Callable[[], T]
+    ) -> T | Answer:
+        """What *ask* gives, or an answer where it fails."""
         try:
-            return (
-                self._limit(claim, spent)
-                or self._refuse(request, spent)
-                or self._ask(environ, claim, request, spent)
-            )
+            return ask()
         except BackendError as error:
             spent.reason = _in_words(str(error.cause), error.remedy)
             return self._failed(claim, request, error)
@@ -195,6 +230,7 @@ class Application:
         self, environ: dict[str, Any], claim: Claim, request: GuestRequest, spent: Spent
     ) -> Answer:
         deadline: float = environ[DEADLINE]
+        self._await_certainty(claim, deadline, spent)
         begun = time.monotonic()
         identity = self._registry.current(claim)
         spent.waited += time.monotonic() - begun
@@ -220,7 +256,7 @@ class Application:
         """What EC2's handshake answers, or nothing."""
         begun = time.monotonic()
         try:
-            mode = self._mode(identity)
+            mode = self._mode(identity, request.path)
         except BackendError:
             # A store looks for the record, here or upstream, before it can say.
             spent.backend = self._backend.name
@@ -236,9 +272,9 @@ class Application:
             spent.reason = REASONS["token"]
         return answer
 
-    def _mode(self, identity: Identity) -> TokenMode | None:
+    def _mode(self, identity: Identity, path: str) -> TokenMode | None:
         """What holds for that instance; None when the backend does not know it."""
-        said = self._backend.http_tokens(identity)
+        said = self._backend.http_tokens(identity, path)
         if said is None:
             return None
         own = self._settings.http_tokens_of.get(identity.instance_id.lower())
@@ -247,6 +283,7 @@ class Application:
     def _forward(
         self, claim: Claim, request: GuestRequest, deadline: float, spent: Spent
     ) -> Answer:
+        self._await_certainty(claim, deadline, spent)
         identity = self._registry.current(claim)
         if identity is None:
             raise Abandoned("changed")
@@ -320,6 +357,21 @@ class Application:
         self._rates.forget(endpoint)
         self._complaints.forget(endpoint)
         RECENT.forget(endpoint)
+
+
+def _whole(environ: dict[str, Any], request: GuestRequest, spent: Spent) -> GuestRequest:
+    """The request with its body; the time that this takes to come is none of the request's.
+
+    :raises BadRequestError: as the server's ``wsgi.input`` does.
+    """
+    if _UNREAD.isdisjoint(request.headers):
+        return request
+    begun = time.monotonic()
+    body = environ["wsgi.input"].read()
+    took = time.monotonic() - begun
+    spent.waited += took
+    environ[DEADLINE] += took
+    return replace(request, body=body)
 
 
 def _text(status: int, *headers: tuple[str, str]) -> Answer:

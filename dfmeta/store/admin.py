@@ -9,7 +9,6 @@ what is pushed is validated in :mod:`dfmeta.store.requests`.
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +25,7 @@ from dfmeta.exceptions import (
     LookupAwayError,
     StoreAwayError,
     StoreError,
+    StoreFullError,
     Unauthorized,
 )
 from dfmeta.model import Answer, GuestRequest
@@ -94,8 +94,6 @@ class AdminApi:
     :param repository: where records are.
     :param authorizer: decides on each request; None lets everybody do everything, and whoever
         mounts it sees to it that only this host can reach it.
-    :param templates: members that a document gets by id; see
-        :func:`dfmeta.store.templates.filled`.
     :param max_body: bytes of a request's body.
     :param refresh: asks upstream for one half of a record, stores it and gives the record, None
         when upstream has none; raises StoreError. None: there is no upstream.
@@ -107,7 +105,6 @@ class AdminApi:
         repository: Repository,
         *,
         authorizer: Authorizer | None,
-        templates: Mapping[str, str],
         max_body: int,
         refresh: Refresh | None,
         aside: Aside = at_once,
@@ -115,7 +112,6 @@ class AdminApi:
         self._repository = repository
         self._aside = aside
         self._authorizer = authorizer
-        self._templates = templates
         self._max_body = max_body
         self._refresh = refresh or (lambda _kind, record_id: repository.get(record_id))
         self._routes: dict[str, dict[str, _Handler]] = {
@@ -137,15 +133,13 @@ class AdminApi:
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
-        body = Body(environ, self._max_body)
         try:
-            body.check()
-            answer = self._answer(environ, body)
+            answer = self._answer(environ, Body(environ, self._max_body))
         except ApiError as error:
             answer = _refusal(error)
         except StoreError as error:
             answer = _refusal(_failure(error))
-        return _respond(answer, body, start_response)
+        return _respond(answer, environ, start_response)
 
     def _answer(self, environ: Environ, body: Body) -> Answer:
         path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
@@ -223,7 +217,7 @@ class AdminApi:
 
     def _one(self, kind: Kind, record: Record | None, environ: Environ) -> Answer:
         accept = environ.get("HTTP_ACCEPT", "")
-        found = document(kind, record, templates=self._templates)
+        found = document(kind, record)
         if found is not None and record is not None and wants_envelope(accept):
             found = envelope(kind, record, self._repository.addresses(record.id), named=True)
         return _conditional(_known(found), environ)
@@ -270,28 +264,26 @@ class AdminApi:
 def later(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer any request (PEP 3333) in the place of an API that is not there yet: 503."""
     error = ApiError(status=503, message="the store is not open yet")
-    return _respond(_refusal(error), Body(environ, 0), start_response)
+    return _respond(_refusal(error), environ, start_response)
 
 
 def refused(words: str, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer any request (PEP 3333) with 403 and why, before anything of it is read."""
     error = ApiError(status=403, message=words)
-    return _respond(_refusal(error), Body(environ, 0), start_response)
+    return _respond(_refusal(error), environ, start_response)
 
 
-def _respond(answer: Answer, body: Body, start_response: Callable[..., Any]) -> Iterable[bytes]:
-    environ = body.environ
-    rest = body.leave()
+def _respond(
+    answer: Answer, environ: Environ, start_response: Callable[..., Any]
+) -> Iterable[bytes]:
     headers = list(answer.headers)
     if answer.status != HTTPStatus.NOT_MODIFIED:
         headers.append(("Content-Length", str(len(answer.body))))
     if answer.content_type:
         headers.append(("Content-Type", answer.content_type))
     status = HTTPStatus(answer.status)
-    # Sent at once: what follows it may take long.
-    environ["eventlet.minimum_write_chunk_size"] = 0
     start_response(f"{status.value} {status.phrase}", headers)
-    return itertools.chain([b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body], rest)
+    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body]
 
 
 def _asked(environ: Environ, name: str) -> list[str]:
@@ -333,6 +325,8 @@ def _failure(error: StoreError) -> ApiError:
             return ApiError(status=502, message="upstream answers nonsense")
         case StoreAwayError():
             return ApiError(status=503, message="the database does not answer")
+        case StoreFullError():
+            return ApiError(status=507, message="the disk of the database is full")
     return ApiError(status=500, message="internal server error")
 
 

@@ -3,9 +3,9 @@
 A guest that boots asks some thirty things of one record, and programs in guests ask the same few
 for ever.
 
-Trust: paths are guests'. Only such as are written in one way are remembered, and only where there
-is something: how many those are is the document's to say, so that no guest can make others' be
-forgotten by spelling one path in many ways.
+Trust: paths are guests'. An answer is remembered by the parts of its path, however they are spelt,
+and only where there is something: how many those are is the document's to say, so that no guest can
+have an answer made anew, or make others' be forgotten, by spelling one path in many ways.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class _Made:
         self.record = record
         self.document: Document = documents.from_record(record)
         self.answers: dict[str, Answer] = {}
+        """By the parts of the path, with a slash between them; none has one in it."""
         self.size = len(record.userdata or b"") + (1 + PARSED) * len(record.metadata or "")
         self.room = ANSWERS
 
@@ -62,17 +63,18 @@ class Answers:
         :raises StoreError: the record's document is not a JSON object.
         """
         made = self._of(record)
-        found = made.answers.get(request.path)
+        name = "/".join(segments)
+        found = made.answers.get(name)
         if found is None:
-            found = self._make(made, segments, request.path)
+            found = self._make(made, segments, name)
         return None if found is None else unless_known(found, request)
 
-    def _make(self, made: _Made, segments: Sequence[str], path: str) -> Answer | None:
+    def _make(self, made: _Made, segments: Sequence[str], name: str) -> Answer | None:
         found = dialects.answer(made.document, segments, self._settings)
         if found is None:
             return None
         found = tagged(found)
-        self._keep(made, segments, path, found)
+        self._keep(made, name, found)
         return found
 
     def _of(self, record: Record) -> _Made:
@@ -85,10 +87,10 @@ class Answers:
         self._put(made)
         return made
 
-    def _keep(self, made: _Made, segments: Sequence[str], path: str, answer: Answer) -> None:
+    def _keep(self, made: _Made, name: str, answer: Answer) -> None:
         size = 0 if answer.body is made.record.userdata else len(answer.body)
-        if _usual(path, segments) and size <= made.room:
-            made.answers[path] = answer
+        if size <= made.room:
+            made.answers[name] = answer
             made.room -= size
             made.size += size
             self._put(made)
@@ -96,9 +98,3 @@ class Answers:
     def _put(self, made: _Made) -> None:
         with self._lock:
             self._kept.put(made.record.id, made.record, made, size=made.size)
-
-
-def _usual(path: str, segments: Sequence[str]) -> bool:
-    """Whether a path is written as clients write it: a listing's may end in a slash."""
-    usual = "/" + "/".join(segments)
-    return path in (usual, usual + "/")

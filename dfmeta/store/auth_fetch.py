@@ -15,13 +15,13 @@ import http.client
 import io
 import json
 import socket
-import ssl
 import time
 from typing import Any, Final
 
 import httplib2
 
 from dfmeta.exceptions import IssuerError
+from dfmeta.trust import client_context
 
 TIMEOUT: Final = 5.0
 """Seconds for a connection, and after it for the whole answer."""
@@ -119,8 +119,7 @@ class _Plain(http.client.HTTPConnection):
 class _Secure(http.client.HTTPSConnection):
     def __init__(self, authority: str, *, timeout: float, proxy_info: None) -> None:
         del proxy_info
-        # The system's authorities, an operator's own among them, and not httplib2's list.
-        super().__init__(authority, timeout=timeout, context=ssl.create_default_context())
+        super().__init__(authority, timeout=timeout, context=client_context())
 
 
 def _connection_type(url: str, timeout: float) -> type:

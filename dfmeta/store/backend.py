@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Final, Protocol
 
 from dfmeta.exceptions import (
@@ -21,9 +22,10 @@ from dfmeta.exceptions import (
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store import defaults, dialects, openstack
 from dfmeta.store.answers import Answers
+from dfmeta.store.need import HERE, Need
 from dfmeta.store.paths import split_path
 from dfmeta.store.repository import Record, Repository
-from dfmeta.store.schema import HTTP_TOKENS
+from dfmeta.store.schema import HTTP_TOKENS, REQUIRED
 
 PASSWORD_MAX: Final = 1020
 """Bytes. Nova keeps four pieces of 255 (nova/api/metadata/password.py)."""
@@ -37,11 +39,12 @@ _READING: Final = frozenset({"GET", "HEAD"})
 
 
 class Reader(Protocol):
-    """Gives records: a repository, or what asks upstream for those that it does not have."""
+    """Gives records, and asks upstream for what is needed of them and not here."""
 
-    def get(self, record_id: str) -> Record | None:
+    def get(self, record_id: str, need: Need) -> Record | None:
         """Return the record of an instance, None when there is none.
 
+        :param need: what has to be known of it; of the rest, what is here.
         :raises StoreError: it cannot be known.
         """
         ...
@@ -51,7 +54,7 @@ class StoreBackend:
     """Answers guests from a repository.
 
     :param settings: how guests are answered.
-    :param reader: gives instances' records; the repository itself by default.
+    :param reader: gives instances' records; None: there is no upstream, and the repository does.
     :param host: the host's name: an instance without a record gets the defaults of this host, of
         its project and of the store. None: it gets nothing.
     """
@@ -65,7 +68,7 @@ class StoreBackend:
         host: str | None = None,
     ) -> None:
         self._repository = repository
-        self._reader = reader or repository
+        self._reader = reader
         self._settings = settings or dialects.Settings()
         self._host = host
         self._mine = threading.local()
@@ -88,7 +91,8 @@ class StoreBackend:
         if request.method not in _READING and not (posting and request.method == "POST"):
             return _method_not_allowed(posting)
         try:
-            record = self._found_before(identity) or self._find(identity)
+            need = self._need(request.path, identity)
+            record = self._found_before(identity, need) or self._find(identity, need)
             if record is None:
                 found = None
             elif request.method == "POST":
@@ -99,18 +103,24 @@ class StoreBackend:
             raise failure(error) from error
         return found or dialects.not_found(segments, self._settings)
 
-    def http_tokens(self, identity: Identity) -> str | None:
+    def http_tokens(self, identity: Identity, path: str) -> str | None:
         """Return what the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`.
 
-        It is asked for each request, of a record that is kept.
+        It is asked for each request, of a record that is kept. A record that requires tokens says
+        so before upstream is asked for the rest of it.
 
         :raises BackendError: the database failed, or the record says something that is no mode.
         """
+        need = self._need(path, identity)
         try:
-            record = self._find(identity)
+            own = self._reader.get(identity.instance_id, HERE) if self._reader else None
+            if own is not None and not own.empty and own.http_tokens == REQUIRED:
+                record = self._usable(identity, own)
+            else:
+                record = self._find(identity, need)
+                self._mine.found = identity, need, record, time.monotonic() + MOMENT
         except StoreError as error:
             raise failure(error) from error
-        self._mine.found = identity, record, time.monotonic() + MOMENT
         if record is None:
             return None
         if record.http_tokens is not None and record.http_tokens not in HTTP_TOKENS:
@@ -118,25 +128,38 @@ class StoreBackend:
             raise BackendError(backend="store", cause=cause)
         return record.http_tokens or ""
 
-    def _found_before(self, identity: Identity) -> Record | None:
+    def _need(self, path: str, identity: Identity) -> Need:
+        """Return what has to be known of the instance's own record."""
+        if self._reader is None:
+            return HERE
+        need = dialects.need(path, self._settings)
+        # Defaults are for an instance that has no record.
+        return need if identity.claimed or self._host is None else replace(need, record=True)
+
+    def _found_before(self, identity: Identity, need: Need) -> Record | None:
         """Return the record that this thread's request was let in by, if that was just now."""
         found = getattr(self._mine, "found", None)
         self._mine.found = None
-        if found is None or found[0] != identity or time.monotonic() > found[2]:
+        if found is None or found[:2] != (identity, need) or time.monotonic() > found[3]:
             return None
-        record: Record | None = found[1]
+        record: Record | None = found[2]
         return record
 
-    def _find(self, identity: Identity) -> Record | None:
+    def _find(self, identity: Identity, need: Need) -> Record | None:
+        """Return the record to answer from, with what is needed of it."""
+        if self._reader is None:
+            return self._usable(identity, self._repository.get(identity.instance_id))
+        return self._usable(identity, self._reader.get(identity.instance_id, need))
+
+    def _usable(self, identity: Identity, own: Record | None) -> Record | None:
         """Return the record to answer from: the instance's own, else one made of defaults.
 
         One that is empty keeps a password alone, and counts as none.
         """
-        own = self._reader.get(identity.instance_id)
         if own is not None and not own.empty:
             known = not identity.claimed or own.project_id == identity.project_id
             return own if known else None
-        if identity.claimed or self._host is None:
+        if self._host is None or identity.claimed:
             return None
         ids = defaults.layers(host=self._host, project_id=identity.project_id)
         found = [record for record in map(self._repository.get, ids) if record is not None]

@@ -14,6 +14,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from sqlalchemy.exc import ArgumentError
 
 from dfmeta.exceptions import BackupError, StoreDamagedError
 from dfmeta.store.database import Database, of_system
-from dfmeta.store.sqlite import FOLDER_MODE, Sqlite, kind_of
+from dfmeta.store.sqlite import CUT, FOLDER_MODE, Sqlite, kind_of
 from dfmeta.store.urls import wrong_url
 
 BUSY_SECONDS: Final = 5.0
@@ -32,6 +33,7 @@ _NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 _PRIMARY: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
 _MAGIC: Final = b"SQLite format 3\0"
+_PG_RESTORE: Final = "Restore it with pg_restore --clean --if-exists --dbname DATABASE FILE"
 _NAME_ONE: Final = "Name a file that dfmeta store backup wrote"
 
 
@@ -52,6 +54,8 @@ def backup(url: str, file: Path) -> int:
             cause=f"{path}: there is no store",
             remedy="Name the daemon's configuration with --config-file",
         )
+    if not path.stat().st_size:
+        raise StoreDamagedError(cause=f"{path}: {CUT}")
     with _errors(path), _temporary(file) as copy:
         _copy(path, copy)
         count = _check(copy, shown=path)
@@ -59,18 +63,36 @@ def backup(url: str, file: Path) -> int:
     return count
 
 
-def restore(url: str, file: Path) -> int:
+def before_restore(url: str) -> Path:
+    """Return where a restore keeps what was in the store before, unless it is told otherwise.
+
+    :raises StoreError: the store is no file.
+    """
+    path = _path_of(url, _PG_RESTORE)
+    return path.with_name(f"{path.name}.before-restore")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did."""
+
+    records: int
+    kept: Path | None
+    """The copy of what was there before; None: there is none."""
+
+
+def restore(url: str, file: Path, *, keep: Path | None = None) -> Restored:
     """Make a store what it was when *file* was written; nothing of what has come since stays.
 
     A daemon that uses the store runs on, and each of its answers is of the store before or of the
     one after. A back-up of an earlier schema is brought up to date first.
 
     :param url: the store's; see :class:`dfmeta.store.database.Database`.
-    :returns: how many records it has.
-    :raises StoreError: *file* is no back-up of a store, or of a newer dfmeta's; the store is as it
-        was.
+    :param keep: a file for what is there now; what stands in its place goes. None: it is not kept.
+    :raises StoreError: *file* is no back-up of a store, or of a newer dfmeta's, or *keep* cannot be
+        written; the store is as it was.
     """
-    path = _path_of(url, "Restore it with pg_restore --clean --if-exists --dbname DATABASE FILE")
+    path = _path_of(url, _PG_RESTORE)
     _look_at(file)
     with _errors(path):
         path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -79,9 +101,24 @@ def restore(url: str, file: Path) -> int:
         count = _check(copy, shown=file)
         Database(f"sqlite:///{copy}").close()
         _without_log(copy)
+        kept = keep if keep is not None and _kept(path, keep) else None
         with _errors(path):
             _put_into_place(copy, path)
-    return count
+    return Restored(count, kept)
+
+
+def _kept(path: Path, keep: Path) -> bool:
+    """Copy a store to another file; False: there is no whole store."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    try:
+        with _errors(keep), _temporary(keep) as copy:
+            _copy(path, copy)
+            _check(copy, shown=path)
+            copy.rename(keep)
+    except (StoreDamagedError, BackupError):
+        return False
+    return True
 
 
 def _path_of(url: str, remedy: str) -> Path:
@@ -182,7 +219,8 @@ def _check(path: Path, *, shown: Path) -> int:
 
 
 def _put_into_place(copy: Path, path: Path) -> None:
-    if path.exists():
+    # A file of 0 bytes is locked by programs that had it open before, and is no database.
+    if path.exists() and path.stat().st_size:
         try:
             _copy(copy, path)
         except sqlite3.DatabaseError as error:

@@ -26,6 +26,7 @@ from dfmeta.exceptions import (
     RecordError,
     StoreAwayError,
     StoreError,
+    StoreFullError,
     StoreRefusedError,
 )
 from dfmeta.store import listing, strict
@@ -44,6 +45,7 @@ from dfmeta.store.record import (
 )
 from dfmeta.store.seeds import body_of, uuid_of
 from dfmeta.store.values import is_one_line
+from dfmeta.trust import client_context
 
 TIMEOUT: Final = 30.0
 """Seconds for a connection, and for each piece of an answer."""
@@ -57,8 +59,15 @@ _REFUSED: Final = frozenset({401, 403})
 _REMEDIES: Final = {
     401: StoreRefusedError.advice,
     403: StoreRefusedError.advice,
+    507: "Make room on the disk of its database, and do it again",
     413: "It takes no more than its [store] max_body: raise that there",
 }
+FORBIDDEN: Final = 403
+_READS: Final = (
+    "A put keeps what is not named, and so reads the record first: give a token with the scopes "
+    "read and write (dfmeta token create --scope read --scope write). With write alone, name the "
+    "whole record: --json or --user-data, and --address"
+)
 _ITS_LOG: Final = "Its log says why"
 _LISTENS: Final = (
     "See that dfmeta-store or dfmeta-agent runs there, and that its [df_metadata] admin_listen is "
@@ -74,16 +83,19 @@ class Client:
 
     :param url: ``http://HOST[:PORT][/PATH]``, or https.
     :param token: sent as a bearer token (RFC 6750, 2.1); empty: none.
-    :param ca_file: PEM certificates that alone are trusted; empty: the usual ones.
+    :param ca_file: PEM certificates that alone are trusted; empty: the system's authorities, see
+        :func:`dfmeta.trust.client_context`.
     :raises RecordError: the URL cannot be one, or *ca_file* has no certificate.
     """
 
     def __init__(self, url: str, *, token: str = "", ca_file: str = "") -> None:
         self._base = _checked(url)
-        _check_authority(ca_file)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = _Http(timeout=TIMEOUT, ca_certs=ca_file or None)
+        self._http = _Http(timeout=TIMEOUT)
         self._http.follow_redirects = False
+        secure = urllib.parse.urlsplit(url).scheme == "https"
+        context = _context(ca_file) if secure or ca_file else None
+        self._type = _connection_type(context) if secure else None
 
     def close(self) -> None:
         """Close the connection."""
@@ -120,7 +132,14 @@ class Client:
             raise _local("--project", project_id)
         if http_tokens is None:
             raise _local("--http-tokens", "default")
-        before, had = self._read(record_id)
+        try:
+            before, had = self._read(record_id)
+        except StoreRefusedError as error:
+            if error.fields["status"] != FORBIDDEN:
+                raise
+            if networks is KEEP or not (whole := _whole(document, userdata)):
+                raise _may_not_read(error) from error
+            return self._overwrite(record_id, whole, networks=networks, http_tokens=http_tokens)
         wanted = had if networks is KEEP else tuple(networks)
         old = parse_document(record_id, before.metadata) if before else {}
         if isinstance(document, Whole):
@@ -149,6 +168,32 @@ class Client:
         if userdata is None and "userdata" in changed:
             self._ask("DELETE", f"{_PATHS[Kind.USERDATA]}/{record_id}", missing=True)
         return PutResult(created=before is None, changed=tuple(changed))
+
+    def _overwrite(
+        self,
+        record_id: str,
+        contents: Mapping[Kind, Mapping[str, object] | bytes],
+        *,
+        networks: Sequence[Network],
+        http_tokens: str | Keep | None,
+    ) -> PutResult:
+        """Write halves whose whole content is named: the token may write, and may not read."""
+        self.push_all(
+            [
+                Push(
+                    kind=kind,
+                    record_id=record_id,
+                    content=content,
+                    networks=tuple(networks),
+                    http_tokens=http_tokens,
+                )
+                for kind, content in contents.items()
+            ]
+        )
+        names = [Kind.USERDATA.value] if Kind.USERDATA in contents else []
+        document = contents.get(Kind.METADATA, {})
+        changed = [*(document if isinstance(document, Mapping) else ()), *names, "addresses"]
+        return PutResult(created=False, changed=tuple(changed), compared=False)
 
     def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
         """Send pushes in their order, each a request of its own; True: it was taken."""
@@ -223,7 +268,11 @@ class Client:
             headers["Content-Type"] = "application/json"
         try:
             answer, content = self._http.request(
-                f"{self._base}/{path}", method, body=body, headers=headers
+                f"{self._base}/{path}",
+                method,
+                body=body,
+                headers=headers,
+                connection_type=self._type,
             )
         except (OSError, httplib2.HttpLib2Error, http.client.HTTPException, UnicodeError) as error:
             cause = getattr(error, "strerror", None) or type(error).__name__
@@ -247,6 +296,18 @@ class _Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
 
     def _auth_from_challenge(self, *_args: object) -> Iterator[object]:
         return iter(())
+
+
+def _connection_type(context: ssl.SSLContext | None) -> type:
+    """Return the class of a connection; httplib2 makes it by itself."""
+
+    class Connection(httplib2.HTTPSConnectionWithTimeout):  # type: ignore[misc]  # no types
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            # httplib2 takes no context; the one that it has made trusts its own list.
+            self._context = context
+
+    return Connection
 
 
 def _halves(
@@ -274,12 +335,31 @@ def _halves(
     return halves
 
 
+def _whole(
+    document: Mapping[str, object] | Whole | None, userdata: bytes | Keep | None
+) -> dict[Kind, Mapping[str, object] | bytes]:
+    """Return the halves that are named as a whole; none: something has to be read first."""
+    if userdata is None or (document and not isinstance(document, Whole)):
+        return {}
+    halves: dict[Kind, Mapping[str, object] | bytes] = {}
+    if isinstance(document, Whole):
+        halves[Kind.METADATA] = document.document
+    if isinstance(userdata, bytes):
+        halves[Kind.USERDATA] = userdata
+    return halves
+
+
+def _may_not_read(error: StoreRefusedError) -> StoreRefusedError:
+    return StoreRefusedError(**{**error.fields, "remedy": _READS})
+
+
 def _refused(status: int, said: str) -> StoreError:
     if status == 404:
         return NoApiError(cause=said)
     kind = StoreAwayError if status in _AWAY else StoreError
     kind = StoreRefusedError if status in _REFUSED else kind
-    return kind(cause=said, remedy=_REMEDIES.get(status, _ITS_LOG))
+    kind = StoreFullError if status == http.HTTPStatus.INSUFFICIENT_STORAGE else kind
+    return kind(cause=said, remedy=_REMEDIES.get(status, _ITS_LOG), status=status)
 
 
 def _reach(error: Exception) -> str:
@@ -293,13 +373,15 @@ def _reach(error: Exception) -> str:
             return "Write https:// where TLS is spoken, and the admin listener's port"
         case httplib2.ServerNotFoundError() | UnicodeError():
             return "Give a name in --url that this host can resolve, or an address"
+        case BrokenPipeError() | ConnectionResetError():
+            # The server reads little of what it refuses, and this client reads no answer before.
+            return "See its log, and that its [store] max_body is as large as what is sent"
     return _LISTENS
 
 
-def _check_authority(file: str) -> None:
+def _context(file: str) -> ssl.SSLContext:
     try:
-        if file:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+        return client_context(file)
     except (OSError, ValueError) as error:
         said = None if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
         raise RecordError(

@@ -59,6 +59,7 @@ class Dialect(Protocol):
         """Whether another database stands in the place of the one that was opened. Must not block.
 
         :raises OSError: there is none any more.
+        :raises StoreDamagedError: what is there is none any more.
         """
         ...
 

@@ -12,6 +12,8 @@ from typing import Final
 from dfmeta.model import Answer
 from dfmeta.store import ec2, equinix, nocloud, openstack
 from dfmeta.store.documents import Document
+from dfmeta.store.need import ANY_HALF, METADATA_ALONE, USERDATA_ALONE, Need
+from dfmeta.store.paths import split_path
 
 OPENSTACK: Final = "openstack"
 NOCLOUD: Final = "nocloud"
@@ -39,6 +41,28 @@ def answer(document: Document, segments: Sequence[str], settings: Settings) -> A
         :func:`dfmeta.store.paths.split_path`.
     """
     return _found(document, _without_prefix(segments), settings)
+
+
+def need(path: str, settings: Settings) -> Need:
+    """Return what has to be known of a record to answer a request for *path*, of any method.
+
+    :param path: origin-form, a guest's words.
+    """
+    segments = split_path(path)
+    if segments is None:
+        return ANY_HALF
+    match _without_prefix(segments):
+        case [first, *rest] if first == OPENSTACK:
+            return openstack.need(rest)
+        case [first, *rest] if first == NOCLOUD:
+            return nocloud.need(rest)
+        case [first] if first == equinix.METADATA:
+            return METADATA_ALONE
+        case [first] if first == equinix.USERDATA:
+            return USERDATA_ALONE
+        case [first, *rest] if first == equinix.VERSION and settings.ec2_tree == "equinix":
+            return equinix.need(rest)
+    return ec2.need(segments)
 
 
 def not_found(segments: Sequence[str], settings: Settings) -> Answer:

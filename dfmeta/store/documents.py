@@ -21,6 +21,7 @@ from typing import Any, Final
 from dfmeta.devices import validate
 from dfmeta.exceptions import DeviceError
 from dfmeta.store.keys import Key, keys_of
+from dfmeta.store.netconfig import derived
 from dfmeta.store.repository import Record, parse_document
 from dfmeta.store.roles import with_roles
 from dfmeta.store.values import first_text, list_of, object_of, plain, text_of
@@ -175,13 +176,18 @@ def vendor_data2_of(document: Document) -> dict[str, Any]:
     return _vendor_data(document.members.get("vendor_data2"))
 
 
-def network_data_of(document: Document) -> dict[str, list[dict[str, Any]]]:
-    """Return the network in the form of Nova's network_data.json: three lists of objects."""
+def network_data_of(document: Document) -> dict[str, list[dict[str, Any]]] | None:
+    """Return the network in the form of Nova's network_data.json: three lists of objects.
+
+    As the document gives it, else made of its ``network``. None where both say too little: of three
+    empty lists cloud-init makes a guest without a network.
+    """
     given = object_of(plain(document.members.get("network_data")))
-    return {
+    found = {
         name: [one for one in list_of(given.get(name)) if object_of(one)]
         for name in ("links", "networks", "services")
     }
+    return found if any(found.values()) else derived(document.members.get("network"))
 
 
 def network_config_of(document: Document) -> str | dict[str, Any]:

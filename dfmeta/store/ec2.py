@@ -14,7 +14,9 @@ from datetime import UTC
 from typing import Final
 
 from dfmeta.model import Answer
+from dfmeta.store import need as needs
 from dfmeta.store.documents import USERDATA_TYPE, Document, addresses_of
+from dfmeta.store.need import Need
 
 TAGS_SINCE: Final = "2021-03-23"
 VERSIONS: Final = ("2009-04-04", "2016-09-02", "2018-09-24", TAGS_SINCE, "latest")
@@ -49,6 +51,21 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
     if segments[1:] == [USERDATA] and isinstance(node, bytes):
         return Answer(200, node, content_type=USERDATA_TYPE)
     return Answer(200, node if isinstance(node, bytes) else _listing(node))
+
+
+def need(segments: Sequence[str]) -> Need:
+    """Return what has to be known of a record to answer for a path.
+
+    :param segments: see :func:`answer`.
+    """
+    match segments:
+        case [version] if version in VERSIONS:
+            return needs.USERDATA
+        case [version, name] if version in VERSIONS and name == USERDATA:
+            return needs.USERDATA_ALONE
+        case [version, name, *_] if version in VERSIONS and name in (METADATA, DYNAMIC):
+            return needs.METADATA
+    return needs.ANY_HALF
 
 
 def _tree(document: Document, version: str) -> Tree:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dfmeta.model import Answer
+from dfmeta.store import need as needs
 from dfmeta.store.documents import Document, addresses_of
+from dfmeta.store.need import Need
 from dfmeta.store.templates import filled
 from dfmeta.store.values import list_of, object_of, text_of
 
@@ -68,6 +70,21 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
         case [name, *items] if name == _META_DATA and document.text is not None:
             return _item(_tree(document), items)
     return None
+
+
+def need(segments: Sequence[str]) -> Need:
+    """Return what has to be known of a record to answer for a path.
+
+    :param segments: see :func:`answer`.
+    """
+    match segments:
+        case []:
+            return needs.BOTH
+        case [name] if name == _USER_DATA:
+            return needs.USERDATA_ALONE
+        case [name, *_] if name == _META_DATA:
+            return needs.METADATA_ALONE
+    return needs.ANY_HALF
 
 
 def _item(tree: Tree, items: Sequence[str]) -> Answer | None:

@@ -48,14 +48,17 @@ def name_keys(entries: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
         takes its place.
     """
     used: set[str] = set()
+    # Of those that have the same: each looks on from where the one before it has found its own.
+    numbers: dict[str, int] = {}
     keys = []
     for label, line in entries:
         base = re.sub(r"[^A-Za-z0-9._@-]+", "-", label or _comment(line))
         base = base[:KEY_NAME_MAX].strip("-") or "key"
-        name, number = base, 1
+        name, number = base, numbers.get(base, 1)
         while name in used:
             number += 1
             name = f"{base}-{number}"
+        numbers[base] = number
         used.add(name)
         keys.append(Key(name=name, data=line))
     return tuple(keys)

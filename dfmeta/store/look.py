@@ -25,11 +25,15 @@ class Looked:
     """Where, without a password."""
     file: bool
     there: bool = True
+    cut: bool = False
+    """It has 0 bytes."""
     cause: str = ""
     """Why it cannot be read; empty when it can."""
     revision: str | None = None
     open_files: tuple[str, ...] = ()
     """Of its files, those that others than their owner may read or write."""
+    owners: tuple[tuple[str, int], ...] = ()
+    """Each of its files, with the user that it belongs to."""
 
 
 def look(url: str) -> Looked:
@@ -70,14 +74,18 @@ def _look_at_file(path: Path) -> Looked:
         if not path.exists():
             return Looked(shown, file=True, there=False)
         files = [path, Path(f"{path}-wal"), Path(f"{path}-shm")]
-        exposed = [str(one) for one in files if one.exists() and one.stat().st_mode & OTHERS]
+        there = [(str(one), one.stat()) for one in files if one.exists()]
+        exposed = [name for name, status in there if status.st_mode & OTHERS]
+        owners = tuple((name, status.st_uid) for name, status in there)
         if not path.is_file():
             return Looked(shown, file=True, cause="it is not a regular file")
+        if not path.stat().st_size:
+            return Looked(shown, file=True, cut=True, open_files=tuple(exposed))
         revision = _revision(path, logged=files[1].exists())
     except (OSError, sqlite3.Error) as error:
         cause = getattr(error, "strerror", None) or str(error)
         return Looked(shown, file=True, cause=cause)
-    return Looked(shown, file=True, revision=revision, open_files=tuple(exposed))
+    return Looked(shown, file=True, revision=revision, open_files=tuple(exposed), owners=owners)
 
 
 def _revision(path: Path, *, logged: bool) -> str | None:

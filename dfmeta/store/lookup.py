@@ -1,8 +1,8 @@
 """Upstream look-up: what this store does not have is asked of another one, and kept.
 
-A :class:`Puller` stands where readers expect a :class:`~dfmeta.store.repository.Repository`. Each
-half of a record is asked for by itself: a document may have been pushed here and its user-data be
-upstream's to know.
+Each half of a record is asked for by itself: a document may have been pushed here and its user-data
+be upstream's to know. Only what a request needs is asked for, so that neither half has to wait for
+the other, or fails with it.
 
 What was pushed is never asked for and never expires. What was fetched is asked for again when it
 has expired; while upstream is away, what is known is served. That upstream has nothing is believed
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -25,19 +25,18 @@ from dfmeta import metrics
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.lookup_answer import UUID, Found
 from dfmeta.store.lookup_http import Clock
-from dfmeta.store.lookup_memory import Flights, Memory, Rests
+from dfmeta.store.lookup_memory import Flights, Memory, Question, Rests
 from dfmeta.store.lookup_upstream import Upstream
+from dfmeta.store.need import BOTH, Need
 from dfmeta.store.networks import Address
 from dfmeta.store.record import Kind, Record
 from dfmeta.store.repository import Repository
 
-BOTH: Final = (Kind.METADATA, Kind.USERDATA)
 LATER: Final = 5.0
 """Seconds in which what has expired is served unasked once upstream was found to be away."""
 _MOVES: Final = 3
 """Times that an address may turn out to have moved while it is looked up."""
 
-_Key = tuple[Kind, str]
 Now = Callable[[], datetime]
 
 
@@ -79,29 +78,28 @@ class Puller:
         self._now = now
         self._flights = Flights()
         self._rests = Rests(clock=clock)
-        self._absent: Memory[_Key, float] = Memory()
+        self._absent: Memory[Question, float] = Memory()
         """Until when it is believed that upstream has nothing."""
-        self._later: Memory[_Key, float] = Memory()
+        self._later: Memory[Question, float] = Memory()
         """Until when what has expired is not asked for again."""
 
-    def get(self, record_id: str, *, kinds: Collection[Kind] = BOTH) -> Record | None:
+    def get(self, record_id: str, need: Need = BOTH) -> Record | None:
         """Return the record of an instance, None when there is none. The id's case is ignored.
 
-        :param kinds: the halves that the caller needs; others may be missing although upstream has
-            them.
+        :param need: what the caller has to know; what else upstream has may be missing.
         """
-        return self._complete(record_id.lower(), self._repository.get(record_id), kinds)
+        return self._complete(record_id.lower(), self._repository.get(record_id), need)
 
-    def find(self, address: Address, *, kinds: Collection[Kind] = BOTH) -> Record | None:
+    def find(self, address: Address, need: Need = BOTH) -> Record | None:
         """Return the record that has *address*, by the longest prefix; None when none has.
 
-        :param kinds: see :meth:`get`.
+        :param need: see :meth:`get`.
         """
         for _ in range(_MOVES):
             record = self._repository.find(address)
             if record is None or record.empty:
-                record = self._discover(address)
-            if record is None or self._complete(record.id, record, kinds) is record:
+                record = self._discover(address, need)
+            if record is None or self._complete(record.id, record, need) is record:
                 return record
             # What has come may have other addresses, or have been the last of the record.
             owner = self._repository.find(address)
@@ -132,14 +130,32 @@ class Puller:
         """Close the connections to upstream. The repository stays open."""
         self._upstream.close()
 
-    def _complete(
-        self, record_id: str, record: Record | None, kinds: Collection[Kind]
-    ) -> Record | None:
+    def _complete(self, record_id: str, record: Record | None, need: Need) -> Record | None:
         """Return a record with the halves that were missing; itself when none was."""
-        if UUID.fullmatch(record_id):
-            for kind in kinds:
-                if self._is_wanted(kind, record_id, record):
+        if not UUID.fullmatch(record_id):
+            return record
+        for kind in need.halves:
+            if self._is_wanted(kind, record_id, record):
+                record = self._pull(kind, record_id, record)
+        return self._any_half(record_id, record) if need.record else record
+
+    def _any_half(self, record_id: str, record: Record | None) -> Record | None:
+        """Return a record with a half that has not expired, if there is one.
+
+        The other half may say what this one's nonsense leaves open, and says it at once; where this
+        one is slow or away the guest has waited long enough.
+        """
+        nonsense: LookupAnswerError | None = None
+        for kind in sorted(Kind, key=lambda one: record is None or not record.has(one)):
+            if self._is_wanted(kind, record_id, record):
+                try:
                     record = self._pull(kind, record_id, record)
+                except LookupAnswerError as error:
+                    nonsense = error
+            if record is not None and record.has(kind):
+                return record
+        if nonsense is not None:
+            raise nonsense
         return record
 
     def _is_wanted(self, kind: Kind, record_id: str, record: Record | None) -> bool:
@@ -153,7 +169,7 @@ class Puller:
         # One that is to come was fetched by a host whose clock is ahead, or ours was set.
         return abs((self._now() - fetched).total_seconds()) >= expiry
 
-    def _is_until(self, memory: Memory[_Key, float], key: _Key) -> bool:
+    def _is_until(self, memory: Memory[Question, float], key: Question) -> bool:
         until = memory.get(key)
         return until is not None and self._clock() < until
 
@@ -174,7 +190,7 @@ class Puller:
             return record
         return self._repository.get(record_id)
 
-    def _is_known(self, key: _Key, record: Record | None) -> bool:
+    def _is_known(self, key: Question, record: Record | None) -> bool:
         """Whether a half is here, or was not there the last time that upstream could be asked.
 
         That counts only where the other half is here: what an instance has none of may be about to
@@ -230,19 +246,28 @@ class Puller:
             over=over,
         )
 
-    def _discover(self, address: Address) -> Record | None:
-        """Ask upstream whose an address is that nobody has here."""
-        for kind in BOTH:
+    def _discover(self, address: Address, need: Need) -> Record | None:
+        """Ask upstream whose an address is that no record here has."""
+        nonsense: LookupAnswerError | None = None
+        others = (kind for kind in Kind if need.record and kind not in need.halves)
+        for kind in (*need.halves, *others):
             key = (kind, str(address))
             if self._is_until(self._absent, key):
                 continue
-            self._flights.run(key, functools.partial(self._ask_address, key, address))
+            try:
+                self._flights.run(key, functools.partial(self._ask_address, key, address))
+            except LookupAnswerError as error:
+                if kind in need.halves:
+                    raise
+                nonsense = error
             record = self._repository.find(address)
             if record is not None and not record.empty:
                 return record
+        if nonsense is not None:
+            raise nonsense
         return None
 
-    def _ask_address(self, key: _Key, address: Address) -> None:
+    def _ask_address(self, key: Question, address: Address) -> None:
         record = self._repository.find(address)
         if self._is_until(self._absent, key) or (record is not None and not record.empty):
             return
@@ -255,7 +280,7 @@ class Puller:
             # It was pushed here, and without that address.
         self._absent.put(key, self._clock() + self._lifetimes.negative)
 
-    def _asked(self, key: _Key, ask: Callable[[], Found | None]) -> Found | None:
+    def _asked(self, key: Question, ask: Callable[[], Found | None]) -> Found | None:
         self._rests.check(key)
         try:
             found = _counted(ask)

@@ -20,13 +20,14 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import httplib2
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.trust import client_context
 
 BODY_MAX: Final = 24 << 20
 """Bytes. User-data has up to 16 MiB (:data:`dfmeta.store.checks.USERDATA_MAX`), and base64 needs a
@@ -38,6 +39,16 @@ POOL: Final = 32
 """Connections that are kept."""
 
 Clock = Callable[[], float]
+Resolve = Callable[[str, int, float], Sequence[tuple[Any, ...]]]
+"""Host, port and seconds → what :func:`socket.getaddrinfo` gives for streams."""
+
+
+def resolve(host: str, port: int, _seconds: float) -> Sequence[tuple[Any, ...]]:
+    """Have the C library resolve a name, as long as it takes: for what nobody else waits behind.
+
+    :raises socket.gaierror: as getaddrinfo(3).
+    """
+    return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +86,22 @@ class Exchange:
 class Client:
     """Sends requests and keeps connections. Safe to use from several threads.
 
-    :param context: what servers' certificates are checked against; None: the system's authorities
-        (RFC 9110, 4.3.4).
+    :param context: what servers' certificates are checked against; None: the system's
+        authorities, see :func:`dfmeta.trust.client_context`.
     :param clock: monotonic seconds.
+    :param resolve: finds a name's addresses in time.
     """
 
     def __init__(
-        self, *, context: ssl.SSLContext | None = None, clock: Clock = time.monotonic
+        self,
+        *,
+        context: ssl.SSLContext | None = None,
+        clock: Clock = time.monotonic,
+        resolve: Resolve = resolve,
     ) -> None:
-        context = ssl.create_default_context() if context is None else context
-        self._type = type("LookupConnection", (_Connection,), {"context": context, "clock": clock})
+        context = client_context() if context is None else context
+        known = {"context": context, "clock": clock, "resolve": staticmethod(resolve)}
+        self._type = type("LookupConnection", (_Connection,), known)
         self._clock = clock
         self._idle: deque[tuple[float, httplib2.Http]] = deque(maxlen=POOL)
 
@@ -146,6 +163,7 @@ class _Connection(http.client.HTTPConnection):
 
     context: ClassVar[ssl.SSLContext]
     clock: ClassVar[Clock]
+    resolve: ClassVar[Resolve]
 
     def __init__(self, authority: str, *, timeout: object, proxy_info: object) -> None:
         del timeout, proxy_info
@@ -199,7 +217,7 @@ class _Connection(http.client.HTTPConnection):
         try:
             port = self.port if ":" in self._authority.rpartition("]")[2] else 443
             where = (self.host, port if secure else self.port)
-            found = socket.getaddrinfo(*where, 0, socket.SOCK_STREAM)
+            found = type(self).resolve(*where, self.left())
             for number, (family, kind, protocol, _name, address) in enumerate(found, 1):
                 try:
                     patience = self.left() / (len(found) - number + 1)

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.lookup_http import Clock
+from dfmeta.store.record import Kind
 
 LOG = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ QUIET: Final = 60.0
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 Failure = LookupAwayError | LookupAnswerError
+Question = tuple[Kind, str]
+"""A half, and the record's id or address that it is asked for by."""
 
 
 class Memory(Generic[K, T]):
@@ -114,9 +117,9 @@ def _raise_again(error: Exception) -> None:
 class Rests:
     """Failures of late: what has failed is left alone for a moment, and said in the log.
 
-    A failure rests what was asked for. All rest when nobody could have been answered, or when two
-    different questions have failed without an answer between them: one broken record of upstream's
-    is no reason to keep others from theirs.
+    A failure rests what was asked for. All rest when nobody could have been answered; all of one
+    half rest when two different questions for it have failed without an answer between them: one
+    broken record of upstream's is no reason to keep others from theirs, nor is one broken half.
 
     :param clock: monotonic seconds.
     """
@@ -124,34 +127,37 @@ class Rests:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._failures: Memory[Hashable, tuple[float, Failure]] = Memory()
-        self._last: Hashable = None
+        self._last: dict[Hashable, Hashable] = {}
+        """Of each half, what failed last, unless something was answered since."""
         self._warned = float("-inf")
 
-    def check(self, name: Hashable) -> None:
-        """Raise what has failed a moment ago, for *name* or for all."""
-        for one in (name, None):
+    def check(self, name: Question) -> None:
+        """Raise what has failed a moment ago, for *name*, for its half or for all."""
+        for one in (name, name[0], None):
             found = self._failures.get(one)
             if found is not None and self._clock() < found[0]:
                 raise type(found[1])(**found[1].fields)
 
-    def failed(self, name: Hashable, error: Failure) -> None:
+    def failed(self, name: Question, error: Failure) -> None:
         """Remember a failure."""
         # Without where it came from, which would keep all of it in memory.
         kept = type(error)(**error.fields)
         entry = (self._clock() + REST, kept)
         self._failures.put(name, entry)
-        whole = error.fields.get("whole")
-        again = self._last not in (None, name) and isinstance(error, LookupAwayError)
-        if whole or (whole is None and again):
+        half, whole = name[0], error.fields.get("whole")
+        again = self._last.get(half) not in (None, name) and isinstance(error, LookupAwayError)
+        if whole:
             self._failures.put(None, entry)
+        elif whole is None and again:
+            self._failures.put(half, entry)
         if whole is not False:
-            self._last = name
+            self._last[half] = name
         if self._clock() >= self._warned + QUIET:
             self._warned = self._clock()
             LOG.warning("%s. What is stored is served meanwhile", error)
 
-    def answered(self, name: Hashable) -> None:
+    def answered(self, name: Question) -> None:
         """Forget the failures that an answer contradicts."""
-        self._last = None
-        self._failures.drop(name)
-        self._failures.drop(None)
+        self._last.pop(name[0], None)
+        for one in (name, name[0], None):
+            self._failures.drop(one)

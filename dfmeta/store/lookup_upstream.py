@@ -20,7 +20,7 @@ from dfmeta.store.networks import Address
 from dfmeta.store.record import Kind
 
 AT_ONCE: Final = 32
-"""Questions under way; others wait for their turn, within the time that they have."""
+"""Questions under way for each half; others wait for their turn, within the time that they have."""
 WAIT: Final = 0.05
 """Seconds before the second try, doubled before each that follows, and up to as much again."""
 WAIT_MAX: Final = 0.5
@@ -71,7 +71,7 @@ class Upstream:
         self._patience = patience or Patience()
         self._clock = clock
         self._wait = wait or pause
-        self._turns = threading.BoundedSemaphore(AT_ONCE)
+        self._turns = {kind: threading.BoundedSemaphore(AT_ONCE) for kind in Kind}
 
     def by_address(self, kind: Kind, address: Address, *, retry: bool = True) -> Found | None:
         """Return what upstream has for an address; None: nothing, or a record without it.
@@ -80,7 +80,7 @@ class Upstream:
         :raises LookupAnswerError: what it answers is nonsense.
         """
         path = f"/device-{kind}?ip_address={quote(str(address), safe='')}"
-        found = self._ask(path, lambda reply: by_address(kind, reply), retry=retry)
+        found = self._ask(kind, path, lambda reply: by_address(kind, reply), retry=retry)
         # A record that does not name it would give one guest what is another's.
         return found if found is not None and found.names(address) else None
 
@@ -91,7 +91,7 @@ class Upstream:
         :raises LookupAnswerError: see there; another record is nonsense as well.
         """
         path = f"/device-{kind}/{record_id}"
-        return self._ask(path, lambda reply: by_id(kind, record_id, reply), retry=retry)
+        return self._ask(kind, path, lambda reply: by_id(kind, record_id, reply), retry=retry)
 
     def try_out(self, record_id: str, *, seconds: float) -> Reply:
         """Ask for an instance's metadata once, and return the answer, whatever it is.
@@ -107,11 +107,13 @@ class Upstream:
         """Close the connections that are kept."""
         self._client.close()
 
-    def _ask(self, path: str, read: Callable[[Reply], Found], *, retry: bool) -> Found | None:
+    def _ask(
+        self, kind: Kind, path: str, read: Callable[[Reply], Found], *, retry: bool
+    ) -> Found | None:
         tries = self._patience.retries + 1 if retry else 1
         end = self._clock() + tries * self._patience.timeout
-        if not self._turns.acquire(timeout=end - self._clock()):
-            cause = f"{AT_ONCE} look-ups are under way already"
+        if not self._turns[kind].acquire(timeout=end - self._clock()):
+            cause = f"{AT_ONCE} look-ups of {kind} are under way already"
             raise LookupAwayError(upstream=self._name, cause=cause, whole=False)
         try:
             retrying = tenacity.Retrying(
@@ -122,7 +124,7 @@ class Upstream:
             )
             reply = retrying(self._try, path, end)
         finally:
-            self._turns.release()
+            self._turns[kind].release()
         if reply.status == 404:
             return None
         try:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from dfmeta.model import Answer
+from dfmeta.store import need as needs
 from dfmeta.store.documents import (
     CLOUD_INIT,
     USERDATA_TYPE,
@@ -23,6 +24,7 @@ from dfmeta.store.documents import (
     network_config_of,
     vendor_data_of,
 )
+from dfmeta.store.need import Need
 from dfmeta.store.roles import together
 
 METADATA: Final = "meta-data"
@@ -52,6 +54,23 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
                 return _text(network_config)
             return _yaml(network_config)
     return None
+
+
+def need(segments: Sequence[str]) -> Need:
+    """Return what has to be known of a record to answer for a path.
+
+    :param segments: see :func:`answer`.
+    """
+    match segments:
+        case []:
+            return needs.METADATA
+        case [name] if name in (METADATA, VENDOR_DATA):
+            return needs.METADATA
+        case [name] if name == USERDATA:
+            return needs.USERDATA
+        case [name] if name == NETWORK_CONFIG:
+            return needs.METADATA_ALONE
+    return needs.ANY_HALF
 
 
 def _metadata(document: Document) -> dict[str, Any]:

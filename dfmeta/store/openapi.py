@@ -191,6 +191,11 @@ _ERRORS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
         "The database, upstream or the issuer is away.",
         ("Retry-After",),
     ),
+    "507": (
+        "InsufficientStorage",
+        "The disk of the database is full; nothing of the request was kept.",
+        (),
+    ),
 }
 _TEXT_HEADER: Final[Object] = {"required": True, "schema": {"type": "string"}}
 _ETAG: Final[Object] = {"ETag": _TEXT_HEADER, "Vary": {"schema": {"type": "string"}}}
@@ -350,6 +355,8 @@ def _operation(
     codes = ["400", "405", *(["401", "403", "404", "500", "503"] if needed else [])]
     if name.startswith(("push", "list")):
         codes.remove("404")
+    if operation != "read":
+        codes.append("507")
     if name.startswith(("push", "attach")):
         codes += ["408", "413"]
     if name.startswith("refresh"):

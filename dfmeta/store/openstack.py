@@ -25,6 +25,8 @@ from dfmeta.store.documents import (
     vendor_data2_of,
     vendor_data_of,
 )
+from dfmeta.store.need import ANY_HALF, METADATA, METADATA_ALONE, USERDATA_ALONE, Need
+from dfmeta.store.record import Kind
 
 JSON_TYPE: Final = "application/json"
 
@@ -50,6 +52,7 @@ class _File:
     since: str
     answer: Callable[[Document, str], Answer | None]
     """None: this instance has none, so it is not listed either."""
+    need: Need = METADATA
 
 
 def answer(document: Document, segments: Sequence[str]) -> Answer | None:
@@ -59,10 +62,10 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
     """
     if not segments:
         return Answer(200, "\n".join((*VERSIONS, LATEST)).encode())
-    version = VERSIONS[-1] if segments[0] == LATEST else segments[0]
-    if version not in VERSIONS:
+    files = _in_version(segments[0])
+    if not files:
         return None
-    files = [file for file in _FILES if file.since <= version]
+    version = _dated(segments[0])
     match segments[1:]:
         case []:
             there = [file.name for file in files if file.answer(document, version) is not None]
@@ -73,12 +76,39 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
     return None
 
 
+def need(segments: Sequence[str]) -> Need:
+    """Return what has to be known of a record to answer for a path.
+
+    :param segments: see :func:`answer`.
+    """
+    match segments:
+        case [version]:
+            # It lists what may not be there; those that are always there say nothing new.
+            files = [file for file in _in_version(version) if not file.need.record]
+            shown = {half for file in files for half in file.need.halves}
+            return Need(tuple(kind for kind in Kind if kind in shown), record=True)
+        case [version, name]:
+            found = (file.need for file in _in_version(version) if file.name == name)
+            return next(found, ANY_HALF)
+    return ANY_HALF
+
+
 def is_password(segments: Sequence[str]) -> bool:
     """Whether a path below ``/openstack`` is where a guest posts its password."""
     match segments:
         case [version, name]:
             return name == PASSWORD and (version == LATEST or version in VERSIONS[1:])
     return False
+
+
+def _dated(version: str) -> str:
+    return VERSIONS[-1] if version == LATEST else version
+
+
+def _in_version(version: str) -> list[_File]:
+    """Return the files of a version; none of one that is not there."""
+    dated = _dated(version)
+    return [file for file in _FILES if dated in VERSIONS and file.since <= dated]
 
 
 def _metadata(document: Document, version: str) -> Answer:
@@ -129,16 +159,17 @@ def _vendor_data2(document: Document, _version: str) -> Answer:
     return _json(vendor_data2_of(document))
 
 
-def _network_data(document: Document, _version: str) -> Answer:
-    return _json(network_data_of(document))
+def _network_data(document: Document, _version: str) -> Answer | None:
+    found = network_data_of(document)
+    return None if found is None else _json(found)
 
 
 _FILES: Final = (
     _File("meta_data.json", FOLSOM, _metadata),
-    _File("user_data", FOLSOM, _userdata),
-    _File(PASSWORD, GRIZZLY, _password),
+    _File("user_data", FOLSOM, _userdata, USERDATA_ALONE),
+    _File(PASSWORD, GRIZZLY, _password, ANY_HALF),
     _File("vendor_data.json", HAVANA, _vendor_data),
-    _File("network_data.json", LIBERTY, _network_data),
+    _File("network_data.json", LIBERTY, _network_data, METADATA_ALONE),
     _File("vendor_data2.json", NEWTON_TWO, _vendor_data2),
 )
 """In the order in which Nova lists them."""

@@ -124,6 +124,8 @@ class PutResult:
     changed: tuple[str, ...]
     """The document's members, ``project_id``, ``userdata``, ``http_tokens`` and ``addresses``,
     where they are not as before."""
+    compared: bool = True
+    """False: what was there before is not known; ``changed`` is what was written."""
 
 
 def parse_document(record_id: str, text: str | None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """How the admin API shows one half of a record: as it is, or in an envelope. Pure functions.
 
 An envelope is what a push of the same would be, so that an upstream's answer can be stored and a
-record can be moved by hand.
+record can be moved by hand. Templates (:mod:`dfmeta.store.templates`) add nothing here: a store
+that takes a record from this one has its own.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dfmeta.exceptions import StoreError
 from dfmeta.model import Answer
-from dfmeta.store.record import Kind, Record, parse_document
-from dfmeta.store.templates import filled
+from dfmeta.store.record import Kind, Record
 
 JSON: Final = "application/json"
 ENVELOPE: Final = "application/vnd.dfmeta.record+json"
@@ -28,25 +27,25 @@ _QUALITY: Final = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)", re.IGNORE
 _VARY: Final = (("Vary", "Accept"),)
 
 
-def document(kind: Kind, record: Record | None, *, templates: Mapping[str, str]) -> Answer | None:
-    """Return a record's metadata with what the templates add, or its user-data byte for byte.
+def document(kind: Kind, record: Record | None) -> Answer | None:
+    """Return a record's metadata as it was written, or its user-data byte for byte.
 
     None when there is none of that kind.
     """
     if record is None:
         return None
-    if kind is Kind.USERDATA:
-        body, media_type = record.userdata, USERDATA
-    else:
-        body, media_type = _metadata(record, templates), JSON
+    body, media_type = record.userdata, USERDATA
+    if kind is Kind.METADATA:
+        text = record.metadata
+        body, media_type = None if text is None else text.encode(), JSON
     return None if body is None else Answer(200, body, content_type=media_type, headers=_VARY)
 
 
 def envelope(kind: Kind, record: Record, addresses: Sequence[str], *, named: bool) -> Answer | None:
     """Return ``{id, ipAddresses, metadata}`` or ``{id, ipAddresses, userdata, userdata_encoding}``.
 
-    ``http_tokens`` is there where the record has a word of its own about them. Templates add
-    nothing: whoever takes a record from here has their own. None when there is none of that kind.
+    ``http_tokens`` is there where the record has a word of its own about them. None when there is
+    none of that kind.
 
     :param addresses: the record's networks; an address alone is written without its prefix.
     :param named: whether it is called by its own media type, or plainly JSON.
@@ -82,18 +81,6 @@ def wants_envelope(accept: str) -> bool:
         qualities[name.lower()] = float(found[0][1]) if found else 1.0
     wanted = qualities.get(ENVELOPE, 0.0)
     return wanted > 0 and wanted >= max(qualities.values())
-
-
-def _metadata(record: Record, templates: Mapping[str, str]) -> bytes | None:
-    text = record.metadata
-    if text is None:
-        return None
-    try:
-        members = parse_document(record.id, text) if any(templates.values()) else {}
-    except StoreError:
-        return text.encode()
-    added = filled(members, templates)
-    return text.encode() if added == members else _dump(added).encode()
 
 
 def _userdata(content: bytes) -> dict[str, str]:

@@ -27,7 +27,8 @@ HEAD: Final = revisions.HEAD
 REVISIONS: Final = revisions.REVISIONS
 """All of them, the oldest first."""
 
-HTTP_TOKENS: Final = ("off", "optional", "required")
+REQUIRED: Final = "required"
+HTTP_TOKENS: Final = ("off", "optional", REQUIRED)
 """What a record may say of tokens (``[store] http_tokens``)."""
 
 metadata: Final = MetaData(

@@ -28,7 +28,6 @@ FILES: Final = (METADATA, USERDATA, VENDOR_DATA, NETWORK_CONFIG)
 """A seed's (https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html)."""
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_VALUES_MAX: Final = 100_000
 _KEYS: Final = ("public-keys", "public_keys")
 _COPIED: Final = {
     "availability-zone": "availability_zone",
@@ -152,15 +151,10 @@ def _network_config(data: bytes) -> str:
 
 
 def _storable(document: object) -> None:
-    """See that YAML has made nothing that JSON does not have, such as a date.
-
-    What it names in several places stands in each of them here, and may name itself.
-    """
-    left, seen = [document], 0
+    """See that YAML has made nothing that JSON does not have, such as a date."""
+    left = [document]
     while left:
-        one, seen = left.pop(), seen + 1
-        if seen > _VALUES_MAX:
-            raise ValueError(f"it has more than {_VALUES_MAX} values")
+        one = left.pop()
         if isinstance(one, dict):
             left += [*one.keys(), *one.values()]
             if not all(isinstance(name, str) for name in one):

@@ -29,6 +29,7 @@ from dfmeta.store.urls import in_use, wrong_url
 BUSY_STEP_MS: Final = 250
 """How long SQLite itself waits for another process' lock before it says so, milliseconds."""
 FILE_MODE: Final = 0o600
+CUT: Final = "it has been cut to 0 bytes"
 FOLDER_MODE: Final = 0o700
 _PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
@@ -70,9 +71,15 @@ class Sqlite:
         """Notice a file that was put in the place of ours: a back-up restored, for one.
 
         A missing file is an error and not an empty store: between an operator's ``rm`` and
-        ``cp`` no guest is to hear that it has no metadata.
+        ``cp`` no guest is to hear that it has no metadata. So is one of 0 bytes: SQLite would take
+        it for a new database, remove the log and keep what is written in no file at all
+        (https://www.sqlite.org/src/file/src/pager.c, pagerOpenWalIfPresent).
+
+        :raises StoreDamagedError: it has 0 bytes.
         """
         found = self.path.stat()
+        if self._file is not None and not found.st_size:
+            raise StoreDamagedError(cause=f"{self.path}: {CUT}")
         return (found.st_dev, found.st_ino) != self._file
 
     def adopt(self) -> None:
@@ -143,11 +150,20 @@ class Sqlite:
 
     def cause(self, error: DBAPIError) -> str:
         """See :meth:`~dfmeta.store.database.Dialect.cause`."""
-        return str(error.orig)
+        return CUT if self._cut(error) else str(error.orig)
 
     def kind(self, error: DBAPIError) -> type[StoreError]:
         """See :meth:`~dfmeta.store.database.Dialect.kind`."""
+        if self._cut(error):
+            return StoreDamagedError
         return kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
+
+    def _cut(self, error: DBAPIError) -> bool:
+        """Whether what looks like a lock is a file that was cut off while others have it open."""
+        try:
+            return self.conflicts(error) and not self.path.stat().st_size
+        except OSError:
+            return False
 
     def interrupt(self, connection: Connection) -> None:
         """See :meth:`~dfmeta.store.database.Dialect.interrupt`."""

@@ -1,10 +1,14 @@
 """What people write in files: texts, JSON and YAML, as strictly as the store takes them. Pure.
 
 Each raises ValueError with a cause that quotes nothing of the input, which may hold secrets.
+
+Trust: none. YAML may name one value in many places, and grow without bound from a few bytes; what
+it would become is counted while it is composed, before anything is made of it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import yaml
@@ -12,6 +16,16 @@ import yaml
 from dfmeta.store import strictjson
 
 NOT_TEXT: Final = "it is not UTF-8"
+VALUES_MAX: Final = 100_000
+"""Values of a YAML text, where an alias counts as a copy of what it stands for, and a text as one
+for each :data:`TEXT_PIECE` of its characters."""
+TEXT_PIECE: Final = 256
+NUMBER_MAX: Final = 1000
+"""Characters of a number in YAML: Python reads one to the base 60 in quadratic time, and writes
+none of more than 4,300 digits."""
+
+_NAMED: Final = re.compile(r"(alias|anchor|handle|tag) ['\"].*", re.DOTALL)
+"""Where PyYAML's messages repeat a word of the input, such as a password that begins with ``*``."""
 
 
 def decode(data: bytes) -> str:
@@ -30,17 +44,80 @@ def parse_object(data: bytes | str) -> dict[str, Any]:
 def parse_mapping(data: bytes | str) -> dict[str, Any]:
     """Return a JSON object or a YAML mapping (YAML 1.1, without tags of a language).
 
+    One value may stand in several places of it, and counts in each of them: there are at most
+    :data:`VALUES_MAX`, and :data:`dfmeta.store.strictjson.DEPTH_MAX` inside each other. None
+    contains itself.
+
     :raises ValueError: it is neither.
     """
     text = data if isinstance(data, str) else decode(data)
     try:
-        found = yaml.safe_load(text)
+        found = _load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" in line {mark.line + 1}" if mark else ""
-        raise ValueError(f"it is no YAML: {error.problem or 'it ends too soon'}{where}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
+        problem = _NAMED.sub(r"\1", error.problem or "it ends too soon")
+        raise ValueError(f"it is no YAML: {problem}{where}") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError):
+        # What PyYAML makes of !!bool x, !!timestamp x and "\UFFFFFFFF" is no YAMLError.
         raise ValueError("it is no YAML") from None
     if isinstance(found, dict):
         return found
     raise ValueError("it is no mapping of names to values")
+
+
+def _load(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """Refuses what would grow too large or too deep, or contains itself, when it comes to it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+        self._depth = 0
+        self._height = 0
+        """Of the highest value so far inside the one that is being composed."""
+        self._anchored: dict[str, tuple[int, int]] = {}
+        """How many values what is anchored has, and how many inside each other."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a value; see ``yaml.composer.Composer``."""
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchored:
+                raise _refused("an alias of what does not stand before it", event)
+            values, height = self._anchored[event.anchor]
+            self._count(event, values, height)
+            return super().compose_node(parent, index)
+        before, beside, self._height = self._values, self._height, 0
+        length = len(event.value) if isinstance(event, yaml.ScalarEvent) else 0
+        self._count(event, 1 + length // TEXT_PIECE, 0)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if length > NUMBER_MAX and node.tag.endswith((":int", ":float")):
+            raise _refused(f"a number of more than {NUMBER_MAX} characters", event)
+        height = self._height + 1
+        if event.anchor is not None:
+            self._anchored[event.anchor] = self._values - before, height
+        self._height = max(beside, height)
+        return node
+
+    def _count(self, event: Any, values: int, height: int) -> None:
+        self._values += values
+        self._height = max(self._height, height)
+        if self._values > VALUES_MAX:
+            cause = f"more than {VALUES_MAX} values, an alias counted as what it stands for"
+            raise _refused(cause, event)
+        if self._depth + max(height, 1) > strictjson.DEPTH_MAX:
+            raise _refused(f"more than {strictjson.DEPTH_MAX} values inside each other", event)
+
+
+def _refused(problem: str, event: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)

@@ -31,7 +31,11 @@ def loads(text: str | bytes) -> Any:
     try:
         text = text.decode() if isinstance(text, bytes) else text
         value = json.loads(
-            text, object_pairs_hook=_object, parse_float=_float, parse_constant=_refuse
+            text,
+            object_pairs_hook=_object,
+            parse_int=_int,
+            parse_float=_float,
+            parse_constant=_refuse,
         )
     except json.JSONDecodeError as error:
         raise ValueError(f"it is no JSON: {error.msg} at column {error.colno}") from None
@@ -76,6 +80,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise ValueError("a name stands in an object of it twice")
     return members
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("a number in it has more digits than can be read") from None
 
 
 def _float(text: str) -> float:

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-_ACTION: Final = re.compile(r"(\{\{.*?\}\})", re.DOTALL)
-_FIELD: Final = re.compile(r"\{\{\s*((?:\.[^\W\d]\w*)+)\s*\}\}")
+_FIELD: Final = re.compile(r"\s*((?:\.[^\W\d]\w*)+)\s*")
+"""What stands between the braces of an action."""
 
 
 def filled(document: Mapping[str, Any], templates: Mapping[str, str]) -> dict[str, Any]:
@@ -34,16 +34,15 @@ def filled(document: Mapping[str, Any], templates: Mapping[str, str]) -> dict[st
 
 def rendered(template: str, document: Mapping[str, Any]) -> str | None:
     """Return a template's text, None when it fails."""
-    pieces = _ACTION.split(template)
-    for index, piece in enumerate(pieces):
-        # Every second one is an action.
-        found = _FIELD.fullmatch(piece) if index % 2 else None
+    text, *actions = template.split("{{")
+    pieces = [text]
+    for one in actions:
+        action, end, text = one.partition("}}")
+        found = _FIELD.fullmatch(action) if end else None
         value = _value(found[1], document) if found else None
-        if index % 2 and value is None:
+        if value is None:
             return None
-        if not index % 2 and "{{" in piece:
-            return None
-        pieces[index] = piece if value is None else value
+        pieces += [value, text]
     return "".join(pieces)
 
 

@@ -277,7 +277,15 @@ def _assigned(name: str, function: ast.FunctionDef) -> Iterator[ast.expr]:
 
 
 def _reasons_to_refuse(program: Program) -> set[str]:
-    return program.arguments_of("dfmeta/", "BadRequestError", "reason")
+    places = ("dfmeta/proxy/http1.py", "dfmeta/proxy/connection.py")
+    return {
+        one for place in places for one in program.arguments_of(place, "BadRequestError", "reason")
+    }
+
+
+def _reasons_of_heads(program: Program) -> set[str]:
+    # Of bodies the API itself refuses.
+    return _reasons_to_refuse(program) - {"body", "body_timeout", "chunks"}
 
 
 def _reasons_to_close(program: Program) -> set[str]:
@@ -307,7 +315,7 @@ def _drops(_program: Program) -> set[str]:
 
 
 KNOWN: Mapping[tuple[str, str, str], Callable[[Program], set[str]]] = {
-    ("dfmeta/cmd/daemon.py", "", "str(state)"): lambda _: {str(one) for one in PortState},
+    ("dfmeta/cmd/watch.py", "", "str(state)"): lambda _: {str(one) for one in PortState},
     ("dfmeta/apps/tally.py", "", "purpose.name"): lambda _: {one.name for one in Purpose},
     ("dfmeta/apps/drops.py", "", "reason"): _drops,
     ("dfmeta/ports/resolver.py", "_ask", "name"): _sources,
@@ -316,6 +324,8 @@ KNOWN: Mapping[tuple[str, str, str], Callable[[Program], set[str]]] = {
     ("dfmeta/proxy/access.py", "", "spent.backend"): lambda p: _backends(p) | _ourselves(p),
     ("dfmeta/proxy/connection.py", "", "abandoned.reason"): _reasons_to_close,
     ("dfmeta/proxy/connection.py", "", "error.reason"): _reasons_to_refuse,
+    ("dfmeta/proxy/admin_connection.py", "_note_refused", "reason"): _reasons_of_heads,
+    ("dfmeta/proxy/admin_server.py", "_note_closed", "reason"): lambda _: {"too_many", "defect"},
     ("dfmeta/proxy/server.py", "", "entry.limit"): _limits_of_room,
 }
 """Module, function ("": any) and expression → the closed set that it comes from."""

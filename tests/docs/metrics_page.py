@@ -17,6 +17,7 @@ from dfmeta.flows.key import SLOTS
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.proxy import admin_server
 from tests.docs.label_values import Metric, Program
 from tests.docs.page import Section, sections
 
@@ -54,6 +55,18 @@ FACTS: Mapping[str, tuple[str, ...]] = {
         f"every {_CHECK} seconds",
     ),
     "dfmeta_hub_stall_seconds": (f"{1 / hub.TICK:g} times a second",),
+    "dfmeta_admin_open_connections": (
+        f"{admin_server.LIMITS.connections} at most",
+        f"{admin_server.LIMITS.connections_per_port} of one address",
+    ),
+    "dfmeta_admin_refused_total": (
+        f"above {admin_server.LIMITS.head.request_line} bytes",
+        f"above {admin_server.LIMITS.head.header} bytes",
+        f"more than {admin_server.LIMITS.head.lines} lines",
+        f"there in {admin_server.LIMITS.header_timeout:g} seconds",
+        f"{admin_server.HELD >> 20} MiB",
+        {60: "within a minute"}[int(admin_server.SILENCE)],
+    ),
 }
 """Section → what the code says that has to be in it."""
 

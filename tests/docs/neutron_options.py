@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Container, Iterable, Iterator
+from typing import Any
 
 from neutron import opts
 from neutron.conf.agent import dhcp
@@ -30,7 +32,7 @@ OF_OVN = (
 )
 
 
-def rows(groups):  # type: ignore[no-untyped-def]
+def rows(groups: Iterable[tuple[str, Iterable[Any]]]) -> Iterator[list[str]]:
     """Each option as group, name and default, as a sample file would show it."""
     for group, options in groups:
         for option in options:
@@ -40,7 +42,7 @@ def rows(groups):  # type: ignore[no-untyped-def]
             yield [group, option.name, "" if default is None else str(default)]
 
 
-def some(options, names):  # type: ignore[no-untyped-def]
+def some(options: Iterable[Any], names: Container[str]) -> list[Any]:
     """Those with these names."""
     return [option for option in options if option.name in names]
 

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 from dfmeta import state
-from dfmeta.apps import meters
 from dfmeta.cmd import keeping
 from dfmeta.conf import agent
 from dfmeta.flows import key, pipeline
+from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
 from dfmeta.host import device, netlink
 from dfmeta.ports import look, ovsdb
@@ -29,8 +29,8 @@ FACTS: tuple[str, ...] = (
     f"controller id {pipeline.CONTROLLER_ID:#x}",
     f"{RATES[Purpose.SYN]} a second",
     f"{RATES[Purpose.GUEST_SYN]} a second",
-    f"numbers are {meters.FIRST_IDS[Purpose.SYN]} and {meters.FIRST_IDS[Purpose.GUEST_SYN]} plus",
-    f"from {min(meters.FIRST_IDS.values())} to {meters.LAST_ID}",
+    f"numbers are {FIRST_IDS[Purpose.SYN]} and {FIRST_IDS[Purpose.GUEST_SYN]} plus",
+    f"from {min(FIRST_IDS.values())} to {LAST_ID}",
     f"{key.NEXT_HOP} lladdr {key.NEXT_HOP_MAC}",
     f"{netlink.RULE_FROM}: from",
     f"{netlink.RULE_OIF}: from",

@@ -13,9 +13,9 @@ from typing import get_args
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta import registry
-from dfmeta.apps import controller, meters, steward
-from dfmeta.flows import key
+from dfmeta import registry, slots
+from dfmeta.apps import controller, steward
+from dfmeta.flows import key, metering
 from dfmeta.flows.flow import Action, Flow, Move, Output, SetField, ToController
 from dfmeta.flows.pipeline import (
     CONTROLLER_ID,
@@ -252,19 +252,19 @@ def _cookies() -> Iterator[str]:
 
 def _meters() -> Iterator[str]:
     for purpose, rate in RATES.items():
-        first = meters.FIRST_IDS[purpose]
+        first = metering.FIRST_IDS[purpose]
         yield f"* - {purpose.name} - {rate} - {first} plus the port's OpenFlow number"
         sent = Wire(LAYOUT).add_meter(first, rate)
         if sent.flags & ofp.OFPMF_BURST and sent.bands[0].burst_size == rate:
             yield "with a burst of one second's packets"
-    yield f"from {min(meters.FIRST_IDS.values())} to {meters.LAST_ID}"
+    yield f"from {min(metering.FIRST_IDS.values())} to {metering.LAST_ID}"
 
 
 def _keys() -> Iterator[str]:
     yield f"{key.BASE:#x} | slot << {key.SLOT_SHIFT} | VID << {key.VID_SHIFT} | ofport"
     yield f"in the order {', '.join(map(str, key.SLOTS))};"
     yield f"rest for {registry.REST:g} seconds"
-    often, at_once = registry.DISPLACED_PER_SECOND, registry.DISPLACED_AT_ONCE
+    often, at_once = slots.DISPLACED_PER_SECOND, slots.DISPLACED_AT_ONCE
     yield f"most {often:g} addresses of a port give way in a second, and {at_once} at once"
 
 

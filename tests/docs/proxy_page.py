@@ -48,6 +48,13 @@ FACTS: Mapping[str, tuple[str, ...]] = {
         {60.0: "once a minute"}[complaints.QUIET],
         f"({access.PATH_SHOWN} characters at most)",
     ),
+    "With workers": (
+        {1.0: "once a second"}[workers.BEAT],
+        f"not answered for {workers.SILENT * workers.BEAT:g} s",
+        f"After {workers.HANGS * workers.BEAT:g} s it is ended",
+        f"{workers.OVERTIME:g} s after its time",
+        f"full for {workers.SETTLE_TIMEOUT:g} s",
+    ),
     "At SIGTERM": (f"after {daemon.GRACE:g} seconds",),
     "At SIGHUP": (f"{workers.DRAIN:g} seconds to end",),
 }

@@ -45,7 +45,7 @@ def test_what_the_page_says_of_a_reload_holds() -> None:
 
 def test_the_page_names_what_readiness_can_miss() -> None:
     names = [texts(call)[0] for call in calls("watch") if texts(call)]
-    assert names == ["store", "proxy"]
+    assert names == ["threads", "store", "proxy"]
     assert f"what is missing: {', '.join(f'``{name}``' for name in names)}" in TEXT
 
 

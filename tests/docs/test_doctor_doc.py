@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.inspect.offload import DRIVER
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "doc/source/doctor.rst").read_text(encoding="utf-8")
 MODULES = [
     *sorted((ROOT / "dfmeta/inspect").glob("*.py")),
     *sorted((ROOT / "dfmeta/cmd").glob("doctor_*.py")),
+    ROOT / "dfmeta/proxy/remedies.py",
 ]
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in MODULES}
 FIELDS = ("Looks at", "Wrong when", "Remedy")
@@ -111,6 +114,11 @@ def faults(page: str, texts: Mapping[str, str]) -> list[str]:
             if not all(piece in said for piece in pieces):
                 found.append(f"{name}: no remedy of its is {command}")
     return found
+
+
+def test_the_element_for_a_virtio_card_is_that_of_the_remedy() -> None:
+    page = (ROOT / "doc/source/store-kvm.rst").read_text(encoding="utf-8")
+    assert DRIVER in "".join(line.strip() for line in page.splitlines())
 
 
 def test_the_page_has_what_the_code_has() -> None:

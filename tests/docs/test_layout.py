@@ -17,7 +17,7 @@ from dfmeta.cmd import daemon
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
 BASE = {"model", "exceptions"}
-PURE = BASE | {"flows", "packets", "registry", "devices"}
+PURE = BASE | {"flows", "packets", "numbering", "slots", "registry", "devices"}
 # What a part may import of dfmeta, besides itself. `cmd` ties all together and may all.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
@@ -25,17 +25,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "exceptions": set(),
     "packets": BASE,
     "flows": BASE,
-    "registry": BASE | {"flows"},
+    "numbering": BASE,
+    "slots": BASE,
+    "registry": BASE | {"flows", "numbering", "slots"},
+    "conditions": {"hub", "model", "registry"},
+    "experience": {"model"},
+    "guest_counts": {"model"},
     "devices": BASE,
-    "store": BASE | {"devices", "guest", "metrics"},
+    "store": BASE | {"devices", "guest", "metrics", "trust"},
     "metrics": {"exceptions"},
+    "trust": set(),
     "health": {"exceptions"},
     "hub": {"metrics"},
+    "names": set(),
     "state": {"exceptions"},
-    "conf": BASE | {"flows"},
+    "conf": BASE | {"flows", "trust"},
     "inspect": PURE,
-    "proxy": PURE | {"store", "metrics", "health", "hub", "inspect"},
-    "apps": PURE | {"metrics", "health", "hub", "inspect"},
+    "proxy": PURE | {"store", "metrics", "health", "hub", "inspect", "trust", "guest_counts"},
+    "apps": PURE | {"metrics", "health", "hub", "inspect", "guest_counts"},
     "ports": PURE | {"metrics", "health", "hub", "inspect"},
     "host": PURE | {"metrics", "health", "hub", "inspect"},
     "guest": set(),

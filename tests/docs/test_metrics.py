@@ -147,7 +147,7 @@ def test_a_call_that_is_new_is_noticed(call: str, noticed: str | None) -> None:
 @pytest.mark.parametrize(
     ("module", "text", "other", "noticed"),
     [
-        (ACCESS, '"body": "body_max",', '"body": "other",', 'limit="body_max" is there, and'),
+        (ACCESS, '"header": "header_max"', '"header": "x"', 'limit="header_max" is there, and'),
         (ACCESS, 'labels("silent")', 'labels("mute")', 'reason="mute" is not there'),
         ("dfmeta/proxy/wsgi.py", 'Abandoned("changed")', 'Abandoned("gone")', '"gone" is not'),
         ("dfmeta/proxy/room.py", '"waiting_per_port", tuple', '"w", tuple', 'limit="w" is not'),

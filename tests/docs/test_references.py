@@ -38,6 +38,8 @@ PROGRAMS = ("dfmeta-agent", "dfmeta-store", "dfmeta-tag-devices")
 GROUPS = [name or "DEFAULT" for name, _options in dfmeta.conf.own_opts()]
 # What takes a daemon on a bridge; tests/e2e runs these.
 ON_A_HOST = {"doctor", "flows", "ports", "trace"}
+# These read no configuration.
+WITHOUT_ONE = {"help", "version"}
 # Each is there once what it needs is.
 ORDER = ("put", "get", "list", "backup", "schema", "restore", "import", "devices", "token")
 
@@ -252,7 +254,9 @@ def test_the_examples_run_one_after_the_other(
     run.sort(key=lambda one: next((n for n, word in enumerate(ORDER) if word in one.split()), 9))
     assert len(run) > 15
     for example in run:
-        arguments = [*shlex.split(example)[1:], "--config-file", "dfmeta.conf"]
+        arguments = shlex.split(example)[1:]
+        if arguments[0] not in WITHOUT_ONE:
+            arguments += ["--config-file", "dfmeta.conf"]
         done = CliRunner().invoke(cli, arguments, prog_name="dfmeta")
         assert done.exit_code == 0, f"{example}: {done.output}"
 

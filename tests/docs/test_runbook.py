@@ -23,12 +23,17 @@ BLOCKS = blocks()
 LITERALS = sorted({" ".join(one.split()) for one in re.findall(r"``([^`]+)``", PAGE)})
 OPTIONS = {one.dest for _group, options in conf.own_opts() for one in options}
 # What looks like an option and is another program's, or another thing's name.
-OTHERS = {"ovsdb", "bridge", "flows", "proxy", "store", "libvirt", "errors", "up"} | {
+OTHERS = {"ovsdb", "bridge", "flows", "proxy", "store", "threads", "libvirt", "errors", "up"} | {
+    "guests",
+    "neutron",
     "external_ids",
     "no_proxy",
     "http_proxy",
     "rp_filter",
+    "configuration",
     "daemon",
+    "tap",
+    "path",
 }
 CHAPTERS = {one.title for one in sections(PAGE) if one.mark == "="} - {"Runbook"}
 
@@ -109,8 +114,10 @@ def test_every_block_is_broken_and_looked_at() -> None:
 def test_a_line_that_is_not_printed_is_noticed() -> None:
     names = {"PORT": "tap7", "INSTANCE": "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"}
     (block,) = [one for one in BLOCKS if one.name == "no-instance"]
-    heading = "PORT  OFPORT  KEY        SLOT: ADDRESS  INSTANCE  NAME  PROJECT  FROM  STATE"
-    line = "tap7  8       128.0.0.8  -              -         -     -        -     no instance"
+    heading = (
+        "PORT  OFPORT  KEY        SLOT: ADDRESS  INSTANCE  NAME  PROJECT  FROM  STATE  LAST ANSWER"
+    )
+    line = "tap7  8       128.0.0.8  -              -         -     -        -     no instance  -"
     assert missing(block, f"{heading}\n{line}\n", {"PORT": "tap7"}) == []
     assert missing(block, f"{heading}\n{line}\n".replace("no instance", "served"), names) != []
     assert missing(block, line.replace("tap7", "tap8"), names) != []

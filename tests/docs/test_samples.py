@@ -53,13 +53,33 @@ def test_the_readme_opens_with_the_two_commands() -> None:
     assert "sudo tools/test" in head
 
 
+def test_the_readme_opens_with_its_readers_requirements_and_first_steps() -> None:
+    titles = re.findall(r"^(\S.*)\n=+$", README.read_text(), re.MULTILINE)
+    assert titles[:4] == ["dfmeta", "For whom", "What it needs", "What first"]
+
+
+def test_the_readme_names_the_largest_caveats_and_the_route_that_guests_need() -> None:
+    needs = " ".join(README.read_text().partition("What it needs")[2].split())
+    needs = needs.partition("What first")[0]
+    assert "Most tests run on Open vSwitch's userspace datapath" in needs
+    assert "Not tried is a real Nova" in needs
+    assert "a default route, a host route from DHCP (option 121), or a route on the link" in needs
+
+
+def test_the_readme_says_what_the_demo_installs_and_how_long_the_tests_take() -> None:
+    head = " ".join(README.read_text().split("The way of a request")[0].split())
+    assert "The demo installs Debian packages that are missing" in head
+    assert "sudo tools/test # every test, in 30 to 70 minutes: for developers" in head
+    assert head.index("sudo tools/demo") < head.index("For whom"), "it opens with them"
+
+
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_the_readme_names_each_command(command: str) -> None:
-    assert f"dfmeta {command} " in README.read_text()
+    assert f"``dfmeta {command}``" in README.read_text()
 
 
-@pytest.mark.parametrize("path", re.findall(r"`((?:etc|doc|tools)/[^`]+)`", README.read_text()))
-def test_the_readme_names_what_is_there(path: str) -> None:
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"<([\w./-]+)>`__", README.read_text()))))
+def test_the_readme_leads_to_what_is_there(path: str) -> None:
     assert (ROOT / path).exists()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.cmd import status_page
 from dfmeta.conf import agent
 from dfmeta.proxy import recent, status, status_http
 
@@ -21,6 +22,7 @@ FACTS = (
     f"every {status_http.REFRESH} seconds",
     f"up to {status_http.REFRESH_MAX} seconds",
     f"At most {status.SHOWN} rows",
+    f"twice a minute, {status_page.NAMES_ASKED} at a time",
     f"and {recent.KINDS_KEPT} failures that differ",
     f"The last {status.FAILURES_SHOWN} of all",
     f"until {recent.PORTS} others",
@@ -52,6 +54,7 @@ def test_the_example_has_the_members_that_there_are() -> None:
     assert set(example["requests"]) == {*recent.CLASSES, "last_at", "last_status"}
     assert set(example["last_failure"]) == {
         *("at", "status", "path", "reason", "times", "failing"),
+        *("own", "brief", "remedy", "failing_since"),
     }
 
 

@@ -46,11 +46,12 @@ SAMPLES: Mapping[str, object] = {
     "network_config": {"version": 2},
     "network_data": {"links": [{"id": "a"}]},
     "network": {
+        "interfaces": [{"name": "eth0", "mac": "fa:16:3e:00:00:01"}],
         "addresses": [
-            {"address": "10.0.0.1", "public": False},
-            {"address": "192.0.2.1", "public": True},
-            {"address": "2001:db8::1", "public": True},
-        ]
+            {"address": "10.0.0.1", "cidr": 24, "public": False},
+            {"address": "192.0.2.1", "cidr": 24, "public": True, "gateway": "192.0.2.2"},
+            {"address": "2001:db8::1", "cidr": 64, "public": True, "gateway": "2001:db8::2"},
+        ],
     },
     "operating_system": {
         "slug": "s",

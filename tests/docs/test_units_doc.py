@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from dfmeta.cmd import central, daemon
-from dfmeta.conf import agent
+from dfmeta.conf import agent, limits
+from dfmeta.proxy.admin_server import HELD
+from dfmeta.store.checks import USERDATA_MAX
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "etc/systemd"
@@ -71,10 +73,38 @@ def test_systemd_has_nothing_to_say_of_any_unit() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_memory_has_a_bound_that_the_page_argues_for(service: str) -> None:
+    most = value(UNITS / f"{service}.service", "MemoryMax")
+    assert f"Both units have ``MemoryMax={most}``" in PAGE
+    (gigabytes,) = re.findall(r"^([0-9]+)G$", most)
+    words = " ".join(PAGE.split())
+    ports, workers, worker, guests = 228 * 10**6, 8, 40 * 10**6, 20
+    large = {one.name: one.default for one in limits.OPTS}["requests_per_port"] * USERDATA_MAX
+    needed = ports + workers * worker + HELD + guests * large
+    assert needed < int(gigabytes) << 30
+    for fact in (
+        f"takes {ports // 10**6} MB with 5,000",
+        f"a worker some {worker // 10**6} MB",
+        f"admin listener {HELD >> 20} MiB",
+        f"{large // USERDATA_MAX} of {USERDATA_MAX >> 20} MiB at most",
+        "eight workers and more than twenty guests",
+    ):
+        assert fact in words
+    scale = (ROOT / "doc/source/limits.rst").read_text(encoding="utf-8")
+    assert f"the daemon\n{ports // 10**6} MB" in scale
+
+
 def value(path: Path, name: str) -> str:
     found = re.findall(rf"^{name}=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(found) == 1, f"{path.name}: {name}"
     return str(found[0])
+
+
+def test_a_service_that_ends_with_a_status_is_started_again_each_time(service: str) -> None:
+    unit = UNITS / f"{service}.service"
+    assert value(unit, "Restart") == "on-failure"
+    assert value(unit, "StartLimitIntervalSec") == "0", "however often it happens"
+    assert "RestartPreventExitStatus" not in unit.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", SOCKETS, ids=[one.stem for one in SOCKETS])

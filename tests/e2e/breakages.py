@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from tests.e2e.support import META_DATA, project_ids, put_nova
 from tests.harness.agent import Agent, program
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.nova import RecordingNova
-from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.trunk import Trunk
 
 HANGS = 0.6
 """Seconds that a guest waits for what does not come."""
@@ -97,10 +99,43 @@ def hangs(guest: Guest) -> None:
 
 
 @contextmanager
+def cut_off(stage: Stage) -> Iterator[None]:
+    """A port that the switch takes no frames from."""
+    guest = stage.guest("muted")
+    assert guest.curl("/").status == 404
+    stage.host.ofctl("mod-port", BRIDGE, guest.port, "no-receive")
+    hangs(guest)
+    cut_off_ports = partial(stage.agent.metric, "dfmeta_ports", state="cut off")
+    wait_for(cut_off_ports, 5, "the state of the port")
+    yield
+    stage.host.ofctl("mod-port", BRIDGE, guest.port, "receive")
+
+
+@contextmanager
+def tap_cut_off(stage: Stage) -> Iterator[None]:
+    """tap-metadata gets no frame from the switch."""
+    guest = stage.guest("one-of-all")
+    stage.host.ofctl("mod-port", BRIDGE, "tap-metadata", "no-forward")
+    hangs(guest)
+    yield
+    stage.host.ofctl("mod-port", BRIDGE, "tap-metadata", "forward")
+    assert guest.curl("/").status == 404
+
+
+@contextmanager
 def no_instance(stage: Stage) -> Iterator[None]:
     """A port whose instance nobody has named."""
     ids = Ids(iface_id=uuid_of("port nobody"), vm_uuid="")
     hangs(stage.guest("nobody", ids=ids))
+    yield
+
+
+@contextmanager
+def trunk(stage: Stage) -> Iterator[None]:
+    """A VM on a trunk's bridge of its own."""
+    guest = stage.guest("trunked", plug=False)
+    Trunk(guest)
+    hangs(guest)
     yield
 
 
@@ -113,6 +148,36 @@ def foreign_flow(stage: Stage) -> Iterator[None]:
     hangs(guest)
     yield
     stage.host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
+
+
+@contextmanager
+def no_connection(stage: Stage) -> Iterator[None]:
+    """A namespace that leaves its checksums to its device, on a userspace datapath."""
+    guest = stage.guest("offloading")
+    guest.namespace.run(["ethtool", "-K", guest.device, "tx", "on"])
+
+    def silent() -> bool:
+        hangs(guest)
+        return stage.agent.metric("dfmeta_ports", state="no connection") > 0
+
+    wait_for(silent, 20, "the state of the port")
+    yield
+    guest.namespace.run(["ethtool", "-K", guest.device, "tx", "off"])
+    wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, 10, "the guest to be answered")
+
+
+@contextmanager
+def host_drops(stage: Stage) -> Iterator[None]:
+    """A packet filter that lets none of the host's answers out."""
+    guest = stage.guest("unanswered")
+    nft = [str(UNPACKED / "usr/sbin/nft")]
+    chain = "add chain inet f c { type filter hook output priority 0; }"
+    rule = f"add rule inet f c ip saddr {METADATA_IP} drop"
+    stage.host.namespace.run([*nft, f"add table inet f; {chain}; {rule}"])
+    hangs(guest)
+    yield
+    stage.host.namespace.run([*nft, "flush ruleset"])
+    wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, 10, "the guest to be answered")
 
 
 @contextmanager
@@ -398,6 +463,20 @@ def nova_secret(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
+def secret_not_reloaded(stage: Stage) -> Iterator[None]:
+    """The secret is right in the file, and the daemon has the wrong one that was there before."""
+    nova = _nova(stage)
+    guest = stage.guest("late", ids=project_ids("late"))
+    put_nova(nova, guest)
+    stage.reload({"DEFAULT": {"metadata_proxy_shared_secret": "mistyped"}})
+    stage.agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": nova.secret}})
+    assert guest.curl(META_DATA).status == 403
+    yield
+    stage.reload({})
+    assert guest.curl(META_DATA).status == 200
+
+
+@contextmanager
 def nova_project(stage: Stage) -> Iterator[None]:
     """The project is another than the instance's."""
     nova = _nova(stage)
@@ -419,6 +498,18 @@ def nova_away(stage: Stage) -> Iterator[None]:
     assert guest.curl("/latest/meta-data/").status == 503
     yield
     nova.mend()
+    stage.reload({"df_metadata": {"hold_timeout": None}})
+
+
+@contextmanager
+def no_project(stage: Stage) -> Iterator[None]:
+    """A port whose project nobody has named."""
+    guest = stage.guest("stranger")
+    stage.reload({"df_metadata": {"hold_timeout": 0.4}})
+    assert guest.curl("/latest/meta-data/").status == 503
+    count = "dfmeta_ports"
+    wait_for(lambda: stage.agent.metric(count, state="no project"), 5, "the review of the ports")
+    yield
     stage.reload({"df_metadata": {"hold_timeout": None}})
 
 
@@ -460,7 +551,12 @@ def _answering(stage: Stage, answer: bytes) -> Iterator[None]:
 
 OF_STORE: Mapping[str, Breakage] = {
     "no-instance": no_instance,
+    "trunk": trunk,
     "foreign-flow": foreign_flow,
+    "cut-off": cut_off,
+    "tap-cut-off": tap_cut_off,
+    "no-connection": no_connection,
+    "host-drops": host_drops,
     "not-a-guests-port": refused,
     "daemon-away": daemon_away,
     "many-connections": many_connections,
@@ -492,7 +588,9 @@ OF_STORE: Mapping[str, Breakage] = {
 """Name of the block on the page → what breaks a host with a store so."""
 OF_NOVA: Mapping[str, Breakage] = {
     "nova-secret": nova_secret,
+    "secret-not-reloaded": secret_not_reloaded,
     "nova-project": nova_project,
     "nova-away": nova_away,
+    "no-project": no_project,
 }
 """The same of a host with Nova."""

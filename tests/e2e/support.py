@@ -13,15 +13,18 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dfmeta.flows.key import PROBE_KEY
 from tests.harness.agent import Agent
 from tests.harness.guest import METADATA_IP, Guest, Ids, Sample, uuid_of
 from tests.harness.netns import Namespace
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
+from tests.harness.ovs import OpenvSwitch
 
 META_DATA = "/openstack/latest/meta_data.json"
 PROJECT = "5f705ae0b9a94e0c8f0a1d9d5d3b3b1c"
@@ -113,9 +116,25 @@ def resident(agent: Agent) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
+def cpu_seconds(agent: Agent) -> float:
+    """User and system time of the daemon so far (proc(5), stat, fields 14 and 15)."""
+    fields = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def descriptors(agent: Agent) -> int:
     """How many the daemon has open."""
     return len(os.listdir(f"/proc/{agent.pid}/fd"))
+
+
+def holders(host: OpenvSwitch) -> list[int]:
+    """Pids of the processes that keep a listener open while no daemon runs."""
+    found = []
+    for pid in host.namespace.processes():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def flows_of(guest_ofport: int, flows: list[str]) -> list[str]:
@@ -203,8 +222,9 @@ class Capture:
         return list(self._frames)
 
     def segments(self) -> list[Segment]:
-        """The TCP segments among them."""
-        return [one for when, data in self.frames() if (one := _segment(when, data)) is not None]
+        """The TCP segments among them, but for those of the daemon's own probe."""
+        found = [_segment(when, data) for when, data in self.frames()]
+        return [one for one in found if one and PROBE_KEY not in (one.source, one.destination)]
 
     def syns(self) -> list[Segment]:
         """SYNs towards the service."""
@@ -213,9 +233,10 @@ class Capture:
 
 def is_service(frame: bytes, ofports: Container[int]) -> bool:
     """Whether a frame that has arrived on tap-metadata may: a segment to the proxy under the key of
-    one of those ports. No ARP: the host asks for nobody."""
+    one of those ports, or of the daemon's own probe. No ARP: the host asks for nobody."""
     number, port = struct.unpack("!I", frame[26:30])[0], int.from_bytes(frame[36:38], "big")
     of_guest = number >> 31 == 1 and number & 0x0FFF0000 == 0 and number & 0xFFFF in ofports
+    of_guest |= number == int(IPv4Address(PROBE_KEY))
     to_proxy = frame[30:34] == socket.inet_aton(METADATA_IP) and port == PROXY_PORT
     return (
         frame[12:15] == b"\x08\0\x45" and frame[23] == socket.IPPROTO_TCP and of_guest and to_proxy

@@ -115,7 +115,7 @@ def test_nobody_is_heard_before_the_daemon_or_on_another_device(
 
 def closed(connection: object) -> bool:
     try:
-        return connection.recv(1) == b""  # type: ignore[attr-defined]
+        return connection.recv(1) == b""  # type: ignore[attr-defined]  # a socket, which its caller opened
     except ConnectionResetError:
         return True
 

@@ -54,8 +54,8 @@ def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
     return one
 
 
-def packet_ins(agent: Agent) -> float:
-    return agent.metric("dfmeta_packet_ins_total")
+def packet_ins(agent: Agent, **labels: str) -> float:
+    return agent.metric("dfmeta_packet_ins_total", **labels)
 
 
 def slots(agent: Agent, guest: Guest) -> dict[int, str]:
@@ -97,14 +97,16 @@ def test_seven_addresses_of_a_port_at_once_are_all_served(agent: Agent, guest: G
     addresses = [f"10.0.0.{number}" for number in range(101, 108)]
     for address in addresses:
         guest.add_address(f"{address}/24")
-    before = packet_ins(agent)
+    before, learnt = packet_ins(agent), packet_ins(agent, outcome="learned")
     batches = {s: guest.start_many(4, 1, path=LOCAL_IPV4, source=s) for s in addresses}
     for source, batch in batches.items():
         results = [(sample.status, sample.body.decode()) for sample in batch.samples()]
         assert results == [(200, source)] * 4
     assert set(slots(agent, guest)) == {0, 1, 2, 3, 4, 5, 7}
     assert set(slots(agent, guest).values()) == set(addresses)
-    assert packet_ins(agent) - before == 7
+    assert packet_ins(agent, outcome="learned") - learnt == 7
+    # Until the datapath has revalidated, a second SYN may go where the first one went.
+    assert packet_ins(agent) - before <= 2 * 7
 
 
 def test_an_eighth_address_takes_the_place_of_the_longest_idle(agent: Agent, guest: Guest) -> None:

@@ -270,7 +270,7 @@ def test_other_hosts_get_an_admin_side_with_tokens_alone(network: Network) -> No
 
 def test_requests_that_have_begun_are_answered_at_sigterm(network: Network) -> None:
     body = pushed(TWO, "late", "10.0.0.2")
-    head = f"POST {{}} HTTP/1.1\r\nHost: store\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {{}} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     place = ("127.0.0.1", ADMIN_PORT)
     with connect(network.central.namespace, place) as admin, network.connect("one") as guest:
         for sock, path in ((admin, "/device-metadata"), (guest, "/openstack/latest/password")):

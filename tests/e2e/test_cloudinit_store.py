@@ -121,6 +121,31 @@ def test_the_network_arrives_in_the_form_of_each_source(
     assert guest.curl("/nocloud/network-config").body.decode() == config
 
 
+def test_a_guest_is_given_the_network_of_its_document(
+    make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot
+) -> None:
+    agent, guest = make_agent(), make_guest("derived")
+    network = {
+        "interfaces": [{"name": "eth0", "mac": guest.mac}],
+        "addresses": [
+            {"address": "10.0.0.5", "cidr": 24, "public": False, "gateway": "10.0.0.1"},
+            {"address": "2001:db8::5", "cidr": 64, "public": True, "gateway": "2001:db8::1"},
+        ],
+    }
+    push(agent, guest, {**document(guest), "network": network}, None)
+    written = "/etc/systemd/network/10-cloud-init-eth0.network"
+    boot = cloud_init(guest, mode="OpenStack", network=True, files=[written]).finish()
+    assert boot.errors == [], boot.output + boot.log
+    lines = {line for line in boot.files[written].splitlines() if "=" in line}
+    assert lines == {
+        f"MACAddress={guest.mac}",
+        "Name=eth0",
+        "DHCP=no",
+        *("Address=10.0.0.5/24", "Gateway=10.0.0.1", "Destination=0.0.0.0/0"),
+        *("Address=2001:db8::5/64", "Gateway=2001:db8::1", "Destination=::/0"),
+    }
+
+
 def test_a_guest_asks_again_and_is_told_that_nothing_has_changed(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:

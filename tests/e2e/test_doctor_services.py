@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support import PROJECT, project_ids
+from tests.e2e.support import (
+    META_DATA,
+    NOVA_OPTIONS,
+    PROJECT,
+    asks_own,
+    project_ids,
+    put_nova,
+)
 from tests.e2e.ward import Line, Ward, examine, nova_options, only, status_of
 from tests.harness import neutron as neutron_harness
 from tests.harness.agent import Agent
@@ -196,6 +203,66 @@ def test_a_guest_of_nova_whose_project_is_not_known(
     assert f"ovs-vsctl set Interface {guest.port} external_ids:project-id=" in line["remedy"]
     guest.set_external_ids(project_id=PROJECT)
     wait_for(lambda: status_of(examine(agent, tmp_path), "ports") == {"ok"}, 10, "the project")
+
+
+def test_guests_of_nova_in_a_wrong_project_and_without_one(
+    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, tmp_path: Path
+) -> None:
+    good, moved = (make_guest(name, ids=project_ids(name)) for name in ("good", "moved"))
+    stranger = make_guest("stranger")
+    for guest in (good, moved):
+        put_nova(nova, guest)
+    moved.set_external_ids(project_id="0" * 32)
+    options = {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "hold_timeout": 0.4}}
+    agent = make_agent(options)
+    # Nobody has asked yet, and doctor asks Nova itself.
+    line = only(examine(agent, tmp_path), "nova-guests", "wrong")
+    assert "for 1 of 2 asked about, of 2 guests with a project" in line["text"]
+    assert f"{moved.port} (instance {moved.instance_id}, project {'0' * 32})" in line["text"]
+    assert f"`openstack server show {moved.instance_id} -c project_id`" in line["remedy"]
+
+    asks_own(good)
+    # A list of versions is everybody's, and no metadata.
+    assert moved.curl("/").status == 200
+    assert moved.curl(META_DATA).status == 404
+    assert stranger.curl("/latest/meta-data/").status == 503
+    found = examine(agent, tmp_path)
+    guests = [line for line in found if line["check"] == "guests"]
+    assert [line["status"] for line in guests] == ["wrong", "wrong"]
+    by_port = {
+        name: line
+        for line in guests
+        for name in (moved.port, stranger.port)
+        if f"{name} (since" in line["text"]
+    }
+    assert "get 404 (Nova has no such instance in its project)" in by_port[moved.port]["text"]
+    assert moved.instance_id in by_port[moved.port]["remedy"]
+    assert "get 503 (its project is not known)" in by_port[stranger.port]["text"]
+    command = f"`ovs-vsctl set Interface {stranger.port} external_ids:project-id="
+    assert command in by_port[stranger.port]["remedy"]
+    assert command in only(found, "ports", "wrong")["remedy"]
+    # The one that fails is the one that each host is asked about first.
+    assert f"no instance {moved.instance_id} in project" in only(found, "nova", "wrong")["text"]
+
+    rows = {row["port"]: row for row in agent.admin("/ports").json()}
+    assert rows[stranger.port]["state"] == "no project"
+    assert rows[moved.port]["last_failure"]["failing"]
+    failing = agent.ctl("ports", "--failing").stdout.splitlines()[1:]
+    assert sorted(line.split()[0] for line in failing) == sorted([moved.port, stranger.port])
+    trace = agent.ctl("trace", stranger.port, check=False)
+    assert trace.returncode == 1
+    assert "Stops at the proxy (no project): no identity source gives its project" in trace.stdout
+    trace = agent.ctl("trace", moved.port)
+    assert "its guest is answered there, and fails: 404 (Nova has no such instance" in trace.stdout
+
+    moved.set_external_ids(project_id=PROJECT)
+    stranger.set_external_ids(project_id=PROJECT)
+    nova.put(Instance(instance_id=stranger.instance_id, project_id=PROJECT, hostname="stranger"))
+    wait_for(lambda: moved.curl(META_DATA).status == 200, 5, "the project to be Nova's")
+    wait_for(lambda: stranger.curl(META_DATA).status == 200, 5, "the project to be known")
+    found = examine(agent, tmp_path)
+    assert status_of(found, "guests") == status_of(found, "nova-guests") == {"ok"}
+    assert "each of 3 asked about" in only(found, "nova-guests", "ok")["text"]
 
 
 # Identity sources

@@ -20,7 +20,7 @@ MAC = "fa:16:3e:00:00:07"
 REQUESTS = 1000
 UNDER_WAY = 50
 """Requests that have been answered when the fault is made."""
-FIXED_FLOWS = 3
+FIXED_FLOWS = 4
 GUEST_FLOWS = 8
 NORMAL = "priority=0,actions=NORMAL"
 
@@ -134,7 +134,7 @@ def kill_ovsdb(host: OpenvSwitch, agent: Agent) -> None:
 
 
 def await_repair(host: OpenvSwitch, agent: Agent) -> None:
-    """Everything is back within two seconds: three fixed flows, six for each guest."""
+    """Everything is back within two seconds: four fixed flows, six for each guest."""
 
     def repaired() -> bool:
         flows = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")

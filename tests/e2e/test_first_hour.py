@@ -1,10 +1,13 @@
 """Somebody types doc/source/first-hour-libvirt.rst on a new host; it prints what the page shows.
 
+A host that was set up so goes to another release and back as doc/source/upgrade.rst says, and one
+is set up by doc/source/install.rst.
+
 What is real: Open vSwitch, the daemon and dfmeta's commands as they are installed, curl and
 cloud-init in guests that are network namespaces. What stands in, since it cannot run here, is in
-:data:`STAND_INS`: apt, pip, systemd, dnsmasq and libvirt, whose part of the page is right by their
-documentation. libvirt's stand-in does to Open vSwitch and to its folders what libvirt does
-(src/util/virnetdevopenvswitch.c).
+:data:`STAND_INS` and in :class:`tests.e2e.shell.Shell`: apt, pip, systemd, dnsmasq and libvirt,
+whose part of the page is right by their documentation. libvirt's stand-in does to Open vSwitch and
+to its folders what libvirt does (src/util/virnetdevopenvswitch.c).
 """
 
 from __future__ import annotations
@@ -13,22 +16,25 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import takewhile
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from dfmeta.ports.domain import parse
-from tests.e2e.shell import Shell
-from tests.e2e.support import KEY
+from tests.docs.typed import commands, page, untyped
+from tests.e2e.shell import LEFT_OUT, Shell
+from tests.e2e.support import KEY, asks_own, put
 from tests.harness import domains as libvirt
 from tests.harness.cloudinit import Boot, Booting
 from tests.harness.console import Step, blocks
 from tests.harness.guest import Guest, Ids, uuid_of
-from tests.harness.netns import ROOT
+from tests.harness.netns import CommandError
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
-PAGE = (ROOT / "doc/source/first-hour-libvirt.rst").read_text(encoding="utf-8")
+PAGE, UPGRADE, INSTALL = map(page, ("first-hour-libvirt", "upgrade", "install"))
 WEB1 = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 WEB2 = "9b1d5f0e-2c63-4d51-8f0a-5b1f6a7c8d03"
 LEASES = {"web1": "192.168.150.11/24", "web2": "192.168.150.12/24"}
@@ -47,7 +53,6 @@ class Host(Shell):
         super().__init__(stack, stack.enter_context(OpenvSwitch(bridges=())))
         self.stack = stack
         self.domains: dict[str, str] = {}
-        self.guests: dict[str, Guest] = {}
         self.booted: dict[str, Boot] = {}
         self.libvirt = [self.folder / "libvirt" / name for name in ("run", "etc")]
         for path in self.libvirt:
@@ -59,13 +64,11 @@ class Host(Shell):
 
     def type(self, step: Step) -> str:
         """What a command prints; it has to succeed."""
-        if step.guest:
-            return self.within(step.guest, step.command)
         for pattern, does in STAND_INS.items():
             if found := re.fullmatch(pattern, step.command):
                 does(self, *found.groups())
-                return "what the page leaves out\n" if step.shown else ""
-        return self.run(step.command)
+                return LEFT_OUT if step.shown else ""
+        return super().type(step)
 
     def within(self, name: str, command: str) -> str:
         """What a command prints in a guest whose cloud-init has ended."""
@@ -82,14 +85,6 @@ class Host(Shell):
     def add_bridge(self) -> None:
         """Make it with the datapath of the tests, which is in user space."""
         self.switch.add_bridge(BRIDGE)
-
-    def enable(self) -> None:
-        """systemctl enable --now."""
-        self.agent.start()
-
-    def disable(self) -> None:
-        """systemctl disable --now."""
-        self.agent.stop()
 
     def define(self, name: str) -> None:
         """virsh define."""
@@ -145,11 +140,6 @@ STAND_INS: Mapping[str, Callable[..., None]] = {
     r"apt-get install .*": Host.nothing,
     rf"ovs-vsctl --may-exist add-br {BRIDGE}": Host.add_bridge,
     r"dnsmasq .*": Host.nothing,
-    r"python3 -m venv /opt/dfmeta": Host.nothing,
-    r"/opt/dfmeta/bin/pip install \.": Host.nothing,
-    r"systemctl daemon-reload": Host.nothing,
-    r"systemctl enable --now dfmeta-agent": Host.enable,
-    r"systemctl disable --now dfmeta-agent": Host.disable,
     r"virsh define (\w+)\.xml": Host.define,
     r"virsh start (\w+)": Host.start,
 }
@@ -163,5 +153,50 @@ def operator() -> Iterator[Host]:
 
 
 def test_a_libvirt_host_prints_what_the_page_shows(operator: Host) -> None:
+    operator.names["VERSION"] = "0.1.0"
     for block in blocks(PAGE):
         operator.read(block)
+    assert untyped("first-hour-libvirt", operator.typed) == []
+    assert list((operator.folder / "opt").iterdir()) == []
+
+
+def test_a_host_of_the_first_hour_goes_to_another_release_and_back(operator: Host) -> None:
+    operator.names["VERSION"] = "0.1.0"
+    for block in takewhile(lambda block: block.caption != "web1.xml", blocks(PAGE)):
+        operator.read(block)
+    guest = operator.stack.enter_context(Guest(operator.switch, "web1", route="gateway"))
+    put(operator.agent, guest)
+    link = operator.folder / "opt/dfmeta"
+    assert link.readlink() == Path("dfmeta-0.1.0")
+    operator.names |= {"VERSION": "0.2.0", "BEFORE": "0.1.0"}
+    there, back = UPGRADE.split("\nBack to the release before\n")
+    operator.type_all(there)
+    assert link.readlink() == Path("dfmeta-0.2.0")
+    asks_own(guest)
+    operator.type_all(back)
+    assert link.readlink() == Path("dfmeta-0.1.0")
+    asks_own(guest)
+    assert (operator.folder / "var/backups/dfmeta-before.db").exists()
+    assert untyped("upgrade", operator.typed) == []
+
+
+def test_a_host_is_set_up_and_cleared_by_the_page_on_installing() -> None:
+    with ExitStack() as stack:
+        host = Shell(stack, stack.enter_context(OpenvSwitch()))
+        host.names["VERSION"] = "0.1.0"
+        host.type_all(INSTALL)
+        assert untyped("install", host.typed) == []
+        assert list((host.folder / "opt").iterdir()) == []
+        assert list((host.folder / "etc/systemd/system").iterdir()) == []
+        assert not (host.folder / "etc/dfmeta").exists()
+
+
+def test_a_folder_in_the_place_of_the_link_is_refused() -> None:
+    with ExitStack() as stack:
+        host = Shell(stack, stack.enter_context(OpenvSwitch()))
+        (host.folder / "opt/dfmeta").mkdir()
+        host.names["VERSION"] = "0.1.0"
+        (link,) = {one for one in commands(UPGRADE) if one.startswith("ln ") and "VERSION" in one}
+        with pytest.raises(CommandError, match="cannot overwrite directory"):
+            host.run(link)
+        assert '"cannot overwrite directory"' in " ".join(UPGRADE.split())

@@ -2,23 +2,22 @@
 
 What is real: Open vSwitch, Neutron's own Open vSwitch agent, the daemon and dfmeta's commands as
 they are installed, and curl in an instance that is a network namespace. Nova is a stand-in that
-verifies signatures; :data:`STAND_INS` names what cannot run here: pip, systemd and Neutron's
-metadata agent.
+verifies signatures; :class:`tests.e2e.shell.Shell` stands in for pip and systemd.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
+from tests.docs.typed import untyped
 from tests.e2e.shell import Shell, options
 from tests.e2e.support import PROJECT
 from tests.harness import domains as libvirt
-from tests.harness.console import Step, blocks
+from tests.harness.console import blocks
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.netns import ROOT
 from tests.harness.neutron_agent import OUTSIDE, NeutronAgent
@@ -49,6 +48,7 @@ class Compute(Shell):
         self.nova.put(Instance(instance_id=WEB1, project_id=PROJECT, hostname="web1"))
         ids = Ids(iface_id=uuid_of("port of web1"), vm_uuid=WEB1)
         self.guest = stack.enter_context(Guest(switch, "web1", route="gateway", ids=ids))
+        self.guests["web1"] = self.guest
         self.neutron = stack.enter_context(NeutronAgent(switch))
         self.neutron.put(self.guest, network="net1", vlan=101)
         self.neutron.start()
@@ -62,38 +62,6 @@ class Compute(Shell):
         lines = [f"{name} = {value}\n" for name, value in NOVA.items()]
         agents.write_text("[DEFAULT]\n# metadata_workers = 2\n" + "".join(lines) + "[cache]\n")
 
-    def type(self, step: Step) -> str:
-        """What a command prints; it has to succeed."""
-        if step.guest:
-            assert step.command.startswith("curl -s ")
-            return self.guest.namespace.run(shlex.split(step.command)).stdout
-        does = STAND_INS.get(step.command)
-        if does is None:
-            return self.run(step.command)
-        does(self)
-        return "what the page leaves out\n" if step.shown else ""
-
-    def nothing(self) -> None:
-        """Others' business."""
-
-    def enable(self) -> None:
-        """systemctl enable --now."""
-        self.agent.start()
-
-    def disable(self) -> None:
-        """systemctl disable --now."""
-        self.agent.stop()
-
-
-STAND_INS: Mapping[str, Callable[[Compute], None]] = {
-    "python3 -m venv /opt/dfmeta": Compute.nothing,
-    "/opt/dfmeta/bin/pip install .": Compute.nothing,
-    "systemctl enable --now dfmeta-agent": Compute.enable,
-    "systemctl disable --now dfmeta-agent": Compute.disable,
-    "systemctl disable --now neutron-metadata-agent": Compute.nothing,
-}
-"""What cannot run here, and what is done in its place."""
-
 
 @pytest.fixture
 def operator() -> Iterator[Compute]:
@@ -102,8 +70,10 @@ def operator() -> Iterator[Compute]:
 
 
 def test_a_compute_node_prints_what_the_page_shows(operator: Compute) -> None:
+    operator.names["VERSION"] = "0.1.0"
     for block in blocks(PAGE):
         operator.read(block)
+    assert untyped("first-hour-openstack", operator.typed) == []
     assert (WEB1, 200) in {(one.instance_id, one.status) for one in operator.nova.requests()}
 
 

@@ -86,6 +86,7 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
     assert {row["purpose"] for row in found if row["ofport"] is None} == {
         "service-drop",
         "reply-drop",
+        "probe",
     }
 
 
@@ -104,7 +105,7 @@ def test_a_table_for_people(make_agent: MakeAgent, make_guest: MakeGuest) -> Non
         "DROPPED",
         "STATE",
     ]
-    assert len(lines) == 3 + len(GUESTS)
+    assert len(lines) == 4 + len(GUESTS)
     assert all(line.endswith(" ok") for line in lines)
     assert any(
         line.startswith(f"classification          guest-http      {guest.port}") for line in lines
@@ -171,7 +172,7 @@ def test_raw_is_what_ovs_ofctl_prints_of_ours(
     agent = make_agent()
     monkeypatch.setenv("PATH", f"{UNPACKED / 'usr/bin'}:{os.environ['PATH']}")
     lines = [line for line in agent.ctl("flows", "--raw").stdout.splitlines() if "actions=" in line]
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert all(" cookie=0x64666d65" in line for line in lines)
     assert len(host.flows()) > len(lines)
 

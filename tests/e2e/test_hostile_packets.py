@@ -353,9 +353,13 @@ def test_the_host_and_the_proxys_port(net: Net) -> None:
         for destination in (net.tap_mac, "33:33:00:00:00:01"):
             net.bad.send_frames(ethernet(echo, dst=destination, src=net.bad.mac, kind=0x86DD))
         asks_own(net.good)
+
         # They went the bridge's own way, and the host answered none.
-        mine = [data for _, data in heard.frames() if data[6:12] == own]
-        assert len([data for data in mine if data[:6] == b"\xff" * 6]) >= len(direct(net)) / 2
+        def broadcasts() -> int:
+            mine = (data for _, data in heard.frames() if data[6:12] == own)
+            return sum(data[:6] == b"\xff" * 6 for data in mine)
+
+        wait_for(lambda: broadcasts() >= len(direct(net)) / 2, 5, "the neighbour to hear them")
     with Capture(net.bad.namespace, net.bad.device, arriving=True) as answers:
         net.bad.send_frames(net.frame(dport=PROXY_PORT), net.frame(dport=22))
         asks_own(net.bad)

@@ -282,7 +282,8 @@ def test_a_port_is_provisioned_as_soon_as_it_has_a_number(
     wait_for(lambda: row(agent, guest).get("instance"), 5, "the port to be known")
     assert row(agent, guest)["state"] == "no ofport"
     host.namespace.ip("link set parked down", f"link set parked name {guest.port}")
-    wait_for(lambda: row(agent, guest)["state"] == "served", 10, "the port to be served")
+    # Its flows are there, and its device is down still.
+    wait_for(lambda: row(agent, guest)["state"] == "cut off", 10, "the port's flows")
     # Only now: Open vSwitch writes the flags back that it saw when it took the device.
     host.namespace.ip(f"link set {guest.port} up")
     guest.forget_neighbours()

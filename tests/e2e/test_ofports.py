@@ -195,6 +195,114 @@ def test_a_connection_that_was_kept_is_of_no_use_to_who_has_the_number_now(
             assert first.name.encode() not in b"".join(data for _, data in heard.frames())
 
 
+@pytest.fixture
+def heirs(agent: Agent, relay: Relay, make_guest: MakeGuest) -> Iterator[tuple[Guest, Guest]]:
+    """A guest that is served, and one without a port that only its instance tells apart."""
+    before = known(agent, make_guest("before", mac=MAC))
+    after = known(agent, make_guest("after", mac=MAC, plug=False))
+    all_get_own(before)
+    yield before, after
+    relay.let_go()
+
+
+def take_device(host: OpenvSwitch, before: Guest, after: Guest) -> None:
+    """Give the second guest's device the name that the first one's has."""
+    name, spare = before.port, f"old-{before.port}"
+    host.namespace.ip(
+        f"link set {name} down",
+        f"link set {name} name {spare}",
+        f"link set {after.port} down",
+        f"link set {after.port} name {name}",
+        f"link set {name} up",
+    )
+    before.port, after.port = spare, name
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at once", "over a restart"])
+def test_a_port_made_anew_with_name_and_number_gets_its_own_or_nothing(
+    host: OpenvSwitch,
+    agent: Agent,
+    relay: Relay,
+    heirs: tuple[Guest, Guest],
+    restarted: bool,
+) -> None:
+    before, after = heirs
+    number, name = before.ofport, before.port
+    relay.hold()
+    if restarted:
+        host.stop("ovs-vswitchd")
+    before.del_port()
+    take_device(host, before, after)
+    after.plug(ofport_request=number)
+    if restarted:
+        restart(host)
+        wait_for(agent.ready, 10, "the daemon to be connected to the switch again")
+    assert (after.ofport, after.port) == (number, name)
+    # The first SYN of its boot; each that is repeated comes while OVSDB's news are held.
+    boot = after.start_many(1, path=PATH, timeout=10)
+    assert [gets_own(after) for _ in range(3)] == [False] * 3
+    relay.let_go()
+    (sample,) = boot.samples()
+    assert (sample.status, sample.body) == (200, after.name.encode()), sample
+    all_get_own(after)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["OVSDB late", "OVSDB away"])
+def test_a_device_made_anew_is_served_again_though_its_row_has_not_changed(
+    host: OpenvSwitch,
+    agent: Agent,
+    relay: Relay,
+    twins: tuple[Guest, Guest],
+    make_guest: MakeGuest,
+    away: bool,
+) -> None:
+    guest = known(agent, make_guest("anew", mac=MAC))
+    all_get_own(guest)
+    before = interface_row(host, guest)
+    relay.hold()
+    if away:
+        relay.cut()
+        wait_for(lambda: not agent.ready(), 10, "the daemon to miss OVSDB")
+    # As a tap that goes and comes back: the switch lets go of the number and gives it out anew.
+    added = host.log("ovs-vswitchd").count(f"added interface {guest.port} ")
+    host.appctl("dpctl/del-if", "netdev@ovs-netdev", guest.port)
+    wait_for(
+        lambda: host.log("ovs-vswitchd").count(f"added interface {guest.port} ") > added,
+        10,
+        "the device to be added again",
+    )
+    assert interface_row(host, guest) == before
+    boot = guest.start_many(1, path=PATH, timeout=10)
+    assert not gets_own(guest)
+    assert all(gets_own(other) for other in twins)
+    relay.let_go()
+    (sample,) = boot.samples()
+    assert (sample.status, sample.body) == (200, guest.name.encode()), sample
+    all_get_own(guest)
+
+
+def test_ovsdb_is_not_asked_about_each_port_that_comes_meanwhile(
+    host: OpenvSwitch, agent: Agent, relay: Relay, twins: tuple[Guest, Guest]
+) -> None:
+    """One echo is under way, and the next one is for all that came after it."""
+    names = [f"many{number}" for number in range(20)]
+    asked = agent.metric("dfmeta_ovsdb_echoes_total")
+    relay.hold()
+    for name in names:
+        host.vsctl("add-port", "br-int", name, "--", "set", "Interface", name, "type=internal")
+    relay.let_go()
+    wait_for(lambda: agent.metric("dfmeta_ovsdb_echoes_total") > asked, 10, "an answer")
+    all_get_own(*twins)
+    assert agent.metric("dfmeta_ovsdb_echoes_total") - asked < len(names) / 2
+    for name in names:
+        host.vsctl("del-port", "br-int", name)
+
+
+def interface_row(host: OpenvSwitch, guest: Guest) -> str:
+    """What OVSDB says of its interface and who is behind it."""
+    return host.vsctl("get", "Interface", guest.port, "_uuid", "ofport", "external_ids")
+
+
 def continued(seen: Capture, source: int) -> bytes:
     """The next segment of the guest's connection from that port, which asks once more."""
     mine = [data for _, data in seen.frames() if data[34:36] == source.to_bytes(2, "big")]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.typed import untyped
 from tests.e2e.shell import Shell
 from tests.e2e.support import asks_own, put
 from tests.harness.console import Step, blocks, difference, steps
@@ -147,6 +148,10 @@ def came(seen: Seen) -> View:
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.command.replace("/", " "))
 def test_a_command_prints_what_the_page_shows(seen: Seen, step: Step) -> None:
     assert difference(step.shown, seen.printed[step.command]) == ""
+
+
+def test_every_command_of_the_page_was_typed(seen: Seen) -> None:
+    assert untyped("owns", seen.printed) == []
 
 
 def test_nothing_of_another_kind_is_there(came: View) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+
+import pytest
 
 from tests.e2e.support import PROJECT, asks_own, project_ids, put
+from tests.harness.agent import program
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Ids, uuid_of
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.tty import on_terminal
 
 
 def test_ports_shows_every_guest_port_as_a_table_and_as_json(
@@ -62,3 +67,42 @@ def test_ports_says_so_when_no_daemon_runs(make_agent: MakeAgent) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("dfmeta: dfmeta-agent does not answer at 127.0.0.1:9697")
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_each_identifier_whole(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, width: int
+) -> None:
+    agent = make_agent()
+    served, odd = make_guest("served", ids=project_ids("served")), make_guest("odd")
+    put(agent, served)
+    asks_own(served)
+    host.ofctl(
+        "add-flow", "br-int", f"table=0,priority=40000,tcp,in_port={odd.ofport},actions=drop"
+    )
+
+    def shown(*arguments: str) -> str:
+        line = [*program("dfmeta"), *arguments, "--config-file", str(agent.config_file)]
+        return on_terminal(host.namespace.command(line), columns=width).text
+
+    heading, _rule, *ports = shown("ports").splitlines()
+    assert heading.split()[0] == "PORT"
+    for guest in (served, odd):
+        (line,) = (one for one in ports if one.startswith(guest.port))
+        assert guest.instance_id in line
+        assert "served" in line
+    assert max(map(len, ports)) <= width
+    assert PROJECT in shown("ports", "--wide")
+
+    flows = shown("flows").splitlines()
+    assert max(map(len, flows)) <= width
+    assert sum(served.port in line.split() for line in flows) >= 3
+    assert all(served.instance_id in line for line in flows if served.port in line) == (width > 80)
+
+    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+    doctor = shown("doctor").splitlines()
+    commands = {one for row in found for one in re.findall("`[^`]*`", row["remedy"] or "")}
+    assert commands
+    for command in commands:
+        assert any(command in line for line in doctor), command
+    assert all(len(line) <= width for line in doctor if "`" not in line)

@@ -248,10 +248,10 @@ class Everything:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def check(self, other: Everything) -> None:
+    def check(self, other: Everything, *, but: str = "") -> None:
         """One at a time, so that a difference can be read."""
         for name, value in vars(self).items():
-            assert vars(other)[name] == value, name
+            assert vars(other)[name] == value or name == but, name
 
 
 @pytest.fixture
@@ -311,6 +311,66 @@ def test_cleanup_without_the_state_leaves_no_flow_meter_or_port(
     assert [flow for flow in host.flows() if "64666d65" in flow] == []
     assert "meter=" not in host.ofctl("dump-meters", BRIDGE)
     assert host.ports() == [guest.port]
+
+
+CHANGES: dict[str, object] = {
+    "hook_priority": 400,
+    "table_base": 120,
+    "classification_table": 3,
+    "metadata_interface": "tap-other",
+    "route_table": 9,
+    "host_ip": "169.254.1.1",
+    "ip": "169.254.1.2",
+    "port": 18081,
+}
+"""Options that say where dfmeta puts what is its own, and other values than their defaults."""
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_cleanup_without_the_state_finds_all_whatever_the_option_was(
+    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, option: str
+) -> None:
+    make_guest("one", route="gateway")
+    before = Everything(furnished)
+    agent = make_agent({"df_metadata": {option: CHANGES[option]}})
+    assert "meter=131" in furnished.ofctl("dump-meters", BRIDGE), "a guest's"
+    agent.stop()
+    (agent.state_path / "state.json").unlink()
+    done = agent.run("--cleanup")
+    assert done.returncode == 0, done.stderr
+    # What arp_ignore was before is in the state alone.
+    before.check(Everything(furnished), but="sysctls")
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_cleanup_without_the_state_finds_what_was_made_by_another_option(
+    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, option: str
+) -> None:
+    make_guest("one", route="gateway")
+    before = Everything(furnished)
+    agent = make_agent()
+    agent.stop()
+    (agent.state_path / "state.json").unlink()
+    agent.configure({"df_metadata": {option: CHANGES[option]}})
+    done = agent.run("--cleanup")
+    assert done.returncode == 0, done.stderr
+    before.check(Everything(furnished), but="sysctls")
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_cleanup_finds_what_was_made_before_an_option_was_changed(
+    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, option: str
+) -> None:
+    make_guest("one", route="gateway")
+    before = Everything(furnished)
+    agent = make_agent()
+    agent.stop()
+    agent.configure({"df_metadata": {option: CHANGES[option]}})
+    agent.start()
+    agent.stop()
+    done = agent.run("--cleanup")
+    assert done.returncode == 0, done.stderr
+    before.check(Everything(furnished))
 
 
 def test_cleanup_beside_a_running_daemon_refuses(

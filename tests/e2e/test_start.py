@@ -110,7 +110,7 @@ def answer(agent: Agent) -> Answer | None:
 
 
 def missing(agent: Agent) -> list[str]:
-    first = wait_for(lambda: answer(agent), 10, "the admin listener")
+    first = wait_for(lambda: answer(agent), 30, "the admin listener")
     assert first is not None
     assert first.status == 503
     document = json.loads(first.body)
@@ -205,7 +205,15 @@ def test_nothing_of_the_admin_listener_is_there_for_guests(
     guest = make_guest("curious", ids=project_ids("curious"))
     put_nova(nova, guest)
     paths = ["/healthz", "/healthz/liveness", "/healthz/readiness", "/metrics", "/version"]
-    paths += ["/device-metadata", "/device-userdata/x", "/api/v1/device-metadata", "/records"]
+    paths += [
+        "/ports",
+        "/options",
+        "/probe",
+        "/device-metadata",
+        "/device-userdata/x",
+        "/api/v1/device-metadata",
+        "/records",
+    ]
     for path in paths:
         assert guest.curl(path).status == 404, path
     assert nova.requests() == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put_nova
+from tests.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put, put_nova
 from tests.harness.agent import ADMIN_PORT, Agent
 from tests.harness.browser import DESKTOP, PHONE, Browser
 from tests.harness.central import GUEST_PORT, Central, ask
@@ -91,6 +91,38 @@ def test_a_browser_without_javascript_finds_the_guest_that_fails(
     assert [beta.instance_id in text for text in wide.texts] == [True]
     assert max(wide.widths) == DESKTOP[0]
     assert (wide.requests, wide.complaints) == ((f"{PAGE}?refresh=0&state=failed+earlier",), ())
+
+
+def test_a_filter_that_is_being_typed_is_kept_and_the_result_loads_itself_anew(
+    make_agent: MakeAgent, make_guest: MakeGuest, browser: Browser
+) -> None:
+    agent = make_agent()
+    known, unknown = make_guest("known"), make_guest("unknown")
+    hostname = put(agent, known)
+    asks_own(known)
+    assert unknown.curl("/latest/meta-data/").status == 404
+    # By what a guest does to itself, it is served as before.
+    assert known.curl(f"/{'x' * 9000}").status == 414
+    seen = browser.open(f"{PAGE}?refresh=5", GUESTS, window=DESKTOP)
+    assert seen.title.startswith("1 guest fails")
+    assert unknown.instance_id in seen.texts[0]
+    assert f"dfmeta store put {unknown.instance_id} --hostname" in seen.texts[0]
+    assert "its own doing" in seen.texts[1]
+    assert hostname in seen.texts[1]
+    assert seen.values == ()
+    browser.click("#filter", GUESTS)
+    half = browser.fill("input[name=port]", hostname[:4], GUESTS, pause=6)
+    assert half.values == (hostname[:4],)
+    assert len(half.texts) == 2
+    filtered = browser.click("form button", GUESTS)
+    assert [hostname in text for text in filtered.texts] == [True]
+    assert filtered.requests[-1] == f"{PAGE}?port={hostname[:4]}&state=&refresh=10"
+    assert filtered.complaints == ()
+    put(agent, unknown)
+    asks_own(unknown)
+    seen = browser.open(PAGE, ".tiles dd", window=PHONE)
+    assert seen.title.startswith("Ready, no guest fails")
+    assert seen.texts[:5] == ("2", "2", "0", "0", "0")
 
 
 def test_workers_have_the_record_with_the_daemon_and_it_goes_with_the_port(

@@ -31,7 +31,7 @@ def test_a_guest_that_asks_all_the_time_is_answered_from_before_or_after(
     pid = agent.pid
     put(agent, guest, hostname="before")
     file = str(agent.folder / "back-up.db")
-    assert agent.ctl("store", "backup", file).stdout == f"{file}: 1 records\n"
+    assert agent.ctl("store", "backup", file).stdout == f"{file}: 1 record\n"
     put(agent, guest, hostname="after")
     stop, replies = threading.Event(), []
 

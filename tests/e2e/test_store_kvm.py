@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta.ports.domain import parse
+from tests.docs.typed import untyped
 from tests.e2e.support import KEY
 from tests.harness import domains as libvirt
 from tests.harness import netns
@@ -73,6 +74,7 @@ class Operator:
                 **host.environment(),
                 "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
                 "pid": str(self.pid),
+                "NSTAT_HISTORY": f"{self.folder}/nstat",
             },
         )
         assert done.stderr == "", line
@@ -148,16 +150,12 @@ def fetched(guest: Guest, path: str) -> str:
 def test_guests_of_every_kind_get_what_was_put(operator: Operator, make_guest: MakeGuest) -> None:
     web1 = plugged_by_libvirt(make_guest, "web1", WEB1)
     operator.does("A network namespace")
-    # The switch of the tests is in user space, where nobody fills in a checksum that is left to
-    # the device.
-    operator.run("ip netns exec web2 ethtool -K eth0 tx off")
     container = netns.spawn(["unshare", "--net", "sleep", "600"])
     try:
         netns_of = Path(f"/proc/{container.pid}/ns/net")
         wait_until_apart(netns_of)
         operator.pid = container.pid
         operator.does("A container")
-        operator.run("nsenter --net=/proc/$pid/ns/net ethtool -K eth1 tx off")
         printed = operator.does("Records")
         assert f"{WEB1} (web1): created, with hostname, ssh keys, user-data\n" in printed
         assert printed.endswith("web2")
@@ -171,6 +169,24 @@ def test_guests_of_every_kind_get_what_was_put(operator: Operator, make_guest: M
         assert netns.run(asked).stdout == "web3"
     finally:
         netns.end(container)
+
+
+def test_without_the_last_line_a_namespace_gets_nothing_and_the_counter_says_so(
+    operator: Operator,
+) -> None:
+    *lines, last = blocks("sh")["A network namespace"][0].splitlines()[:8]
+    assert last == "ip netns exec web2 ethtool -K eth0 tx off"
+    *_lines, curl = blocks("sh")["Records"][0].splitlines()[:7]
+    datapath, counter = (block.strip() for block in blocks("sh")["A userspace datapath"])
+    for line in lines:
+        operator.run(line)
+    operator.run(f"dfmeta store put {WEB2} --hostname web2")
+    assert operator.run(datapath) == "netdev\n"
+    with pytest.raises(netns.CommandError, match="exit 28"):
+        operator.run(f"{curl} -m 2")
+    assert int(operator.run(counter).split("TcpInCsumErrors")[1].split()[0]) > 0
+    operator.run(last)
+    assert operator.run(curl) == "web2"
 
 
 def wait_until_apart(namespace: Path) -> None:
@@ -217,7 +233,8 @@ def test_an_instance_without_a_record_boots_from_the_defaults(
     assert f"default:host:{socket.gethostname().lower()}" in listed
     assert f"default:project:{PROJECT}: deleted\n" in listed
     assert guest.curl("/latest/user-data").status == 404
-    operator.run(f"dfmeta store put {guest.instance_id or uuid_of('db')} --hostname own")
+    put = f"dfmeta store put {guest.instance_id or uuid_of('db')} --hostname own 2>&1"
+    assert "had this from the defaults, and gets it no more: " in operator.run(put)
     assert fetched(guest, "/latest/meta-data/local-hostname") == "own"
     assert guest.curl("/latest/meta-data/public-keys/").status == 404
 
@@ -260,13 +277,17 @@ def test_the_interface_of_the_page_is_one_that_a_domain_can_have() -> None:
 
 
 def test_each_command_is_run_by_a_test_of_this_module() -> None:
-    assert blocks("sh").keys() == {
+    sections = blocks("sh")
+    assert sections.keys() == {
         "A network namespace",
+        "A userspace datapath",
         "A container",
         "Records",
         "Instances without a record",
         "Import",
         "Back-up",
     }
-    assert blocks("xml").keys() == {"A libvirt domain", "cloud-init"}
+    assert blocks("xml").keys() == {"A libvirt domain", "A userspace datapath", "cloud-init"}
     assert {kind[1] for kind in _BLOCK.finditer(PAGE)} == {"sh", "xml"}
+    lines = "".join(text for texts in sections.values() for text in texts).splitlines()
+    assert untyped("store-kvm", lines) == []

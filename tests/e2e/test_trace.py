@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_doctor import pretend_nft
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, Ids, uuid_of
@@ -17,7 +18,21 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
 BEFORE = "Stops before it starts:"
-LEADS = "The way leads to the proxy and back."
+LEADS = (
+    "The way leads to the proxy and back. The flows were followed on the switch, and the host "
+    "answered a SYN of dfmeta-agent's own."
+)
+UNPROBED = (
+    "The switch's flows lead to tap-metadata and back, and no check of the host finds a fault. No "
+    "packet was sent."
+)
+
+
+@pytest.fixture(autouse=True)
+def _filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with an empty packet filter, whatever the test machine has."""
+    pretend_nft(tmp_path, {"nftables": []})
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
 
 def trace(agent: Agent, port: str, status: int) -> str:
@@ -43,13 +58,18 @@ def test_a_known_address_leads_to_the_proxy_and_back(
         f"{guest.port} (ofport {guest.ofport}), instance {guest.instance_id}, "
         f"{guest.ip} {guest.mac}, key 128.0.0.{guest.ofport}"
     )
-    assert [step.split(":")[0].split(maxsplit=1) for step in steps if "proxy  " not in step] == [
+    found = [step.split(":")[0].split(maxsplit=1) for step in steps if "proxy  " not in step]
+    assert found == [
         ["there", "classification"],
         ["there", "metadata service"],
+        ["host", "ok"],
         ["back", "classification"],
         ["back", "metadata service reply"],
+        ["probe", "a SYN from br-int to 169.254.169.254"],
     ]
-    assert f"output:{guest.ofport}" in steps[-1]
+    assert f"output:{guest.ofport}" in steps[-2]
+    # Where the way leads, and what its guest gets there, are two things.
+    assert "proxy  its guest is answered there, and fails: 404 (no record) since" in text
     assert end == LEADS
 
 
@@ -125,12 +145,15 @@ def test_what_is_no_guests_port_is_told_apart(host: OpenvSwitch, make_agent: Mak
         ),
     )
     agent = make_agent()
-    assert "patch0 is not a guest's port: its type is patch" in verdict(agent, "patch0")
+    patch = verdict(agent, "patch0")
+    assert "patch0 is not a guest's port: its type is patch: it leads to another bridge" in patch
+    assert "(patch1)" in patch
     assert "tapdhcp is not a guest's port: its type is internal" in verdict(agent, "dhcp")
     assert "it is the port that leads to the proxy" in verdict(agent, "tap-metadata")
     assert "it is the bridge's own" in verdict(agent, BRIDGE)
     assert "patch1 is on br-ex, not on br-int" in verdict(agent, "patch1")
-    assert "there is no port, iface-id or instance nowhere on br-int" in verdict(agent, "nowhere")
+    nowhere = "no port of br-int has the name, iface-id, MAC, instance (id or name) or address"
+    assert f"{nowhere} nowhere" in verdict(agent, "nowhere")
 
 
 def test_somebodys_flow_before_our_hooks_is_named(
@@ -193,7 +216,7 @@ def unmended(host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest) ->
     wait_for(lambda: not agent.ready(), 10, "the daemon to lose its connection")
     scene = Unmended(host=host, agent=agent, guest=guest, flows=tuple(map(_as_added, kept)))
     scene.put_back()
-    assert verdict(agent, guest.port, 0) == LEADS
+    assert verdict(agent, guest.port, 0) == UNPROBED
     return scene
 
 

@@ -91,6 +91,12 @@ def twins(make_guest: MakeGuest, *names: str, address: str = "10.0.0.5/24") -> l
     ]
 
 
+def repeated(guest: Guest) -> int:
+    """Segments that the guest has sent again: on a slow host its SYNs, after a second."""
+    line = guest.namespace.run(["nstat", "-asz", "TcpRetransSegs"]).stdout.splitlines()[-1]
+    return int(line.split()[1])
+
+
 def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
     agent: Agent, nova: RecordingNova, make_guest: MakeGuest
 ) -> None:
@@ -119,7 +125,7 @@ def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
     # Fifty SYNs at once may come before the flows do; afterwards none does.
     known = agent.metric("dfmeta_packet_ins_total")
     assert agent.metric("dfmeta_packet_ins_total", outcome="learned") >= 2
-    assert known - before <= 100
+    assert known - before <= 100 + sum(map(repeated, both))
     for guest in both:
         asks_own(guest)
     assert agent.metric("dfmeta_packet_ins_total") == known

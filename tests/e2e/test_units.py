@@ -19,6 +19,8 @@ from tests.harness.netns import ROOT, Namespace
 from tests.harness.poll import wait_for
 
 UNITS = ROOT / "etc/systemd"
+HEADROOM = 8
+"""How often what a small host takes fits into MemoryMax=."""
 FILTERED = 2
 """SECCOMP_MODE_FILTER (proc(5), status)."""
 COMPLAINTS = ("WARNING", "ERROR", "Traceback", "Operation not permitted", "Read-only file system")
@@ -71,6 +73,14 @@ def check_sandbox(pid: int, unit: Path) -> None:
     assert (int(found["NoNewPrivs"]), int(found["Seccomp"])) == (1, FILTERED)
 
 
+def check_memory(pid: int, unit: Path) -> None:
+    """All that the process and its workers have had at most is a small part of what they may."""
+    (most,) = sandbox.read_unit(unit)["MemoryMax"]
+    workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    peak = sum(int(status(one)["VmHWM"].split()[0]) << 10 for one in (pid, *map(int, workers)))
+    assert HEADROOM * peak < int(most.removesuffix("G")) << 30
+
+
 def said_nothing_of_it(log: str) -> None:
     assert [line for line in log.splitlines() if any(one in line for one in COMPLAINTS)] == []
 
@@ -98,6 +108,7 @@ def test_the_agent_serves_in_its_sandbox(
     asks_own(guest)
     assert guest.curl("/latest/meta-data/hostname").status == 200
     said_nothing_of_it(agent.log())
+    check_memory(agent.pid, unit)
     agent.stop()
     arguments = ["--config-file", str(agent.config_file), "--cleanup"]
     done = agent.host.namespace.run(
@@ -126,4 +137,5 @@ def test_the_store_serves_on_port_80_in_its_sandbox_without_a_right() -> None:
         assert (answer.status, answer.text) == (200, "one")
         assert "dfmeta_" in central.admin("/metrics").text
         said_nothing_of_it(central.log())
+        check_memory(central.pid, unit)
         central.stop()

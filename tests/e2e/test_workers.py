@@ -128,23 +128,84 @@ def test_a_worker_that_dies_is_replaced_and_only_what_it_had_begun_is_lost(
     assert agent.log().count("another one is started") == 2
 
 
-def test_a_worker_that_hangs_is_ended_before_the_next_guest_goes_on(
-    agent: Agent, guest: Guest, make_guest: MakeGuest
+def lost(agent: Agent, reason: str) -> float:
+    return agent.metric("dfmeta_workers_lost_total", reason=reason)
+
+
+def test_a_worker_that_hangs_is_replaced_without_a_new_guest(
+    make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
-    before = workers(agent)
-    hanging = before[0]
-    os.kill(hanging, signal.SIGSTOP)
-    try:
-        other = make_guest("two")
-        put(agent, other)
-        asks_own(other)
-        wait_for(lambda: hanging not in workers(agent), 5, "the one that hangs to be ended")
-    finally:
-        if hanging in workers(agent):
-            os.kill(hanging, signal.SIGCONT)
-    assert f"Worker {hanging} hangs" in agent.log()
-    wait_for(lambda: len(workers(agent)) == 2, 10, "two workers again")
+    agent = make_agent({"df_metadata": {"proxy_workers": 1}})
+    guest = make_guest("one")
+    put(agent, guest)
     asks_own(guest)
+    (hanging,) = workers(agent)
+    syns = agent.metric("dfmeta_packet_ins_total")
+    os.kill(hanging, signal.SIGSTOP)
+    waiting = guest.start_many(1, path=META_DATA, timeout=30)
+    wait_for(lambda: not agent.ready(), 30, "readiness to say that no worker answers")
+    assert agent.admin("/healthz/readiness").json()["missing"] == ["proxy"]
+    wait_for(lambda: hanging not in workers(agent), 30, "the one that hangs to be ended")
+    wait_for(agent.ready, 30, "another one to serve")
+    (sample,) = waiting.samples()
+    assert (sample.status, uuid_in(sample.body)) == (200, guest.instance_id)
+    asks_own(guest)
+    assert f"Worker {hanging} hangs: no answer for 5 s; it is ended" in agent.log()
+    assert lost(agent, "hangs") == 1
+    assert agent.metric("dfmeta_packet_ins_total") == syns, "no first SYN was needed"
+
+
+def test_one_of_two_that_hangs_stops_nobody(agent: Agent, guest: Guest) -> None:
+    hanging = workers(agent)[0]
+    os.kill(hanging, signal.SIGSTOP)
+    polls = 0
+    while hanging in workers(agent):
+        assert agent.ready(), "the other one serves"
+        asks_own(guest)
+        polls += 1
+    assert polls
+    wait_for(lambda: len(workers(agent)) == 2, 30, "two workers again")
+    assert lost(agent, "hangs") == 1
+    asks_own(guest)
+
+
+def test_a_worker_that_hangs_and_was_replaced_goes_away(agent: Agent, guest: Guest) -> None:
+    before = workers(agent)
+    os.kill(before[0], signal.SIGSTOP)
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: not set(workers(agent)) & set(before), 60, "both to be gone")
+    wait_for(lambda: len(workers(agent)) == 2, 30, "two workers")
+    assert agent.log().count("is ended") == 1
+    asks_own(guest)
+
+
+def test_a_worker_that_was_late_answers_nobody_by_what_it_knew(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent({"df_metadata": {"proxy_workers": 1}})
+    guest, other = make_guest("one"), make_guest("two")
+    put(agent, guest)
+    put(agent, other)
+    asks_own(guest)
+    successor = uuid_of("successor")
+    agent.ctl("store", "put", successor, "--hostname", "successor")
+    (late,) = workers(agent)
+    learned = agent.metric("dfmeta_packet_ins_total", outcome="learned")
+    os.kill(late, signal.SIGSTOP)
+    try:
+        guest.set_external_ids(**{"vm-uuid": successor})
+        batches = [one.start_many(1, path=META_DATA, timeout=30) for one in (guest, other)]
+        wait_for(
+            lambda: agent.metric("dfmeta_packet_ins_total", outcome="learned") == learned + 2,
+            30,
+            "both first SYNs",
+        )
+    finally:
+        if late in workers(agent):
+            os.kill(late, signal.SIGCONT)
+    found = [(one.status, uuid_in(one.body)) for batch in batches for one in batch.samples()]
+    assert found == [(200, successor), (200, other.instance_id)]
+    assert lost(agent, "full") == 0
 
 
 def test_another_instance_on_the_port_gets_its_own_over_kept_connections_and_new_ones(

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from tests.harness import netns
 from tests.harness.ovs import BRIDGE, OpenvSwitch
-from tests.harness.poll import wait_for
+from tests.harness.poll import PATIENCE, wait_for
 
 ADMIN_PORT = 9697
 WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
@@ -66,7 +66,8 @@ class Agent:
         self.state_path = self.folder / "state"
         self.state_path.mkdir(mode=0o700)
         self.stderr = self.folder / "stderr"
-        self.admin_timeout = 5.0
+        self.admin_timeout = 5.0 * PATIENCE
+        self.admin_port = ADMIN_PORT
         self.prefix: list[str] = []
         """What starts it, as a service manager would: before its own command."""
         self.pass_fds: tuple[int, ...] = ()
@@ -181,7 +182,7 @@ class Agent:
 
     def wait(self, timeout: float = 5) -> int:
         """Wait for its end; its exit status."""
-        return self._running().wait(timeout)
+        return self._running().wait(timeout * PATIENCE)
 
     def stop(self, timeout: float = 5) -> None:
         """SIGTERM; it has to end with 0 within ``timeout`` seconds."""
@@ -220,9 +221,9 @@ class Agent:
 
     def admin(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Answer:
         """A request to the admin listener."""
-        connection = http.client.HTTPConnection("127.0.0.1", ADMIN_PORT)
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port)
         with contextlib.closing(connection):
-            connection.sock = self.host.namespace.connect("127.0.0.1", ADMIN_PORT)
+            connection.sock = self.host.namespace.connect("127.0.0.1", self.admin_port)
             connection.sock.settimeout(self.admin_timeout)
             connection.request(method, path, body, {"Connection": "close"})
             answer = connection.getresponse()

@@ -35,6 +35,8 @@ class Seen:
     """Of the document, of its body and of the window."""
     requests: tuple[str, ...]
     """All URLs that the page has asked for."""
+    values: tuple[str, ...]
+    """What stands in the fields of its forms that can be typed into."""
     complaints: tuple[str, ...]
     """What stands on the console, and requests that failed."""
 
@@ -90,6 +92,14 @@ class Browser:
     def changed(self, selector: str, *, timeout: float = 20) -> Seen:
         """Wait until the page has loaded itself anew and those elements read otherwise."""
         return self._tell(selector=selector, timeout=timeout)
+
+    def fill(self, field: str, text: str, selector: str, *, pause: float = 0) -> Seen:
+        """Type into the field that a selector finds, and wait for *pause* seconds."""
+        return self._tell(fill=field, text=text, selector=selector, pause=pause)
+
+    def click(self, target: str, selector: str) -> Seen:
+        """Click on what a selector finds, which loads another page."""
+        return self._tell(click=target, selector=selector)
 
     def _tell(self, **told: Any) -> Seen:
         assert self._process.stdin is not None

@@ -77,6 +77,7 @@ class View:
             "widths": self.page.evaluate(WIDTHS),
             "requests": self.requests,
             "complaints": self.complaints,
+            "values": [one.input_value() for one in self.page.locator("input").all()],
         }
 
     def close(self) -> None:
@@ -99,6 +100,13 @@ def main() -> None:
                     view.close()
                 view = View(browser, width=told["width"], height=told["height"], dark=told["dark"])
                 view.page.goto(told["url"])
+            elif "fill" in told:
+                view.page.locator(told["fill"]).fill(told["text"])
+                # Not for a state: for what must not happen meanwhile.
+                view.page.wait_for_timeout(told["pause"] * 1000)
+            elif "click" in told:
+                with view.page.expect_navigation():
+                    view.page.locator(told["click"]).click()
             else:
                 view.await_change(told["selector"], told["timeout"])
             answer = view.steady(partial(view.seen, told["selector"], told.get("picture")))

@@ -89,6 +89,7 @@ class Booting:
         files: Iterable[str] = (),
         timeout: float = 10,
         max_wait: float = 30,
+        network: bool = False,
     ) -> None:
         """Start it.
 
@@ -96,6 +97,7 @@ class Booting:
         :param files: absolute paths in the guest to bring back.
         :param timeout: cloud-init's, for a request, in seconds (its own default: 10).
         :param max_wait: cloud-init's, for the service to appear.
+        :param network: have it write the network's configuration, for networkd; in OpenStack mode.
         """
         self._files = list(files)
         self._folder = netns.temporary_folder("root")
@@ -106,7 +108,9 @@ class Booting:
             "folder": str(self._folder),
             "unpacked": str(UNPACKED),
             "serial": f"{SEED}{url}/nocloud/" if mode == "NoCloud" else "",
-            "config": configuration(mode, url=url, timeout=timeout, max_wait=max_wait),
+            "config": configuration(
+                mode, url=url, timeout=timeout, max_wait=max_wait, network=network
+            ),
             "files": [*_FILES.values(), *self._files],
         }
         try:
@@ -185,11 +189,14 @@ def boot(
     return booting.finish(limit)
 
 
-def configuration(mode: Mode, *, url: str, timeout: float, max_wait: float) -> dict[str, Any]:
-    """cloud.cfg: modules whose effect a test can see, root the only user, no network set-up."""
+def configuration(
+    mode: Mode, *, url: str, timeout: float, max_wait: float, network: bool
+) -> dict[str, Any]:
+    """cloud.cfg: modules whose effect a test can see, root the only user, no network set-up unless
+    it is asked for."""
     source: dict[str, Any] = {"metadata_urls": [url], "timeout": timeout, "max_wait": max_wait}
     if mode == "OpenStack":
-        source["apply_network_config"] = False
+        source["apply_network_config"] = network
     elif mode == "Ec2":
         source["strict_id"] = False
     else:
@@ -198,7 +205,7 @@ def configuration(mode: Mode, *, url: str, timeout: float, max_wait: float) -> d
     return {
         "datasource_list": [mode],
         "datasource": {mode: source},
-        "network": {"config": "disabled"},
+        **({} if network else {"network": {"config": "disabled"}}),
         "disable_root": False,
         "preserve_hostname": False,
         "ssh_deletekeys": False,
@@ -227,6 +234,7 @@ def configuration(mode: Mode, *, url: str, timeout: float, max_wait: float) -> d
                 "templates_dir": "/etc/cloud/templates/",
             },
             "ssh_svcname": "ssh",
+            "network": {"renderers": ["networkd"], "activators": ["networkd"]},
         },
     }
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from tests.harness.guest import Guest
+from tests.harness.guest import METADATA_IP, Guest
 
-Kind = Literal["silent", "head", "body", "unread", "churn"]
+Kind = Literal["silent", "head", "body", "unread", "churn", "asks", "spellings", "chunks"]
 _PROGRAM = Path(__file__).with_name("greedy_client.py")
 
 
@@ -22,18 +22,28 @@ class Taken:
 
     opened: int
     ended: int
+    answered: int
+    """Answers that have come whole, of the kinds that ask again and again."""
 
 
 class Greedy:
     """It under way; a context manager that ends it."""
 
-    def __init__(self, guest: Guest, kind: Kind, *, wanted: int, path: str = "/") -> None:
+    def __init__(
+        self,
+        guest: Guest,
+        kind: Kind,
+        *,
+        wanted: int,
+        path: str = "/",
+        host: str = METADATA_IP,
+    ) -> None:
         """Start it.
 
         :param wanted: connections at a time.
-        :param path: what ``unread`` asks for.
+        :param path: what ``unread``, ``asks`` and ``spellings`` ask for.
         """
-        command = [sys.executable, "-IS", str(_PROGRAM), kind, str(wanted), path]
+        command = [sys.executable, "-IS", str(_PROGRAM), kind, str(wanted), path, host]
         self._process = guest.namespace.spawn(command, stdout=subprocess.PIPE)
 
     def __enter__(self) -> Self:

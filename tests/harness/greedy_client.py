@@ -1,10 +1,13 @@
-"""``greedy_client.py KIND WANTED PATH``: as many connections to the metadata service as it gets.
+"""``greedy_client.py KIND WANTED PATH HOST``: as many connections to HOST's port 80 as it gets.
 
 KIND says what becomes of each. ``silent`` sends nothing, ``head`` a header and ``body`` a body, a
 byte at a time and without end; ``unread`` asks for PATH and never reads; ``churn`` closes it as
-soon as it is open. What is lost is opened anew, WANTED at a time; after SIGUSR1 no more, and what
+soon as it is open. The others ask again as soon as they are answered: ``asks`` for PATH,
+``spellings`` for PATH with another number of slashes each time, and ``chunks`` sends a body in
+chunks of one byte. What is lost is opened anew, WANTED at a time; after SIGUSR1 no more, and what
 is open stays open. Prints "begun" once there have been WANTED. After SIGTERM it prints, as JSON,
-how many were opened and how many of them the other side has ended. Standard library only.
+how many were opened, how many of them the other side has ended, and how many answers have come.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -17,29 +20,41 @@ import socket
 import sys
 import time
 
-ADDRESS = ("169.254.169.254", 80)
 PACE = 0.05
 """Seconds between two bytes, and between two rounds of opening what was lost."""
 WAIT = 5
 """Milliseconds."""
 SMALL = 4096
+LARGE = 65536
+ASKING = ("asks", "spellings", "chunks")
+SPELLINGS = 512
+"""Slashes that a path may have more than it needs."""
 HOST = b"Host: 169.254.169.254\r\n"
 POST = b"POST /openstack/latest/password HTTP/1.1\r\n" + HOST + b"Content-Length: 4096\r\n\r\n"
+CHUNKS = (
+    b"POST /openstack/latest/password HTTP/1.1\r\n"
+    + HOST
+    + b"Transfer-Encoding: chunked\r\n\r\n"
+    + 4096 * b"1\r\na\r\n"
+    + b"0\r\n\r\n"
+)
 HEAD = b"GET /openstack/latest/meta_data.json HTTP/1.1\r\n" + HOST + b"X-Slow: "
 
 
 class Client:
     """All connections, in one thread."""
 
-    def __init__(self, kind: str, wanted: int, path: str) -> None:
+    def __init__(self, kind: str, wanted: int, path: str, host: str) -> None:
         self.kind = kind
         self.wanted = wanted
         self.path = path.encode()
-        self.opened = self.ended = 0
+        self.address = (host, 80)
+        self.opened = self.ended = self.answered = 0
         self.refills, self.enough = True, False
         self._poll = select.poll()
         self._open: dict[int, tuple[socket.socket, list[bytes]]] = {}
         self._connecting: set[int] = set()
+        self._read: dict[int, bytes] = {}
 
     def run(self) -> None:
         """Take what there is until SIGTERM."""
@@ -58,7 +73,8 @@ class Client:
                 begun = True
                 sys.stdout.write("begun\n")
                 sys.stdout.flush()
-        sys.stdout.write(json.dumps({"opened": self.opened, "ended": self.ended}))
+        counts = {"opened": self.opened, "ended": self.ended, "answered": self.answered}
+        sys.stdout.write(json.dumps(counts))
 
     def _fill(self) -> None:
         while self.refills and len(self._open) < self.wanted:
@@ -66,7 +82,7 @@ class Client:
             one.setblocking(False)
             if self.kind == "unread":
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
-            one.connect_ex(ADDRESS)
+            one.connect_ex(self.address)
             self._open[one.fileno()] = (one, self._bytes())
             self._connecting.add(one.fileno())
             self._poll.register(one.fileno(), select.POLLOUT)
@@ -79,8 +95,22 @@ class Client:
             case "body":
                 return [POST]
             case "unread":
-                return [b"GET " + self.path + b" HTTP/1.1\r\n" + HOST + b"\r\n"]
+                return [self._get(self.path)]
+            case "asks" | "spellings" | "chunks":
+                return [self._question()]
         return []
+
+    def _get(self, path: bytes) -> bytes:
+        return b"GET " + path + b" HTTP/1.1\r\n" + HOST + b"\r\n"
+
+    def _question(self) -> bytes:
+        match self.kind:
+            case "chunks":
+                return CHUNKS
+            case "spellings":
+                first, _slash, last = self.path.rpartition(b"/")
+                return self._get(first + b"/" * (2 + self.answered % SPELLINGS) + last)
+        return self._get(self.path)
 
     def _connected(self, number: int) -> None:
         self._connecting.discard(number)
@@ -92,10 +122,14 @@ class Client:
             self._close(number)
         else:
             # Who reads nothing hears nothing but a reset.
-            self._poll.modify(number, 0 if self.kind == "unread" else select.POLLIN)
+            events = select.POLLIN | select.POLLOUT if self.kind in ASKING else select.POLLIN
+            self._poll.modify(number, 0 if self.kind == "unread" else events)
             self._send(number)
 
     def _look(self, number: int) -> None:
+        if self.kind in ASKING:
+            self._take(number)
+            return
         one, _rest = self._open[number]
         try:
             over = self.kind == "unread" or not one.recv(SMALL)
@@ -103,6 +137,28 @@ class Client:
             over = True
         if over:
             self._end(number)
+
+    def _take(self, number: int) -> None:
+        """Go on with a question, or ask another one when the answer is whole."""
+        one, rest = self._open[number]
+        try:
+            if rest:
+                self._send(number)
+            data = one.recv(LARGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end(number)
+            return
+        read = self._read.get(number, b"") + data
+        if whole(read):
+            self.answered += 1
+            read = b""
+            rest[:] = [self._question()]
+            self._poll.modify(number, select.POLLIN | select.POLLOUT)
+        self._read[number] = read
 
     def _drip(self) -> None:
         if self.kind in ("head", "body"):
@@ -112,7 +168,12 @@ class Client:
     def _send(self, number: int) -> None:
         one, rest = self._open[number]
         with contextlib.suppress(OSError):
-            if rest:
+            if rest and self.kind in ASKING:
+                rest[0] = rest[0][one.send(rest[0]) :]
+                if not rest[0]:
+                    rest.clear()
+                    self._poll.modify(number, select.POLLIN)
+            elif rest:
                 one.send(rest.pop())
             elif self.kind in ("head", "body"):
                 one.send(b"x")
@@ -123,14 +184,25 @@ class Client:
 
     def _close(self, number: int) -> None:
         one, _rest = self._open.pop(number)
+        self._read.pop(number, None)
         self._poll.unregister(number)
         one.close()
 
 
+def whole(answer: bytes) -> bool:
+    """Whether an answer has come to its end, by its Content-Length (RFC 9112, 6.3)."""
+    head, found, body = answer.partition(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if found and name == b"content-length":
+            return len(body) >= int(value)
+    return False
+
+
 def main() -> None:
     """Be greedy."""
-    kind, wanted, path = sys.argv[1:]
-    client = Client(kind, int(wanted), path)
+    kind, wanted, path, host = sys.argv[1:]
+    client = Client(kind, int(wanted), path, host)
 
     def rest(*_: object) -> None:
         client.refills = False

@@ -17,6 +17,7 @@ from typing import Literal, Self
 
 from tests.harness import netns
 from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import PATIENCE
 
 METADATA_IP = "169.254.169.254"
 GATEWAY_MAC = "fa:16:3e:ff:00:01"
@@ -254,7 +255,7 @@ class Guest:
     def ping(self, address: str, *, count: int = 1, timeout: float = 2) -> bool:
         """Whether somebody answers ``count`` ICMP echo requests."""
         script = str(Path(__file__).with_name("echo.py"))
-        command = [sys.executable, "-IS", script, address, str(count), str(timeout)]
+        command = [sys.executable, "-IS", script, address, str(count), str(timeout * PATIENCE)]
         return not self.namespace.run(command, timeout=count * timeout + 10, check=False).returncode
 
     def curl(
@@ -272,6 +273,7 @@ class Guest:
         :param options: more of curl's, such as ``"-X", "PUT"`` or ``"--local-port", "4000"``.
         :param source: the source address or device.
         """
+        timeout *= PATIENCE
         command = ["curl", "-sS", "-i", "--noproxy", "*", "--path-as-is"]
         command += ["--max-time", f"{timeout:g}"]
         command += ["-w", "%{stderr}\n%{time_total} %{local_port}"]
@@ -324,6 +326,7 @@ class Guest:
         headers: Iterable[tuple[str, str]] = (),
     ) -> Batch:
         """As :meth:`http_many` in the background, so that several guests ask at once."""
+        timeout *= PATIENCE
         command = [sys.executable, "-IS", str(Path(__file__).with_name("client.py"))]
         name, _, port = host.partition(":")
         command += ["--host", name, "--port", port or "80", "--path", path]

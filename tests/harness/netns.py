@@ -17,16 +17,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.harness.poll import wait_for
+from tests.harness.poll import PATIENCE, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout."""
 
+KERNEL_DATAPATH = os.environ.get("DFMETA_TEST_DATAPATH", "netdev") == "system"
+"""Whether bridges use the kernel's datapath, which few machines have: ``tools/real``."""
 PREFIX = "dfm-"
 TMP = Path("/tmp")
 _RUN = Path("/run/netns")
@@ -82,7 +84,7 @@ def run(
     """Run a command to its end; text in, text out.
 
     :raises CommandError: it failed, unless ``check`` is false.
-    :raises subprocess.TimeoutExpired: it was killed after ``timeout`` seconds.
+    :raises subprocess.TimeoutExpired: it was killed after ``timeout`` seconds (times the patience).
     """
     command = list(command)
     done = subprocess.run(
@@ -91,7 +93,7 @@ def run(
         capture_output=True,
         text=True,
         errors="surrogateescape",
-        timeout=timeout,
+        timeout=timeout * PATIENCE,
         check=False,
         env=environment(command, env),
     )
@@ -129,6 +131,7 @@ def spawn(
 
 def end(process: subprocess.Popen[bytes], *, timeout: float = 5) -> int:
     """SIGTERM, then SIGKILL after ``timeout`` seconds; return the exit status."""
+    timeout *= PATIENCE
     if process.poll() is None:
         process.terminate()
         try:
@@ -154,6 +157,8 @@ class Namespace:
         remove_stale()
         self.name = f"{PREFIX}{os.getpid()}-{next(_counter)}-{name}"
         self._batches = 0
+        self.resolv_conf: Path | None = None
+        """A file that programs which are started from now on have as /etc/resolv.conf."""
         run(["ip", "netns", "add", self.name])
         try:
             self.ip("link set lo up")
@@ -181,7 +186,12 @@ class Namespace:
 
     def command(self, command: Iterable[str]) -> list[str]:
         """The command that runs ``command`` in this namespace."""
-        return ["ip", "netns", "exec", self.name, *command]
+        bind: list[str] = []
+        if self.resolv_conf is not None:
+            # ``ip netns exec`` gives the program mounts of its own (ip-netns(8)).
+            mount = 'mount --bind "$0" /etc/resolv.conf; exec "$@"'
+            bind = ["sh", "-euc", mount, str(self.resolv_conf)]
+        return ["ip", "netns", "exec", self.name, *bind, *command]
 
     def run(
         self,
@@ -236,19 +246,25 @@ class Namespace:
         """Pids of everything that runs inside."""
         return _processes(self.name)
 
-    def open_socket(
-        self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM
-    ) -> socket.socket:
-        """A socket (TCP, unless told otherwise) of this namespace for a program outside of it."""
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Have this thread open its sockets in there, netlink's too."""
         with (
             open("/proc/thread-self/ns/net", "rb") as here,
             open(_RUN / self.name, "rb") as there,
         ):
             _setns(there.fileno())
             try:
-                return socket.socket(family, kind)
+                yield
             finally:
                 _setns(here.fileno())
+
+    def open_socket(
+        self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM
+    ) -> socket.socket:
+        """A socket (TCP, unless told otherwise) of this namespace for a program outside of it."""
+        with self.inside():
+            return socket.socket(family, kind)
 
     def connect(self, host: str, port: int, *, timeout: float = 5) -> socket.socket:
         """A TCP connection that starts in this namespace."""
@@ -265,9 +281,9 @@ class Namespace:
 def veth(
     first: Namespace, first_name: str, second: Namespace, second_name: str, *, mac: str = ""
 ) -> None:
-    """A veth pair, both ends up, checksums always complete (the userspace datapath needs that).
+    """A veth pair, both ends up; the first one gets no IPv6 address.
 
-    The first end gets no IPv6 address.
+    For the userspace datapath, checksums are always complete: it does not complete them.
 
     :param mac: of the second end.
     """
@@ -279,7 +295,8 @@ def veth(
     first.ip(f"link set {first_name} addrgenmode none")
     for namespace, name in ((first, first_name), (second, second_name)):
         namespace.ip(f"link set {name} up")
-        tx_off(namespace, name)
+        if not KERNEL_DATAPATH:
+            tx_off(namespace, name)
 
 
 def tx_off(namespace: Namespace, device: str) -> None:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from tests.harness.certificates import Pair
+from tests.harness.netns import Namespace
 
 JSON = "application/json"
 
@@ -58,13 +59,20 @@ NOT_FOUND = reply({"message": "resource not found"}, status=404)
 
 
 class OtherStore:
-    """Listens on loopback. ``answer`` gets each request and gives the bytes of what is said.
+    """Listens on loopback, of a namespace or of the machine. ``answer`` gets each request and gives
+    the bytes of what is said.
 
     Several pieces close the connection after the last one. ``asked`` has all requests in their
     order, ``connections`` counts.
     """
 
-    def __init__(self, answer: Answer | None = None, *, tls: Pair | None = None) -> None:
+    def __init__(
+        self,
+        answer: Answer | None = None,
+        *,
+        tls: Pair | None = None,
+        namespace: Namespace | None = None,
+    ) -> None:
         self.answers: dict[str, bytes] = {}
         self.answer: Answer = answer or (lambda asked: self.answers.get(asked.target, NOT_FOUND))
         self.asked: list[Asked] = []
@@ -74,6 +82,7 @@ class OtherStore:
         if tls is not None:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._context.load_cert_chain(tls.certificate, tls.key)
+        self._namespace = namespace
         self._port = 0
         self._server: _Server | None = None
         self._thread = threading.Thread()
@@ -102,7 +111,7 @@ class OtherStore:
 
     def start(self) -> None:
         """Listen, on the port that it had before."""
-        self._server = _Server(self, ("127.0.0.1", self._port))
+        self._server = _Server(self, ("127.0.0.1", self._port), self._namespace)
         self._port = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
@@ -160,10 +169,17 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, store: OtherStore, address: tuple[str, int]) -> None:
+    def __init__(
+        self, store: OtherStore, address: tuple[str, int], namespace: Namespace | None
+    ) -> None:
         self._store = store
         self._open: set[socket.socket] = set()
-        super().__init__(address, socketserver.BaseRequestHandler)
+        super().__init__(address, socketserver.BaseRequestHandler, bind_and_activate=False)
+        if namespace is not None:
+            self.socket.close()
+            self.socket = namespace.open_socket()
+        self.server_bind()
+        self.server_activate()
 
     def finish_request(self, request: object, _client: object) -> None:
         """Serve a connection; who asks may have lost its patience."""

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.harness import netns
-from tests.harness.netns import ROOT, CommandError
-from tests.harness.poll import wait_for
+from tests.harness.netns import KERNEL_DATAPATH, ROOT, CommandError
+from tests.harness.poll import PATIENCE, wait_for
 
 UNPACKED = ROOT / ".cache" / "root"
 """Where tools/setup.sh unpacks Open vSwitch and cloud-init."""
@@ -24,6 +24,7 @@ _DAEMONS = {
     "ovsdb-server": "usr/sbin/ovsdb-server",
     "ovs-vswitchd": "usr/lib/openvswitch-switch/ovs-vswitchd",
 }
+_LIMIT = f"--timeout={10 * PATIENCE:g}"
 # facts: of many connections at once to a management socket some fail with the first of these.
 _TRANSIENT = (
     "Protocol error",
@@ -48,7 +49,7 @@ class OpenvSwitch:
         fail_mode: str = "",
         dummies: bool = False,
     ) -> None:
-        """Start both daemons and add the bridges (userspace datapath).
+        """Start both daemons and add the bridges: userspace datapath, except in ``tools/real``.
 
         :param fail_mode: of all bridges; empty leaves it unset.
         :param dummies: ports of type system need no device: thousands of them are up in seconds,
@@ -143,13 +144,13 @@ class OpenvSwitch:
     def stop(self, daemon: str) -> None:
         """Stop it in good order (``ovs-appctl exit``); flows and taps of vswitchd go with it."""
         self.appctl("exit", daemon=daemon)
-        self._running[daemon].wait(10)
+        self._running[daemon].wait(10 * PATIENCE)
 
     def kill(self, daemon: str) -> None:
         """SIGKILL."""
         process = self._running[daemon]
         process.kill()
-        process.wait(10)
+        process.wait(10 * PATIENCE)
 
     def restart(self, daemon: str) -> None:
         """Stop and start. Bridges and ports come back from OVSDB, flows do not."""
@@ -176,19 +177,17 @@ class OpenvSwitch:
         """
         no_wait = [] if wait else ["--no-wait"]
         return self._tool(
-            ["ovs-vsctl", f"--db={self.ovsdb_connection}", "--timeout=10", *no_wait, *arguments]
+            ["ovs-vsctl", f"--db={self.ovsdb_connection}", _LIMIT, *no_wait, *arguments]
         )
 
     def ofctl(self, *arguments: str, version: str = "OpenFlow13", stdin: str | None = None) -> str:
         """``ovs-ofctl``, tried again when the management socket was too busy."""
-        return self._tool(
-            ["ovs-ofctl", "-O", version, "--timeout=10", *arguments], stdin=stdin, tries=5
-        )
+        return self._tool(["ovs-ofctl", "-O", version, _LIMIT, *arguments], stdin=stdin, tries=5)
 
     def appctl(self, *arguments: str, daemon: str = "ovs-vswitchd") -> str:
         """``ovs-appctl`` to one of the daemons."""
         return self._tool(
-            ["ovs-appctl", "-t", f"{self.rundir}/{daemon}.ctl", "--timeout=10", *arguments],
+            ["ovs-appctl", "-t", f"{self.rundir}/{daemon}.ctl", _LIMIT, *arguments],
             tries=5,
         )
 
@@ -208,10 +207,10 @@ class OpenvSwitch:
     # Bridges and ports
 
     def add_bridge(self, bridge: str, *, fail_mode: str = "") -> None:
-        """A bridge with the userspace datapath, its local port up."""
+        """A bridge, its local port up."""
         self.vsctl(
             *("--may-exist", "add-br", bridge, "--", "set", "Bridge", bridge),
-            "datapath_type=netdev",
+            f"datapath_type={'system' if KERNEL_DATAPATH else 'netdev'}",
             *(["--", "set-fail-mode", bridge, fail_mode] if fail_mode else []),
         )
 
@@ -299,7 +298,7 @@ class OpenvSwitch:
         if not socket.exists():
             return False
         try:
-            self._tool(["ovs-appctl", "-t", str(socket), "--timeout=5", "version"])
+            self._tool(["ovs-appctl", "-t", str(socket), _LIMIT, "version"])
             if daemon == "ovsdb-server":
                 return self.db_socket.exists()
             bridges = self.vsctl("list-br", wait=False).split()
@@ -344,7 +343,7 @@ class OpenvSwitch:
         for process in self._running.values():
             if process.poll() is None:
                 process.kill()
-            process.wait(10)
+            process.wait(10 * PATIENCE)
 
 
 def _plain(value: Any) -> Any:

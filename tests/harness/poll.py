@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = float(os.environ.get("DFMETA_TEST_PATIENCE", "1"))
+"""By how much the harness multiplies its limits of time: the CPU of an emulated machine is slow."""
+
 
 def wait_for(predicate: Callable[[], T], timeout: float, what: str, *, interval: float = 0.02) -> T:
     """Return the first true value of ``predicate``.
 
-    :param timeout: seconds.
+    :param timeout: seconds, multiplied by :data:`PATIENCE`.
     :param what: completes the sentence "timed out after N s waiting for …".
     :raises TimeoutError: no true value came in time. An exception of the predicate passes through.
     """
+    timeout *= PATIENCE
     deadline = time.monotonic() + timeout
     while True:
         value = predicate()

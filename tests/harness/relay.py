@@ -59,6 +59,13 @@ class Relay:
         """Hand over what was held, and go on."""
         self._open.set()
 
+    def cut(self) -> None:
+        """End the connections that there are; others may be made."""
+        with self._lock:
+            for one in self._sockets:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:

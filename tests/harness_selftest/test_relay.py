@@ -87,3 +87,15 @@ def test_who_comes_while_nobody_is_there_is_cut(folder: Path) -> None:
         client.settimeout(5)
         client.connect(str(relay.path))
         assert client.recv(100) == b""
+
+
+def test_a_connection_that_is_cut_can_be_made_anew(folder: Path, echoing: Path) -> None:
+    with Relay(echoing, folder / "relay.sock") as relay:
+        for _ in range(2):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(5)
+                client.connect(str(relay.path))
+                client.sendall(b"one")
+                assert client.recv(100) == b"one"
+                relay.cut()
+                assert client.recv(100) == b""

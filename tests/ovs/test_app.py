@@ -18,7 +18,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import SLOTS, key_of
-from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose
+from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, Port
 from tests.flows.frames import ethernet, ipv4, tcp
@@ -99,6 +99,8 @@ class Wired(App):
             self.inject(host.ofport, host.segment())
             if seen(lambda: self.registry.slots(endpoint) != before, within=0.01 * again):
                 break
+        # The flows are sent in the hub's next turn, when the workers know the address.
+        eventlet.sleep(0)
         self.steward.wait_for(endpoint)
 
     def confirmed(self) -> None:
@@ -221,6 +223,57 @@ def test_cleaning_up_leaves_a_meter_that_another_has_taken(bridge: OpenvSwitch) 
         app.steward.clear()
     assert any(limit in line for line in bridge.flows())
     assert re.findall(r"meter=(\d+)", bridge.ofctl("dump-meters", BRIDGE)) == [str(taken)]
+
+
+@pytest.mark.parametrize("rate", [3000, RATES[Purpose.SYN]])
+def test_a_port_that_goes_leaves_a_meter_that_another_has_taken(
+    bridge: OpenvSwitch, rate: int
+) -> None:
+    """Its flow would go with the meter; the port goes before a reconcile has seen it."""
+
+    def meters() -> set[int]:
+        return set(map(int, re.findall(r"meter=(\d+)", bridge.ofctl("dump-meters", BRIDGE))))
+
+    with Wired(bridge) as app:
+        populate(app)
+        mine = [app.meters.ids(purpose)[2] for purpose in RATES]
+        others, taken = meters() - set(mine), app.meters.ids(Purpose.SYN)[2]
+        bands = f"band=type=drop rate={rate} burst_size={rate}"
+        bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps burst {bands}")
+        limit = f"actions=meter:{taken},goto_table:60"
+        bridge.ofctl("add-flow", BRIDGE, f"table=59,priority=100,in_port=77,{limit}")
+        app.unplug(2)
+        assert seen(lambda: meters() == others | {taken})
+        app.steward.reconcile()
+        assert seen(lambda: meters() == others | {taken})
+        assert any(limit in line for line in bridge.flows())
+        # As Neutron's agent takes it away in the end.
+        bridge.ofctl("del-flows", BRIDGE, "table=59")
+        bridge.ofctl("del-meter", BRIDGE, f"meter={taken}")
+        app.plug(2)
+        app.steward.reconcile()
+        assert set(app.found()) == app.wanted()
+
+
+def test_a_port_that_goes_takes_its_meters_along_however_often(bridge: OpenvSwitch) -> None:
+    def meters() -> set[int]:
+        return set(map(int, re.findall(r"meter=(\d+)", bridge.ofctl("dump-meters", BRIDGE))))
+
+    def known(app: Wired) -> set[int]:
+        return {n for numbers in memory_of(app.meters).values() for n in numbers.values()}
+
+    with Wired(bridge) as app:
+        populate(app)
+        for _ in range(5):
+            app.unplug(2)
+            app.plug(2)
+        app.steward.reconcile()
+        assert seen(lambda: meters() == known(app))
+        assert set(app.found()) == app.wanted()
+        app.unplug(2)
+        assert seen(lambda: meters() == known(app))
+        assert len(meters()) == 2 * 2
+        assert set(app.found()) == app.wanted()
 
 
 def test_removing_a_port_takes_away_what_adding_it_put_in(bridge: OpenvSwitch) -> None:

@@ -20,9 +20,18 @@ with warnings.catch_warnings():
     import webob  # noqa: F401
 
 import dfmeta.conf
+from dfmeta import hub
 from tests.harness.certificates import Authority
 from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401  # fixtures
 from tests.unit.support import Load
+
+
+@pytest.fixture(autouse=True)
+def vital(monkeypatch: pytest.MonkeyPatch) -> hub.Vital:
+    """The process' vital threads, for one test alone: what ends in one is no news to the next."""
+    fresh = hub.Vital()
+    monkeypatch.setattr(hub, "VITAL", fresh)
+    return fresh
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from dfmeta.apps.controller import Controller
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.steward import Steward
-from dfmeta.flows.desired import Guest, guest_flows
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.metering import MeterConfig, MeterCount
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
@@ -295,14 +295,19 @@ def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
     return ofp_parser.OFPFlowStats.parser(bytes(head + body), 0)
 
 
-def port_desc(number: int, name: bytes) -> Any:
+def port_desc(
+    number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
+) -> Any:
     """What the switch says of a port, read from bytes."""
-    return ofp_parser.OFPPort.parser(port_bytes(number, name), 0)
+    data = port_bytes(number, name, mac, config=config, state=state)
+    return ofp_parser.OFPPort.parser(data, 0)
 
 
-def port_bytes(number: int, name: bytes) -> bytes:
+def port_bytes(
+    number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
+) -> bytes:
     """The same, as it stands in messages."""
-    return struct.pack(ofp.OFP_PORT_PACK_STR, number, bytes(6), name, *[0] * 8)
+    return struct.pack(ofp.OFP_PORT_PACK_STR, number, mac, name, config, state, *[0] * 6)
 
 
 def removed_of(mod: Any, reason: int = ofp.OFPRR_DELETE) -> Any:
@@ -447,14 +452,20 @@ class TinySwitch(Datapath):
             return
         elif kind == ofp.OFPMP_AGGREGATE:
             entries = [ofp_parser.OFPAggregateStats(0, 0, len(self._asked(message.raw)))]
-        elif kind == ofp.OFPMP_METER and self.has_meters:
-            entries = [_meter_counters(n, self.over.get(n, 0)) for n in self.meters]
-        elif self.has_meters:
-            assert kind == ofp.OFPMP_METER_CONFIG
-            entries = [_meter_entry(number, rate) for number, rate in self.meters.items()]
-        else:
+        elif not self.has_meters:
             self._error(xid, (ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART))
             return
+        else:
+            (number,) = struct.unpack_from("!I", message.raw, 16)
+            asked = list(self.meters) if number == ofp.OFPM_ALL else [number]
+            if not self.meters.keys() >= set(asked):
+                self._error(xid, (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER))
+                return
+            if kind == ofp.OFPMP_METER:
+                entries = [_meter_counters(n, self._users(n), self.over.get(n, 0)) for n in asked]
+            else:
+                assert kind == ofp.OFPMP_METER_CONFIG
+                entries = [_meter_entry(n, self.meters[n]) for n in asked]
         # In parts, as a switch sends what does not fit into one message.
         middle = len(entries) // 2
         first, second = entries[:middle], entries[middle:]
@@ -467,12 +478,22 @@ class TinySwitch(Datapath):
         self._answer(lambda: self.listed(self, xid, ports[:middle], more=True))
         self._answer(lambda: self.listed(self, xid, ports[middle:], more=False))
 
+    def _users(self, meter: int) -> list[Any]:
+        """Places of the flows that go through a meter."""
+        return [
+            place
+            for place, mod in self.flows.items()
+            if any(getattr(one, "meter_id", None) == meter for one in mod.instructions)
+        ]
+
     def _meter(self, xid: int, mod: MeterMod) -> None:
         refusal = self.refuse(mod)
         if refusal is not None:
             self._error(xid, refusal)
         elif mod.command == ofp.OFPMC_DELETE:
             self.meters.pop(mod.meter, None)
+            for place in self._users(mod.meter):
+                del self.flows[place]
         elif mod.meter in self.meters:
             self._error(xid, (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS))
         else:
@@ -513,6 +534,7 @@ def _place(mod: Any) -> Any:
 
 
 PORT_FLOWS = len(guest_flows(Guest(Endpoint(1), None), TAP))
+FIXED_FLOWS = len(fixed_flows(TAP))
 """Flows of a port without a known address."""
 
 
@@ -520,8 +542,8 @@ def _meter_entry(number: int, rate: int) -> Any:
     return MeterConfig(24, number, rate)
 
 
-def _meter_counters(number: int, over: int) -> Any:
-    return MeterCount(56, number, flows=0, dropped=over)
+def _meter_counters(number: int, users: list[Any], over: int) -> Any:
+    return MeterCount(56, number, flows=len(users), dropped=over)
 
 
 @dataclass
@@ -533,11 +555,12 @@ class Rig:
     remembered: Memory = field(default_factory=dict)
     now: float = 1000.0
     pause: Callable[[float], object] = lambda _seconds: None
+    ask: Callable[[], int] = lambda: 0
 
     def __post_init__(self) -> None:
-        self.registry = Registry(clock=lambda: self.now)
+        self.registry = Registry(ask=lambda: self.ask(), clock=lambda: self.now)
         self.channel = Channel("br-int", Layout())
-        self.meters = Meters(self.remembered)
+        self.meters = Meters(self.remembered, clock=lambda: self.now)
         self.steward = Steward(
             self.channel, self.registry, meters=self.meters, adopts=lambda e: self.adopts(e)
         )

@@ -11,7 +11,8 @@ import pytest
 from eventlet.event import Event
 
 from dfmeta.exceptions import LookupAnswerError, StoreAwayError, StoreError
-from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Together
+from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore
+from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.server import GuestServer
@@ -47,8 +48,8 @@ class Reply:
         pairs = (line.split(": ", 1) for line in lines)
         self.headers = {name.lower(): value for name, value in pairs}
         self.body = b""
-        while len(self.body) < int(self.headers.get("content-length", 0)):
-            self.body += sock.recv(65536)
+        while left := int(self.headers.get("content-length", 0)) - len(self.body):
+            self.body += sock.recv(left)
 
 
 class World:
@@ -91,7 +92,7 @@ class World:
             **options,
         )
 
-    def _find(self, address: Address) -> Record | None:
+    def _find(self, address: Address, _path: str) -> Record | None:
         self.looked += 1
         if self.gate is not None:
             self.gate.wait()

@@ -68,6 +68,47 @@ def test_metrics_are_prometheus(application: AdminApplication) -> None:
     assert "dfmeta_test_total 3.0" in response.text
 
 
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,"
+    "text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain;version=0.0.4;q=0.5, */*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/html,application/xhtml+xml", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text; version=x", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text;version=9.9.9", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            "application/openmetrics-text;version=1..0,*/*",
+            "text/plain; version=0.0.4; charset=utf-8",
+        ),
+        (
+            "application/openmetrics-text; version=1.0.0",
+            "application/openmetrics-text; version=1.0.0",
+        ),
+        ("application/openmetrics-text", "application/openmetrics-text; version="),
+        (PROMETHEUS, "application/openmetrics-text; version=1.0.0"),
+    ],
+)
+def test_metrics_are_in_the_format_that_is_asked_for(
+    application: AdminApplication, accept: str, kind: str
+) -> None:
+    request = webob.Request.blank("/metrics", headers={"Accept": accept})
+    response = request.get_response(application)
+    assert response.status_int == 200
+    assert response.headers["Content-Type"].startswith(kind)
+    assert "dfmeta_test_total 3.0" in response.text
+    assert response.text.endswith("# EOF\n") is kind.startswith("application/openmetrics")
+    assert int(response.headers["Content-Length"]) == len(response.body)
+
+
 def test_the_version_is_the_packages(application: AdminApplication) -> None:
     assert ask(application, "/version").json == {"version": version("dfmeta")}
 
@@ -148,10 +189,10 @@ def test_the_page_is_there_where_there_is_one_and_only_to_be_read(health: Health
 def listener(application: AdminApplication) -> Iterator[int]:
     with _free_port() as sock:
         port = sock.getsockname()[1]
-    thread = admin.serve(f"127.0.0.1:{port}", application)
+    server = admin.serve(f"127.0.0.1:{port}", application)
     let_hub_run()
     yield port
-    thread.kill()
+    server.stop(0.0)
 
 
 def _free_port() -> Any:

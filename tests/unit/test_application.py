@@ -11,9 +11,15 @@ import eventlet
 import pytest
 
 from dfmeta import metrics
-from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
+from dfmeta.exceptions import (
+    BackendError,
+    BackendTimeoutError,
+    BackendUnreachableError,
+    BadRequestError,
+)
 from dfmeta.flows.key import key_of
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.numbering import Device
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
@@ -47,7 +53,7 @@ class FakeBackend:
             raise self.reply
         return self.reply
 
-    def http_tokens(self, identity: Identity) -> str | None:
+    def http_tokens(self, identity: Identity, path: str) -> str | None:
         return self.tokens
 
     def remark(self, answer: Answer) -> str:
@@ -77,10 +83,15 @@ class World:
     """A guest, a backend and the application between them."""
 
     def __init__(
-        self, instance_project: str = "p1", *, rate: RateSettings | None = None, **options: Any
+        self,
+        instance_project: str = "p1",
+        *,
+        rate: RateSettings | None = None,
+        ask: Callable[[], int] = lambda: 0,
+        **options: Any,
     ) -> None:
         RECENT.forget(HERE)
-        self.registry = Registry()
+        self.registry = Registry(ask=ask)
         self.registry.set_port(port(project=instance_project))
         self.claim = claim_of(self.registry)
         self.backend = FakeBackend()
@@ -102,6 +113,7 @@ class World:
         body: bytes = b"",
         seconds: float = 5.0,
         late: bool = False,
+        unread: Any = None,
         **headers: str,
     ) -> Given:
         given: list[Any] = []
@@ -118,6 +130,7 @@ class World:
             ),
             DEADLINE: time.monotonic() + seconds,
             TURN: lambda _deadline: not late,
+            "wsgi.input": unread,
         }
         answer = b"".join(self.application(environ, start_response))
         return Given(*given, answer)
@@ -161,6 +174,9 @@ def test_an_empty_body_has_a_length(world: World) -> None:
     [
         "/healthz",
         "/healthz/readiness",
+        "/ports",
+        "/probe",
+        "/options",
         "/metrics",
         "/version",
         "/device-metadata",
@@ -314,6 +330,56 @@ def test_a_guest_whose_project_comes_meanwhile_is_answered() -> None:
     assert identity.project_id == "p1"
 
 
+def in_doubt(world: World) -> None:
+    """Have the number of the guest's port be in doubt: question 1 is not answered."""
+    world.registry.set_devices({HERE.ofport: Device(b"tap1")}, gap=True)
+
+
+def test_a_request_waits_while_its_number_is_in_doubt_and_no_backend_is_asked() -> None:
+    world = World(ask=lambda: 1)
+    in_doubt(world)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    assert world.backend.asked == []
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+
+
+def test_an_answer_waits_while_its_number_is_in_doubt() -> None:
+    world = World(ask=lambda: 1)
+    world.backend.meanwhile = lambda: in_doubt(world)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    assert len(world.backend.asked) == 1
+    assert not asking.dead
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before", "meanwhile"])
+def test_a_request_whose_number_stays_in_doubt_gets_no_answer(meanwhile: bool) -> None:
+    world = World(ask=lambda: 1)
+    if meanwhile:
+        world.backend.meanwhile = lambda: in_doubt(world)
+    else:
+        in_doubt(world)
+    with pytest.raises(Abandoned) as abandoned:
+        world.ask(seconds=0.1)
+    assert abandoned.value.reason == "timeout"
+
+
+def test_a_request_whose_number_turns_out_to_be_anothers_gets_no_answer() -> None:
+    world = World(ask=lambda: 1)
+    in_doubt(world)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    world.registry.answered(1)
+    with pytest.raises(Abandoned):
+        asking.wait()
+    assert world.backend.asked == []
+
+
 def test_a_guest_that_changes_while_it_waits_for_its_project_is_abandoned() -> None:
     world = World("", needs_project=True)
     asking = eventlet.spawn(pytest.raises, Abandoned, world.ask)
@@ -321,6 +387,84 @@ def test_a_guest_that_changes_while_it_waits_for_its_project_is_abandoned() -> N
     world.registry.set_port(port(instance=OTHER_INSTANCE, project="p2"))
     assert asking.wait().value.reason == "changed"
     assert world.backend.asked == []
+
+
+class Unread:
+    """A body that has not come yet."""
+
+    def __init__(self, content: bytes, seconds: float = 0.0) -> None:
+        self.asked = 0
+        self._content, self._seconds = content, seconds
+
+    def read(self) -> bytes:
+        self.asked += 1
+        eventlet.sleep(self._seconds)
+        return self._content
+
+
+def test_a_body_is_read_before_the_backend_is_asked(world: World) -> None:
+    unread = Unread(b"cipher")
+    assert world.ask(PASSWORD, "POST", unread=unread, content_length="6").status == 200
+    assert world.backend.asked[0][0].body == b"cipher"
+    assert world.ask(PASSWORD, "POST", unread=unread, transfer_encoding="chunked").status == 200
+    assert unread.asked == 2
+
+
+def test_a_doubt_that_comes_with_the_body_keeps_it_from_the_backend() -> None:
+    world = World(ask=lambda: 1)
+
+    class Doubtful(Unread):
+        def read(self) -> bytes:
+            in_doubt(world)
+            return super().read()
+
+    body = Doubtful(b"cipher")
+    asking = eventlet.spawn(world.ask, PASSWORD, "POST", unread=body, content_length="6")
+    let_hub_run()
+    assert (body.asked, world.backend.asked) == (1, [])
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+    assert len(world.backend.asked) == 1
+
+
+def test_a_doubt_that_comes_with_the_requests_turn_keeps_it_from_the_backend() -> None:
+    world = World("", needs_project=True, ask=lambda: 1)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    in_doubt(world)
+    world.registry.set_port(port(project="p1"))
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        eventlet.sleep(0.01)
+    assert world.backend.asked == []
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+
+
+def test_the_time_that_a_body_takes_is_none_of_the_request(world: World) -> None:
+    slow = Unread(b"cipher", seconds=0.05)
+    world.ask(PASSWORD, "POST", unread=slow, seconds=0.01, content_length="6")
+    ((_request, _identity, deadline),) = world.backend.asked
+    assert deadline > time.monotonic() - 0.01
+
+
+def test_what_is_refused_costs_no_body() -> None:
+    world = World(rate=RateSettings(True, base=Window(1, 60), delay_max=0.0, tolerated=0))
+    unread = Unread(b"x")
+    given = world.ask("/latest/meta-data", "POST", unread=unread, content_length="1")
+    assert given.status == 405
+    given = world.ask(PASSWORD, "POST", unread=unread, content_length="1")
+    assert given.status == 429, "what was refused counts"
+    assert unread.asked == 0
+
+
+def test_what_is_wrong_with_a_body_is_for_the_server_to_answer(world: World) -> None:
+    class Wrong(Unread):
+        def read(self) -> bytes:
+            raise BadRequestError(status=413, reason="chunks", cause="too many")
+
+    with pytest.raises(BadRequestError):
+        world.ask(PASSWORD, "POST", unread=Wrong(b""), content_length="1")
 
 
 def test_a_replaced_backend_answers_from_the_next_request_on(world: World) -> None:
@@ -436,7 +580,7 @@ def test_an_instances_own_mode_wins(
 
 def test_a_record_that_is_known_only_once_the_project_is_asks_for_a_token_all_the_same() -> None:
     class Wary(FakeBackend):
-        def http_tokens(self, identity: Identity) -> str | None:
+        def http_tokens(self, identity: Identity, path: str) -> str | None:
             return "required" if identity.project_id else None
 
     world = World("", needs_project=True)
@@ -464,7 +608,7 @@ def test_a_token_is_of_no_use_to_another_guest(world: World) -> None:
 
 def test_a_backend_that_cannot_say_whether_it_needs_a_token_is_out_of_time(world: World) -> None:
     class Broken(FakeBackend):
-        def http_tokens(self, identity: Identity) -> str | None:
+        def http_tokens(self, identity: Identity, path: str) -> str | None:
             raise AWAY
 
     world.application.replace(Broken(), Settings())

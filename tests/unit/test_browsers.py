@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 
-from dfmeta.proxy.browsers import own_name, stranger
+from dfmeta.proxy.browsers import own_name, own_names, stranger
 
-LISTEN = "admin.example.org:9697"
+OURS = frozenset({"localhost", "admin.example.org", "compute1", "compute1.example.org"})
 
 
 def environ(**headers: str) -> dict[str, str]:
@@ -23,18 +26,21 @@ def environ(**headers: str) -> dict[str, str]:
             "Admin.Example.org.",
             "localhost.",
             "compute1:9697",
+            "Compute1.Example.org:9697",
         ),
     ],
 )
-def test_an_address_localhost_and_the_name_of_the_listener_are_ours(host: str) -> None:
-    assert own_name(host, LISTEN)
-    assert stranger(environ(HOST=host), LISTEN) == ""
+def test_an_address_and_a_name_of_ours_are_ours(host: str) -> None:
+    assert own_name(host, OURS)
+    assert stranger(environ(HOST=host), OURS) == ""
 
 
 @pytest.mark.parametrize(
     "host",
     [
         *("evil.example", "evil.example:9697", "127.0.0.1.evil.example", "localhost.evil.example"),
+        # A name server of the network makes any of these: with its search domain, for one.
+        *("evil", "evil:9697", "compute2", "compute1.evil.example", "evil.localhost"),
         *(
             "127.0.0.1@evil.example",
             "a b",
@@ -47,15 +53,15 @@ def test_an_address_localhost_and_the_name_of_the_listener_are_ours(host: str) -
     ],
 )
 def test_another_name_is_not_and_is_named_without_what_moves_a_cursor(host: str) -> None:
-    assert not own_name(host, LISTEN)
-    assert "nothing is served under the name" in stranger(environ(HOST=host), LISTEN)
-    assert stranger(environ(HOST=host), LISTEN).isascii()
+    assert not own_name(host, OURS)
+    assert "nothing is served under the name" in stranger(environ(HOST=host), OURS)
+    assert stranger(environ(HOST=host), OURS).isascii()
 
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1:9697", "HTTP://127.0.0.1:9697"])
 def test_a_page_of_ours_may_ask(origin: str) -> None:
     given = environ(HOST="127.0.0.1:9697", ORIGIN=origin, SEC_FETCH_SITE="same-origin")
-    assert stranger(given, LISTEN) == ""
+    assert stranger(given, OURS) == ""
 
 
 @pytest.mark.parametrize(
@@ -72,9 +78,41 @@ def test_a_page_of_ours_may_ask(origin: str) -> None:
 )
 def test_a_page_of_another_site_may_not(headers: dict[str, str]) -> None:
     given = environ(HOST="127.0.0.1:9697", **headers)
-    assert stranger(given, LISTEN) == "a web page of another site may not ask"
+    assert stranger(given, OURS) == "a web page of another site may not ask"
 
 
 @pytest.mark.parametrize("site", ["none", "same-origin", ""])
 def test_who_typed_the_address_may(site: str) -> None:
-    assert stranger(environ(HOST="127.0.0.1:9697", SEC_FETCH_SITE=site), LISTEN) == ""
+    assert stranger(environ(HOST="127.0.0.1:9697", SEC_FETCH_SITE=site), OURS) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "lines", "beside"),
+    [
+        ("compute1", "127.0.1.1 compute1.example.org compute1 c1", ["compute1.example.org", "c1"]),
+        ("compute1", "192.0.2.1\tCompute1.Example.ORG. Compute1 # one", ["compute1.example.org"]),
+        ("Compute1.example.org", "192.0.2.1 compute1.example.org compute1", ["compute1"]),
+        ("compute1", "192.0.2.2 compute2.example.org compute2\n\n# compute1 evil\n", []),
+        ("compute1", "127.0.0.1 localhost", []),
+        ("compute1", None, []),
+    ],
+)
+def test_the_hosts_names_are_its_own_and_what_stands_beside_it_in_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, lines: str | None, beside: list[str]
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    file = tmp_path / "hosts"
+    if lines is not None:
+        file.write_text(lines)
+    names = own_names("Admin.example.org.:9697", hosts=file)
+    assert names == {"localhost", "admin.example.org", host.lower(), *beside}
+    assert own_names("[::1]:9697", hosts=file) == names - {"admin.example.org"} | {"::1"}
+
+
+def test_no_name_server_is_asked_for_the_hosts_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_arguments: object, **_more: object) -> None:
+        raise AssertionError("a name was looked up")
+
+    for name in ("getaddrinfo", "getfqdn", "gethostbyaddr", "gethostbyname", "getnameinfo"):
+        monkeypatch.setattr(socket, name, asked)
+    assert {"localhost", socket.gethostname().lower()} <= own_names("")

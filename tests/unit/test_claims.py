@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.flows.key import SLOTS, key_of
 from dfmeta.model import Endpoint
+from dfmeta.numbering import Device
 from dfmeta.proxy.claims import Mirror, tell
 from dfmeta.registry import Claim, Registry
 from tests.unit.support import OTHER_INSTANCE, address, port
@@ -24,13 +25,18 @@ class World:
     """A registry and a mirror that is told of each change at once."""
 
     def __init__(self) -> None:
-        self.registry = Registry()
+        self.asked = 0
+        self.registry = Registry(ask=self._ask)
         self.counted: Counter[tuple[Endpoint, int]] = Counter()
         self.mirror = Mirror(self._count)
         self.gone: list[Endpoint] = []
         self.mirror.subscribe(self.gone.append)
         self.dirty: set[int] = set()
         self.registry.watch(self.dirty.add)
+
+    def _ask(self) -> int:
+        self.asked += 1
+        return self.asked
 
     def _count(self, claim: Claim, change: int) -> None:
         self.counted[claim.endpoint, claim.slot] += change
@@ -53,6 +59,28 @@ def world() -> World:
     one.learn()
     one.tell()
     return one
+
+
+def test_what_the_daemon_has_said_is_taken_in_before_each_answer(world: World) -> None:
+    late: list[bool] = []
+
+    def catch_up() -> None:
+        late.append(True)
+        world.tell()
+
+    mirror = world.mirror = Mirror(world._count, catch_up)
+    world.registry.touch(HERE)
+    claim = mirror.claim(key_of(HERE, 0))
+    assert claim == world.registry.claim(key_of(HERE, 0))
+    assert claim is not None
+    assert mirror.holds(claim)
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    assert not mirror.holds(claim)
+    assert mirror.claim(key_of(HERE, 0)) is None
+    world.learn()
+    successor = world.registry.slots(HERE)
+    assert mirror.claim(key_of(HERE, next(iter(successor)))) is not None
+    assert late
 
 
 def test_a_claim_is_the_registrys(world: World) -> None:
@@ -109,6 +137,27 @@ def test_a_name_that_becomes_known_is_seen_by_the_claims_there_are(world: World)
     assert world.mirror.current(claim) == replace(claim.identity, instance_name="web1")
 
 
+def test_a_doubt_ends_no_claim_and_lets_no_answer_go(world: World) -> None:
+    claim = world.mirror.claim(key_of(HERE, 0))
+    assert claim is not None
+    world.registry.set_devices({13: Device(b"tap1")}, gap=True)
+    world.tell()
+    assert (world.mirror.holds(claim), world.mirror.certain(HERE), world.gone) == (False, False, [])
+    world.registry.answered(world.asked)
+    world.tell()
+    assert (world.mirror.holds(claim), world.mirror.certain(HERE), world.gone) == (True, True, [])
+
+
+def test_a_doubt_that_the_pipe_still_has_is_seen_before_an_answer(world: World) -> None:
+    mirror = world.mirror = Mirror(world._count, world.tell)
+    world.registry.touch(HERE)
+    assert mirror.certain(HERE)
+    world.registry.set_devices({13: Device(b"tap1")}, gap=True)
+    assert not mirror.certain(HERE)
+    world.registry.answered(world.asked)
+    assert mirror.certain(HERE)
+
+
 def test_connections_are_counted(world: World) -> None:
     claim = world.mirror.claim(key_of(HERE, 0))
     assert claim is not None
@@ -161,9 +210,17 @@ class Following(RuleBasedStateMachine):
     def learn(self, ofport: int, ip: int) -> None:
         self.world.registry.learn(Endpoint(ofport), address(ip=f"10.0.0.{ip}"), 0)
 
-    @rule(ofport=st.integers(1, 3), name=st.sampled_from([None, b"a", b"b"]))
-    def rename(self, ofport: int, name: bytes | None) -> None:
-        self.world.registry.set_name(ofport, name)
+    @rule(ofport=st.integers(1, 3), device=st.sampled_from([None, Device(b"a"), Device(b"b")]))
+    def give(self, ofport: int, device: Device | None) -> None:
+        self.world.registry.set_device(ofport, device)
+
+    @rule()
+    def list_anew(self) -> None:
+        self.world.registry.set_devices({1: Device(b"a")}, gap=True)
+
+    @rule()
+    def answer(self) -> None:
+        self.world.registry.answered(self.world.asked)
 
     @invariant()
     def both_say_the_same(self) -> None:
@@ -178,6 +235,9 @@ class Following(RuleBasedStateMachine):
                     self.claims.add(claim)
         for claim in self.claims:
             assert mirror.current(claim) == registry.current(claim)
+            assert mirror.holds(claim) == registry.holds(claim)
+            if registry.current(claim) is not None:
+                assert mirror.certain(claim.endpoint) == registry.certain(claim.endpoint)
 
 
 TestFollowing = Following.TestCase

@@ -9,6 +9,7 @@ import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
+from dfmeta.cmd.layout import layout_of
 from dfmeta.conf import nova, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import Layout
@@ -124,7 +125,7 @@ def test_an_option_has_the_contracts_default(load: Load, group: str, name: str) 
 
 def test_the_layouts_defaults_are_the_options(load: Load) -> None:
     group = load().df_metadata
-    assert Layout(group.table_base, group.classification_table, group.hook_priority) == Layout()
+    assert layout_of(group) == Layout()
 
 
 BAD = [
@@ -165,6 +166,8 @@ BAD = [
     ("df_metadata", "refuse_forwarded", "perhaps"),
     ("df_metadata", "timeout_answer", "504"),
     ("df_metadata", "startup_timeout", "-1"),
+    ("df_metadata", "listener_keep", "0"),
+    ("df_metadata", "listener_keep", "86401"),
     ("df_metadata", "admin_listen", "9697"),
     ("df_metadata", "admin_listen", "127.0.0.1:0"),
     ("df_metadata", "admin_listen", "127.0.0.1:70000"),

@@ -61,6 +61,7 @@ class Server:
         self.room = True
         self.places = Semaphore(limits.requests_per_port)
         self.noted: list[str] = []
+        self.given_way = 0
         self.turns: list[bool] = []
 
     def may_keep(self) -> bool:
@@ -69,6 +70,13 @@ class Server:
     def slots(self, connection: GuestConnection) -> Semaphore:
         return self.places
 
+    def turn(self, connection: GuestConnection) -> None:
+        self.given_way += 1
+        eventlet.sleep(0)
+
+    def hold_back(self, connection: GuestConnection) -> None:
+        self.noted.append("hold_back")
+
     def idle(self, connection: GuestConnection) -> None:
         self.noted.append("idle")
 
@@ -76,7 +84,7 @@ class Server:
         self.noted.append("busy")
 
     def _echo(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        request: GuestRequest = environ[REQUEST]
+        request = replace(environ[REQUEST], body=environ["wsgi.input"].read())
         self.asked.append(request)
         self.environs.append(environ)
         self.turns.append(environ[TURN](environ[DEADLINE]))
@@ -363,6 +371,42 @@ def test_a_guest_that_waits_for_leave_to_send_its_body_gets_it(
     guest.send(b"xy")
     assert statuses(guest.rest()) == [200]
     assert server.asked[0].body == b"xy"
+
+
+@pytest.mark.parametrize("line", ["Content-Length: 2", "Transfer-Encoding: chunked"])
+def test_a_body_that_no_application_asks_for_is_not_waited_for(line: str) -> None:
+    def refuse(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("405 Method Not Allowed", [("Content-Length", "0")])
+        return []
+
+    guest = Guest(Server(QUICK, refuse))
+    guest.send(get("/a", line, "Expect: 100-continue"))
+    answer = guest.receive(b"\r\n\r\n")
+    assert statuses(answer) == [405]
+    assert b"Connection: close" in answer
+    # It may be on its way.
+    guest.send(b"xy" + GET)
+    assert guest.rest() == b""
+    guest.close()
+
+
+def test_others_have_their_turn_after_each_piece_of_a_body(server: Server, guest: Guest) -> None:
+    guest.send(get("/a", "Content-Length: 4096", "Connection: close"))
+    let_hub_run()
+    before = server.given_way
+    for _ in range(4):
+        guest.send(b"x" * 1024)
+        let_hub_run()
+    assert statuses(guest.rest()) == [200]
+    assert server.given_way == before + 4
+
+
+def test_a_body_of_many_chunks_is_refused_and_counted(guest: Guest) -> None:
+    before = counted(metrics.REFUSED, "chunks"), counted(metrics.LIMITS, "body_max")
+    guest.send(get("/a", "Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 4096 + b"0\r\n\r\n")
+    assert statuses(guest.rest()) == [413]
+    after = counted(metrics.REFUSED, "chunks"), counted(metrics.LIMITS, "body_max")
+    assert after == (before[0] + 1, before[1] + 1)
 
 
 def test_a_guest_does_not_get_leave_for_a_body_that_is_too_long(guest: Guest) -> None:

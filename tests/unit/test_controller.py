@@ -10,9 +10,12 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
 from dfmeta.apps import controller as controller_module
+from dfmeta.apps.removals import LATE, Removals
+from dfmeta.flows.desired import fixed_flows
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint
 from tests.unit.support import (
+    FIXED_FLOWS,
     OTHER_INSTANCE,
     PORT_FLOWS,
     TAP,
@@ -26,6 +29,7 @@ from tests.unit.support import (
 )
 
 HERE = Endpoint(13)
+REMOVED = "Flows of dfmeta were removed from br-int"
 
 
 @pytest.fixture
@@ -125,6 +129,69 @@ def test_a_hook_that_we_removed_raises_none(rig: Rig) -> None:
     assert rig.controller.ready
 
 
+def test_a_removal_of_ours_that_is_told_late_is_not_anothers(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The port is back by then, and its flows with it."""
+    caplog.set_level("INFO")
+    late: list[object] = []
+    rig.switch.removed = late.append
+    rig.registry.remove_port("row-of-tap1")
+    rig.registry.set_port(port())
+    let_hub_run()
+    assert len(late) == PORT_FLOWS - 1
+    for message in late:
+        rig.controller.flow_removed(message)
+    assert rig.controller.ready
+    rig.controller.flow_removed(removed_of(hook(rig)))
+    assert not rig.controller.ready
+
+
+def test_a_removal_is_a_line_once_the_switch_has_answered_after_it(
+    watching: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    watching.registry.set_port(port())
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    watching.controller.flow_removed(removed_of(hook(watching)))
+    assert REMOVED not in caplog.text
+    until(lambda: watching.controller.ready, "the next reconcile")
+    assert caplog.text.count(REMOVED) == 1
+
+
+def test_flows_that_go_with_the_switch_are_no_line(
+    watching: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    watching.registry.set_port(port())
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    watching.controller.flow_removed(removed_of(hook(watching)))
+    watching.disconnect()
+    watching.connect()
+    until(lambda: watching.controller.ready, "the reconcile of the next connection")
+    assert REMOVED not in caplog.text
+    assert "The connection to br-int is gone" in caplog.text
+
+
+def test_a_removal_that_found_no_flow_hides_anothers_for_a_moment_alone() -> None:
+    now = [1000.0]
+    removals = Removals(clock=lambda: now[0])
+    (flow,) = (one for one in fixed_flows(TAP) if one.purpose is Purpose.FROM_TAP)
+    removals.note([flow, flow])
+    assert [removals.take(flow.place) for _ in range(3)] == [True, True, False]
+    removals.note([flow])
+    now[0] += LATE + 1
+    assert not removals.take(flow.place)
+    removals.note([flow])
+    now[0] += LATE + 1
+    removals.forget_old()
+    assert removals._sent == {}
+
+
 def test_a_changed_guest_raises_no_doubt(rig: Rig) -> None:
     rig.registry.learn(HERE, address(), 0)
     rig.registry.set_port(port(instance=OTHER_INSTANCE))
@@ -179,7 +246,7 @@ def test_the_watch_reconciles_a_new_connection(watching: Rig) -> None:
     watching.controller.set_tap(TAP)
     watching.controller.connected(watching.switch)
     until(lambda: watching.controller.ready, "the first reconcile")
-    assert len(watching.switch.flows) == 3 + PORT_FLOWS
+    assert len(watching.switch.flows) == FIXED_FLOWS + PORT_FLOWS
 
 
 def test_the_watch_puts_back_what_is_lost_without_a_word(watching: Rig) -> None:
@@ -189,7 +256,7 @@ def test_the_watch_puts_back_what_is_lost_without_a_word(watching: Rig) -> None:
     until(lambda: watching.controller.ready, "the first reconcile")
     for place in [p for p in watching.switch.flows if p[0] == 201]:
         del watching.switch.flows[place]
-    until(lambda: len(watching.switch.flows) == 3 + PORT_FLOWS, "the flows to be back")
+    until(lambda: len(watching.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the flows to be back")
 
 
 def test_the_watch_puts_back_a_hook_that_is_removed(watching: Rig) -> None:
@@ -200,7 +267,7 @@ def test_the_watch_puts_back_a_hook_that_is_removed(watching: Rig) -> None:
     gone = hook(watching)
     watching.switch.flows = {p: m for p, m in watching.switch.flows.items() if m is not gone}
     watching.controller.flow_removed(removed_of(gone))
-    until(lambda: len(watching.switch.flows) == 3 + PORT_FLOWS, "the hook to be back")
+    until(lambda: len(watching.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the hook to be back")
 
 
 def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:

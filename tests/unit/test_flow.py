@@ -62,8 +62,8 @@ def test_an_undeclared_successor_is_refused() -> None:
             flow(purpose, {}, goto=goto)
 
 
-@pytest.mark.parametrize("purpose", [Purpose.GUEST_HTTP, Purpose.REPLY])
-def test_only_the_service_table_sends_to_the_controller(purpose: Purpose) -> None:
+@pytest.mark.parametrize("purpose", [Purpose.GUEST_HTTP, Purpose.FROM_TAP])
+def test_the_classification_table_sends_nothing_to_the_controller(purpose: Purpose) -> None:
     with pytest.raises(PipelineError, match="to the controller"):
         flow(purpose, {}, actions=[ToController(1)])
     flow(Purpose.SYN, {}, actions=[ToController(1)])

@@ -500,6 +500,17 @@ def test_a_limit_holds_for_whoever_has_not_looked_for_the_end(name: str) -> None
     assert (caught.value.status, caught.value.reason) == how
 
 
+@pytest.mark.parametrize(("limit", "chunks"), [(4096, 64), (8192, 128)])
+def test_a_body_may_have_so_many_chunks(limit: int, chunks: int) -> None:
+    body = Body(parse_head(chunked(b"")), limit)
+    body.feed(b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+    assert body.content == b"x" * chunks
+    body = Body(parse_head(chunked(b"")), limit)
+    with pytest.raises(BadRequestError) as caught:
+        body.feed(b"1\r\nx\r\n" * chunks + b"1\r\n")
+    assert (caught.value.status, caught.value.reason) == (413, "chunks")
+
+
 def test_a_size_line_has_a_limit_of_its_own() -> None:
     fits = b"1;" + b"a" * (CHUNK_LINE_MAX - 2)
     assert read([chunked(fits + b"\r\nx\r\n0\r\n\r\n")]) is not None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import eventlet
 import pytest
+from eventlet.hubs import get_hub
 
 from dfmeta import hub, metrics
 
@@ -48,26 +51,98 @@ def test_a_loop_gives_way_once_its_time_is_over() -> None:
     assert clock.slept == [0, 0, 0]
 
 
-def test_who_comes_late_is_noted_with_the_longest() -> None:
+EDGES = ("0.01", "0.05", "0.25", "0.5")
+
+
+def stalls() -> dict[str, float]:
+    return {edge: sample("dfmeta_hub_stall_seconds_bucket", le=edge) for edge in EDGES}
+
+
+def seen_since(before: dict[str, float]) -> dict[str, float]:
+    return {edge: count - before[edge] for edge, count in stalls().items()}
+
+
+def test_a_stretch_of_work_is_a_stall_for_what_comes_due_in_it() -> None:
     clock = Clock()
-    clock.late = [0.0, 0.04, 0.3, 0.04]
-    name = "dfmeta_hub_stall_seconds_bucket"
-    edges = ("0.01", "0.05", "0.25", "0.5")
-    before = {edge: sample(name, le=edge) for edge in edges}
-    with pytest.raises(StopIteration):
-        hub.watch(clock=clock, sleep=clock.sleep)
-    seen = {edge: sample(name, le=edge) - before[edge] for edge in edges}
-    assert seen == {"0.01": 1, "0.05": 3, "0.25": 3, "0.5": 4}
+    looks, before = hub.Looks(clock=clock), stalls()
+    for work in (0.04, 0.09, 0.35, 0.09):  # one that is over in time, and three that are not
+        clock.now += work
+        looks.rest()
+        looks.wake(clock.now)
+    assert seen_since(before) == {"0.01": 0, "0.05": 1, "0.25": 2, "0.5": 3}
     assert sample("dfmeta_hub_longest_stall_seconds") == pytest.approx(0.3)
 
 
-def test_a_clock_that_is_early_is_no_stall() -> None:
+def test_a_rest_is_no_stall_however_long_it_is() -> None:
     clock = Clock()
-    clock.late = [-0.001]
-    before = sample("dfmeta_hub_stall_seconds_sum")
-    with pytest.raises(StopIteration):
-        hub.watch(clock=clock, sleep=clock.sleep)
-    assert sample("dfmeta_hub_stall_seconds_sum") == before
+    looks, before = hub.Looks(clock=clock), stalls()
+    total = sample("dfmeta_hub_stall_seconds_sum")
+    for rest in (0.02, 0.5, 10.0):
+        latest = looks.rest() + 10.0
+        clock.now += rest
+        looks.wake(latest)
+    assert seen_since(before) == dict.fromkeys(EDGES, 210), "20 times a second"
+    assert sample("dfmeta_hub_stall_seconds_sum") == total
+
+
+def test_a_rest_that_ends_too_late_is_a_stall() -> None:
+    clock = Clock()
+    looks, before = hub.Looks(clock=clock), stalls()
+    latest = looks.rest() + 0.02
+    clock.now += 0.25  # another process has had the core
+    looks.wake(latest)
+    looks.rest()
+    assert seen_since(before) == {"0.01": 0, "0.05": 0, "0.25": 1, "0.5": 1}
+
+
+def test_the_hub_itself_tells_that_it_is_late() -> None:
+    loop, bell = get_hub(), hub.Bell()
+    poll, before = loop.do_poll, sample("dfmeta_hub_stall_seconds_sum")
+    hub.watch()
+    try:
+        bell.wait(0.0)
+        rested = sample("dfmeta_hub_stall_seconds_sum")
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            pass
+        bell.wait(0.0)
+    finally:
+        loop.do_poll = poll
+    late = sample("dfmeta_hub_stall_seconds_sum") - rested
+    assert rested - before < 1.0 < late
+
+
+# A bell
+
+
+def test_a_bell_that_has_rung_ends_the_next_wait_alone() -> None:
+    bell = hub.Bell()
+    bell.ring()
+    bell.ring()
+    assert bell.wait(5.0)
+    assert not bell.wait(0.0)
+
+
+@pytest.mark.parametrize("ringer", ["hub", "thread", "signal"])
+def test_a_bell_wakes_from_wherever_it_is_rung(ringer: str) -> None:
+    bell = hub.Bell()
+    handled: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: handled.append(number))
+    wakeup = signal.set_wakeup_fd(-1)
+    bell.ring_on_signals()
+    try:
+        if ringer == "hub":
+            eventlet.spawn_n(bell.ring)
+        elif ringer == "thread":
+            threading.Timer(0.05, bell.ring).start()
+        else:
+            # The kernel gives it to that thread, and wakes no other.
+            threading.Timer(0.05, signal.raise_signal, (signal.SIGUSR1,)).start()
+        assert bell.wait(30.0)
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGUSR1, before)
+    assert handled == ([signal.SIGUSR1] if ringer == "signal" else [])
 
 
 @pytest.fixture

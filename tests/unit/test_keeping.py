@@ -8,15 +8,41 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from dfmeta.cmd import keeping
-from dfmeta.cmd.keeping import FD_NAME, HolderKeeper, SystemdKeeper, keeper, notify
+from dfmeta.cmd import holding
+from dfmeta.cmd.holding import HolderKeeper, Terms
+from dfmeta.cmd.keeping import FD_NAME, SystemdKeeper, keeper, notify
+from dfmeta.cmd.lock import lock_name
+from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
+from dfmeta.host.process import named_sockets
 from dfmeta.proxy import holder
+from dfmeta.state import State
 from tests.harness.poll import wait_for
+
+NO_DEVICE = "dfm-none"
+TERMS = Terms("192.0.2.1", port=0, inode=0, seconds=600, device=NO_DEVICE)
+"""Under which no listener of these tests is known."""
+OPTIONS = {
+    "ovsdb_connection": "unix:/run/openvswitch/db.sock",
+    "integration_bridge": "br-int",
+    "metadata_interface": "lo",
+    "host_ip": "127.0.0.1",
+    "route_table": 2,
+    "port": 0,
+    "listener_keep": 600,
+}
+
+
+def group(**options: object) -> Any:
+    """The options ``[df_metadata]``."""
+    return SimpleNamespace(**OPTIONS | options)
 
 
 @pytest.fixture
@@ -29,7 +55,16 @@ def listener() -> Iterator[socket.socket]:
 @pytest.fixture
 def held() -> Iterator[HolderKeeper]:
     """A keeper under a name of its own; its holder goes with the test."""
-    one = HolderKeeper(uuid.uuid4().hex)
+    one = HolderKeeper(uuid.uuid4().hex, TERMS)
+    yield one
+    one.drop()
+
+
+@pytest.fixture
+def later(listener: socket.socket) -> Iterator[HolderKeeper]:
+    """The keeper of another configuration, whose listener is to stand at the same place."""
+    known = replace(TERMS, address="127.0.0.1", port=listener.getsockname()[1])
+    one = HolderKeeper(uuid.uuid4().hex, known)
     yield one
     one.drop()
 
@@ -63,23 +98,52 @@ def same(fd: int | None, sock: socket.socket) -> bool:
         return os.fstat(other.fileno()).st_ino == os.fstat(sock.fileno()).st_ino
 
 
+def hold(name: str, listener: socket.socket, seconds: float) -> threading.Thread:
+    """A holder of that name in a thread, with a descriptor of its own."""
+    what = holder.Held(os.dup(listener.fileno()), seconds, NO_DEVICE)
+    thread = threading.Thread(target=holder.serve, args=(name, what))
+    thread.start()
+    return thread
+
+
+def connect(name: str) -> socket.socket:
+    """A connection to the holder of that name, once it is there."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    wait_for(lambda: sock.connect_ex(holder.address(name)) == 0, 5, "the holder")
+    return sock
+
+
 def test_systemd_stores_the_listener_under_its_name(
-    systemd: Systemd, listener: socket.socket
+    systemd: Systemd, held: HolderKeeper, listener: socket.socket
 ) -> None:
-    SystemdKeeper(systemd.environ).keep(listener.fileno())
+    SystemdKeeper(systemd.environ, held).keep(listener.fileno())
     assert systemd.told() == (f"FDSTOREREMOVE=1\nFDNAME={FD_NAME}", [])
     message, (fd,) = systemd.told()
     assert message == f"FDSTORE=1\nFDNAME={FD_NAME}"
     assert same(fd, listener)
 
 
+def test_systemd_gets_the_listener_of_a_daemon_that_ran_without_it(
+    systemd: Systemd, held: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep(listener.fileno())
+    held.release()
+    again = HolderKeeper(held.name, TERMS)
+    assert same(SystemdKeeper(systemd.environ, again).take(), listener)
+    systemd.told()
+    message, (fd,) = systemd.told()
+    assert message.startswith("FDSTORE=1")
+    assert same(fd, listener)
+    assert again.take() is None
+
+
 def test_a_stored_listener_is_found_among_what_systemd_passes(
-    monkeypatch: pytest.MonkeyPatch, listener: socket.socket
+    monkeypatch: pytest.MonkeyPatch, held: HolderKeeper, listener: socket.socket
 ) -> None:
     first = os.dup(listener.fileno())
     monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", first)
     environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": FD_NAME}
-    assert same(SystemdKeeper(environ).take(), listener)
+    assert same(SystemdKeeper(environ, held).take(), listener)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +155,10 @@ def test_a_stored_listener_is_found_among_what_systemd_passes(
         {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0", "LISTEN_FDNAMES": FD_NAME},
     ],
 )
-def test_what_was_passed_to_another_is_left_alone(environ: dict[str, str]) -> None:
-    assert SystemdKeeper(environ).take() is None
+def test_what_was_passed_to_another_is_left_alone(
+    held: HolderKeeper, environ: dict[str, str]
+) -> None:
+    assert SystemdKeeper(environ, held).take() is None
 
 
 def test_without_systemd_nothing_is_told(systemd: Systemd) -> None:
@@ -103,8 +169,37 @@ def test_without_systemd_nothing_is_told(systemd: Systemd) -> None:
 
 
 def test_systemd_is_used_where_it_is() -> None:
-    assert isinstance(keeper("unix:/db", "br-int", {"NOTIFY_SOCKET": "/n"}), SystemdKeeper)
-    assert isinstance(keeper("unix:/db", "br-int", {}), HolderKeeper)
+    assert isinstance(keeper(group(), State(), {"NOTIFY_SOCKET": "/n"}), SystemdKeeper)
+    assert isinstance(keeper(group(), State(), {}), HolderKeeper)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("unix:{}/db.sock", "unix:{}/folder/../db.sock"),
+        ("unix:{}/db.sock", "unix:{}/link/db.sock"),
+        ("unix:{}/db.sock", "unix:/{}//db.sock"),
+        ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:06640"),
+        ("tcp:[::1]:6640", "tcp:[0:0::1]:6640"),
+        ("tcp:ovsdb.example:6640", "tcp:OVSDB.example:6640"),
+    ],
+)
+def test_lock_and_holder_of_a_bridge_have_one_name_each(
+    tmp_path: Path, one: str, other: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    names = set()
+    for spelt in (one, other):
+        ovsdb = spelt.format(tmp_path)
+        found = keeper(group(ovsdb_connection=ovsdb), State(), {})
+        names.add((found.name, lock_name(ovsdb, "br-int")))  # type: ignore[attr-defined]  # a holder's
+    assert len(names) == 1
+
+
+def test_another_port_or_host_of_a_database_has_another_name() -> None:
+    ovsdbs = ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:6641", "tcp:127.0.0.2:6640", "tcp:[::1]:6640")
+    assert len({lock_name(one, "br-int") for one in ovsdbs}) == len(ovsdbs)
 
 
 def test_nothing_is_held_at_first(held: HolderKeeper) -> None:
@@ -139,7 +234,7 @@ def test_another_listener_takes_the_place_of_the_one_before(
 def test_a_holder_that_died_is_replaced(held: HolderKeeper, listener: socket.socket) -> None:
     held.keep(listener.fileno())
     held.look_after(listener.fileno())
-    another = HolderKeeper(held.name)
+    another = HolderKeeper(held.name, TERMS)
     held.drop()
     assert another.take() is None
     held.look_after(listener.fileno())
@@ -151,7 +246,7 @@ def test_a_holder_that_died_is_replaced(held: HolderKeeper, listener: socket.soc
 def test_a_holder_of_another_user_gets_and_gives_nothing(
     held: HolderKeeper, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "START_TRIES", 2)
+    monkeypatch.setattr(holding, "START_TRIES", 2)
     program = (
         "import signal, socket\n"
         "server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
@@ -197,25 +292,13 @@ def test_a_dropped_listener_refuses(held: HolderKeeper, listener: socket.socket)
 
 def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
     name = uuid.uuid4().hex
-    thread = threading.Thread(target=holder.serve, args=(name, os.dup(listener.fileno())))
-    thread.start()
-
-    def connect() -> socket.socket | None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            sock.connect(holder.address(name))
-        except OSError:
-            sock.close()
-            return None
-        return sock
-
-    found: list[socket.socket] = []
-    wait_for(lambda: bool(found.append(one) or True if (one := connect()) else False), 5, "it")
-    with found[0] as sock:
-        assert holder.serve(name, 0) == 1
-        sock.send(b"nonsense")
-        assert sock.recv(1) == b""
-    with connect() as sock:  # type: ignore[union-attr]  # it is there
+    thread = hold(name, listener, 600)
+    for nonsense in (b"nonsense", b"wait", b"wait long x", b"wait \xff"):
+        with connect(name) as sock:
+            assert holder.serve(name, holder.Held(0, 600, NO_DEVICE)) == 1
+            sock.send(nonsense)
+            assert sock.recv(1) == b""
+    with connect(name) as sock:
         holder.send_fd(sock, holder.KEEP, listener.fileno())
         assert holder.receive(sock) == (holder.KEEP, None)
         sock.send(holder.TAKE)
@@ -225,3 +308,149 @@ def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
         sock.send(holder.DROP)
     thread.join(5)
     assert not thread.is_alive()
+
+
+# Another configuration
+
+
+def test_the_holder_of_another_configuration_gives_the_listener_and_ends(
+    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep(listener.fileno())
+    held.release()
+    assert same(later.take(), listener)
+    assert held.take() is None
+    later.release()
+    assert same(later.take(), listener), "it is kept by another holder from now on"
+
+
+def test_a_listener_is_known_by_its_socket_where_the_port_is_another_now(
+    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
+) -> None:
+    inode = os.fstat(listener.fileno()).st_ino
+    held.keep(listener.fileno())
+    held.release()
+    moved = HolderKeeper(later.name, replace(later._terms, port=1, inode=inode))
+    assert same(moved.take(), listener)
+    moved.drop()
+
+
+@pytest.mark.parametrize("change", [{"port": 1}, {"address": "127.0.0.2"}])
+def test_the_listener_of_another_daemon_stays_with_its_holder(
+    held: HolderKeeper, later: HolderKeeper, listener: socket.socket, change: dict[str, Any]
+) -> None:
+    held.keep(listener.fileno())
+    held.release()
+    stranger = HolderKeeper(later.name, replace(later._terms, **change))
+    assert stranger.take() is None
+    stranger.drop()
+    assert same(held.take(), listener)
+
+
+def test_a_holder_whose_daemon_runs_is_not_asked(
+    held: HolderKeeper,
+    later: HolderKeeper,
+    listener: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held.keep(listener.fileno())
+    asked: list[str] = []
+    monkeypatch.setattr(HolderKeeper, "_connect", lambda self: asked.append(self.name))
+    assert later.take() is None
+    assert later.name in asked
+    assert held.name not in asked
+
+
+def test_all_holders_of_the_listener_are_dropped_with_it(
+    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep(listener.fileno())
+    held.release()
+    later.keep(listener.fileno())
+    later.drop()
+    assert held.take() is None
+
+
+# Its end
+
+
+def test_a_holder_ends_when_no_daemon_comes(listener: socket.socket) -> None:
+    address = listener.getsockname()
+    thread = hold(uuid.uuid4().hex, listener, 0)
+    listener.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    socket.create_server(address).close()
+
+
+def test_a_holder_stays_while_its_daemon_is_there_and_waits_from_its_end_on(
+    listener: socket.socket,
+) -> None:
+    name, seconds = uuid.uuid4().hex, 0.3
+    served = hold(name, listener, seconds)
+    with connect(name):
+        # As long as it would have waited itself.
+        hold(uuid.uuid4().hex, listener, seconds).join(30)
+        assert served.is_alive()
+    served.join(30)
+    assert not served.is_alive()
+
+
+def test_another_user_does_not_keep_a_holder(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holder, "allowed", lambda _connection: False)
+    name = uuid.uuid4().hex
+    served = hold(name, listener, 0.3)
+    with connect(name) as sock:
+        assert sock.recv(1) == b""
+        served.join(30)
+    assert not served.is_alive()
+
+
+def test_a_daemon_says_how_long_its_holder_is_to_wait(
+    held: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep(listener.fileno())
+    held.release()
+    shorter = HolderKeeper(held.name, replace(TERMS, seconds=0))
+    assert same(shorter.take(), listener)
+    shorter.release()
+    path = f"@{holder.PREFIX}{held.name}"
+    wait_for(lambda: path not in {one.name for one in named_sockets()}, 30, "the holder's end")
+
+
+def test_a_start_while_the_holder_ends_has_a_listener_whichever_is_first(
+    listener: socket.socket,
+) -> None:
+    address, port = listener.getsockname()
+    state, ends = State(port=port), []
+    for turn in range(24):
+        keeping = HolderKeeper(uuid.uuid4().hex, replace(TERMS, address=address, port=port))
+        ending = hold(keeping.name, listener, turn * 0.001)
+        listener.close()
+        tap = TapKeeper(group(), state, keeping)
+        sock = tap.listen()
+        assert sock.getsockname() == (address, port)
+        ends.append(keeping._process is None)
+        keeping.drop()
+        ending.join(30)
+        listener = socket.socket(fileno=sock.fd.detach())
+    listener.close()
+    assert set(ends) == {False, True}, "taken over, and made anew"
+
+
+def test_a_port_that_is_free_a_moment_later_is_taken(listener: socket.socket) -> None:
+    looks: list[int] = []
+
+    def take() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            listener.close()
+
+    port = listener.getsockname()[1]
+    keeper: Any = SimpleNamespace(take=take, keep=lambda _fd: None)
+    sock = TapKeeper(group(port=port), State(), keeper).listen()
+    assert sock.getsockname()[1] == port
+    sock.close()
+    assert len(looks) == 3

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from dfmeta.cmd import central, ctl, daemon, last_words
@@ -71,11 +73,10 @@ def test_its_traceback_is_there_for_who_asks(
     ("words", "said"),
     [
         (("prts",), "No such command 'prts'. Did you mean ports? dfmeta --help"),
-        (("ports", "--formt"), "No such option '--formt'. Did you mean '--format'? dfmeta ports"),
         (("ports", "--format", "xml"), "'xml' is not one of 'table', 'json'. dfmeta ports --help"),
         (("trace",), "Missing argument 'PORT'. dfmeta trace --help shows what there is"),
     ],
-    ids=["command", "option", "value", "argument"],
+    ids=["command", "value", "argument"],
 )
 def test_a_command_line_that_cannot_be_read_is_told_after_its_usage(
     dfmeta: Callable[..., Said], words: tuple[str, ...], said: str
@@ -89,10 +90,56 @@ def test_a_command_line_that_cannot_be_read_is_told_after_its_usage(
     assert last.endswith(" [wrong-usage]")
 
 
+def command_lines(
+    group: click.Group = ctl.cli, before: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """``dfmeta`` itself, and each of its commands, groups included."""
+    yield before
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from command_lines(command, (*before, name))
+        else:
+            yield (*before, name)
+
+
+@pytest.mark.parametrize("words", [*command_lines()], ids=" ".join)
+def test_an_option_that_is_not_there_is_named(
+    dfmeta: Callable[..., Said], words: tuple[str, ...]
+) -> None:
+    status, text = dfmeta(*words, "--bogus")
+    assert status == 2
+    usage, last = text.splitlines()
+    assert usage.startswith(" ".join(("Usage: dfmeta", *words)))
+    assert last.startswith("dfmeta: No such option")
+    assert "--bogus" in last
+    assert last.endswith(" --help shows what there is [wrong-usage]")
+
+
+def test_the_option_that_is_nearest_is_said(dfmeta: Callable[..., Said]) -> None:
+    status, text = dfmeta("ports", "--formt")
+    assert status == 2
+    # How click writes it differs between its versions.
+    assert re.search(r"--formt\b.*Did you mean '?--format\b", text.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["dfmeta", "dfmeta-agent", "dfmeta-store", "dfmeta-tag-devices"])
+def test_each_program_names_an_option_that_is_not_there(name: str) -> None:
+    words = [str(Path(sys.executable).with_name(name)), "--bogus"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"{name}: ")
+    assert "--bogus" in last
+    assert "Traceback" not in done.stderr
+
+
 def test_nothing_at_all_shows_the_help(dfmeta: Callable[..., Said]) -> None:
     status, said = dfmeta()
     assert status == 2
     assert "Commands:" in said
+    assert "..." not in said.partition("Commands:")[2]
     assert "[wrong-usage]" not in said
 
 

@@ -38,7 +38,14 @@ def test_a_meters_setting_reads_as_os_ken_reads_it(
     assert (ours.length, ours.meter_id) == (theirs.length, theirs.meter_id)
     (limits, *more) = [(b.rate, b.burst_size, b.type) for b in theirs.bands] or [(0, 0, 0)]
     alike = not more and limits[0] == limits[1] and limits[2] == ofp.OFPMBT_DROP
+    alike = alike and bool(theirs.flags & ofp.OFPMF_PKTPS)
     assert ours.rate == (limits[0] if alike else 0)
+
+
+@pytest.mark.parametrize(("flags", "rate"), [(ofp.OFPMF_PKTPS, 50), (ofp.OFPMF_KBPS, 0)])
+def test_a_limit_of_kilobits_is_no_rate_of_packets(flags: int, rate: int) -> None:
+    data = bytearray(config(65536, flags | ofp.OFPMF_BURST, [(ofp.OFPMBT_DROP, 50, 50)]))
+    assert MeterConfig.parser(data, 0).rate == rate
 
 
 @given(number=NUMBERS, flows=NUMBERS, bands=st.lists(st.tuples(COUNTS, COUNTS), max_size=3))

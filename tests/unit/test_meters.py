@@ -6,11 +6,12 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.meters import FIRST_IDS, LAST_ID, Memory, Meters
+from dfmeta.apps.meters import LEFT_OVER, Memory, Meters
 from dfmeta.exceptions import SwitchError
+from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint
-from tests.unit.support import MeterMod, Rig, let_hub_run, port
+from tests.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
 
 HERE = Endpoint(13)
 FIRST_ID, SYN_RATE = FIRST_IDS[Purpose.SYN], RATES[Purpose.SYN]
@@ -58,6 +59,129 @@ def test_a_port_that_goes_takes_its_meter_along(rig: Rig) -> None:
     rig.registry.remove_port("row-of-tap13")
     let_hub_run()
     assert rig.switch.meters == {}
+
+
+def uses(rig: Rig, meter: int) -> None:
+    """Another's flow goes through *meter*."""
+    datapath = rig.switch
+    parser = datapath.ofproto_parser
+    step = parser.OFPInstructionMeter(meter)
+    mod = parser.OFPFlowMod(datapath, cookie=0x99, table_id=59, priority=7, instructions=[step])
+    rig.switch.place(mod)
+
+
+def foreign(rig: Rig) -> list[int]:
+    """Cookies of the flows that are not ours."""
+    return [mod.cookie for mod in rig.switch.flows.values() if mod.cookie == 0x99]
+
+
+@pytest.mark.parametrize("rate", [SYN_RATE, 4321])
+def test_a_meter_that_anothers_flow_uses_stays_with_it(rig: Rig, rate: int) -> None:
+    """OpenFlow would delete the flow together with the meter."""
+    add(rig)
+    rig.switch.meters[OWN] = rate
+    uses(rig, OWN)
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    assert rig.switch.meters == {OWN: rate}
+    rig.steward.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {OWN: rate}
+    assert foreign(rig) == [0x99]
+
+
+def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> None:
+    add(rig)
+    rig.switch.meters[OWN] = 4321
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    assert rig.switch.meters == {OWN: 4321}
+    add(rig)
+    assert meter_of_syns(rig) == FIRST_ID
+    rig.steward.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
+
+
+def test_a_meter_goes_once_another_uses_it_no_more(rig: Rig) -> None:
+    add(rig)
+    uses(rig, OWN)
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    assert rig.switch.meters == {OWN: SYN_RATE}
+    rig.switch.flows.clear()
+    rig.steward.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {}
+
+
+def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> None:
+    """The removal of the first ones may be under way, and would take its new flows along."""
+    add(rig)
+    rig.switch.silent = True
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    add(rig)
+    rig.switch.speak()
+    others = {FIRST_ID: SYN_RATE, FIRST_ID + 1: RATES[Purpose.GUEST_SYN]}
+    assert meter_of_syns(rig) == FIRST_ID
+    assert rig.switch.meters == others
+    rig.steward.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == others
+
+
+def test_flows_of_an_old_dump_bring_no_meter_back_that_is_leaving(rig: Rig) -> None:
+    add(rig)
+    uses(rig, OWN)
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    rig.meters.learn(rig.channel, {(HERE, Purpose.SYN): OWN})
+    assert rig.meters.ids(Purpose.SYN) == {}
+
+
+def test_what_is_not_answered_is_asked_again_after_a_reconnect(rig: Rig) -> None:
+    add(rig)
+    rig.switch.silent = True
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    rig.disconnect()
+    rig.switch.silent = False
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
+    rig.connect()
+    assert rig.switch.meters == {}
+
+
+def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.steward.reconcile)
+    let_hub_run()
+    flows_only, rig.switch._late = rig.switch._late, []
+    for answer in flows_only:
+        answer()
+    let_hub_run()
+    add(rig)
+    rig.registry.remove_port("row-of-tap13")
+    while not running.dead:
+        rig.switch.speak()
+    let_hub_run()
+    rig.steward.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {}
+
+
+def test_cleanup_leaves_a_meter_that_another_has_changed_or_uses(rig: Rig) -> None:
+    add(rig)
+    add(rig, 14)
+    rig.switch.meters[OWN] = 4321
+    uses(rig, OWN + 1)
+    cleanup = Rig(remembered=memory_of(rig))
+    cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
+    cleanup.connect(tap=None)
+    _flows, meters = cleanup.steward.clear()
+    assert meters == 2
+    assert cleanup.switch.meters == {OWN: 4321, OWN + 1: SYN_RATE}
+    assert foreign(cleanup) == [0x99]
 
 
 def test_an_id_of_somebody_elses_is_not_taken() -> None:
@@ -187,7 +311,7 @@ def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) 
     cleanup = Rig(remembered={Purpose.SYN: {99: FIRST_ID + 99, 5: 12345}})
     cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
     cleanup.connect(tap=None)
-    assert cleanup.steward.clear() == (8, 3)
+    assert cleanup.steward.clear() == (9, 3)
     assert cleanup.switch.flows == {}
     assert cleanup.switch.meters == {OWN: 4321, 7: SYN_RATE}
 
@@ -225,3 +349,102 @@ def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> No
     rig.steward.reconcile()
     let_hub_run()
     assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
+
+
+# Left over
+
+
+def pass_a_check(rig: Rig) -> None:
+    rig.steward.reconcile()
+    let_hub_run()
+    rig.now += LEFT_OVER
+
+
+def test_a_deletion_that_is_lost_with_the_connection_is_sent_again(rig: Rig) -> None:
+    add(rig)
+    lost = []
+
+    def lose(mod: object) -> tuple[int, int] | None:
+        if isinstance(mod, MeterMod) and mod.command == ofp.OFPMC_DELETE:
+            lost.append(mod)
+            rig.switch.silent = True
+            return ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN
+        return None
+
+    rig.switch.refuse = lose
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    rig.disconnect()
+    assert lost
+    rig.switch.silent, rig.switch.refuse = False, lambda _mod: None
+    assert rig.switch.meters
+    rig.connect()
+    assert rig.switch.meters == {}
+
+
+def test_a_deletion_that_finds_no_connection_is_sent_on_the_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer that a meter is unused may be the last on its connection."""
+    add(rig)
+    asks = rig.meters.unused
+
+    def last_answer(*args: object) -> list[int]:
+        found = asks(*args)  # type: ignore[arg-type]
+        rig.controller.disconnected(rig.switch)
+        return found
+
+    monkeypatch.setattr(rig.meters, "unused", last_answer)
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    monkeypatch.undo()
+    assert rig.switch.meters
+    rig.connect()
+    assert rig.switch.meters == {}
+
+
+def test_a_port_that_changes_between_a_reconnect_and_its_reconcile_leaves_no_meter(
+    rig: Rig,
+) -> None:
+    """What the switch has is not known there: the number of before is taken, another is drawn."""
+    add(rig)
+    rig.disconnect()
+    rig.controller.connected(rig.switch)
+    rig.registry.set_port(port(13, name="tap13", instance=OTHER_INSTANCE))
+    let_hub_run()
+    rig.steward.reconcile()
+    let_hub_run()
+    assert sorted(rig.switch.meters.values()) == sorted(RATES.values())
+    rig.registry.remove_port("row-of-tap13")
+    let_hub_run()
+    rig.steward.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {}
+
+
+def test_meters_of_a_daemon_that_was_killed_before_it_deleted_them_go(rig: Rig) -> None:
+    """Its memory does not have them any more, and no flow uses them."""
+    rig.switch.meters = {OWN: SYN_RATE} | SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
+    others = {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
+    pass_a_check(rig)
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS | others
+    pass_a_check(rig)
+    assert rig.switch.meters == others
+
+
+def test_a_meter_of_our_form_that_another_uses_by_then_stays(rig: Rig) -> None:
+    rig.switch.meters = {OWN: SYN_RATE}
+    pass_a_check(rig)
+    uses(rig, OWN)
+    pass_a_check(rig)
+    pass_a_check(rig)
+    assert rig.switch.meters == {OWN: SYN_RATE}
+    assert foreign(rig) == [0x99]
+
+
+def test_cleanup_takes_meters_that_no_flow_and_no_memory_names(rig: Rig) -> None:
+    rig.switch.meters = {OWN: SYN_RATE} | SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
+    uses(rig, ALL)
+    _flows, meters = rig.steward.clear()
+    assert meters == 1
+    assert rig.switch.meters == SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}

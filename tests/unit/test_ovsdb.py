@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from ovs.db.data import Atom
+from ovs.db.idl import Idl
 from ovs.db.types import UuidType
+from ovs.jsonrpc import Message
 
 from dfmeta.model import PortState
 from dfmeta.ports import ovsdb
+from dfmeta.ports.idl import Noticing
 from dfmeta.ports.ovsdb import Bridge, OvsdbWatcher, TapPort, Update
 from tests.unit.support import GUEST_MAC, INSTANCE
 
@@ -64,7 +67,7 @@ class BridgeRow(SimpleNamespace):
 
 def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
     base = {"name": name, "ports": list(ports), "datapath_id": ["0000aabbccddeeff"]}
-    return BridgeRow(**base | {"controller": []} | columns)
+    return BridgeRow(**base | {"controller": [], "datapath_type": ""} | columns)
 
 
 def idl(*bridges: Any) -> Any:
@@ -89,6 +92,11 @@ def watcher() -> Iterator[OvsdbWatcher]:
 def test_a_bridges_datapath_id_is_a_number(datapath_id: list[str], number: int | None) -> None:
     row = bridge_row(datapath_id=datapath_id, controller=["one", "two"])
     assert ovsdb._read_bridge(row) == Bridge(number, controllers=2)
+
+
+@pytest.mark.parametrize(("kind", "userspace"), [("", False), ("system", False), ("netdev", True)])
+def test_a_bridges_datapath_is_the_kernels_or_in_userspace(kind: str, userspace: bool) -> None:
+    assert ovsdb._read_bridge(bridge_row(datapath_type=kind)).userspace is userspace
 
 
 def test_a_tap_as_it_should_be_is_ours() -> None:
@@ -117,6 +125,68 @@ def test_somebody_elses_port_of_that_name_is_not_marked() -> None:
 def test_a_tap_without_a_number_has_none(ofport: list[int]) -> None:
     read = ovsdb._read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
     assert (read.ofport, read.mac) == (None, "")
+
+
+def test_what_was_read_before_an_exception_is_told_after_it(
+    watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taps = [port_row(interface(f"tap{n}", ofport=[n])) for n in range(1, 5)]
+    watcher._read(idl(bridge_row(*taps[:2])))
+    read = ovsdb._interface_row
+
+    def broken(port: Any, row: Any) -> Any:
+        if row.name == "tap3":
+            raise ZeroDivisionError
+        return read(port, row)
+
+    # tap1 goes, tap2 changes; the port of tap4 comes before the odd one, or after it.
+    changed = port_row(interface("tap2", ofport=[12]))
+    for order in ([taps[3], taps[2]], [taps[2], taps[3]]):
+        monkeypatch.setattr(ovsdb, "_interface_row", broken)
+        with pytest.raises(ZeroDivisionError):
+            watcher._read(idl(bridge_row(changed, *order)))
+        monkeypatch.setattr(ovsdb, "_interface_row", read)
+    update = watcher._read(idl(bridge_row(changed, taps[2], taps[3])))
+    assert {(one.name, one.ofport) for one in update.changed} == {
+        ("tap2", 12),
+        ("tap3", 3),
+        ("tap4", 4),
+    }
+    assert update.gone == ("uuid-of-tap1",)
+    again = watcher._read(idl(bridge_row(changed, taps[2], taps[3])))
+    assert (again.changed, again.gone) == ((), ())
+
+
+def test_an_interface_that_gives_way_to_an_odd_one_goes_all_the_same(
+    watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = port_row(interface("tap1"))
+    watcher._read(idl(bridge_row(row)))
+    row.interfaces = [interface("odd")]
+    with monkeypatch.context() as patch:
+        patch.setattr(ovsdb, "_interface_row", lambda *_args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            watcher._read(idl(bridge_row(row)))
+    update = watcher._read(idl(bridge_row(row)))
+    assert [one.name for one in update.changed] == ["odd"]
+    assert update.gone == ("uuid-of-tap1",)
+
+
+def test_what_changed_and_went_before_it_was_told_is_gone(
+    watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(port: Any, row: Any) -> Any:
+        if row.name == "tap2":
+            raise ZeroDivisionError
+        return read(port, row)
+
+    read = ovsdb._interface_row
+    monkeypatch.setattr(ovsdb, "_interface_row", broken)
+    with pytest.raises(ZeroDivisionError):
+        watcher._read(idl(bridge_row(port_row(interface("tap1")), port_row(interface("tap2")))))
+    update = watcher._read(idl(bridge_row()))
+    assert update.changed == ()
+    assert update.gone in ((), ("uuid-of-tap1",))
 
 
 def test_the_bridges_guests_and_its_tap_are_read(watcher: OvsdbWatcher) -> None:
@@ -257,6 +327,96 @@ def test_the_same_news_twice_is_told_once(watcher: OvsdbWatcher) -> None:
     for connected in (True, True, False, False, True):
         watcher._tell(Update(connected=connected))
     assert [update.connected for update in watcher._updates] == [True, False, True]
+
+
+class Wire:
+    """A session to OVSDB whose messages a test hands over."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.sent: list[Any] = []
+        self.received: list[Any] = []
+
+    def get_seqno(self) -> int:
+        return self.number
+
+    def is_connected(self) -> bool:
+        return True
+
+    def send(self, message: Any) -> int:
+        self.sent.append(message)
+        return 0
+
+    def recv(self) -> Any:
+        return self.received.pop(0) if self.received else None
+
+
+@pytest.fixture
+def wire() -> Wire:
+    """What the IDL of :func:`noticing` goes by."""
+    return Wire()
+
+
+@pytest.fixture
+def noticing(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> Any:
+    """An IDL that hears of changes, without its parts."""
+
+    def init(self: Any, _remote: str, _helper: Any) -> None:
+        self._session, self.state = wire, Idl.IDL_S_MONITORING
+
+    monkeypatch.setattr(Idl, "__init__", init)
+    made = Noticing("unix:/none", None)
+    made.run = lambda: [None for _ in iter(made._session.recv, None)]
+    return made
+
+
+def answers(watcher: OvsdbWatcher) -> list[int]:
+    """Questions that are answered."""
+    return [update.answered for update in watcher._updates if update.answered]
+
+
+def test_one_echo_is_under_way_whatever_is_asked(
+    watcher: OvsdbWatcher, noticing: Any, wire: Wire
+) -> None:
+    watcher._tell(Update(connected=True))
+    for _ in range(100):
+        watcher.ask()
+        watcher._echo(noticing)
+    assert [message.method for message in wire.sent] == ["echo"]
+    wire.received = [Message.create_reply([], 9999), Message.create_reply([], wire.sent[0].id)]
+    noticing.run()
+    watcher._echo(noticing)
+    assert answers(watcher) == [1], "asked after the echo had been sent"
+    assert len(wire.sent) == 2
+    wire.received = [Message.create_reply([], wire.sent[1].id)]
+    noticing.run()
+    watcher._echo(noticing)
+    assert answers(watcher) == [1, 100]
+    watcher._echo(noticing)
+    assert len(wire.sent) == 2
+
+
+def test_what_is_asked_while_ovsdb_is_away_is_answered_by_the_next_session(
+    watcher: OvsdbWatcher, noticing: Any, wire: Wire
+) -> None:
+    watcher._tell(Update(connected=True))
+    watcher.ask()
+    watcher._echo(noticing)
+    lost = wire.sent[0].id
+    wire.number, noticing.state = 2, Idl.IDL_S_DATA_MONITOR_COND_SINCE_REQUESTED
+    watcher._echo(noticing)
+    assert len(wire.sent) == 1, "before the changes meanwhile are read, an answer says nothing"
+    noticing.state = Idl.IDL_S_MONITORING
+    watcher._echo(noticing)
+    assert len(wire.sent) == 2
+    wire.received = [Message.create_reply([], lost)]
+    noticing.run()
+    watcher._echo(noticing)
+    assert answers(watcher) == []
+    wire.received = [Message.create_reply([], wire.sent[1].id)]
+    noticing.run()
+    watcher._echo(noticing)
+    assert answers(watcher) == [1]
 
 
 def test_a_full_pipe_does_not_stop_who_pokes(watcher: OvsdbWatcher) -> None:

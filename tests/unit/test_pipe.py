@@ -116,3 +116,89 @@ def test_sending_stops_when_the_other_end_closes_amid_a_message(ends: Ends) -> N
     with eventlet.Timeout(5):
         while ends.near._writing:
             eventlet.sleep(0)
+
+
+# Without waiting
+
+
+def test_what_has_come_is_handled_before_the_reader_has_its_turn(ends: Ends) -> None:
+    eventlet.sleep(0)
+    ends.near.send({"n": 1})
+    ends.near.send({"n": 2}, b"along")
+    ends.far.catch_up()
+    assert ends.came == [{"n": 1}, {"n": 2, BYTES: b"along"}]
+    ends.far.catch_up()
+    ends.near.send({"n": 3})
+    ends.wait(3)
+    assert [one["n"] for one in ends.came] == [1, 2, 3]
+
+
+def test_a_part_of_a_message_waits_for_the_rest(ends: Ends) -> None:
+    eventlet.sleep(0)
+    sock = ends.near._sock.fd
+    sock.send(b'{"n": 1}\n{"n')
+    ends.far.catch_up()
+    assert ends.came == [{"n": 1}]
+    sock.send(b'": 2, "bytes": 3}\nab')
+    ends.far.catch_up()
+    assert ends.came == [{"n": 1}]
+    sock.send(b'c{"n": 3}\n')
+    ends.far.catch_up()
+    assert ends.came == [{"n": 1}, {"n": 2, BYTES: b"abc"}, {"n": 3}]
+
+
+def test_a_handler_that_catches_up_changes_no_order() -> None:
+    one, other = socket.socketpair()
+    near, far = Pipe(one), Pipe(other)
+    came: list[Any] = []
+
+    def handle(message: Message) -> None:
+        far.catch_up()
+        came.append(message["n"])
+
+    reading = eventlet.spawn(far.run, handle)
+    eventlet.sleep(0)
+    for number in range(20):
+        near.send({"n": number})
+    far.catch_up()
+    assert came == list(range(20))
+    near.close()
+    reading.wait()
+    far.catch_up()
+
+
+def test_a_handler_that_fails_closes_the_pipe_whoever_has_called_it() -> None:
+    one, other = socket.socketpair()
+    near, far = Pipe(one), Pipe(other)
+
+    def handle(_message: Message) -> None:
+        raise ZeroDivisionError
+
+    reading = eventlet.spawn(far.run, handle)
+    eventlet.sleep(0)
+    near.send({"n": 1})
+    with pytest.raises(ZeroDivisionError):
+        far.catch_up()
+    reading.wait()
+    assert far.closed
+    near.close()
+
+
+def test_it_is_known_what_the_other_end_finds(ends: Ends) -> None:
+    ends.threads[0].kill()
+    near = ends.near
+    near.send({"n": 1})
+    small = near.queued
+    assert near.gone(small)
+    near.send({"text": "x" * 3_000_000})
+    assert near.gone(small)
+    assert not near.gone(near.queued)
+    eventlet.sleep(0)
+    received = 0
+    with eventlet.Timeout(5):
+        while received < near.queued:
+            received += len(ends.far._sock.recv(65536))
+    assert near.gone(near.queued)
+    near.send({"text": "x" * 3_000_000})
+    near.close()
+    assert near.gone(near.queued), "there is no other end"

@@ -11,6 +11,7 @@ from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.recent import (
     CLOSED,
     KINDS_KEPT,
+    OWN,
     REASON_MAX,
     REASONS,
     Asked,
@@ -88,6 +89,75 @@ def test_a_guest_that_never_found_anything_fails(world: World) -> None:
     assert world.of().failing
     world.note(200)
     assert world.of().failures() == []
+
+
+OWN_DOING = [
+    (401, "token"),
+    (400, "malformed"),
+    (408, "header_timeout"),
+    (413, "body"),
+    (414, "request_line"),
+    (429, "rate"),
+    (431, "header"),
+    (403, "forwarded"),
+]
+
+
+@pytest.mark.parametrize(("status", "why"), OWN_DOING)
+def test_a_guest_that_was_served_does_not_fail_by_an_odd_request(
+    world: World, status: int, why: str
+) -> None:
+    world.note(200)
+    world.note(status, reason=REASONS[why])
+    assert not world.of().failing
+    assert world.of().failing_since == 0
+    assert world.of().counts[2] == 1
+
+
+@pytest.mark.parametrize("why", sorted(OWN))
+def test_by_what_is_no_request_no_guest_fails(world: World, why: str) -> None:
+    world.note(400, "", REASONS[why])
+    assert not world.of().failing
+    assert [one.own for one in world.of().failures()] == [True]
+
+
+@pytest.mark.parametrize("why", ["token", "rate", "forwarded"])
+def test_a_guest_that_a_rule_has_refused_all_fails(world: World, why: str) -> None:
+    world.note(403, reason=REASONS[why])
+    assert world.of().failing
+    world.note(200)
+    assert not world.of().failing
+
+
+@pytest.mark.parametrize("path", ["/latest/api/token", "/latest//api/%74oken", "/", ""])
+def test_a_token_and_a_list_of_versions_are_nothing_that_a_guest_needs(
+    world: World, path: str
+) -> None:
+    world.note(404)
+    world.note(200, path)
+    assert world.of().failing
+    assert world.of().counts[0] == 1
+
+
+def test_it_fails_since_the_first_failure_after_it_was_served(world: World) -> None:
+    for status in (503, 200, 403, 503, 401):
+        world.note(status, reason=REASONS["token"] if status == 401 else "it is away")
+    assert world.of().failing_since == 1003
+    world.note(200)
+    world.note(503)
+    assert world.of().failing_since == world.now
+    (last, *_) = world.of().failures()
+    assert (last.status, last.times) == (503, 3)
+
+
+def test_a_guests_odd_requests_do_not_hide_that_the_service_failed_it(world: World) -> None:
+    world.note(200)
+    world.note(503)
+    for number, why in enumerate(sorted(OWN | {"token", "rate"})):
+        world.note(400 + number, reason=REASONS[why])
+    assert world.of().failing
+    assert world.of().failures()[0].status == 503
+    assert len(world.of().failures()) == KINDS_KEPT
 
 
 def test_a_failure_that_repeats_is_one(world: World) -> None:

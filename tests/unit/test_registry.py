@@ -13,17 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dfmeta.flows.key import SLOTS, key_of
 from dfmeta.model import Endpoint, GuestAddress, Port, PortState
+from dfmeta.numbering import Device
 from dfmeta.registry import (
-    DISPLACED_AT_ONCE,
-    DISPLACED_PER_SECOND,
     REST,
     WAITS_KEPT,
     Claim,
-    Learned,
     Registry,
 )
+from dfmeta.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, Learned
 from tests.harness.examples import examples
-from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
+from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, address, port
 
 HERE = Endpoint(13)
 RESERVED = {key_of(Endpoint(1), 0), key_of(Endpoint(1), 3), key_of(Endpoint(2), 7)}
@@ -63,6 +62,9 @@ def registry(clock: Clock) -> Registry:
     return registry
 
 
+DEVICES = [*(Device(name) for name in (b"a", b"b", b"c", b"x")), Device(b"a", GUEST_MAC)]
+
+
 class Ports(RuleBasedStateMachine):
     """Ports, addresses and connections come, change and go, in any order."""
 
@@ -70,11 +72,13 @@ class Ports(RuleBasedStateMachine):
         super().__init__()
         self.told: list[Endpoint] = []
         self.now = 0.0
-        self.registry = Registry(lambda: RESERVED, clock=lambda: self.now)
+        self.asked = 0
+        self.doubted: set[int] = set()
+        self.registry = Registry(lambda: RESERVED, ask=self.ask, clock=lambda: self.now)
         self.registry.subscribe(self.told.append)
         self.resting: dict[tuple[Endpoint, int], float] = {}
         self.rows: dict[str, Port] = {}
-        self.names: dict[int, str] = {}
+        self.devices: dict[int, Device] = {}
         self.addresses: dict[tuple[Endpoint, int], GuestAddress] = {}
         self.claims: list[tuple[Claim, Port]] = []
         self.broken: list[Claim] = []
@@ -129,20 +133,36 @@ class Ports(RuleBasedStateMachine):
 
     # What the switch says of its ports
 
-    @rule(ofport=st.sampled_from([1, 2, 3]), name=st.sampled_from(["a", "b", "c", "x", None]))
-    def name(self, ofport: int, name: str | None) -> None:
-        if name is None:
-            self.names.pop(ofport, None)
-        else:
-            self.names[ofport] = name
-        said = name.encode() if name is not None else None
-        self._changing(lambda: self.registry.set_name(ofport, said))
+    def ask(self) -> int:
+        self.asked += 1
+        return self.asked
 
-    @rule(names=st.dictionaries(st.sampled_from([1, 2, 3]), st.sampled_from(["a", "b", "c"])))
-    def name_all(self, names: dict[int, str]) -> None:
-        self.names = names
-        said = {number: name.encode() for number, name in names.items()}
-        self._changing(lambda: self.registry.set_names(said))
+    @rule(ofport=st.sampled_from([1, 2, 3]), device=st.sampled_from([*DEVICES, None]))
+    def name(self, ofport: int, device: Device | None) -> None:
+        if self.devices.get(ofport) != device:
+            self.doubted.add(ofport)
+        if device is None:
+            self.devices.pop(ofport, None)
+        else:
+            self.devices[ofport] = device
+        self._changing(lambda: self.registry.set_device(ofport, device))
+
+    @rule(
+        devices=st.dictionaries(st.sampled_from([1, 2, 3]), st.sampled_from(DEVICES)),
+        gap=st.booleans(),
+    )
+    def name_all(self, devices: dict[int, Device], gap: bool) -> None:
+        both = devices.keys() | self.devices.keys()
+        changed = {n for n in both if devices.get(n) != self.devices.get(n)}
+        self.doubted |= both if gap else changed
+        self.devices = dict(devices)
+        self._changing(lambda: self.registry.set_devices(devices, gap=gap))
+
+    @rule()
+    def answer(self) -> None:
+        """OVSDB has told of all that it knows."""
+        self.doubted.clear()
+        self.registry.answered(self.asked)
 
     def _changing(self, change: Callable[[], None], *, kept: Endpoint | None = None) -> None:
         before = {e: self.registry.identity(e) for e in self.registry.endpoints()}
@@ -167,9 +187,10 @@ class Ports(RuleBasedStateMachine):
         idle = {n: slot.last_used for n, slot in before.items() if not slot.connections}
         new = self.registry.learn(endpoint, ADDRESSES[number], self.now)
         if new is None:
-            served = self.registry.identity(endpoint) is not None
-            assert not served or not idle
+            known = self.registry.identity(endpoint) is not None
+            assert not known or not idle or ofport in self.doubted
             return
+        assert ofport not in self.doubted
         if not new.new:
             assert self.addresses[endpoint, new.slot] == ADDRESSES[number]
             return
@@ -215,7 +236,7 @@ class Ports(RuleBasedStateMachine):
             assert behind is not None
             assert behind.state is PortState.SERVED
             assert claim.identity.instance_id == behind.instance_id
-            assert self.registry.holds(claim)
+            assert self.registry.current(claim) is not None
             self.claims.append((claim, behind))
 
     @precondition(lambda self: self.claims)
@@ -241,13 +262,15 @@ class Ports(RuleBasedStateMachine):
     @invariant()
     def a_claim_holds_only_for_the_port_that_it_was_made_for(self) -> None:
         for claim, behind in self.claims:
-            if self.registry.holds(claim):
+            current = self.registry.current(claim)
+            certain = claim.endpoint.ofport not in self.doubted
+            assert self.registry.holds(claim) == (certain and current is not None)
+            if current is not None:
                 assert claim not in self.broken, "what broke once never holds again"
                 now = self.rows[behind.row]
                 assert now == self.registry.port_at(claim.endpoint)
                 assert now in (behind, replace(behind, project_id=now.project_id))
                 assert behind.project_id in ("", now.project_id)
-                current = self.registry.current(claim)
                 assert current is self.registry.identity(claim.endpoint)
                 assert current == replace(claim.identity, project_id=now.project_id)
                 assert self.registry.slots(claim.endpoint)[claim.slot].address == claim.address
@@ -287,7 +310,8 @@ class Ports(RuleBasedStateMachine):
         for endpoint in self.registry.endpoints():
             behind = self.registry.port_at(endpoint)
             assert behind is not None
-            assert self.names.get(endpoint.ofport, behind.name) == behind.name
+            device = self.devices.get(endpoint.ofport)
+            assert device is None or device.name == behind.name.encode()
             assert behind.row not in withheld
         for row in self.rows.values():
             if row.endpoint is not None and not row.dead and row.row not in withheld:
@@ -511,6 +535,21 @@ def test_listeners_hear_of_an_endpoint_after_the_change(registry: Registry) -> N
         (Endpoint(14), INSTANCE),
     ]
     assert heard[2:] == [(Endpoint(14), None)]
+
+
+def test_another_device_under_a_number_is_told_with_the_ports_row(registry: Registry) -> None:
+    rows: list[str] = []
+    registry.when_replaced(rows.append)
+    registry.set_devices({13: Device(b"tap1"), 14: Device(b"tap2")}, gap=True)
+    assert rows == [], "the first list replaces nothing"
+    registry.set_device(13, None)
+    assert rows == [], "there is no device to ask about"
+    registry.set_device(13, Device(b"tap1"))
+    registry.set_device(14, Device(b"tap3"))
+    assert rows == [port().row]
+    registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=False)
+    registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
+    assert rows == [port().row] * 2
 
 
 def test_a_count_of_connections_outlives_no_slot(registry: Registry) -> None:

@@ -41,8 +41,8 @@ class Store:
             raise self.reply
         return self.reply
 
-    def http_tokens(self, identity: Identity) -> str | None:
-        assert identity == IDENTITY
+    def http_tokens(self, identity: Identity, path: str) -> str | None:
+        assert (identity, path) == (IDENTITY, "/a")
         if isinstance(self.reply, BackendError):
             raise self.reply
         return self.tokens
@@ -100,7 +100,7 @@ def test_an_answer_is_the_stores(world: World) -> None:
 @pytest.mark.parametrize("said", ["required", "", None])
 def test_what_a_record_says_of_tokens_comes_as_it_is(world: World, said: str | None) -> None:
     world.store.tokens = said
-    assert RemoteStore(world.near, "store").http_tokens(IDENTITY) == said
+    assert RemoteStore(world.near, "store").http_tokens(IDENTITY, "/a") == said
 
 
 def test_an_error_of_the_stores_comes_with_its_remedy(world: World) -> None:
@@ -110,7 +110,7 @@ def test_an_error_of_the_stores_comes_with_its_remedy(world: World) -> None:
         store.answer(GuestRequest("GET", "/"), IDENTITY, deadline=time.monotonic() + 3)
     assert caught.value.remedy == "Mend"
     with pytest.raises(BackendError, match="store: it is away"):
-        store.http_tokens(IDENTITY)
+        store.http_tokens(IDENTITY, "/a")
 
 
 def test_a_daemon_that_does_not_answer_is_an_error(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from dfmeta.cmd.rows import port_rows
 from dfmeta.flows.key import key_of
 from dfmeta.model import Endpoint
-from dfmeta.proxy.recent import Recent
+from dfmeta.proxy.recent import REASONS, Recent
 from dfmeta.registry import Registry
 from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, PROJECT, address, port
 
@@ -73,13 +76,69 @@ def test_a_port_shows_what_its_guest_has_asked_and_how_it_failed() -> None:
         "path": "openstack",
         "reason": "it is away",
         "times": 1,
+        "own": False,
+        "brief": "it is away",
+        "remedy": "`journalctl -u dfmeta-agent` has the cause; then `dfmeta doctor`: its lines "
+        "store, lookup and disk",
         "failing": False,
+        "failing_since": None,
     }
     assert (quiet["requests"], quiet["last_failure"]) == (None, None)
     assert json.loads(json.dumps(asked)) == asked
     # Another guest has the port now: what was asked before was not asked by it.
     registry.set_port(port(instance=OTHER_INSTANCE))
     assert port_rows(registry, recent)[0]["requests"] is None
+
+
+def failing(status: int, reason: str, *, backend: str = "store") -> dict[str, Any]:
+    """What a row has of the failure of a guest that was never served."""
+    registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
+    registry.set_port(port())
+    registry.learn(Endpoint(13), address(), 0)
+    claim = registry.claim(key_of(Endpoint(13), 0))
+    assert claim is not None
+    recent.answered(claim, status, "/openstack", reason)
+    last: dict[str, Any] = port_rows(registry, recent, backend=backend)[0]["last_failure"]
+    assert (last["failing"], last["failing_since"]) == (True, "2001-09-09T01:46:40Z")
+    return last
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "backend", "brief", "remedy"),
+    [
+        (404, "", "store", "no record", f"`dfmeta store put {INSTANCE} --hostname <name>`"),
+        (404, "", "nova", "Nova has no such", f"`openstack server show {INSTANCE} -c project_id`"),
+        (403, "nova answered 403. x differs", "nova", "nova answered 403", "shared_secret"),
+        (503, REASONS["project"], "nova", "its project is not", "Interface tap1 external_ids:"),
+        (0, "n:8775: connection refused. Look", "nova", "n:8775: connection ", "its line nova"),
+        (503, REASONS["timeout"], "store", "no answer within", "its lines store"),
+        (500, REASONS["defect"], "store", "an error in dfmeta", "report it"),
+        (401, REASONS["token"], "store", "no valid token", f"{INSTANCE} --http-tokens optional"),
+        (401, REASONS["token"], "nova", "no valid token", "[df_metadata] http_tokens = optional"),
+        (429, REASONS["rate"], "store", "it asks too often", "[metadata_rate_limiting]"),
+        (403, REASONS["forwarded"], "store", "a proxy has passed", "refuse_forwarded = false"),
+    ],
+)
+def test_a_failing_guest_has_a_remedy_by_its_reason(
+    status: int, reason: str, backend: str, brief: str, remedy: str
+) -> None:
+    last = failing(status, reason, backend=backend)
+    assert last["brief"].startswith(brief)
+    assert remedy in last["remedy"]
+
+
+def test_what_a_guest_does_to_itself_is_shown_as_such() -> None:
+    registry, recent = Registry(), Recent()
+    registry.set_port(port())
+    registry.learn(Endpoint(13), address(), 0)
+    claim = registry.claim(key_of(Endpoint(13), 0))
+    assert claim is not None
+    recent.answered(claim, 414, "", REASONS["request_line"])
+    (row,) = port_rows(registry, recent)
+    last = row["last_failure"]
+    assert (last["own"], last["failing"], last["failing_since"]) == (True, False, None)
+    assert last["remedy"] == ""
+    assert row["requests"]["4xx"] == 1
 
 
 def test_of_two_rows_with_one_number_only_the_served_one_has_addresses() -> None:

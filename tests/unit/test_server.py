@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from dfmeta import metrics
 from dfmeta.flows.key import key_of
 from dfmeta.model import Endpoint
 from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.rounds import SHARE
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, address, port
@@ -180,6 +182,50 @@ def test_no_more_requests_of_a_port_run_at_a_time_than_may() -> None:
     assert [answer(guest) for guest in [*guests, other]] == [b"tap1"] * 5 + [b"tap2"]
     assert world.most == 3
     assert hit("requests_per_port") == before + 3
+    world.server.stop(0.0)
+
+
+def test_a_port_with_many_requests_does_not_keep_a_guest_that_comes_anew_waiting() -> None:
+    many = 8
+    world = World(Limits(connections_per_port=many), ports=3)
+    answered: list[str] = []
+    plain = world.server.application
+
+    def slow(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        answered.append(environ["dfmeta.claim"].identity.port_name)
+        until = time.thread_time() + 2 * SHARE
+        while time.thread_time() < until:
+            pass
+        return [*plain(environ, start_response)]
+
+    world.server.application = slow
+    greedy = [world.connect(1 + number % 2) for number in range(2 * many)]
+    run()
+    for guest in greedy:
+        guest.sendall(GET * 10)
+    while len(answered) < 2 * many:
+        eventlet.sleep(0)
+    # It connects, its connection is accepted, it asks: each takes some rounds.
+    before = len(answered)
+    assert ask(world.connect(3)) == b"tap3"
+    assert answered.index("tap3") - before < 2 * many
+    world.server.stop(0.0)
+
+
+def test_a_port_that_is_refused_too_often_waits_for_its_next_connections() -> None:
+    world = World(Limits(connections_per_port=1))
+    refused = world.connect()
+    pauses = iter([1000.0, 0.0])
+    world.server._refusals.pause = lambda _endpoint: next(pauses)  # type: ignore[method-assign]  # no clock of its own
+    refused.sendall(b"nonsense\r\n\r\n")
+    assert refused.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+    refused.close()
+    following = world.connect()
+    following.sendall(GET)
+    assert ask(world.connect(2)) == b"tap2"
+    with eventlet.Timeout(0.05, False):
+        following.recv(1)
+        pytest.fail("its port has a place too many")
     world.server.stop(0.0)
 
 

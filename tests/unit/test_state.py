@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import StartError
-from dfmeta.state import FILE, VERSION, Holder, State, StateFile
+from dfmeta.state import FILE, VERSION, Holder, HostMemory, State, StateFile
 from tests.harness.examples import examples
 
 OFPORTS = st.integers(1, 65279)
@@ -24,6 +26,8 @@ STATES = st.builds(
     ),
     meters=st.dictionaries(OFPORTS, st.integers(1, 0x3FFFF), max_size=4),
     arp_ignore=st.one_of(st.none(), st.integers(0, 8)),
+    host=st.none()
+    | st.builds(HostMemory, st.text(), st.ip_addresses(v=4).map(str), st.integers(1, 2**32 - 1)),
 )
 IN_ONE_FOLDER = settings(
     deadline=None,
@@ -62,6 +66,15 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / FILE).stat().st_mode & 0o777 == 0o600
     assert [one.name for one in folder.iterdir()] == [FILE]
+
+
+def test_a_state_of_before_the_hosts_side_was_remembered_has_none(tmp_path: Path) -> None:
+    assert write(tmp_path, json.dumps(GOOD)).load() == State(port=7, listener=4711)
+
+
+@pytest.mark.parametrize("host", [5, {}, {"device": "x", "address": "10.0.0", "table": 2}])
+def test_a_hosts_side_that_cannot_be_is_no_memory(tmp_path: Path, host: object) -> None:
+    assert write(tmp_path, json.dumps(GOOD | {"host": host})).load() == State()
 
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1, "x"])
@@ -169,6 +182,15 @@ def test_a_folder_that_cannot_be_written_stops_the_start(
     # The tests run as root, whom no mode stops.
     monkeypatch.setattr("dfmeta.state.os.access", lambda _path, _mode: False)
     with pytest.raises(StartError, match="Permission denied"):
+        StateFile(tmp_path)
+
+
+def test_a_disk_that_is_mounted_for_reading_alone_is_named_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = SimpleNamespace(f_flag=os.ST_RDONLY)
+    monkeypatch.setattr("dfmeta.state.os.statvfs", lambda _path: mounted)
+    with pytest.raises(StartError, match="Read-only file system"):
         StateFile(tmp_path)
 
 

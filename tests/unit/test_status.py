@@ -12,12 +12,15 @@ from html.parser import HTMLParser
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from dfmeta import metrics
 from dfmeta.cmd.status_page import (
+    NAMES_ASKED,
     RECORDS_KEPT,
+    RecordNames,
     Records,
     failures_of_addresses,
     failures_of_ports,
@@ -42,7 +45,9 @@ def at(seconds_ago: float) -> str:
 
 def failure(ago: float = 5.0, *, failing: bool = True, **values: Any) -> dict[str, Any]:
     known = {"at": at(ago), "status": 403, "path": "openstack", "reason": "secrets differ"}
-    return {**known, "times": 1, "failing": failing, **values}
+    since = at(ago) if failing else None
+    told = {"own": False, "remedy": "`mend it` <at once>", "failing_since": since}
+    return {**known, **told, "times": 1, "failing": failing, **values}
 
 
 def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
@@ -163,16 +168,25 @@ def test_what_anybody_named_is_text_and_no_markup() -> None:
     hostile = row(
         addresses=[address],
         sources={HOSTILE: HOSTILE},
-        last_failure=failure(reason=HOSTILE, path=HOSTILE),
+        last_failure=failure(reason=HOSTILE, path=HOSTILE, remedy=f"{HOSTILE}`{HOSTILE}`"),
+        record_name=f"record {HOSTILE}",
         **dict.fromkeys(names, HOSTILE),
     )
-    told = {**failure(reason=HOSTILE, path=HOSTILE), "port": HOSTILE, "instance": HOSTILE}
+    told = {
+        **failure(reason=HOSTILE, path=HOSTILE, remedy=f"{HOSTILE}`{HOSTILE}`"),
+        "port": HOSTILE,
+        "instance": HOSTILE,
+        "name": HOSTILE,
+    }
     samples: metrics.Samples = {("dfmeta_flows", (("purpose", HOSTILE),)): 1.0}
     values = {"host": HOSTILE, "version": HOSTILE, "missing": [HOSTILE], "samples": samples}
     facts = ((HOSTILE, HOSTILE),)
-    seen = see(hostile, failures=[told], query=Query(port=HOSTILE), facts=facts, **values)
+    query = Query(port=HOSTILE, refresh=0)
+    seen = see(hostile, failures=[told], query=query, facts=facts, **values)
     assert not {tag for tag, _ in seen.elements} & {"script", "img", "iframe", "object", "base"}
-    plain = see(row(last_failure=failure()), failures=[{**told, "port": "a", "instance": "b"}])
+    harmless = {**failure(), "port": "a", "instance": "b", "name": "c"}
+    known = row(last_failure=failure(), record_name="a record")
+    plain = see(known, failures=[harmless], query=Query(port="a", refresh=0))
     assert {tag for tag, _ in seen.elements} <= {tag for tag, _ in plain.elements}
     assert seen.text.count(HOSTILE) > len(names)
     assert seen.all("input")[0]["value"] == HOSTILE
@@ -245,6 +259,74 @@ def test_the_page_of_a_store_has_its_records_and_no_ports(tmp_path: Path) -> Non
     seen = see(ports=None, facts=(("Records", records()),))
     assert "Records" in seen.text
     assert not [one for one in seen.all("section") if one["id"] == "guests"]
+
+
+def test_the_counts_of_guests_add_up() -> None:
+    rows = [row(number, last_failure=failure()) for number in range(1, 32)]
+    rows += [row(32), row(33, last_failure=failure(failing=False))]
+    rows += [row(34, state="broken"), row(35, state="no project"), row(36, state="dead")]
+    rows += [row(37, state="no connection")]
+    seen = see(*rows)
+    figures = ("Guests' ports37", "of them served2", "failing32", "not served2", "switched off1")
+    assert "\n".join(figures) in seen.text
+    assert "32 guests fail" in seen.text
+
+
+def test_a_guest_that_harmed_itself_alone_is_served() -> None:
+    own = failure(own=True, failing=False, status=414, reason="too long", remedy="")
+    page = render(status(row(3, last_failure=own)), Query())
+    assert "<title>Ready, no guest fails" in page
+    seen = Seen(page)
+    assert "too long (its own doing)" in seen.text
+    assert "failed earlier" not in seen.text
+    assert see(row(3, last_failure=own), query=Query(state="failed earlier")).guests == []
+
+
+def test_each_reason_has_its_command_and_trouble_stands_above_the_guests() -> None:
+    told = {**failure(), "port": "tap3", "instance": INSTANCE, "name": "web1"}
+    page = render(status(row(3, last_failure=failure(60)), failures=[told]), Query())
+    assert page.count('<p class="remedy"><code>mend it</code> &lt;at once&gt;</p>') == 2
+    assert "failing for 1 min" in page
+    places = [page.index(f'<section id="{one}"') for one in ("trouble", "failures", "guests")]
+    assert places == sorted(places)
+    assert "<b><bdi>web1</bdi></b>" in page
+
+
+def test_the_name_of_a_record_stands_beside_the_id_and_finds_the_guest() -> None:
+    bare = row(3, instance_name="", record_name="db.example.org")
+    assert see(bare, row(4)).guests == ["db.example.org", "web-4"]
+    assert INSTANCE in see(bare).text
+    named = row(5, record_name="mail.example.org")
+    assert "record: mail.example.org" in see(named).text
+    assert see(named, bare, query=Query(port="MAIL.")).guests == ["web-5"]
+
+
+def test_names_of_records_are_looked_for_now_and_then(tmp_path: Path) -> None:
+    there: list[Repository] = []
+    now = [0.0]
+    names = RecordNames(lambda: there[0] if there else None, clock=lambda: now[0])
+    assert names([INSTANCE]) == {}
+    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
+        there.append(repository)
+        assert names([INSTANCE, ""]) == {INSTANCE: ""}
+        repository.put(INSTANCE, document={"hostname": "db.example.org"})
+        assert names([INSTANCE]) == {INSTANCE: ""}
+        now[0] += RECORDS_KEPT
+        assert names([INSTANCE]) == {INSTANCE: "db.example.org"}
+        many = [str(UUID(int=number)) for number in range(NAMES_ASKED + 10)]
+        assert len(names([*many, INSTANCE])) == NAMES_ASKED + 1
+        assert len(names([*many, INSTANCE])) == NAMES_ASKED + 11
+
+
+def test_a_page_that_loads_itself_anew_has_nothing_to_type_into() -> None:
+    for refresh in (1, 10, 3600):
+        seen = see(row(), query=Query(port="tap", refresh=refresh))
+        assert seen.all("input") + seen.all("select") == []
+        (to_form,) = [one for one in seen.all("a") if one.get("id") == "filter"]
+        assert to_form["href"] == "/?port=tap&state=&refresh=0#guests"
+    seen = see(row(), query=Query(port="tap", refresh=0))
+    assert [one["value"] for one in seen.all("input")] == ["tap"]
+    assert [one["name"] for one in seen.all("select")] == ["state", "refresh"]
 
 
 def test_it_loads_itself_anew_unless_told_not_to() -> None:

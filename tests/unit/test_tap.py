@@ -38,9 +38,10 @@ class Host:
 
 @pytest.fixture
 def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
-    monkeypatch.setattr(device, "disable_tx_checksum", lambda _name: None)
-    monkeypatch.setattr(device, "raise_arp_ignore", lambda: 0)
+    monkeypatch.setattr(device, "disable_tx_checksum", lambda _name: False)
+    monkeypatch.setattr(device, "raise_arp_ignore", lambda: None)
     made: Any = TapKeeper(GROUP, State(), SimpleNamespace())
+    made._changes = SimpleNamespace(take=lambda: False)
     made.seen = []
     made.host = Host(lambda: made.seen.append(made.in_place))
     return made  # type: ignore[no-any-return]
@@ -67,6 +68,26 @@ def test_a_look_that_fails_takes_it_away_until_one_succeeds(keeper: Any) -> None
     assert keeper.in_place
 
 
+def test_the_kernels_side_is_read_again_when_the_kernel_tells_of_a_change(keeper: Any) -> None:
+    look(keeper)
+    told = iter([False, True, False])
+    keeper._changes = SimpleNamespace(take=lambda: next(told))
+    looks = []
+    for _ in range(3):
+        keeper._next_look = 0.0  # a second is over
+        assert keeper.look_after(SimpleNamespace(), THERE)
+        looks.append(len(keeper.seen))
+    assert looks == [1, 2, 2]
+
+
+def test_it_is_read_again_without_that_after_a_while(keeper: Any) -> None:
+    look(keeper)
+    keeper._changes = SimpleNamespace(take=lambda: False)
+    keeper._next_look = keeper._next_full_look = 0.0
+    assert keeper.look_after(SimpleNamespace(), THERE)
+    assert len(keeper.seen) == 2
+
+
 @pytest.mark.parametrize("update", [NO_NUMBER, Update(True, BRIDGE, None)])
 def test_it_is_not_in_place_without_a_port(keeper: Any, update: Update) -> None:
     look(keeper)
@@ -91,3 +112,65 @@ def test_a_listener_keeps_room_for_others_whoever_has_opened_it() -> None:
             sock = TapKeeper(group, state, keeper).listen()
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
             sock.close()
+
+
+# A start that has failed
+
+
+class Calls:
+    """Takes any call, and keeps its name and its arguments."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., list[str]]:
+        def call(*args: object) -> list[str]:
+            self.made.append((name, *args))
+            return []
+
+        return call
+
+
+def undone(keeper: Any) -> list[tuple[object, ...]]:
+    calls: Any = Calls()
+    keeper._keeper = keeper.host = calls
+    keeper.undo(calls, calls)
+    return list(calls.made)
+
+
+def test_a_port_that_the_start_has_made_goes_with_its_flows(keeper: Any) -> None:
+    look(keeper, Update(True, BRIDGE, None))
+    look(keeper)
+    assert undone(keeper) == [("withdraw",), ("undo",), ("remove_taps", "lo")]
+
+
+def test_a_port_that_was_there_stays_with_its_flows(keeper: Any) -> None:
+    look(keeper, Update(True, BRIDGE, TapPort(9, "", ours=False, marked=True)))
+    look(keeper)
+    assert undone(keeper) == [("undo",)]
+
+
+def test_arp_ignore_is_put_back_where_the_start_has_raised_it(
+    keeper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored: list[int] = []
+    monkeypatch.setattr(device, "raise_arp_ignore", lambda: 0)
+    monkeypatch.setattr(device, "restore_arp_ignore", restored.append)
+    look(keeper)
+    undone(keeper)
+    assert restored == [0]
+    assert keeper._state.arp_ignore is None
+    keeper._state.arp_ignore = 0
+    keeper._made.clear()
+    undone(keeper)
+    assert restored == [0]
+    assert keeper._state.arp_ignore == 0
+
+
+def test_what_cannot_be_undone_is_said(keeper: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse() -> list[str]:
+        raise HostError(what="rule", device="lo", cause="no")
+
+    keeper.host = SimpleNamespace(undo=refuse)
+    keeper.undo(Calls(), Calls())
+    assert "could be removed" in caplog.text

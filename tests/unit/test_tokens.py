@@ -331,7 +331,7 @@ def test_no_answer_but_the_first_repeats_a_token(tokens: Tokens, clock: Clock) -
 
 
 def test_nova_leaves_tokens_to_the_configuration() -> None:
-    assert NovaBackend(NovaSettings((), b"s")).http_tokens(ME) == ""
+    assert NovaBackend(NovaSettings((), b"s")).http_tokens(ME, "/latest") == ""
 
 
 # The key

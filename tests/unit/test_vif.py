@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,6 +92,27 @@ def test_a_vif_whose_instance_is_not_known_yet_is_waited_for() -> None:
 @pytest.mark.parametrize("kind", ["patch", "vxlan", "gre", "geneve", "erspan", "bareudp", "dpdk"])
 def test_a_tunnel_or_a_patch_port_is_no_guests(kind: str) -> None:
     assert vif(row(type=kind)) is None
+
+
+@pytest.mark.parametrize(("name", "whose"), [("tpi-0a1b2c3d-4e", "parent"), ("spi-0a", "subport")])
+def test_a_trunks_patch_port_says_that_it_is_not_served(name: str, whose: str) -> None:
+    patch = replace(row(type="patch", external_ids=ids(vm_uuid=None)), name=name)
+    port = vif(patch)
+    assert port is not None
+    assert (port.state, port.endpoint) == (PortState.TRUNK, None)
+    assert port.fault == f"it is the port of a trunk's {whose}"
+    assert vif(replace(patch, external_ids={})) is None
+    assert vif(replace(patch, name="int-br-ex")) is None
+    ordinary = vif(replace(row(), name=name))
+    assert ordinary is not None
+    assert ordinary.state is PortState.SERVED, "the name alone makes no trunk"
+
+
+def test_a_devices_mac_is_of_use_where_its_name_is_too_long_for_openflow() -> None:
+    assert port_of(mac_in_use=("02:00:00:00:00:AB",)).device_mac == ""
+    long = vif(replace(row(mac_in_use=("02:00:00:00:00:AB",)), name="vhost-user-of-a-guest"))
+    assert long is not None
+    assert long.device_mac == "02:00:00:00:00:ab"
 
 
 @pytest.mark.parametrize("kind", ["", "system", "tap", "internal", "dpdkvhostuserclient", "afxdp"])

@@ -181,6 +181,7 @@ def test_a_flow_of_ours_out_of_its_place_has_no_meaning_but_can_be_removed(
         setattr(mod, name, value)
     found = as_found(wire, stats_of(mod))
     assert found.flow is None
+    assert found.elsewhere == (None if "cookie" in change else fixed_flows(TAP)[0])
     gone = sent(wire.remove_found(found)).body
     assert (gone.table_id, gone.priority) == (mod.table_id, mod.priority)
     removed = wire.removed(removed_of(mod))

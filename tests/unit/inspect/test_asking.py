@@ -6,13 +6,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
-from dfmeta.cmd.doctor_asks import _of_nova, _real
+from dfmeta.cmd.doctor_asks import _of_nova, real_guests
 from dfmeta.cmd.later import Later
 from dfmeta.inspect.checks_nova import NovaFact
-from dfmeta.inspect.facts import KnownPort
+from dfmeta.inspect.facts import GuestFailure, KnownPort
 from dfmeta.model import HttpHost, PortState
 from dfmeta.proxy.ask_nova import Question, ask_nova
 from dfmeta.proxy.nova_request import NovaSettings, signed
@@ -111,11 +113,16 @@ def test_an_answer_that_is_late_is_none_and_an_error_is_raised() -> None:
         Later(lambda: 1 // 0).get(10)
 
 
-def test_a_real_instance_is_one_that_is_served_with_its_project() -> None:
+def test_nova_is_asked_about_guests_with_a_project_those_that_fail_first() -> None:
     ports = [PORT, KnownPort("tap2", 2, PortState.NO_INSTANCE, project="p")]
-    assert _real(ports) is None
+    assert real_guests(ports) == []
     served = KnownPort("tap3", 3, PortState.SERVED, instance=INSTANCE, project="p")
-    assert _real([*ports, served]) == Question(INSTANCE, "p")
+    failure = GuestFailure(404, "no", "r", datetime(2026, 11, 22, tzinfo=UTC), 1)
+    failing = replace(served, name="tap4", failure=failure)
+    cut_off = replace(served, name="tap5", state=PortState.CUT_OFF)
+    broken = replace(served, name="tap6", state=PortState.BROKEN)
+    found = real_guests([*ports, served, failing, cut_off, broken])
+    assert [port.name for port in found] == ["tap4", "tap3", "tap5"]
 
 
 def test_ports_of_nova_are_told_by_their_names() -> None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
+from typing import Any
 
 import pytest
 
 from dfmeta.inspect import checks_daemon, checks_host, checks_limits, checks_switch, which
-from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts
+from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
+from dfmeta.inspect.cuts import NO_FWD, NO_RECV, PortBits, cut_of
 from dfmeta.inspect.facts import (
     Bridge,
+    ConntrackFacts,
     Foreign,
     Interface,
     LimitFacts,
     Listener,
     Snapshot,
 )
-from dfmeta.inspect.finding import Finding, Status, healthy, listed, ok, unknown, wrong
+from dfmeta.inspect.finding import Finding, Status, by_files, healthy, listed, ok, unknown, wrong
 from dfmeta.inspect.overlap import takes
-from dfmeta.model import PortState
-from tests.unit.inspect.values import HOST, INODE, INSTANCE, IP, PORT, SETTINGS
+from dfmeta.model import GuestAddress, Port, PortState
+from dfmeta.ports.vif import GUEST_TYPES
+from tests.unit.inspect.values import ADDRESS, HOST, INODE, INSTANCE, IP, PORT, SETTINGS
 
 TAP = Interface(
     "tap-metadata",
@@ -60,7 +64,7 @@ def test_a_host_as_it_ought_to_be() -> None:
         *checks_host.way_back(HOST, SETTINGS),
         checks_host.neighbour(HOST, SETTINGS),
         *checks_limits.queue(HOST.limits, backlog=4096),
-        checks_limits.conntrack(HOST.limits, rate=1000),
+        checks_limits.conntrack(ConntrackFacts(), rate=1000),
         checks_host.rp_filter(HOST, SETTINGS),
         checks_host.arp_ignore(HOST, SETTINGS),
         checks_host.checksum(HOST, "netdev", wanted=SETTINGS),
@@ -92,24 +96,65 @@ def test_the_queue_of_the_listener() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "room", "words"),
+    ("facts", "words"),
     [
-        (0, None, "does not track"),
-        (0, 1000, "does not track"),
-        (1, 262_144, "1 of 262144"),
-        (1, 240_000, "1 of 240000"),
-        (1, 65_536, "of which one guest can take 120000"),
-        (255_000, 262_144, "255000 of 262144 entries of conntrack are taken: when it is full"),
+        (ConntrackFacts(), "the host does not track connections"),
+        (ConntrackFacts(room=1000), "the host does not track connections"),
+        (
+            ConntrackFacts(room=0, count=70_000),
+            "70000 entries of conntrack are taken, and it has no",
+        ),
+        (ConntrackFacts(room=240_000, count=1), "1 of 240000 entries of conntrack are taken"),
+        (
+            ConntrackFacts(room=262_144, count=9, guests=3),
+            "9 of 262144 entries of conntrack are taken, 3 of them by connections to the proxy",
+        ),
+        (
+            ConntrackFacts(room=262_144, count=9, dropped=7),
+            "9 of 262144 entries of conntrack are taken; the table was full before: 7 packets",
+        ),
+        (
+            ConntrackFacts(room=8192, count=9, guests=0),
+            "9 of 8192 entries of conntrack are taken, 0 of them by connections to the proxy",
+        ),
     ],
 )
-def test_connection_tracking_has_room(count: int, room: int | None, words: str) -> None:
-    limits = LimitFacts(conntrack_count=count, conntrack_max=room)
-    finding = checks_limits.conntrack(limits, rate=1000)
+def test_connection_tracking_has_room(facts: ConntrackFacts, words: str) -> None:
+    finding = checks_limits.conntrack(facts, rate=1000)
+    assert status(finding) is Status.OK
+    assert finding.text.startswith(words)
+    assert "fill the table" not in finding.text
+
+
+@pytest.mark.parametrize("guests", [None, 2])
+def test_a_small_table_is_no_fault_and_the_line_says_the_cost(guests: int | None) -> None:
+    """A host with 1 GB of memory and the kernel's datapath has such a table."""
+    small = ConntrackFacts(room=8192, count=31, guests=guests)
+    finding = checks_limits.conntrack(small, rate=1000)
+    assert status(finding) is Status.OK
+    assert "takes one until 120 s after its end" in finding.text
+    assert "nf_conntrack_max=240000`" in finding.text
+    soon = checks_limits.conntrack(replace(small, kept=30), rate=1000)
+    assert "until 30 s" in soon.text
+    assert "nf_conntrack_max=60000`" in soon.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "room"),
+    [
+        (ConntrackFacts(room=262_144, count=235_930), "235930 of 262144 entries", 524_288),
+        (ConntrackFacts(room=8192, count=7373, guests=7000), "7000 of them by", 240_000),
+        (ConntrackFacts(room=8192, count=9, dropped=1), "was full before: 1 packets", 240_000),
+        (ConntrackFacts(room=8192, evicted=5), "and 5 unanswered connections", 240_000),
+    ],
+)
+def test_a_full_table_is_a_fault(facts: ConntrackFacts, words: str, room: int) -> None:
+    finding = checks_limits.conntrack(facts, rate=1000)
+    assert status(finding) is Status.WRONG
     assert words in finding.text
-    right = room is None or not count or (room >= 240_000 and count < 0.9 * room)
-    assert status(finding) is (Status.OK if right else Status.WRONG)
-    if not right:
-        assert f"nf_conntrack_max={max(240_000, 2 * (room or 0))}" in finding.remedy
+    assert f"`sysctl -w net.netfilter.nf_conntrack_max={room}`" in finding.remedy
+    mended = replace(facts, room=room)
+    assert status(checks_limits.conntrack(mended, rate=1000)) is Status.OK, "the remedy is one"
 
 
 def test_the_device() -> None:
@@ -122,7 +167,12 @@ def test_the_address_is_a_32_on_tap_metadata_alone() -> None:
     short = replace(HOST, addresses=(("tap-metadata", IPv4Interface(f"{IP}/16")),))
     assert "does not have" in checks_host.address(short, SETTINGS).text
     both = replace(HOST, addresses=(*HOST.addresses, ("eth0", IPv4Interface(f"{IP}/32"))))
-    assert "on eth0 as well" in checks_host.address(both, SETTINGS).text
+    assert status(checks_host.address(both, SETTINGS)) is Status.OK
+    assert "eth0 has it as well" in checks_host.address(both, SETTINGS).text
+    astray = checks_host.address(replace(both, way_back="eth1"), SETTINGS)
+    assert status(astray) is Status.WRONG
+    assert "on eth0 as well" in astray.text
+    assert "but: eth1" in astray.text
 
 
 @pytest.mark.parametrize(
@@ -242,6 +292,10 @@ def test_the_daemon() -> None:
     assert down.text == (
         "dfmeta-agent is not running: nobody answers at 127.0.0.1:9697: Connection refused"
     )
+    taken = DaemonFacts(running=False, cause="no JSON", other="python3, pid 7")
+    finding = checks_daemon.daemon(taken, SETTINGS)
+    assert "another program (python3, pid 7) listens at 127.0.0.1:9697" in finding.text
+    assert "`ss -ltnp sport = :9697`" in finding.remedy
     waiting = DaemonFacts(running=True, missing=("flows", "novelty"))
     assert "has not confirmed its flows; novelty" in checks_daemon.daemon(waiting, SETTINGS).text
     mute = checks_daemon.daemon(DaemonFacts(running=True), SETTINGS)
@@ -258,7 +312,68 @@ def test_state_path() -> None:
         (FolderFacts(there=True, folder=False), Status.WRONG),
         (FolderFacts(there=True, error="Permission denied"), Status.WRONG),
     ):
-        assert status(checks_daemon.state_path(facts, SETTINGS)) is expected
+        finding = checks_daemon.state_path(facts, SETTINGS, owners=Owners())
+        assert status(finding) is expected
+
+
+@pytest.mark.parametrize(
+    ("owners", "uid", "right"),
+    [
+        (Owners(), 1000, True),
+        (Owners(worker=65534), 65534, False),
+        (Owners(worker=65534), 1000, True),
+        (Owners(worker=65534, daemon=0), 1000, False),
+        (Owners(worker=65534, daemon=1000), 1000, True),
+        (Owners(worker=65534, daemon=1000), 0, True),
+    ],
+)
+def test_state_path_belongs_to_the_daemon_or_root(owners: Owners, uid: int, right: bool) -> None:
+    facts = FolderFacts(there=True, owners={"/var/lib/dfmeta": uid})
+    finding = checks_daemon.state_path(facts, SETTINGS, owners=owners)
+    assert status(finding) is (Status.OK if right else Status.WRONG)
+    if not right:
+        assert f"/var/lib/dfmeta (user {uid})" in finding.text
+        assert "`chown -R root: /var/lib/dfmeta`" in finding.remedy
+
+
+def test_the_values_of_the_daemon() -> None:
+    def found(*, running: bool = True, **facts: Any) -> list[Finding]:
+        return list(checks_daemon.configuration(OptionFacts(**facts), running=running))
+
+    assert [status(one) for one in found()] == [Status.OK]
+    (away,) = found(running=False, cause="no")
+    assert "no daemon answers" in away.text
+    assert [status(one) for one in found(cause="no")] == [Status.OK, Status.UNKNOWN]
+    restart, again = found(restart=["[a] b"], reload=["[c] d", "[e] f"])
+    assert "in [a] b: restart dfmeta-agent" in restart.text
+    assert "in [c] d, [e] f: reload dfmeta-agent" in again.text
+    (files,) = found(restart=["[a] b"], files=["/one", "/two"])
+    assert "`dfmeta doctor --config-file /one --config-file /two`" in files.remedy
+    (none,) = found(reload=["[a] b"], files=[])
+    assert "have it read these files" in none.remedy
+
+
+def test_what_was_asked_with_a_secret_that_is_not_the_daemons_is_unknown() -> None:
+    fine, bad = ok("a", "it answers"), wrong("a", "it refuses", "mend it")
+    assert by_files(fine, []) is fine
+    told = by_files(fine, ["[b] c"])
+    assert status(told) is Status.UNKNOWN
+    assert told.text == "it answers, by the files' [b] c; the daemon has another one"
+    told = by_files(bad, ["[b] c"])
+    assert (status(told), told.remedy) == (Status.WRONG, "mend it")
+    assert "the daemon has another one" in told.text
+
+
+def test_whoever_is_not_root_is_told_so() -> None:
+    assert status(checks_daemon.user(0)) is Status.OK
+    assert "as root first" in checks_daemon.user(1000).remedy
+    for finding in (
+        checks_switch.ovsdb("OVSDB: Permission denied", SETTINGS),
+        checks_switch.vswitchd("", "ovs-vswitchd: Permission denied"),
+        checks_switch.management_socket("nobody: Permission denied", SETTINGS),
+    ):
+        assert finding.remedy == checks_switch.AS_ROOT
+    assert "start Open vSwitch" in checks_switch.ovsdb("Connection refused", SETTINGS).remedy
 
 
 def test_ports_in_each_state() -> None:
@@ -272,6 +387,8 @@ def test_ports_in_each_state() -> None:
     ]
     found = texts(PortState.BROKEN, PortState.NO_INSTANCE, PortState.NO_OFPORT, PortState.SERVED)
     assert [one for one, _ in found] == [Status.WRONG] * 3
+    ((trunk, text),) = texts(PortState.TRUNK)
+    assert (trunk, f"t0 (odd, iface-id {PORT.iface_id})" in text) == (Status.WRONG, True)
     assert [text.split(":")[0] for _, text in found] == [
         "broken",
         "no instance is known for t1",
@@ -290,12 +407,143 @@ def test_nova_answers_no_port_whose_project_the_daemon_does_not_know() -> None:
         assert status(finding) is Status.OK
 
 
+def test_ports_that_are_cut_off_are_named_with_what_ends_it() -> None:
+    cut = cut_of(PortBits(config=NO_RECV), "t0", bridge="br-int")
+    off = replace(PORT, name="t0", state=PortState.CUT_OFF, cut=cut, fault=str(cut))
+    told = replace(PORT, name="t1", state=PortState.CUT_OFF, fault="told")
+    (finding,) = checks_daemon.ports([PORT, off, told], SETTINGS, running=True)
+    assert status(finding) is Status.WRONG
+    assert finding.text == (
+        "cut off: t0 (the switch takes no frame from it (no-receive)), t1 (told)"
+    )
+    assert finding.remedy == "`ovs-ofctl -O OpenFlow13 mod-port br-int t0 receive`"
+    (finding,) = checks_daemon.ports([told], SETTINGS, running=True)
+    assert "show br-int" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "namespace", "machine"),
+    [
+        ({"tap1": "veth"}, True, False),
+        ({"tap1": "tun"}, False, True),
+        ({"tap1": "veth", "tap2": "tun"}, True, True),
+        ({"tap1": ""}, True, True),
+    ],
+    ids=["a namespace", "a machine", "one of each", "not known"],
+)
+def test_guests_without_a_connection_on_a_userspace_datapath_have_their_kinds_remedy(
+    interfaces: dict[str, str], namespace: bool, machine: bool
+) -> None:
+    rows = tuple(Interface(name, "br-int", driver=one) for name, one in interfaces.items())
+    remedy = without_connection(Snapshot((Bridge("br-int", "netdev"),), rows), *interfaces)
+    assert remedy.startswith("in this order: whole checksums")
+    assert ("`ethtool -K DEVICE tx off` at the guest's own end" in remedy) is namespace
+    assert ("`<driver name='qemu'><host csum='off'" in remedy) is machine
+
+
+@pytest.mark.parametrize("kind", ["internal", "dpdkvhostuserclient"])
+def test_the_type_of_an_interface_tells_a_machine_from_a_namespace(kind: str) -> None:
+    """An internal port of this datapath is a tap device too; a vhost-user port has no device."""
+    driver = "tun" if kind == "internal" else ""
+    row = Interface("tap1", "br-int", type=kind, driver=driver)
+    remedy = without_connection(Snapshot((Bridge("br-int", "netdev"),), (row,)), "tap1")
+    assert ("<driver name='qemu'>" in remedy) is (kind != "internal")
+    assert ("ethtool" in remedy) is (kind == "internal")
+
+
+@pytest.mark.parametrize("datapath", ["", "system", None])
+def test_guests_of_the_kernels_datapath_need_no_offload_turned_off(datapath: str | None) -> None:
+    row = Interface("tap1", "br-int", driver="tun")
+    there = None if datapath is None else Snapshot((Bridge("br-int", datapath),), (row,))
+    remedy = without_connection(there, "tap1")
+    assert remedy.startswith("in this order: a packet filter of the host")
+    assert "csum" not in remedy
+    assert "ethtool" not in remedy
+
+
+def without_connection(snapshot: Snapshot | None, *names: str) -> str:
+    """The remedy for ports that no connection comes from."""
+    silent = [replace(PORT, name=name, state=PortState.NO_CONNECTION) for name in names]
+    (finding,) = checks_daemon.ports(silent, SETTINGS, running=True, snapshot=snapshot)
+    assert status(finding) is Status.WRONG
+    return finding.remedy
+
+
+def test_a_port_whose_project_the_daemon_misses_is_named() -> None:
+    port = replace(PORT, state=PortState.NO_PROJECT)
+    (finding,) = checks_daemon.ports([port], SETTINGS, running=True)
+    assert (status(finding), "no project is known for tap1" in finding.text) == (Status.WRONG, True)
+
+
+def test_ports_that_could_be_a_guests_and_are_not_are_one_line() -> None:
+    assert GUEST_TYPES - {"internal"} == which.DEVICE_TYPES
+    others = [Interface(f"eth{n}", "br-int", type="system") for n in range(10)]
+    known = Interface("tap1", "br-int", port=Port("tap1", "row", 1))
+    none = [
+        known,
+        TAP,
+        Interface("br-int", "br-int", type="internal"),
+        Interface("tapd", "br-int", type="internal"),
+        Interface("eth9", "br-ex"),
+        *(Interface(f"x-{kind}", "br-int", type=kind) for kind in ("patch", "vxlan", "dpdk")),
+    ]
+    assert not list(checks_switch.other_ports(Snapshot(interfaces=tuple(none)), SETTINGS))
+    snapshot = Snapshot(interfaces=(*none, *others))
+    (finding,) = checks_switch.other_ports(snapshot, SETTINGS)
+    assert status(finding) is Status.OK
+    assert finding.text.startswith("ports of br-int that are not guests' (10): eth0, eth1")
+    assert "eth7 and 2 more" in finding.text
+    assert "`ovs-vsctl set Interface eth0 external_ids:vm-uuid=" in finding.text
+    (finding,) = checks_switch.other_ports(Snapshot(interfaces=(others[3],)), SETTINGS)
+    assert "(1): eth3. An uplink" in finding.text
+
+
+def test_tap_metadata_that_the_switch_cuts_off() -> None:
+    cut = cut_of(PortBits(config=NO_FWD), TAP.name, bridge="br-int")
+    finding, _ = checks_switch.tap_port(TAP, Snapshot(), wanted=SETTINGS, cut=cut)
+    assert "cut off, and all guests with it: the switch sends no frame to it" in finding.text
+    assert finding.remedy == "`ovs-ofctl -O OpenFlow13 mod-port br-int tap-metadata forward`"
+
+
+def test_what_the_operator_gave_names_a_port_before_what_a_guest_chose() -> None:
+    other = replace(PORT, name="tap2", mac="fa:16:3e:00:00:02", instance="i2", addresses={})
+    ports = [PORT, other]
+    assert which.named(ports, str(ADDRESS.ip)) == (PORT,)
+    assert which.named(ports, "FA:16:3E:00:00:02") == (other,)
+    liar = replace(other, addresses={0: GuestAddress("fa:16:3e:00:00:09", ADDRESS.ip)})
+    assert which.named([PORT, liar], str(ADDRESS.ip)) == (PORT, liar), "both are traced"
+    assert which.named([PORT, liar], "fa:16:3e:00:00:09") == (liar,)
+    namesake = replace(other, instance_name="tap1")
+    assert which.named([PORT, namesake], "tap1") == (PORT,)
+    assert which.named([PORT, replace(other, instance_name="web1")], "web1")[0].name == "tap2"
+    assert which.named([replace(PORT, mac="")], "web") == ()
+
+
 def test_a_port_is_meant_by_name_iface_id_or_instance() -> None:
     other = replace(PORT, name="tap2", iface_id="b")
     assert which.named([PORT, other], "tap1") == (PORT,)
     assert which.named([PORT, other], "a-port") == (PORT,)
     assert which.named([PORT, other], INSTANCE.upper()) == (PORT, other)
     assert which.named([replace(PORT, instance="")], "x") == ()
+
+
+def test_a_port_on_a_trunks_bridge_is_meant_by_any_of_its_names() -> None:
+    ids = {"iface-id": "p1", "vm-uuid": INSTANCE}
+    snapshot = Snapshot(
+        interfaces=(
+            Interface("tap9", "tbr-1", external_ids=ids),
+            Interface("tpt-p1", "tbr-1", type="patch", external_ids={"iface-id": "p1"}),
+            Interface("tpi-p1", "br-int", type="patch", external_ids={"iface-id": "p1"}),
+        )
+    )
+    port = replace(PORT, name="tpi-p1", iface_id="p1", instance="", state=PortState.TRUNK)
+    other = replace(port, name="tpi-p2", iface_id="p2")
+    for text in ("tap9", "tpt-p1", "p1", "P1", INSTANCE, INSTANCE.upper()):
+        assert which.behind_trunk([PORT, port, other], snapshot, text, bridge="br-int") == (port,)
+    for text in ("tap1", "", "p2"):
+        assert which.behind_trunk([PORT, port, other], snapshot, text, bridge="br-int") == ()
+    served = replace(port, state=PortState.SERVED)
+    assert which.behind_trunk([served], snapshot, "tap9", bridge="br-int") == ()
 
 
 def test_an_empty_name_means_no_port() -> None:
@@ -305,6 +553,9 @@ def test_an_empty_name_means_no_port() -> None:
 def test_why_a_port_has_no_flows() -> None:
     assert which.unusable(PORT) == ""
     assert "fault" in which.unusable(replace(PORT, state=PortState.BROKEN, fault="a fault"))
+    trunk = which.unusable(replace(PORT, state=PortState.TRUNK, fault="a trunk's", iface_id="p1"))
+    assert "(iface-id p1) is not served: a trunk's" in trunk
+    assert "config drive" in trunk
     assert "switched it off" in which.unusable(replace(PORT, state=PortState.DEAD))
     nowhere = replace(PORT, state=PortState.NO_OFPORT, ofport=None)
     assert "no port number" in which.unusable(nowhere)
@@ -312,15 +563,29 @@ def test_why_a_port_has_no_flows() -> None:
 
 def test_what_is_no_guests_port() -> None:
     def why(interface: Interface) -> str:
-        return which.no_port(Snapshot(interfaces=(interface,)), interface.name, wanted=SETTINGS)
+        snapshot = Snapshot(interfaces=(interface,))
+        return which.no_port(snapshot, interface.name, wanted=SETTINGS, running=True)
 
     assert "leads to the proxy" in why(TAP)
     assert "the bridge's own" in why(Interface("br-int", "br-int", type="internal"))
-    assert "its type is vxlan" in why(Interface("vx0", "br-int", type="vxlan"))
-    assert "an agent's" in why(Interface("tapd", "br-int", type="internal"))
-    assert "neither an instance" in why(Interface("eth1", "br-int"))
-    assert "is on br-ex" in why(Interface("eth1", "br-ex"))
-    assert "there is no port" in which.no_port(Snapshot(), "x", wanted=SETTINGS)
+    for kind in ("vxlan", "geneve", "gre"):
+        tunnel = why(Interface("t0", "br-int", type=kind))
+        assert f"its type is {kind}: a tunnel to other hosts" in tunnel
+    patch = Interface("int-br-ex", "br-int", type="patch", options={"peer": "phy-br-ex"})
+    assert "it leads to another bridge (phy-br-ex), and a guest behind that" in why(patch)
+    assert "its type is dpdk, and no guest" in why(Interface("nic0", "br-int", type="dpdk"))
+    command = "`ovs-vsctl set Interface {} external_ids:vm-uuid=<instance's UUID>`"
+    internal = why(Interface("tapd", "br-int", type="internal"))
+    assert "an agent's" in internal
+    assert command.format("tapd") in internal
+    plain = why(Interface("eth1", "br-int"))
+    assert "neither an instance" in plain
+    assert command.format("eth1") in plain
+    assert "is on br-ex, not on br-int" in why(Interface("eth1", "br-ex"))
+    nothing = which.no_port(Snapshot(), "x", wanted=SETTINGS, running=True)
+    assert nothing.startswith("no port of br-int has the name, iface-id, MAC, instance")
+    assert "does not run" not in nothing
+    assert "does not run" in which.no_port(Snapshot(), "x", wanted=SETTINGS, running=False)
 
 
 def test_the_bridge() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dfmeta.inspect import checks_nova, checks_sources, checks_store
-from dfmeta.inspect.checks_nova import NovaFact
+from dfmeta.inspect.checks_nova import GuestFact, NovaFact
 from dfmeta.inspect.checks_sources import LibvirtFacts, NeutronFacts
 from dfmeta.inspect.checks_store import DiskFacts, LookupFacts, StoreFacts, TokenFacts
 from dfmeta.inspect.finding import Finding, Status
@@ -52,6 +52,35 @@ def test_what_is_wrong_with_a_nova_is_said(
     assert status(finding) is Status.WRONG
     assert text in finding.text
     assert remedy in finding.remedy
+
+
+def guest(name: str, status: int) -> GuestFact:
+    return GuestFact(name, INSTANCE, "p", status)
+
+
+def test_the_guests_that_nova_does_not_have_are_named_and_how_many_were_asked_about() -> None:
+    good = [guest(f"tap{number}", 200) for number in range(8)]
+    finding = checks_nova.guests([*good, guest("tap8", 0)], of=200)
+    assert status(finding) is Status.OK
+    assert "each of 8 asked about, of 200 guests with a project" in finding.text
+    finding = checks_nova.guests([*good, guest("tap8", 404), guest("tap9", 404)], of=200)
+    assert status(finding) is Status.WRONG
+    assert "(404) for 2 of 10 asked about, of 200 guests" in finding.text
+    assert f"tap8 (instance {INSTANCE}, project p), tap9 (" in finding.text
+    assert f"`openstack server show {INSTANCE} -c project_id`" in finding.remedy
+    finding = checks_nova.guests([*good, guest("tap8", 500)], of=9)
+    assert status(finding) is Status.WRONG
+    assert "tap8 (500)" in finding.text
+    assert status(checks_nova.guests([guest("tap8", 0)], of=9)) is Status.UNKNOWN
+    assert status(checks_nova.guests([], of=9)) is Status.UNKNOWN
+
+
+def test_only_a_host_that_looks_at_the_signature_says_what_nova_has() -> None:
+    assert GOOD.takes_signature
+    assert NovaFact("n:8775", 200).takes_signature
+    for code, unsigned in ((403, 0), (404, 404), (404, 200), (500, 0)):
+        assert not NovaFact("n:8775", code, unsigned).takes_signature
+    assert not NovaFact("n:8775", cause="gone").takes_signature
 
 
 def test_libvirt_that_was_not_asked_for_may_be_missing() -> None:
@@ -101,6 +130,13 @@ def test_a_database_that_is_gone_is_wrong_while_the_daemon_runs() -> None:
     gone = replace(STORE, there=False)
     assert status(checks_store.database(gone, running=False)) is Status.OK
     assert "store restore" in checks_store.database(gone, running=True).remedy
+
+
+def test_a_database_that_is_cut_to_nothing_is_restored_and_not_begun_anew() -> None:
+    finding = checks_store.database(replace(STORE, cut=True), running=True)
+    assert status(finding) is Status.WRONG
+    assert "cut to 0 bytes" in finding.text
+    assert finding.remedy.startswith("put a back-up back: `dfmeta store restore FILE`")
 
 
 @pytest.mark.parametrize(("facts", "word"), [(STORE, "sqlite3"), (SERVER, "pg_isready")])

@@ -11,7 +11,13 @@ from dfmeta.flows.classify import guest_syn
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.inspect import checks_limits, checks_meters, checks_process, checks_system
 from dfmeta.inspect.checks_process import CAPABILITIES, ProcessFacts, SocketFacts, VersionFacts
-from dfmeta.inspect.checks_system import ClockFacts, CloudFacts, NetworkdFacts, SecretFile
+from dfmeta.inspect.checks_system import (
+    ClockFacts,
+    CloudFacts,
+    NetworkdFacts,
+    SecretFile,
+    SocketUnit,
+)
 from dfmeta.inspect.facts import LimitFacts, MeterFact, Seen
 from dfmeta.inspect.finding import Finding, Status
 from tests.unit.inspect.test_checks import status
@@ -131,11 +137,21 @@ def meters(flows: Sequence[Seen], there: Sequence[MeterFact] | None) -> Finding:
 
 
 def test_meters_count_what_they_have_dropped() -> None:
-    finding = meters([seen(1, 5)], [MeterFact(5, RATE, 7), MeterFact(6, 1, 100)])
+    finding = meters([seen(1, 5)], [MeterFact(5, RATE, 7, 1), MeterFact(6, 1, 100, 1)])
     assert status(finding) is Status.OK
     assert "0 first SYNs dropped, 7 SYNs dropped" in finding.text
     assert status(meters([], [])) is Status.OK
     assert status(meters([Seen(None, 9, 0, 1)], [])) is Status.OK
+
+
+@pytest.mark.parametrize("flows", [[], [seen(1, 5)]])
+def test_meters_that_no_flow_uses_are_named(flows: list[Seen]) -> None:
+    others = [MeterFact(7, RATE, 0, 0), MeterFact(65537, RATE, 0, 1), MeterFact(65538, 4321, 0, 0)]
+    there = [MeterFact(5, RATE, 7, 1), *others]
+    assert "no flow uses" not in meters(flows, there).text
+    found = meters(flows, [*there, MeterFact(131229, RATE, 0, 0), MeterFact(65693, RATE, 0, 0)])
+    assert status(found) is Status.OK
+    assert "no flow uses the meters 65693, 131229: " in found.text
 
 
 @pytest.mark.parametrize(
@@ -144,7 +160,7 @@ def test_meters_count_what_they_have_dropped() -> None:
         ([seen(1, None)], (), "SYNs of tap1 are not limited"),
         ([seen(1, 5)], (), "SYNs of tap1 are not limited"),
         ([seen(2, None)], (), "SYNs of gone are not limited"),
-        ([seen(1, 5)], (MeterFact(5, 3, 0),), "changed meters of ours: 5"),
+        ([seen(1, 5)], (MeterFact(5, 3, 0, 1),), "changed meters of ours: 5"),
         ([seen(1, 5)], None, "has no meters"),
     ],
 )
@@ -233,3 +249,40 @@ def test_files_with_secrets_are_for_their_owner_and_group() -> None:
     finding = checks_system.secret_files([*files, replace(files[0], mode=0o604)])
     assert status(finding) is Status.WRONG
     assert "`chmod o-rwx '/etc/a b'`" in finding.remedy
+    finding = checks_system.secret_files([replace(files[0], uid=65534, strange=True)])
+    assert status(finding) is Status.WRONG
+    assert "/etc/a b (secret, user 65534)" in finding.text
+    assert "`chown root: '/etc/a b'`" in finding.remedy
+
+
+# systemd's socket units
+
+
+def units(*states: bool | None) -> list[SocketUnit]:
+    names = ("dfmeta-agent-admin.socket", "dfmeta-agent-guests.socket")
+    return [SocketUnit(name, state) for name, state in zip(names, states, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([], Status.OK),
+        (units(True), Status.OK),
+        (units(True, True), Status.OK),
+        (units(True, None), Status.UNKNOWN),
+        (units(None, False), Status.WRONG),
+        (units(False, True), Status.WRONG),
+        (units(False, False), Status.WRONG),
+    ],
+)
+def test_socket_units(found: list[SocketUnit], expected: Status) -> None:
+    assert status(checks_system.sockets(found)) is expected
+
+
+def test_an_inactive_socket_unit_is_named_with_the_commands_that_start_it() -> None:
+    finding = checks_system.sockets(units(True, False))
+    assert finding.text.startswith("dfmeta-agent-guests.socket is enabled and inactive: ")
+    assert finding.remedy is not None
+    stop, start = finding.remedy.split("`")[1].split(" && ")
+    assert stop == "systemctl stop dfmeta-agent.service"
+    assert start == "systemctl start dfmeta-agent-guests.socket dfmeta-agent.service"

@@ -245,7 +245,13 @@ def one(*steps: Step, policy: Verdict = Verdict.DROP) -> Filter:
 
 def test_one_filter_that_drops_is_enough() -> None:
     assert judge(None, SETTINGS).status is Status.UNKNOWN
-    assert judge((), SETTINGS).status is Status.OK
+    allowed = judge((), SETTINGS)
+    assert allowed.status is Status.OK
+    # Other hooks are not read, and nothing is said of them.
+    assert allowed.text == (
+        "no rule of the input chains that doctor can read drops TCP to port 18080 that comes in on "
+        "tap-metadata"
+    )
     found = judge((one(Step(True, Verdict.ACCEPT)), one()), SETTINGS)
     assert found.status is Status.WRONG
     assert found.text == "chain a drops TCP to port 18080 that comes in on tap-metadata"

@@ -177,6 +177,8 @@ def test_ovsdbs_rows_become_interfaces(serve: Serve) -> None:
                     "external_ids": ["map", [["iface-id", name], ["attached-mac", "m"]]],
                     "mac_in_use": "fa:16:3e:00:00:01",
                     "error": ["set", []],
+                    "options": ["map", [["peer", "p"]]],
+                    "status": ["map", [["driver_name", "veth"], ["driver_version", "1.0"]]],
                 }
                 for uuid, name, ofport in ((uuids[2], "t1", -1), (uuids[3], "t2", 5))
             ]
@@ -185,7 +187,9 @@ def test_ovsdbs_rows_become_interfaces(serve: Serve) -> None:
     snapshot = read_snapshot(serve(reply(answers)))
     first, second = snapshot.interfaces
     assert (first.name, first.ofport, second.ofport) == ("t1", None, 5)
+    assert first.driver == "veth"
     assert (first.tag, first.vlan_mode, first.cvlans) == (7, "", (1, 2))
+    assert first.options == {"peer": "p"}
     assert second.port is not None
     assert (second.port.iface_id, second.port.ofport) == ("t2", 5)
     assert snapshot.interface("t2", "br0") == second
@@ -217,8 +221,9 @@ def test_the_hosts_filters(programs_in: Callable[[str, str], None], tmp_path: Pa
     assert [one.start for one in programs.read_filters(SYN) or ()] == ["input"]
     programs_in("iptables", PRINTED)
     assert [one.start for one in programs.read_filters(SYN) or ()] == ["INPUT", "input"]
-    programs_in("nft", "no JSON")
-    assert [one.start for one in programs.read_filters(SYN) or ()] == ["INPUT"]
+    for text in ("no JSON", "[" * 100_000):
+        programs_in("nft", text)
+        assert [one.start for one in programs.read_filters(SYN) or ()] == ["INPUT"]
     (tmp_path / "iptables").write_text("#!/bin/sh\nexit 4\n")
     assert programs.read_filters(SYN) is None
     (tmp_path / "nft").unlink()

@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from dfmeta.exceptions import ConfigError
+from dfmeta.host.listeners import listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process, read_sockets
-from dfmeta.host.system import own_route, read_clock, read_cloud, read_networkd
+from dfmeta.host.system import (
+    own_route,
+    read_clock,
+    read_cloud,
+    read_networkd,
+    read_sockets_enabled,
+)
 from dfmeta.inspect.checks_system import SETTINGS as MANAGED
 from dfmeta.store.look import look
 from dfmeta.store.repository import Repository
@@ -220,3 +227,62 @@ def test_a_database_without_a_schema_or_none_at_all(tmp_path: Path) -> None:
 def test_a_url_that_names_no_database_is_named(url: str) -> None:
     with pytest.raises(ConfigError, match=r"\[store\] connection"):
         look(url)
+
+
+@pytest.mark.parametrize(
+    ("family", "own"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_who_listens_at_a_place(family: socket.AddressFamily, own: str) -> None:
+    with socket.socket(family) as listening, socket.socket(family) as bound:
+        listening.bind((own, 0))
+        listening.listen()
+        bound.bind((own, 0))
+        host = f"[{own}]" if ":" in own else own
+        found = listener_at(f"{host}:{listening.getsockname()[1]}")
+        assert found is not None
+        assert (str(found.address), found.uid) == (own, os.geteuid())
+        assert found.place == f"{host}:{listening.getsockname()[1]}"
+        assert found in listeners_of(os.getpid())
+        assert program_of(found.inode).endswith(f", pid {os.getpid()}")
+        assert listener_at(f"{host}:{bound.getsockname()[1]}") is None
+
+
+def test_a_listener_of_the_very_address_comes_before_one_of_all(tmp_path: Path) -> None:
+    heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+    rest = "00000000:0000 0A 00000000:00000000 00:00000000 00000000"
+    lines = [f" 0: 00000000:25E1 {rest} 0 0 11 1", f" 1: 0100007F:25E1 {rest} 65534 0 12 1"]
+    write(tmp_path, "net/tcp", heading + "\n".join([*lines, ""]))
+    found = listener_at("127.0.0.1:9697", proc=tmp_path)
+    assert found is not None
+    assert (found.uid, found.inode) == (65534, 12)
+    found = listener_at("127.0.0.2:9697", proc=tmp_path)
+    assert found is not None
+    assert found.inode == 11
+    assert listener_at("no.such.name.invalid:9697", proc=tmp_path) is None
+
+
+# systemd's socket units
+
+
+@pytest.mark.parametrize(
+    ("program", "state"),
+    [("echo active", True), ("echo inactive", False), ("exit 1", None), ("", None)],
+)
+def test_socket_units_that_are_enabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, state: bool | None
+) -> None:
+    wants = tmp_path / "etc/systemd/system/sockets.target.wants"
+    wants.mkdir(parents=True)
+    for name in ("dfmeta-agent-guests.socket", "dfmeta-store-guests.socket", "ssh.socket"):
+        (wants / name).symlink_to(f"/etc/systemd/system/{name}")
+    if program:
+        path = tmp_path / "bin/systemctl"
+        write(tmp_path, "bin/systemctl", f"#!/bin/sh\n{program}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (one,) = read_sockets_enabled(tmp_path)
+    assert (one.name, one.active) == ("dfmeta-agent-guests.socket", state)
+
+
+def test_a_host_without_socket_units(tmp_path: Path) -> None:
+    assert read_sockets_enabled(tmp_path) == ()

@@ -160,7 +160,7 @@ def test_a_first_syn_goes_to_the_controller() -> None:
     ("text", "stop"),
     [
         (cut(THERE, "200. No match.\n    drop"), "there is no flow for it"),
-        (cut(THERE, ""), "there is no flow for it"),
+        (cut(THERE, ""), "stops before the metadata service table: the switch drops what comes in"),
         (
             cut(THERE, "200. priority 0, cookie 0x64666d6501020006\n    drop"),
             "first-SYN flow is missing",
@@ -190,6 +190,7 @@ def test_the_way_there_stops_in_words(text: str, stop: str) -> None:
         (FOREIGN, "before our hooks"),
         (BACK.replace("0x64666d6501030007", "0x64666d6501030009"), "no reply flow for its key"),
         (BACK.replace("0x64666d6501030007", "0x7"), "there is no flow for it"),
+        (BACK[: BACK.index("201. ")], "stops before the metadata service reply table: the switch"),
         (BACK.replace("    output:1\n", "    output:2\n"), "does not leave at tap1 (ofport 1)"),
         (BACK.replace("nw_dst=10.0.0.5", "nw_dst=10.0.0.9"), "nw_dst is 10.0.0.9"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -146,6 +147,19 @@ def test_without_an_endpoint_nobody_is_asked() -> None:
 
     with pytest.raises(SourceError, match="catalogue"):
         NeutronApi(Session(), host="h", where={}).on_host()
+
+
+def test_an_answer_that_is_nested_too_deeply_is_no_answer() -> None:
+    class Answer:
+        def json(self) -> object:
+            return json.loads("[" * 100_000)
+
+    class Session:
+        def get(self, _url: str, **_options: object) -> Answer:
+            return Answer()
+
+    with pytest.raises(SourceError, match="not JSON"):
+        NeutronApi(Session(), host="h", where={}, endpoint="http://n").on_host()
 
 
 class Recording:

@@ -129,6 +129,41 @@ def test_ovsdb_comes_when_it_is_its_turn() -> None:
     until(lambda: world.port.instance_id == "o")
 
 
+def test_what_was_said_of_a_device_does_not_hold_for_the_next() -> None:
+    world = World(["ovsdb", "a"], a := Fake("a").says("i", "p"))
+    world.resolver.update(ROW)
+    until(lambda: world.port.project_id)
+    a.says("j", "q")
+    world.resolver.renew("r")
+    assert world.port.instance_id == "", "before the source has answered"
+    until(lambda: world.port.project_id)
+    assert (world.port.instance_id, world.port.project_id) == ("j", "q")
+
+
+def test_an_answer_about_the_device_of_before_is_dropped() -> None:
+    late: Event = Event()
+    world = World(["ovsdb", "a"], a := Fake("a").waits(late))
+    world.resolver.update(ROW)
+    until(lambda: a.asked)
+    a.says("j")
+    world.resolver.renew("r")
+    until(lambda: world.port.instance_id)
+    late.send(Found("i"))
+    before = count("a", "late")
+    until(lambda: count("a", "late") > before)
+    assert world.port.instance_id == "j"
+
+
+def test_what_ovsdb_says_of_a_row_outlives_its_device() -> None:
+    world = World(["ovsdb", "a"], a := Fake("a").says("", "p", "n"))
+    world.resolver.update(replace(ROW, instance_id="i"))
+    until(lambda: world.port.project_id)
+    said = len(world.history)
+    world.resolver.renew("r")
+    world.resolver.renew("another row")
+    assert (len(world.history), len(a.asked)) == (said, 1)
+
+
 def test_a_source_that_speaks_of_another_instance_is_not_believed() -> None:
     world = World(["ovsdb", "a"], Fake("a").says("other", "p"))
     before = count("a", "conflict")
@@ -388,3 +423,24 @@ def test_thousands_that_nobody_knows_are_asked_about_seldom(
     assert entry.asked["a"].next == pytest.approx(now + 50 * a.retry[1])
     for number in range(50):
         resolver.forget(f"r{number}")
+
+
+def test_a_defect_costs_a_port_some_seconds_and_not_its_life(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "REST_MOST", 0.001)
+    source = Fake("libvirt").says("an instance", "a project")
+    world = World(["libvirt"], source)
+    failures = [ZeroDivisionError("a defect")] * 2
+    due = world.resolver._due
+
+    def broken(*args: Any) -> bool:
+        if failures:
+            raise failures.pop()
+        return due(*args)
+
+    monkeypatch.setattr(world.resolver, "_due", broken)
+    world.resolver.update(ROW)
+    until(lambda: world.port.instance_id == "an instance", "the port's instance")
+    assert caplog.text.count("ZeroDivisionError: a defect") == 2
+    assert "Asking about port tap0 failed" in caplog.text

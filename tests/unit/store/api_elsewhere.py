@@ -21,7 +21,7 @@ from tests.unit.store.api_support import make_api
 class Api(ThreadingMixIn, WSGIServer):
     """Answers from a repository as the admin listener does.
 
-    :param token: the one that may do everything.
+    :param token: the one that is known; at first it may do everything.
     """
 
     daemon_threads = True
@@ -29,6 +29,8 @@ class Api(ThreadingMixIn, WSGIServer):
     def __init__(self, repository: Repository, token: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.token = token
+        self.allowed = frozenset({"read", "write"})
+        """The scopes of that token."""
         self.requests: list[str] = []
         self.failing = 0
         """A status that everything is answered with; 0: what is right."""
@@ -45,7 +47,7 @@ class Api(ThreadingMixIn, WSGIServer):
 
     def scopes(self, token: str) -> frozenset[str] | None:
         """What a token may do; see :class:`dfmeta.store.auth.Verifier`."""
-        return frozenset({"read", "write"}) if token == self.token else None
+        return self.allowed if token == self.token else None
 
     def _answer(
         self, environ: dict[str, Any], start_response: Callable[..., Any]

@@ -105,18 +105,18 @@ def main(url: str, how: str, port: str) -> None:
     from dfmeta.cmd.patching import patch
 
     patch()
+    import eventlet
+
     from dfmeta.cmd.database import repository
     from dfmeta.health import Health
     from dfmeta.proxy import admin
     from tests.unit.store.api_support import Tokens, make_api
 
-    api = make_api(
-        repository(url),
-        authorizer=Tokens() if how == "secured" else None,
-        templates={"api_url": "https://{{.facility}}.example.org"},
-    )
+    api = make_api(repository(url), authorizer=Tokens() if how == "secured" else None)
     application = admin.AdminApplication(Health(), list, {}, api=api)
-    admin.serve(f"127.0.0.1:{port}", application).wait()
+    admin.serve(f"127.0.0.1:{port}", application)
+    while True:
+        eventlet.sleep(3600)
 
 
 if __name__ == "__main__":

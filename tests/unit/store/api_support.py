@@ -39,7 +39,6 @@ def make_api(
     repository: Repository,
     *,
     authorizer: Authorizer | None = None,
-    templates: dict[str, str] | None = None,
     max_body: int = MAX_BODY,
     refresh: Refresh | None = None,
     aside: Any = at_once,
@@ -48,7 +47,6 @@ def make_api(
     return AdminApi(
         repository,
         authorizer=authorizer,
-        templates=templates or {},
         max_body=max_body,
         refresh=refresh,
         aside=aside,

@@ -82,7 +82,7 @@ def domains(tmp_path: Path) -> Path:
 @pytest.fixture
 def config(tmp_path: Path, url: str, domains: Path) -> Path:
     path = tmp_path / "dfmeta.conf"
-    libvirt = f"[df_metadata]\nlibvirt_xml_path = {domains}\n"
+    libvirt = f"[df_metadata]\nstate_path = {tmp_path}/state\nlibvirt_xml_path = {domains}\n"
     path.write_text(f"{libvirt}[store]\nconnection = {url}\n")
     return path
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from webob import Response
 
 from dfmeta.exceptions import (
@@ -15,6 +18,7 @@ from dfmeta.exceptions import (
     LookupAwayError,
     StoreAwayError,
     StoreError,
+    StoreFullError,
 )
 from dfmeta.store.admin import AdminApi
 from dfmeta.store.record import Kind, Record
@@ -183,19 +187,6 @@ def test_a_client_is_told_that_it_has_the_answer(client: Client) -> None:
     assert len(tags) == 3
     client.push("metadata", metadata=DOCUMENT | {"hostname": "web2"})
     assert client.get(one, if_none_match=next(iter(tags))).status_int == 200
-
-
-def test_templates_add_what_a_document_lacks(repository: Repository) -> None:
-    templates = {
-        "api_url": "https://{{.facility}}.example.org",
-        "hostname": "never",
-        "user_state_url": "https://{{.metro}}.example.org",
-    }
-    client = Client(make_api(repository, templates=templates))
-    client.push("metadata", metadata=DOCUMENT)
-    one = f"/device-metadata/{INSTANCE}"
-    assert client.get(one).json == DOCUMENT | {"api_url": "https://da11.example.org"}
-    assert client.get(one, accept=ENVELOPE).json["metadata"] == DOCUMENT
 
 
 @pytest.mark.parametrize(
@@ -395,6 +386,7 @@ def raising(repository: Repository, error: Exception) -> Response:
     [
         (StoreError(cause="secret"), 500, "internal server error"),
         (StoreAwayError(cause="secret"), 503, "the database does not answer"),
+        (StoreFullError(cause="secret"), 507, "the disk of the database is full"),
         (LookupAwayError(upstream="secret", cause="it is slow"), 503, "upstream does not answer"),
         (LookupAnswerError(upstream="secret", cause="banana"), 502, "upstream answers nonsense"),
     ],
@@ -405,6 +397,33 @@ def test_what_fails_is_told_without_its_particulars(
     response = raising(repository, error)
     assert (response.status_int, response.json) == (status, {"message": message})
     assert ("Retry-After" in response.headers) is (status == 503)
+
+
+def test_a_full_disk_is_507_for_a_push_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Repository(f"sqlite:///{tmp_path}/full.db") as repository:
+        client = Client(make_api(repository))
+        assert client.push("metadata", metadata=DOCUMENT).status_int == 200
+        engine = repository._database.dialect.engine
+
+        def full(connection: sqlite3.Connection, _record: object) -> None:
+            connection.execute("PRAGMA max_page_count=1")
+
+        event.listen(engine, "connect", full)
+        repository._database._drop_idle()
+        with caplog.at_level("ERROR"):
+            refused = client.push("userdata", userdata="x" * 100_000)
+        assert (refused.status_int, refused.json) == (
+            507,
+            {"message": "the disk of the database is full"},
+        )
+        (line,) = caplog.messages
+        assert "Make room on the disk" in line
+        assert client.get(f"/device-metadata/{INSTANCE}").json == DOCUMENT
+        event.remove(engine, "connect", full)
+        repository._database._drop_idle()
+        assert client.push("userdata", userdata="x" * 100_000).status_int == 200
 
 
 def test_who_cannot_tell_whether_a_token_is_good_says_so(repository: Repository) -> None:

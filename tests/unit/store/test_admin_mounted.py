@@ -1,4 +1,4 @@
-"""The configuration should say who may use the admin API, and what it adds and takes."""
+"""The configuration should say who may use the admin API, and what it takes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.cmd import backends
 from dfmeta.cmd.api import StoreApi
+from dfmeta.conf.store import TEMPLATES
 from dfmeta.exceptions import ConfigError
+from dfmeta.model import GuestRequest, Identity
 from dfmeta.store.auth_edit import Grant, add, new_token
+from dfmeta.store.backend import StoreBackend
 from dfmeta.store.repository import Repository
-from tests.unit.store.api_support import INSTANCE, Client
+from tests.unit.store.api_support import ENVELOPE, INSTANCE, Client
 from tests.unit.support import Load
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,13 +36,32 @@ def test_before_the_store_is_open_it_says_not_now(load: Load, repository: Reposi
 
 
 def test_what_is_configured_holds(load: Load, repository: Repository) -> None:
-    api = StoreApi(load(store__max_body=2048, store__api_url="https://{{.facility}}.example.org"))
+    api = StoreApi(load(store__max_body=2048))
     api.open(repository)
     client = Client(api)
-    assert client.push("metadata", metadata={"facility": "da11", "x": "x" * 2048}).status_int == 413
-    assert client.push("metadata", metadata={"facility": "da11"}).status_int == 200
-    document = client.get(f"/device-metadata/{INSTANCE}").json
-    assert document == {"facility": "da11", "api_url": "https://da11.example.org"}
+    assert client.push("metadata", metadata={"x": "x" * 2048}).status_int == 413
+    assert client.push("metadata", metadata={"x": "a"}).status_int == 200
+    assert client.get(f"/device-metadata/{INSTANCE}").json == {"x": "a"}
+
+
+def test_templates_are_for_guests_alone(
+    load: Load, repository: Repository, identity: Identity
+) -> None:
+    conf = load(**{f"store__{name}": f"https://{{{{.facility}}}}.{name}" for name in TEMPLATES})
+    pushed = {"facility": "da11", "phone_home_url": "https://pushed"}
+    api = StoreApi(conf)
+    api.open(repository)
+    client = Client(api)
+    client.push("metadata", ipAddresses=["10.1.2.3"], metadata=pushed)
+    one = f"/device-metadata/{INSTANCE}"
+    assert client.get(one).json == pushed
+    assert client.ask("POST", f"/device-metadata/refresh/{INSTANCE}").json == pushed
+    for path, accept in ((one, ENVELOPE), ("/device-metadata?ip_address=10.1.2.3", "")):
+        assert client.get(path, accept=accept).json["metadata"] == pushed
+    guest = StoreBackend(repository, backends.answers(conf))
+    given = json.loads(guest.answer(GuestRequest("GET", "/metadata"), identity).body)
+    added = {name: f"https://da11.{name}" for name in ("api_url", "user_state_url")}
+    assert given == pushed | added
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9697", "[::]:9697", "192.0.2.1:9697"])

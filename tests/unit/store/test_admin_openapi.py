@@ -19,8 +19,10 @@ from tests.harness.examples import examples
 from tests.unit.store.api_server import ApiServer, Connection
 
 pytestmark = pytest.mark.early
-EXAMPLES = examples(4)
+EXAMPLES = examples(1)
 """Requests of each kind that are made up for each operation, besides those that follow from it."""
+PHASES = "examples,fuzzing,stateful" if EXAMPLES == 1 else "examples,coverage,fuzzing,stateful"
+"""The phase "coverage" makes hundreds of requests for each operation: not in a short run."""
 TOKEN = "read,write"
 KINDS = ["metadata", "userdata"]
 CONFIG = """
@@ -37,6 +39,7 @@ def run_schemathesis(server: ApiServer, folder: Path, *options: str) -> str:
         *(sys.executable, "-m", "schemathesis.cli", "run"),
         f"http://127.0.0.1:{server.port}/openapi.json",
         *("--checks", "all", "--mode", "all", "--max-examples", str(EXAMPLES)),
+        *("--phases", PHASES),
         *("--generation-deterministic", "--no-color", *options),
     ]
     (folder / "schemathesis.toml").write_text(CONFIG)
@@ -67,6 +70,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiServer
         yield served
 
 
+# An open API differs in answering 401 to none: tools/soak tries it as well.
+@pytest.mark.parametrize("server", [True, False][: 1 + (EXAMPLES > 1)], indirect=True)
 def test_schemathesis_finds_nothing(server: ApiServer, tmp_path: Path) -> None:
     header = {"Authorization": f"Bearer {TOKEN}"}
     with Connection(server.port, headers=header) as connection:
@@ -77,7 +82,7 @@ def test_schemathesis_finds_nothing(server: ApiServer, tmp_path: Path) -> None:
     assert "21 selected / 21 total" in printed
     made = re.search(r"([0-9]+) generated, ([0-9]+) passed", printed)
     assert made is not None
-    assert int(made[1]) == int(made[2]) > 250
+    assert int(made[1]) == int(made[2]) > (60 if EXAMPLES == 1 else 250)
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:

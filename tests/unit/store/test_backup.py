@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +16,12 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from dfmeta.exceptions import StoreError
+from dfmeta.exceptions import StoreDamagedError, StoreError
 from dfmeta.store import backup as copies
+from dfmeta.store.look import look
 from dfmeta.store.repository import Repository
+from tests.harness.agent import program
+from tests.harness.tty import on_terminal
 from tests.unit.support import OTHER_INSTANCE
 
 Run = Callable[..., Result]
@@ -54,7 +60,7 @@ def test_what_was_backed_up_is_what_is_restored(
     repository.put(instance_id, document={"hostname": "before"}, userdata=b"\xff")
     repository.set_password(instance_id, b"secret")
     before = repository.get(instance_id)
-    assert succeeded(run("backup", str(file))) == f"{file}: 1 records\n"
+    assert succeeded(run("backup", str(file))) == f"{file}: 1 record\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert sorted(one.name for one in file.parent.iterdir() if one.is_file()) == [
         "back-up.db",
@@ -64,7 +70,8 @@ def test_what_was_backed_up_is_what_is_restored(
     repository.put(OTHER_INSTANCE)
     inode = store_file(url).stat().st_ino
     restored = succeeded(run("restore", str(file)))
-    assert restored == f"1 records as in {file}; what was in the store before is gone\n"
+    kept = f"{store_file(url)}.before-restore"
+    assert restored == f"1 record as in {file}; what was in the store before is in {kept}\n"
     assert repository.get(instance_id) == before, "with the repository open all the time"
     assert repository.get(OTHER_INSTANCE) is None
     repository.put(OTHER_INSTANCE)
@@ -74,7 +81,38 @@ def test_what_was_backed_up_is_what_is_restored(
         "store.db",
         "store.db-wal",
         "store.db-shm",
+        "store.db.before-restore",
     }
+    assert stat.S_IMODE(Path(kept).stat().st_mode) == 0o600
+    repository.delete(instance_id)
+    back = succeeded(run("restore", kept, "--copy", ""))
+    assert back == f"2 records as in {kept}; what was in the store before is gone\n"
+    after = repository.get(instance_id)
+    assert after is not None
+    assert after.metadata == '{"hostname":"after"}'
+
+
+@pytest.mark.parametrize(("typed", "status"), [("n\n", 1), ("y\n", 0)])
+def test_on_a_terminal_restore_asks_first(
+    repository: Repository, url: str, config: Path, file: Path, typed: str, status: int
+) -> None:
+    copies.backup(url, file)
+    repository.put(OTHER_INSTANCE)
+    command = [*program("dfmeta"), "store", "restore", str(file), "--config-file", str(config)]
+    done = on_terminal(command, columns=80, typed=typed)
+    assert done.status == status, done.text
+    assert f"Replace all that is in the store by {file}?" in " ".join(done.text.split())
+    assert (repository.get(OTHER_INSTANCE) is None) == (status == 0)
+
+
+def test_a_restore_whose_copy_cannot_be_kept_changes_nothing(
+    run: Run, repository: Repository, url: str, file: Path
+) -> None:
+    copies.backup(url, file)
+    repository.put(OTHER_INSTANCE)
+    said = failed(run("restore", str(file), "--copy", str(file.parent / "missing" / "a.db")))
+    assert "missing" in said
+    assert repository.get(OTHER_INSTANCE) is not None
 
 
 def test_a_back_up_while_others_write_is_of_one_moment(url: str, tmp_path: Path) -> None:
@@ -234,6 +272,46 @@ def test_a_store_that_is_gone_or_damaged_is_restored_too(
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with Repository(url) as repository:
             assert [record.id for record in repository.list()] == [instance_id]
+
+
+def test_a_file_that_is_cut_to_nothing_is_named_and_restored_while_it_is_open(
+    run: Run, url: str, file: Path, instance_id: str
+) -> None:
+    path = store_file(url)
+    with Repository(url) as daemon:
+        daemon.put(instance_id, document={"n": 1})
+        copies.backup(url, file)
+        os.truncate(path, 0)
+        for ask in (
+            lambda: daemon.get(instance_id),
+            daemon.ping,
+            lambda: daemon.put(OTHER_INSTANCE, document={"n": 2}),
+        ):
+            with pytest.raises(StoreDamagedError, match=r"store\.db: it has been cut to 0 bytes"):
+                ask()
+        assert look(url).cut
+        program = "from dfmeta.cmd.ctl import main; main()"
+        another_process = [sys.executable, "-W", "ignore", "-c", program]
+        config = file.parent / "dfmeta.conf"
+        for words in (("list",), ("backup", "x.db"), ("restore", str(file))):
+            done = subprocess.run(
+                [*another_process, "store", *words, "--config-file", str(config)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            if words[0] != "restore":
+                assert done.returncode == 1
+                assert "it has been cut to 0 bytes" in done.stderr
+                assert "dfmeta store restore FILE" in done.stderr
+        assert (done.returncode, done.stderr) == (0, "")
+        record = daemon.get(instance_id)
+        assert record is not None
+        assert record.metadata == '{"n":1}', "without a restart"
+        assert daemon.put(OTHER_INSTANCE, document={"n": 2}).created
+    with Repository(url) as again:
+        assert len(list(again.list())) == 2, "what was written is in the file"
 
 
 def test_another_program_that_keeps_the_store_locked_is_named(

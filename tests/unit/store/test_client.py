@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,71 @@ def test_get_and_delete_are_those_of_the_store(
     assert succeeded(over("delete", instance_id)) == f"{instance_id}: deleted\n"
     assert elsewhere.get(instance_id) is None
     assert over("delete", instance_id).exit_code == 1
+
+
+def test_a_token_that_may_only_write_puts_a_whole_record(
+    over: Run, api: Api, elsewhere: Repository, tmp_path: Path, instance_id: str
+) -> None:
+    api.allowed = frozenset({"write"})
+    file = tmp_path / "document.json"
+    file.write_text('{"hostname": "web"}')
+    whole = ("--json", str(file), "--meta", "a=1", "--address", "10.0.0.9")
+    for halves in (whole, (*whole, "--user-data", "-")):
+        said = succeeded(over("put", instance_id, *halves, stdin=b"u"))
+        assert said.startswith(f"{instance_id}: written, with hostname, meta")
+        assert document(elsewhere, instance_id) == {"hostname": "web", "meta": {"a": "1"}}
+        assert elsewhere.addresses(instance_id) == ("10.0.0.9/32",)
+    userdata = ("--user-data", "-", "--address", "10.0.0.10")
+    said = succeeded(over("put", OTHER_INSTANCE, *userdata, stdin=b"u"))
+    assert said == (
+        f"{OTHER_INSTANCE}: written, with user-data, addresses; what was there before was not "
+        "read\n"
+    )
+    record = elsewhere.get(OTHER_INSTANCE)
+    assert record is not None
+    assert record.userdata == b"u"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--hostname", "x"),
+        ("--meta", "a=1", "--address", "10.0.0.9"),
+        ("--user-data", "-"),
+        ("--user-data", "", "--address", "10.0.0.9"),
+    ],
+    ids=" ".join,
+)
+def test_a_put_that_has_to_read_says_which_scopes_it_needs(
+    over: Run, api: Api, elsewhere: Repository, instance_id: str, options: tuple[str, ...]
+) -> None:
+    api.allowed = frozenset({"write"})
+    result = over("put", instance_id, *options, stdin=b"u")
+    assert (result.exit_code, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert "dfmeta token create --scope read --scope write" in line
+    assert "name the whole record: --json or --user-data, and --address" in line
+    assert elsewhere.get(instance_id) is None
+    api.allowed = frozenset({"read", "write"})
+    succeeded(over("put", instance_id, *options, stdin=b"u"))
+
+
+@pytest.mark.parametrize("page", ["doc/source/store-auth.rst", "doc/source/runbook.rst", "--help"])
+def test_the_token_that_a_page_makes_is_good_for_a_put(
+    over: Run, api: Api, run: Run, instance_id: str, page: str
+) -> None:
+    root = Path(__file__).parents[3]
+    shown = CliRunner().invoke(cli, ["token", "create", "--help"]).stdout
+    text = shown if page == "--help" else (root / page).read_text(encoding="utf-8")
+    found = [
+        re.findall(r"--scope (\w+)", command)
+        for command in re.findall(r"dfmeta token create ([^`#\n]+)", text)
+    ]
+    for names in (one for one in found if one != ["read"]):
+        api.allowed = frozenset(names)
+        succeeded(over("put", instance_id, "--hostname", "x"))
+        succeeded(over("delete", instance_id))
+    assert any("write" in names for names in found)
 
 
 def test_the_name_of_a_domain_of_this_host_is_enough(
@@ -374,7 +440,8 @@ def test_a_record_s_own_name_is_enough(over: Run, elsewhere: Repository, instanc
 def test_a_path_that_nobody_has_is_no_missing_record(
     over: Run, api: Api, instance_id: str, command: str
 ) -> None:
-    result = over(command, "--url", f"{api.url}/elsewhere", instance_id)
+    named = ["--meta", "a=b"] if command == "put" else []
+    result = over(command, "--url", f"{api.url}/elsewhere", instance_id, *named)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "answers 404 (invalid request - route not found)" in result.stderr
     assert result.stderr.endswith(" [no-api]\n")
@@ -397,8 +464,11 @@ def test_authorities_that_are_none_are_named(over: Run, tmp_path: Path, instance
         (http.client.BadStatusLine("x"), "Write https:// where TLS is spoken"),
         (UnicodeError(), "Give a name in --url that this host can resolve"),
         (ConnectionRefusedError(), "See that dfmeta-store or dfmeta-agent runs there"),
+        (BrokenPipeError(), "its [store] max_body is as large as what is sent"),
+        (ConnectionResetError(), "its [store] max_body is as large as what is sent"),
+        (http.client.RemoteDisconnected(), "Write https:// where TLS is spoken"),
     ],
-    ids=["authority", "tls", "plain", "name", "refused"],
+    ids=["authority", "tls", "plain", "name", "refused", "broken", "reset", "disconnected"],
 )
 def test_each_way_to_no_answer_has_its_remedy(error: Exception, remedy: str) -> None:
     assert remedy in _reach(error)

@@ -156,7 +156,7 @@ def test_defaults_are_an_option(repository: Repository, guest: Identity) -> None
     repository.put(defaults.EVERYWHERE, userdata=b"all")
     without = StoreBackend(repository)
     assert without.answer(GuestRequest("GET", "/latest/user-data"), guest).status == 404
-    assert without.http_tokens(guest) is None
+    assert without.http_tokens(guest, "/latest") is None
 
 
 def test_a_claimed_instance_gets_no_defaults(
@@ -166,7 +166,7 @@ def test_a_claimed_instance_gets_no_defaults(
     repository.put(defaults.of_project("p"), userdata=b"project")
     assert asked("/latest/user-data", claimed=True).status == 404
     assert asked(PASSWORD, "POST", b"secret", claimed=True).status == 404
-    assert backend.http_tokens(replace(guest, claimed=True)) is None
+    assert backend.http_tokens(replace(guest, claimed=True), "/latest") is None
 
 
 def test_a_password_is_kept_and_nothing_else_is_made(
@@ -194,17 +194,17 @@ def test_a_record_that_keeps_a_password_alone_is_none(
     repository.set_password(instance_id, b"secret", seed=b"s" * 32)
     without = StoreBackend(repository)
     assert without.answer(GuestRequest("GET", PASSWORD), guest).status == 404
-    assert without.http_tokens(guest) is None
+    assert without.http_tokens(guest, "/latest") is None
 
 
 def test_the_word_on_tokens_comes_from_the_defaults_too(
     repository: Repository, backend: StoreBackend, guest: Identity
 ) -> None:
-    assert backend.http_tokens(guest) is None
+    assert backend.http_tokens(guest, "/latest") is None
     repository.put(defaults.EVERYWHERE, document={})
-    assert backend.http_tokens(guest) == ""
+    assert backend.http_tokens(guest, "/latest") == ""
     repository.put(defaults.EVERYWHERE, http_tokens="required")
-    assert backend.http_tokens(guest) == "required"
+    assert backend.http_tokens(guest, "/latest") == "required"
 
 
 def test_a_broken_default_is_not_a_404(

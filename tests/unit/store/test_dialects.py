@@ -14,14 +14,20 @@ from hypothesis import strategies as st
 
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.store import documents
-from dfmeta.store.dialects import EC2_TREES, NOT_FOUND, Settings, answer, not_found
+from dfmeta.store.dialects import EC2_TREES, NOT_FOUND, Settings, answer, need, not_found
 from dfmeta.store.etags import conditional
 from dfmeta.store.paths import split_path
-from dfmeta.store.repository import Record
+from dfmeta.store.repository import Kind, Record
 from tests.harness.examples import examples
 from tests.unit.store.crawling import crawl
 
 Ask = Callable[..., Answer]
+NEVER_LISTED = (
+    *("/openstack/latest/user_data", "/latest/user-data", "/nocloud/network-config", "/nothing"),
+    *("/openstack/latest/network_data.json", "/2009-04-04/user-data", "/2009-04-04/nothing"),
+    *("/openstack/1999-01-01", "/latest/meta-data/nothing", "/nocloud/nothing", "/../x"),
+)
+"""Paths that some documents have, or none."""
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TEMPLATES = {"api_url": "{{.hostname}}/{{.operating_system.slug}}"}
@@ -115,6 +121,33 @@ def test_everything_that_is_listed_is_there_whatever_the_document(
     members: dict[str, object], userdata: bytes | None, tree: str
 ) -> None:
     check(asker(members, userdata=userdata, ec2_tree=tree), tree)
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(
+    members=st.none() | DOCUMENTS,
+    userdata=st.none() | st.binary(max_size=9),
+    tree=st.sampled_from(EC2_TREES),
+)
+def test_an_answer_shows_nothing_but_what_its_path_needs(
+    members: dict[str, object] | None, userdata: bytes | None, tree: str
+) -> None:
+    if members is None and userdata is None:
+        return
+    whole = asker(members, userdata=userdata, ec2_tree=tree)
+    listed = [path for path, _ in crawl(whole, ec2_tree=tree)]
+    for path in {*listed, "/metadata", "/userdata", "/api/v1/userdata", *NEVER_LISTED}:
+        needed = need(path, Settings(ec2_tree=tree))
+        shown = members if Kind.METADATA in needed.halves else None
+        given = userdata if Kind.USERDATA in needed.halves else None
+        known = [(shown, given)]
+        if shown is None and given is None:
+            # Either half would do, where it matters at all that there is a record.
+            known = [(members, None), (None, userdata)] if needed.record else []
+            assert needed.record or whole(path).status == 404
+        for one, other in known:
+            if one is not None or other is not None:
+                assert asker(one, userdata=other, ec2_tree=tree)(path) == whole(path), path
 
 
 def check(ask: Ask, tree: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dfmeta.cmd import lookup as from_configuration
 from dfmeta.exceptions import LookupAwayError
+from dfmeta.store.need import METADATA_ALONE, USERDATA_ALONE
 from dfmeta.store.record import Kind
 from dfmeta.store.repository import Repository
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
@@ -68,16 +69,16 @@ def test_an_ipv6_address_is_escaped(store: OtherStore, build: Build) -> None:
 
 
 def test_a_path_of_upstreams_is_kept(store: OtherStore, build: Build) -> None:
-    build(url=f"{store.url}/api/v1/").get(INSTANCE, kinds=[Kind.METADATA])
+    build(url=f"{store.url}/api/v1/").get(INSTANCE, METADATA_ALONE)
     assert store.targets() == [f"/api/v1{METADATA}"]
 
 
 def test_only_what_is_needed_is_asked_for(store: OtherStore, build: Build) -> None:
     store.answers = {METADATA: metadata(), USERDATA: userdata()}
     puller = build()
-    assert hostname(puller.get(INSTANCE, kinds=[Kind.METADATA])) == "a"
+    assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "a"
     assert store.targets() == [METADATA]
-    puller.get(INSTANCE, kinds=[Kind.USERDATA])
+    puller.get(INSTANCE, USERDATA_ALONE)
     assert store.targets() == [METADATA, USERDATA]
 
 
@@ -146,7 +147,7 @@ def test_without_a_negative_cache_it_is_asked_for_each_time(
 ) -> None:
     puller = build(negative=0)
     for _ in range(2):
-        assert puller.get(INSTANCE, kinds=[Kind.METADATA]) is None
+        assert puller.get(INSTANCE, METADATA_ALONE) is None
     assert store.targets() == [METADATA, METADATA]
 
 
@@ -192,7 +193,7 @@ def test_what_is_pushed_while_upstream_is_asked_stays(
         return metadata("upstream's")
 
     store.answer = answer
-    record = build().find(ADDRESS, kinds=[Kind.METADATA])
+    record = build().find(ADDRESS, METADATA_ALONE)
     assert hostname(record) == "pushed"
     assert repository.addresses(INSTANCE) == ("10.1.2.3/32", "10.1.2.9/32")
 
@@ -202,7 +203,7 @@ def test_what_is_pushed_while_upstream_is_asked_is_not_removed(
 ) -> None:
     store.answers = {METADATA: metadata("a")}
     puller = build(expiry=60)
-    puller.get(INSTANCE, kinds=[Kind.METADATA])
+    puller.get(INSTANCE, METADATA_ALONE)
 
     def answer(_asked: Asked) -> bytes:
         push(repository, "pushed")
@@ -210,7 +211,7 @@ def test_what_is_pushed_while_upstream_is_asked_is_not_removed(
 
     store.answer = answer
     clock.ahead = 61
-    assert hostname(puller.get(INSTANCE, kinds=[Kind.METADATA])) == "pushed"
+    assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "pushed"
 
 
 def test_upstream_does_not_take_an_address_from_a_record_that_was_pushed(

@@ -13,7 +13,7 @@ from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.lookup import LATER
 from dfmeta.store.lookup_memory import QUIET, REST
 from dfmeta.store.lookup_upstream import pause
-from dfmeta.store.record import Kind
+from dfmeta.store.need import METADATA_ALONE
 from dfmeta.store.repository import Repository
 from tests.harness.other_store import NOT_FOUND, Last, OtherStore, reply
 from tests.unit.store.lookup_support import (
@@ -60,7 +60,7 @@ def test_an_upstream_that_is_away_is_an_error(store: OtherStore, build: Build) -
 def test_what_may_pass_is_tried_again(store: OtherStore, build: Build) -> None:
     said = iter([BROKEN, Last(b""), metadata()])
     store.answer = lambda _asked: next(said)
-    assert hostname(build(retries=2).get(INSTANCE, kinds=[Kind.METADATA])) == "a"
+    assert hostname(build(retries=2).get(INSTANCE, METADATA_ALONE)) == "a"
     assert len(store.asked) == 3
 
 
@@ -290,7 +290,7 @@ def test_whether_there_is_userdata_is_an_error_when_nobody_could_be_asked(
     puller = build()
     with pytest.raises(LookupAwayError):
         puller.get(INSTANCE)
-    assert hostname(puller.get(INSTANCE, kinds=[Kind.METADATA])) == "pushed"
+    assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "pushed"
 
 
 def test_what_upstream_calls_older_than_what_is_here_is_not_taken(
@@ -302,9 +302,9 @@ def test_what_upstream_calls_older_than_what_is_here_is_not_taken(
 
     store.answers = {METADATA: at("new", 2)}
     puller = build(expiry=60)
-    puller.get(INSTANCE, kinds=[Kind.METADATA])
+    puller.get(INSTANCE, METADATA_ALONE)
     store.answers = {METADATA: at("old", 1)}
     clock.ahead = 61
     for _ in range(3):
-        assert hostname(puller.get(INSTANCE, kinds=[Kind.METADATA])) == "new"
+        assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "new"
     assert len(store.asked) == 2

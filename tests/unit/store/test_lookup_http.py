@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import ssl
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,26 @@ def test_one_that_was_idle_for_long_is_not_used(store: OtherStore) -> None:
     clock[0] += lookup_http.IDLE
     fetch(client, store, seconds=100)
     assert store.connections == 2
+    client.close()
+
+
+def test_a_name_is_resolved_within_the_time_that_is_left(store: OtherStore) -> None:
+    asked: list[tuple[str, int, float]] = []
+
+    def resolve(host: str, port: int, seconds: float) -> list[tuple[Any, ...]]:
+        asked.append((host, port, seconds))
+        if len(asked) > 1:
+            raise socket.gaierror(socket.EAI_AGAIN, "no nameserver has answered in time")
+        return socket.getaddrinfo("127.0.0.1", port, 0, socket.SOCK_STREAM)
+
+    store.answer = lambda _asked: Last(reply({}))
+    port = int(store.url.rpartition(":")[2])
+    client = Client(clock=lambda: 100.0, resolve=resolve)
+    exchange = Exchange(f"http://upstream.example:{port}/", {}, None, deadline=103.0)
+    assert client.exchange(exchange).status == 200
+    with pytest.raises(LookupAwayError, match="no nameserver has answered in time"):
+        client.exchange(exchange)
+    assert asked == [("upstream.example", port, 3.0)] * 2
     client.close()
 
 

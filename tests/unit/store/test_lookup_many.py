@@ -14,6 +14,7 @@ import pytest
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.lookup_memory import Flights, Memory
+from dfmeta.store.need import METADATA_ALONE
 from dfmeta.store.networks import Address
 from dfmeta.store.record import Kind, Record
 from dfmeta.store.repository import Repository
@@ -82,7 +83,7 @@ def test_what_is_pushed_during_a_refresh_stays(
 def test_a_refresh_says_when_upstream_fails(store: OtherStore, build: Build) -> None:
     store.answers = {METADATA: metadata()}
     puller = build()
-    puller.get(INSTANCE, kinds=[Kind.METADATA])
+    puller.get(INSTANCE, METADATA_ALONE)
     store.answer = lambda _asked: BROKEN
     with pytest.raises(LookupAwayError):
         puller.refresh(Kind.METADATA, INSTANCE)
@@ -196,7 +197,7 @@ def test_what_has_expired_is_served_to_those_who_come_while_it_is_asked_for(
 ) -> None:
     store.answers = {METADATA: metadata("a")}
     puller = build(expiry=60)
-    puller.get(INSTANCE, kinds=[Kind.METADATA])
+    puller.get(INSTANCE, METADATA_ALONE)
     clock.ahead = 61
     asked, go = threading.Event(), threading.Event()
 
@@ -207,9 +208,9 @@ def test_what_has_expired_is_served_to_those_who_come_while_it_is_asked_for(
 
     store.answer = answer
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(lambda: puller.get(INSTANCE, kinds=[Kind.METADATA]))
+        first = pool.submit(lambda: puller.get(INSTANCE, METADATA_ALONE))
         assert asked.wait(10)
-        assert hostname(puller.get(INSTANCE, kinds=[Kind.METADATA])) == "a"
+        assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "a"
         go.set()
         assert hostname(first.result()) == "b"
 
@@ -243,7 +244,7 @@ from dfmeta.exceptions import LookupAwayError
 from dfmeta.store.lookup import Puller
 from dfmeta.store.lookup_http import Client
 from dfmeta.store.lookup_upstream import Patience, Upstream
-from dfmeta.store.record import Kind
+from dfmeta.store.need import METADATA_ALONE
 from dfmeta.store.repository import Repository
 
 url, database, known, unknown = sys.argv[1:]
@@ -257,7 +258,7 @@ def turn():
 
 eventlet.spawn(turn)
 puller = Puller(Repository(database), Upstream(url, client=Client(), patience=Patience(0.5, 0)))
-asking = [eventlet.spawn(puller.get, known, kinds=[Kind.METADATA]) for _ in range(50)]
+asking = [eventlet.spawn(puller.get, known, METADATA_ALONE) for _ in range(50)]
 print(len({one.wait().metadata for one in asking}))
 began = time.monotonic()
 try:

@@ -93,7 +93,9 @@ def test_keys_come_in_each_form_that_cloud_init_takes(
         ({"meta-data": b"meta: {when: 2026-01-01}"}, "meta-data: it has a date in it"),
         ({"meta-data": b"meta: {1: a}"}, "meta-data: a name in it is no text"),
         ({"meta-data": b"meta: .nan"}, "meta-data: a number"),
-        ({"meta-data": b"meta: &a [*a]"}, "meta-data: it has more than"),
+        ({"meta-data": b"meta: &a [*a]"}, "meta-data: it is no YAML: an alias of what does not"),
+        ({"meta-data": b"public-keys: &a [*a]"}, "meta-data: it is no YAML: an alias of what does"),
+        ({"user-data": b"", "network-config": b"a: &a [*a]"}, "network-config: it is no YAML: an"),
         ({"meta-data": b'local-hostname: "\\0"'}, "meta-data: a text in it has NUL"),
         ({"user-data": b"", "vendor-data": b"\xff"}, "vendor-data: it is not UTF-8"),
         ({"user-data": b"", "network-config": b"[]"}, "network-config: it is no mapping"),
@@ -102,6 +104,11 @@ def test_keys_come_in_each_form_that_cloud_init_takes(
 def test_what_is_wrong_with_a_seed_is_named(files: Mapping[str, bytes], cause: str) -> None:
     with pytest.raises(ValueError, match=cause):
         parse_seed(files)
+
+
+def test_what_stands_in_several_places_is_a_copy_in_each() -> None:
+    seed = parse_seed({"meta-data": b"public-keys: &k [a, b]\nmeta: {x: *k, y: *k}\n"})
+    assert seed.document == {"ssh_keys": ["a", "b"], "meta": {"x": ["a", "b"], "y": ["a", "b"]}}
 
 
 @given(st.binary() | st.text().map(str.encode))

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from click.testing import CliRunner, Result
 from dfmeta.cmd import common
 from dfmeta.cmd.ctl import cli
 from dfmeta.store.repository import Repository
+from tests.harness.agent import program
+from tests.harness.tty import on_terminal
 
 BLOB = b"".join(len(s).to_bytes(4, "big") + s for s in (b"ssh-ed25519", b"k" * 32))
 KEY = f"ssh-ed25519 {base64.b64encode(BLOB).decode()}"
@@ -57,8 +60,21 @@ def test_put_creates_then_changes_only_what_is_named(
     assert succeeded(again) == f"{instance_id}: nothing to change\n"
 
 
-def test_put_alone_creates_an_empty_record(run: Run, instance_id: str) -> None:
-    assert succeeded(run("put", instance_id)) == f"{instance_id}: created, empty\n"
+def test_a_put_of_nothing_is_refused(run: Run, instance_id: str) -> None:
+    for target in ((instance_id,), ("--default",), (instance_id, "--tag-devices")):
+        result = run("put", *target)
+        if "--tag-devices" in target:
+            succeeded(result)
+            continue
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "nothing is named that the record is to have" in result.stderr
+        assert run("get", *target).exit_code == 1
+
+
+def test_an_empty_value_creates_an_empty_record(run: Run, instance_id: str) -> None:
+    assert (
+        succeeded(run("put", instance_id, "--hostname", "")) == f"{instance_id}: created, empty\n"
+    )
 
 
 def test_an_empty_value_removes(
@@ -92,7 +108,7 @@ def test_keys_come_as_text_and_from_files(
 def test_a_record_s_word_on_tokens_is_put_shown_and_taken_back(
     run: Run, get: Callable[[], dict[str, object]], instance_id: str
 ) -> None:
-    run("put", instance_id)
+    run("put", instance_id, "--meta", "a=b")
     assert get()["http_tokens"] is None
     for mode in ("off", "optional", "required"):
         changed = run("put", instance_id, "--http-tokens", mode)
@@ -180,7 +196,7 @@ def test_get_prints_the_password_only_when_asked(run: Run, url: str, instance_id
 
 @pytest.mark.parametrize("what", ["user-data", "password"])
 def test_get_of_what_is_not_there_is_exit_status_1(run: Run, instance_id: str, what: str) -> None:
-    run("put", instance_id)
+    run("put", instance_id, "--meta", "a=b")
     result = run("get", instance_id, f"--{what}")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
@@ -228,7 +244,7 @@ def test_list_as_json_is_an_array_of_objects(run: Run, instance_id: str) -> None
 def test_list_shows_a_broken_document_among_the_others(
     run: Run, url: str, instance_id: str
 ) -> None:
-    run("put", instance_id)
+    run("put", instance_id, "--meta", "a=b")
     run("put", OTHER, "--name", "fine")
     done = subprocess.run(
         [sys.executable, "-c", BREAK, url.removeprefix("sqlite:///"), instance_id],
@@ -257,9 +273,76 @@ def test_the_program_for_roles_comes_along_when_it_is_asked_for(run: Run, instan
 
 
 def test_delete_says_so_and_removes(run: Run, instance_id: str) -> None:
-    run("put", instance_id)
-    assert succeeded(run("delete", instance_id.upper())) == f"{instance_id}: deleted\n"
+    run("put", instance_id, "--meta", "a=b")
+    said = succeeded(run("delete", instance_id.upper())).splitlines()
+    assert said[0] == f"{instance_id}: deleted"
     assert run("get", instance_id).exit_code == 1
+
+
+@pytest.mark.parametrize("whom", ["an instance", "--default", "--default-host"])
+def test_what_delete_prints_puts_the_record_back(
+    run: Run, instance_id: str, tmp_path: Path, whom: str
+) -> None:
+    target = {"an instance": [instance_id], "--default-host": ["--default-host", "kvm 1"]}.get(
+        whom, [whom]
+    )
+    own = ["--hostname", "web", "--project", "p", "--address", "10.0.0.9", "--address", "fd00::/64"]
+    options = ["--meta", "a=1", "--http-tokens", "off", "--user-data", "-", "--ssh-key", KEY]
+    succeeded(run("put", *target, *options, *(own if whom == "an instance" else []), stdin=b"\xff"))
+
+    def shown() -> tuple[dict[str, object], bytes]:
+        (found,) = json.loads(succeeded(run("get", *target, "--format", "json")))
+        stamps = {"created_at", "updated_at"}
+        kept = {name: value for name, value in found.items() if name not in stamps}
+        return kept, run("get", *target, "--user-data").stdout_bytes
+
+    before = shown()
+    _deleted, back = succeeded(run("delete", *target)).splitlines()
+    assert run("get", *target).exit_code == 1
+    words = shlex.split(back.partition("puts it back: dfmeta ")[2])
+    succeeded(CliRunner().invoke(cli, words))
+    assert shown() == before
+    files = [*(tmp_path / "state/deleted").iterdir()]
+    assert len(files) == 2
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert (tmp_path / "state/deleted").stat().st_mode & 0o777 == 0o700
+    # The next time it has no user-data: an earlier one's is not to stand for it.
+    succeeded(run("put", *target, "--user-data", ""))
+    assert "--user-data" not in succeeded(run("delete", *target))
+    assert len([*(tmp_path / "state/deleted").iterdir()]) == 1
+
+
+def test_delete_keeps_a_copy_where_it_is_told_or_none(
+    run: Run, instance_id: str, tmp_path: Path
+) -> None:
+    run("put", instance_id, "--meta", "a=b")
+    assert succeeded(run("delete", instance_id, "--copy", "")) == f"{instance_id}: deleted\n"
+    run("put", instance_id, "--meta", "a=b")
+    (tmp_path / "file").write_text("")
+    refused = run("delete", instance_id, "--copy", str(tmp_path / "file"))
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "no copy can be kept" in refused.stderr
+    assert "Nothing was deleted" in refused.stderr
+    succeeded(run("get", instance_id))
+    assert f"{tmp_path}/there/" in succeeded(
+        run("delete", instance_id, "--copy", str(tmp_path / "there"))
+    )
+    assert not (tmp_path / "state/deleted").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "options", "status"), [("n\n", (), 1), ("y\n", (), 0), ("", ("--yes",), 0)]
+)
+def test_on_a_terminal_delete_asks_first(
+    run: Run, config: Path, instance_id: str, typed: str, options: tuple[str, ...], status: int
+) -> None:
+    run("put", instance_id, "--meta", "a=b")
+    command = [*program("dfmeta"), "store", "delete", instance_id, "--config-file", str(config)]
+    done = on_terminal([*command, *options], columns=80, typed=typed)
+    assert done.status == status, done.text
+    assert ("Remove the record of" in done.text) == bool(typed)
+    assert ("Nothing was changed." in done.text) == bool(status)
+    assert run("get", instance_id).exit_code == 1 - status
 
 
 def test_a_wrong_connection_is_one_line(config: Path, run: Run) -> None:
@@ -281,7 +364,7 @@ def test_a_missing_configuration_is_one_line(tmp_path: Path) -> None:
 def test_a_later_file_overrides_an_earlier_one(config: Path, run: Run, tmp_path: Path) -> None:
     later = tmp_path / "later.conf"
     later.write_text(f"[store]\nconnection = sqlite:///{tmp_path}/other.db\n")
-    succeeded(run("put", OTHER, "--config-file", str(later)))
+    succeeded(run("put", OTHER, "--meta", "a=b", "--config-file", str(later)))
     assert (tmp_path / "other.db").exists()
     assert OTHER not in succeeded(run("list"))
 

@@ -10,14 +10,16 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 import pytest
 from click.testing import Result
 
+from dfmeta.cmd import store_import
 from dfmeta.store.repository import Repository
+from dfmeta.store.seeds import Seed
 from tests.harness import domains as libvirt
 from tests.harness.poll import wait_for
 from tests.unit.support import OTHER_INSTANCE
@@ -114,6 +116,23 @@ def test_a_folder_that_is_a_seed_says_itself_whose_it_is(
     assert result.stdout.startswith(f"{seed}: {OTHER_INSTANCE}, by {why}: ")
 
 
+def test_a_folder_may_have_the_name_of_a_record(run: Run, url: str, tmp_path: Path) -> None:
+    seed = write_seed(tmp_path / "web9", meta_data="local-hostname: a\n")
+    for words in (("--dry-run", str(seed)), (str(seed),)):
+        missing = run("import", *words)
+        assert missing.exit_code == 1
+        assert "or of a record: name the folder after the instance" in missing.stderr
+    run("put", OTHER_INSTANCE, "--name", "web9")
+    for words in (("--dry-run", str(seed)), (str(seed),), (str(seed),)):
+        result = run("import", *words)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert f"{OTHER_INSTANCE}, by the record of its folder's name: hostname" in result.stdout
+    (found,) = records(url).values()
+    assert found["is"] == {"hostname": "a", "name": "web9"}
+    run("put", "7a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", "--name", "web9")
+    assert "2 records are called web9" in run("import", str(seed)).stderr
+
+
 def test_a_seed_takes_the_place_of_the_record_and_leaves_what_it_cannot_say(
     run: Run, url: str, tmp_path: Path
 ) -> None:
@@ -177,6 +196,79 @@ def test_a_seed_of_another_user_cannot_bring_a_file_of_ours(
     assert "secret" not in result.output
     with Repository(url) as repository:
         assert repository.get(instance_id) is None
+
+
+def test_a_link_that_changes_meanwhile_gives_no_instance_what_is_another_s(
+    run: Run, url: str, tmp_path: Path, instance_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = write_seed(tmp_path / "ours" / "not-theirs", meta_data="", user_data="secret")
+    theirs = write_seed(tmp_path / "theirs" / instance_id, meta_data="")
+    link = tmp_path / "seeds" / "web1"
+    link.parent.mkdir()
+    link.symlink_to(ours)
+    parse = store_import.parse_seed
+
+    def parse_late(files: Mapping[str, bytes]) -> Seed:
+        link.unlink()
+        link.symlink_to(theirs)
+        return parse(files)
+
+    monkeypatch.setattr(store_import, "parse_seed", parse_late)
+    result = run("import", str(tmp_path / "seeds"))
+    assert result.exit_code == 1
+    assert f"{link}: neither its folder's name nor its instance-id" in result.stderr
+    assert records(url) == {}
+
+
+def test_a_folder_is_known_by_its_own_name_and_not_by_a_link_s(
+    run: Run, url: str, tmp_path: Path, instance_id: str
+) -> None:
+    seed = write_seed(tmp_path / "seeds" / instance_id, meta_data="local-hostname: a\n")
+    (tmp_path / "link").symlink_to(seed)
+    result = run("import", str(tmp_path / "link"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert records(url)[instance_id]["is"] == {"hostname": "a"}
+
+
+LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+BOMB = f"a0: &a0 [k]\n{LAUGHS}"
+
+
+@pytest.mark.parametrize(
+    ("bomb", "cause"),
+    [
+        ({"meta_data": f"{BOMB}public-keys: *a9\n"}, "meta-data: it is no YAML: more than 100000"),
+        ({"meta_data": "public-keys: &a [*a]\n"}, "meta-data: it is no YAML: an alias of what"),
+        ({"meta_data": f"meta: {'[' * 5000}\n"}, "meta-data: it is no YAML: more than 100 values"),
+        ({"user_data": "", "network_config": BOMB}, "network-config: it is no YAML: more than"),
+        ({"meta_data": f"instance-id: 0x{'f' * 9000}\n"}, "meta-data: it is no YAML: a number"),
+        ({"meta_data": 'a: "\\UFFFFFFFF"\n'}, "meta-data: it is no YAML"),
+        ({"meta_data": "a: !!bool x\n"}, "meta-data: it is no YAML"),
+    ],
+)
+def test_a_seed_that_would_grow_without_bound_costs_itself_alone(
+    run: Run, url: str, tmp_path: Path, instance_id: str, bomb: dict[str, str], cause: str
+) -> None:
+    seeds = tmp_path / "seeds"
+    write_seed(seeds / OTHER_INSTANCE, **bomb)
+    write_seed(seeds / instance_id, meta_data="local-hostname: a\n")
+    line = {"id": OTHER_INSTANCE, "metadata": {"n": 1}}
+    deep = '{"id": "' + OTHER_INSTANCE + '", "metadata": ' + "[" * 100_000
+    long = '{"id": "' + OTHER_INSTANCE + '", "metadata": {"n": ' + "1" * 5000 + "}}"
+    lines = write_lines(tmp_path / "r.jsonl", deep, long, "\\udcff", line)
+    result = run("import", str(seeds), str(lines))
+    causes = result.stderr.splitlines()
+    assert causes[0].startswith(f"dfmeta: {seeds}/{OTHER_INSTANCE}: {cause}")
+    assert causes[1] == f"dfmeta: {lines}:1: it is nested too deeply"
+    assert causes[2] == f"dfmeta: {lines}:2: a number in it has more digits than can be read"
+    assert causes[3].startswith(f"dfmeta: {lines}:3: it is no JSON")
+    assert causes[4].startswith("dfmeta: store: 4 of what was named were not imported. ")
+    assert (result.exit_code, len(causes)) == (1, 5)
+    assert result.stdout.splitlines()[-1] == "imported: 1 seeds, 1 lines"
+    assert [records(url)[one]["is"] for one in (instance_id, OTHER_INSTANCE)] == [
+        {"hostname": "a"},
+        {"n": 1},
+    ]
 
 
 def test_either_database_is_imported_into(
@@ -243,7 +335,7 @@ def test_a_line_that_is_wrong_is_named_by_its_number(
 def test_a_line_that_the_store_refuses_takes_no_other_with_it(
     run: Run, url: str, tmp_path: Path, instance_id: str
 ) -> None:
-    run("put", OTHER_INSTANCE)
+    run("put", OTHER_INSTANCE, "--meta", "a=b")
     with Repository(url) as repository:
         repository.delete(instance_id)
     program = (
@@ -309,8 +401,6 @@ def test_a_database_that_fails_ends_the_import(
 def test_a_line_that_is_too_long_is_named_and_passed_over(
     run: Run, url: str, tmp_path: Path, instance_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dfmeta.cmd import store_import
-
     monkeypatch.setattr(store_import, "LINE_MAX", 100)
     body = {"id": instance_id, "metadata": {}}
     file = write_lines(tmp_path / "r.jsonl", {**body, "x": "x" * 250}, body)

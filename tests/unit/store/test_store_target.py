@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 
 from dfmeta.store.repository import Repository
+from tests.e2e.support import KEY
 from tests.harness import domains as libvirt
 from tests.unit.support import OTHER_INSTANCE
 
@@ -47,7 +48,7 @@ def test_an_instance_is_found_by_its_domains_name(run: Run, web1: str, instance_
     assert put == f"{instance_id} (web1): created, with hostname\n"
     assert shown(run, web1)["id"] == instance_id
     assert shown(run, instance_id)["hostname"] == "h"
-    assert succeeded(run("delete", web1)) == f"{instance_id} (web1): deleted\n"
+    assert f"{instance_id} (web1): deleted\n" in succeeded(run("delete", web1))
 
 
 def test_an_instance_is_found_by_its_records_name(
@@ -87,7 +88,7 @@ def test_a_domain_that_cannot_be_read_is_named(run: Run, domains: Path) -> None:
 
 
 def test_a_broken_record_hides_no_name(run: Run, url: str, instance_id: str) -> None:
-    run("put", OTHER_INSTANCE)
+    run("put", OTHER_INSTANCE, "--meta", "a=b")
     run("put", instance_id, "--name", "web")
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE records SET metadata = '[' WHERE id = ?", (OTHER_INSTANCE,))
@@ -116,7 +117,7 @@ def test_defaults_stand_in_the_place_of_an_instance(
     assert succeeded(run("list", "--format", "json")) == "[]\n"
     (listed,) = json.loads(succeeded(run("list", "--default", "--format", "json")))
     assert listed["id"] == record_id
-    assert succeeded(run("delete", *options)) == f"{record_id}: deleted\n"
+    assert f"{record_id}: deleted\n" in succeeded(run("delete", *options))
     missing = run("get", *options)
     assert missing.exit_code == 1
     assert "dfmeta store list --default shows what there is" in missing.stderr
@@ -207,3 +208,39 @@ def test_standard_input_is_read_once(run: Run, instance_id: str) -> None:
     result = run("put", instance_id, "--json", "-", "--user-data", "-", stdin=b"{}")
     assert result.exit_code == 2
     assert "standard input can be read once" in result.stderr
+
+
+@pytest.fixture
+def defaults_on(config: Path) -> None:
+    """The daemon uses defaults."""
+    config.write_text(f"{config.read_text()}defaults = True\n")
+
+
+@pytest.mark.usefixtures("defaults_on")
+def test_a_put_says_what_the_instance_loses_of_its_defaults(
+    run: Run, domains: Path, instance_id: str
+) -> None:
+    text = libvirt.definition(instance_id, domain="web1", project="p1", name="web1")
+    libvirt.write(domains, "web1", text)
+    succeeded(run("put", "--default", "--ssh-key", KEY, "--user-data", "-", stdin=b"u"))
+    succeeded(run("put", "--default-project", "p1", "--meta", "a=1"))
+    first = run("put", "web1", "--hostname", "db")
+    assert first.exit_code == 0
+    assert first.stdout == f"{instance_id} (web1): created, with hostname\n"
+    (said,) = first.stderr.splitlines()
+    assert said.startswith(f"dfmeta: {instance_id} (web1) had this from the defaults")
+    assert ": name, ssh keys, meta, user-data. A record of its own" in said
+    assert said.endswith(f"dfmeta store delete {instance_id}")
+    again = run("put", "web1", "--meta", "b=2")
+    assert (again.exit_code, again.stderr) == (0, ""), "it lives on a record of its own now"
+
+
+@pytest.mark.usefixtures("defaults_on")
+def test_a_put_that_has_all_of_the_defaults_takes_nothing_away(run: Run, instance_id: str) -> None:
+    succeeded(run("put", "--default", "--ssh-key", KEY))
+    succeeded(run("put", instance_id, "--ssh-key", f"{KEY} mine"))
+
+
+def test_where_defaults_are_not_used_none_are_lost(run: Run, instance_id: str) -> None:
+    succeeded(run("put", "--default", "--ssh-key", KEY))
+    succeeded(run("put", instance_id, "--hostname", "db"))

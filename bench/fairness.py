@@ -1,0 +1,203 @@
+"""What guests that ask for as much work as they can cost the others, by the kind of work.
+
+Run as root, with what ``tools/setup.sh`` installs::
+
+    .venv/bin/python -m bench.fairness [--hostile 4] [--workers 0] [--json FILE]
+
+*asks*: kept connections that ask for a document again and again, as many as a port may have;
+*spellings*: the same, each time in a way of writing the path that was not used before; *chunks*:
+bodies in chunks of one byte; *elsewhere*: the same of another process, behind the same switch on
+the same cores, which is what no order of ours can take away. *first* is the first request of an
+address that is not known, its packet-in included; *later* one of a guest that is known. Ratios are
+to quiet times that lie between those of the floods, since a machine has others as well; *stall* is
+how late the daemon's hub was on average, *core* how much of one it had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.packet_path import cpu_seconds, machine, quantile, start_responder
+from dfmeta.proxy.limits import Limits
+from tests.harness.agent import Agent
+from tests.harness.greedy import Greedy, Kind
+from tests.harness.guest import Guest, Ids, Sample
+from tests.harness.ovs import OpenvSwitch
+
+PATH = "/latest/meta-data/instance-id"
+KINDS: dict[str, tuple[Kind, str]] = {
+    "asks": ("asks", PATH),
+    "spellings": ("spellings", "/nocloud/network-config"),
+    "chunks": ("chunks", PATH),
+}
+"""What is done → how, and the path."""
+SITUATIONS = (*KINDS, "asks elsewhere", "chunks elsewhere")
+QUIET = "quiet"
+ROUNDS = 4
+ADDRESSES = 6
+"""New ones in each go, fewer than the daemon tells apart."""
+LATER = 30
+AT_ONCE = Limits().connections_per_port
+CARDS = 8
+STALLS = "dfmeta_hub_stall_seconds"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--hostile", type=int, default=4, help="guests that ask for all they can")
+    parser.add_argument("--workers", type=int, default=0, help="of the proxy")
+    parser.add_argument("--only", action="append", choices=SITUATIONS, help="a situation")
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    options = parser.parse_args()
+    rows = measure(options.hostile, options.workers, options.only or SITUATIONS)
+    for name, row in rows.items():
+        print(f"{name:10} " + ", ".join(f"{what} {value:g}" for what, value in row.items()))
+    if options.json:
+        report = {"machine": machine(), "milliseconds": rows}
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Situation → figures in milliseconds, and the ratio to the quiet time between them."""
+    found: dict[str, list[Taken]] = {name: [] for name in (QUIET, *wanted)}
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch())
+        agent = stack.enter_context(Agent(host, {"df_metadata": {"proxy_workers": workers}}))
+        agent.start()
+        document = agent.folder / "document.json"
+        document.write_text(json.dumps({"network_config": network_config()}))
+        # Elsewhere they are told apart by their addresses.
+        *greedy, known, away = (
+            stack.enter_context(Guest(host, name, address=f"10.0.0.{number}/24", ids=ids))
+            for number, (name, ids) in enumerate(
+                [*((f"greedy{n}", None) for n in range(hostile)), ("known", None), ("away", Ids())],
+                10,
+            )
+        )
+        for guest in (*greedy, known):
+            agent.ctl("store", "put", guest.instance_id, "--json", str(document))
+            guest.http_many(50, path=PATH)
+        for turn, name in itertools.product(range(ROUNDS), wanted):
+            for one in (QUIET, name):
+                what, _, elsewhere = one.partition(" ")
+                kind, path = KINDS.get(what, ("asks", PATH))
+                with ExitStack() as floods:
+                    fresh = floods.enter_context(Guest(host, "fresh"))
+                    agent.ctl("store", "put", fresh.instance_id, "--json", str(document))
+                    if elsewhere:
+                        # A new one each time: it ends with a client that goes.
+                        responder = start_responder(away.namespace)
+                        floods.callback(responder.wait)
+                        floods.callback(responder.kill)
+                    target = {"host": away.ip} if elsewhere else {}
+                    running = [
+                        floods.enter_context(
+                            Greedy(guest, kind, wanted=AT_ONCE, path=path, **target)
+                        )
+                        for guest in (() if one == QUIET else greedy)
+                    ]
+                    began = time.monotonic()
+                    taken = take(agent, known, fresh)
+                    opened = sum(flood.finish().opened for flood in running)
+                    opened_a_second = opened / (time.monotonic() - began)
+                    found[one].append(replace(taken, opened=opened_a_second))
+                print(f"{turn + 1} of {ROUNDS}: {one}", flush=True)
+    rows = {name: figures(ones) for name, ones in found.items()}
+    for row in rows.values():
+        for part in ("first p50", "first p90", "later p50"):
+            row[f"{part} ratio"] = round(row[part] / rows[QUIET][part], 2)
+    return rows
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was seen in one go."""
+
+    first: list[Sample]
+    later: list[Sample]
+    stalls: tuple[float, float]
+    """Seconds of all stalls of the hub, and how many looks at it there were."""
+    requests: float
+    """Answered by the daemon, in a second."""
+    share: float
+    """Of a core, that the daemon had."""
+    opened: float = 0.0
+    """Connections of the flood in a second."""
+
+
+def take(agent: Agent, known: Guest, fresh: Guest) -> Taken:
+    """First requests of addresses that are new, and requests of a guest that is known."""
+    before, answered = stalls(agent), requests(agent)
+    cpu, began = cpu_seconds(agent), time.monotonic()
+    first: list[Sample] = []
+    for number in range(ADDRESSES):
+        address = f"10.0.1.{number + 1}"
+        fresh.add_address(f"{address}/24")
+        fresh.forget_neighbours()
+        first += fresh.http_many(1, path=PATH, source=address)
+    later = known.http_many(LATER, path=PATH)
+    seconds = time.monotonic() - began
+    total, count = (after - was for after, was in zip(stalls(agent), before, strict=True))
+    return Taken(
+        first,
+        later,
+        (total, count),
+        (requests(agent) - answered) / seconds,
+        (cpu_seconds(agent) - cpu) / seconds,
+    )
+
+
+def figures(ones: Sequence[Taken]) -> dict[str, float]:
+    """Of all goes together."""
+    first = [sample for one in ones for sample in one.first]
+    later = [sample for one in ones for sample in one.later]
+    stalled, looks = (sum(column) for column in zip(*(one.stalls for one in ones), strict=True))
+    return {
+        "first p50": quantile([one.seconds for one in first if one.status], 0.5),
+        "first p90": quantile([one.seconds for one in first if one.status], 0.9),
+        "later p50": quantile([one.seconds for one in later if one.status], 0.5),
+        "later p99": quantile([one.seconds for one in later if one.status], 0.99),
+        "failed": sum(not one.status for one in (*first, *later)),
+        "stall": round(1000 * stalled / max(looks, 1), 2),
+        "requests/s": round(statistics.mean(one.requests for one in ones)),
+        "opened/s": round(statistics.mean(one.opened for one in ones)),
+        "core %": round(100 * statistics.mean(one.share for one in ones)),
+    }
+
+
+def requests(agent: Agent) -> float:
+    """Answers of the daemon so far."""
+    found = agent.metrics().items()
+    return sum(value for name, value in found if name.startswith("dfmeta_requests_total"))
+
+
+def stalls(agent: Agent) -> tuple[float, float]:
+    """Seconds of all stalls of the hub so far, and how many looks there were."""
+    return agent.metric(f"{STALLS}_sum"), agent.metric(f"{STALLS}_count")
+
+
+def network_config() -> dict[str, object]:
+    """Netplan's form, version 2, of a guest with many cards."""
+    cards = {
+        f"eth{number}": {
+            "match": {"macaddress": f"fa:16:3e:00:01:{number:02x}"},
+            "addresses": [f"192.0.2.{number}/24", f"2001:db8::{number}/64"],
+            "nameservers": {"addresses": ["192.0.2.53"], "search": ["example.org"]},
+            "routes": [{"to": "0.0.0.0/0", "via": "192.0.2.254", "metric": number}],
+        }
+        for number in range(1, CARDS + 1)
+    }
+    return {"version": 2, "ethernets": cards}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Reads from the switch how many SYNs each guest's port has sent, once a second.
+
+One small question tells whether any came at all; the flows are read only then, and not more often
+than :data:`SHARE` of the time allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dfmeta.apps.channel import Channel
+from dfmeta.flows.pipeline import Purpose
+from dfmeta.hub import Turns
+from dfmeta.model import Endpoint
+
+SHARE: Final = 0.03
+"""How much of the time may go into reading the flows of thousands of ports."""
+LONGEST: Final = 4.0
+"""Seconds between two readings at most, however many ports there are."""
+DOUBTFUL: Final = 16
+"""Ports whose replies one look counts at most."""
+
+
+class Arrivals:
+    """Counts of packets, by port.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, channel: Channel, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._total: tuple[int, int] | None = None
+        """Packets and flows, as they were when the flows were read."""
+        self._due = 0.0
+        self._counters: dict[Endpoint, int] = {}
+
+    def read(self) -> dict[Endpoint, int]:
+        """Endpoint → packets of its flow of SYNs (:attr:`Purpose.GUEST_SYN`). Waits.
+
+        :raises DfmetaError: when the switch does not answer.
+        """
+        if self._clock() < self._due:
+            return self._counters
+        wire = self._channel.wire
+        request = wire.count(Purpose.GUEST_SYN)
+        (found,) = self._channel.request(request, "the count of SYNs").wait()
+        total = found.packet_count, found.flow_count
+        if total != self._total:
+            begun = self._clock()
+            self._counters = {
+                Endpoint(ofport): packets
+                for ofport, packets in self._each(wire.dump(Purpose.GUEST_SYN))
+            }
+            ended = self._clock()
+            self._total, self._due = total, ended + min((ended - begun) / SHARE, LONGEST)
+        return self._counters
+
+    def replies(self, endpoint: Endpoint) -> int:
+        """Packets from the proxy that left by the port of *endpoint*. Waits.
+
+        :raises DfmetaError: when the switch does not answer.
+        """
+        request = self._channel.wire.dump(Purpose.REPLY, out_port=endpoint.ofport)
+        wire = self._channel.wire
+        entries = self._channel.request(request, "the count of replies").wait()
+        found = (wire.found(one) for one in entries)
+        return sum(one.packets for one in found if one is not None)
+
+    def _each(self, request: object) -> list[tuple[int, int]]:
+        wire, turns, counted = self._channel.wire, Turns(), []
+        entries = self._channel.request(request, "the dump of flows of SYNs").wait()
+        for entry in entries:
+            found = wire.found(entry)
+            ofport = found.read.field("in_port") if found is not None and found.read else None
+            if found is not None and isinstance(ofport, int):
+                counted.append((ofport, found.packets))
+            turns.give_way()
+        return counted

@@ -1,0 +1,236 @@
+"""The daemon's own SYN to the proxy: out of the switch to tap-metadata, and its answer back.
+
+The segment takes the way that guests' frames take through the host: the packet filters of all
+hooks, rp_filter, the listener and its socket filter, and for the answer the rules, the route and
+the neighbour. The switch hands the answer to the controller by a flow of its own
+(:attr:`~dfmeta.flows.pipeline.Purpose.PROBE`). No connection comes of it: the answer is reset.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Any, Final
+
+import eventlet
+from eventlet.event import Event
+
+from dfmeta.apps.channel import Channel
+from dfmeta.exceptions import DfmetaError, PacketError
+from dfmeta.flows.flow import Output
+from dfmeta.flows.key import NEXT_HOP_MAC, PROBE_KEY
+from dfmeta.flows.service import Tap
+from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
+
+LOG = logging.getLogger(__name__)
+
+TIMEOUT: Final = 2.0
+"""Seconds that an answer may take; the SYN is sent again after half of them."""
+INTERVAL: Final = 10.0
+"""Seconds between two probes while they are answered."""
+RETRY: Final = 1.0
+"""The same while they are not."""
+FAILURES: Final = 2
+"""Probes in a row without an answer after which the path counts as interrupted."""
+FROM_CONTROLLER: Final = 0xFFFFFFFD
+"""OFPP_CONTROLLER (OpenFlow 1.3.5, A.2.1): where a packet-out came in that no port sent."""
+_LOWEST_PORT: Final = 32768
+_PORTS: Final = 28232
+
+Pause = Callable[[float], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a probe ended."""
+
+    answered: bool
+    sent: bool = True
+    """Whether there was a connection to the switch, and tap-metadata, to send it by."""
+    cause: str = ""
+    """Why it was not answered, in words; empty when it was."""
+    seconds: float = 0.0
+    """From the SYN to its answer."""
+    whole: bool = True
+    """Whether the answer's TCP checksum was right: a guest drops one that is not."""
+
+
+class Probe:
+    """Sends a SYN to tap-metadata, and waits for what the proxy's listener answers.
+
+    :param tap: gives where the proxy is; None while that is not known.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        tap: Callable[[], Tap | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._channel = channel
+        self._tap = tap
+        self._clock = clock
+        self._waits: dict[int, tuple[Event, int, Tap]] = {}
+        """Source port of a probe under way → what waits for its answer, its sequence number."""
+        self._one: Event | None = None
+        """The probe under way, for all that ask meanwhile."""
+        self.last: Result | None = None
+        """How the latest ended."""
+        self.passes = False
+        """Whether the path works, as far as the latest probes tell; False before the first."""
+        self._proved = False
+        """Whether one has been answered."""
+        self._failures = 0
+        self._ended_at = float("-inf")
+
+    def ask(self, timeout: float = TIMEOUT) -> Result:
+        """Send a probe and wait; of several callers at once all get the same probe's result.
+
+        :param timeout: seconds.
+        """
+        if self._one is not None:
+            found: Result = self._one.wait()
+            return found
+        self._one = Event()
+        result = Result(answered=False, sent=False, cause="dfmeta-agent failed to send it")
+        try:
+            result = self._try(timeout)
+        except DfmetaError as error:
+            result = Result(answered=False, sent=False, cause=str(error))
+        finally:
+            one, self._one = self._one, None
+            self._note(result)
+            one.send(result)
+        return result
+
+    def report(self) -> dict[str, Any]:
+        """Send a probe, and say how it ended, as values that JSON has."""
+        result = self.ask()
+        return {
+            "sent": result.sent,
+            "answered": result.answered,
+            "cause": result.cause,
+            "seconds": round(result.seconds, 6),
+            "whole_checksum": result.whole,
+        }
+
+    def fault(self) -> str:
+        """Why guests' SYNs do not reach the proxy, as the latest probe tells."""
+        cause = self.last.cause if self.last is not None else "no probe has ended yet"
+        return f"guests' SYNs do not reach the proxy: {cause}; `dfmeta doctor` says more"
+
+    def packet_in(self, frame: bytes) -> None:
+        """Take what the switch handed over by the probe's flow. Never waits."""
+        try:
+            segment, whole = parse_segment(frame)
+        except PacketError as error:
+            LOG.debug("The answer to a probe cannot be read: %s", error)
+            return
+        waiting = self._waits.get(segment.destination_port)
+        if waiting is None:
+            return
+        event, sequence, tap = waiting
+        # The sequence number that the probe chose: no other program of the host can know it.
+        if event.ready() or segment.acknowledgement != sequence + 1 & 0xFFFFFFFF:
+            return
+        event.send((segment.flags, whole))
+        if not segment.flags & FLAG_RST:
+            # No half-open connection stays behind in the listener's queue.
+            self._send(
+                Segment(
+                    segment.destination,
+                    segment.source,
+                    segment.destination_port,
+                    segment.source_port,
+                    segment.acknowledgement,
+                    0,
+                    FLAG_RST,
+                ),
+                tap,
+            )
+
+    def run(self, ready: Callable[[], bool], pause: Pause = eventlet.sleep) -> None:
+        """Probe for ever; run it in a thread of its own.
+
+        :param ready: whether the flows are confirmed and the proxy listens; no probe before.
+        """
+        while True:
+            due = self._ended_at + (RETRY if self._failures else INTERVAL)
+            left = due - self._clock()
+            if left <= 0 and ready():
+                self.ask()
+            # A failure that another caller meets meanwhile makes the next one due sooner.
+            pause(min(max(left, RETRY / 4), RETRY))
+
+    def _note(self, result: Result) -> None:
+        passed, self._ended_at = self.passes, self._clock()
+        if not result.sent:
+            # Nothing is known of the host; readiness has what is missing to send it.
+            return
+        self.last = result
+        self._failures = 0 if result.answered else self._failures + 1
+        self._proved |= result.answered
+        # Where no flow of the bridge's owner leads to the classification table yet, nothing is
+        # proved by silence.
+        unknown = bool(self._channel.layout.classification_table) and not self._proved
+        self.passes = result.answered or unknown or (passed and self._failures < FAILURES)
+
+    def _try(self, timeout: float) -> Result:
+        tap = self._tap()
+        if tap is None:
+            return Result(answered=False, sent=False, cause="tap-metadata is not in place")
+        port = self._free_port()
+        sequence, event = secrets.randbits(32), Event()
+        self._waits[port] = event, sequence, tap
+        syn = Segment(
+            IPv4Address(PROBE_KEY), IPv4Address(tap.ip), port, tap.port, sequence, 0, FLAG_SYN
+        )
+        begun = self._clock()
+        try:
+            answer = None
+            for _ in range(2):
+                self._send(syn, tap)
+                with eventlet.Timeout(timeout / 2, False):
+                    answer = event.wait()
+                    break
+        finally:
+            del self._waits[port]
+        seconds = self._clock() - begun
+        where = f"{tap.ip}:{tap.port}"
+        if answer is None:
+            return Result(
+                answered=False,
+                cause=f"the host does not answer a SYN to {where} on tap-metadata: a packet "
+                f"filter, rp_filter or the way back drops it{self._or_no_lead()}",
+                seconds=seconds,
+            )
+        flags, whole = answer
+        if flags & FLAG_RST or flags & (FLAG_SYN | FLAG_ACK) != FLAG_SYN | FLAG_ACK:
+            return Result(
+                answered=False,
+                cause=f"the host refuses a SYN to {where} on tap-metadata: no program listens "
+                "there, or a packet filter rejects it",
+                seconds=seconds,
+            )
+        return Result(answered=True, seconds=seconds, whole=whole)
+
+    def _send(self, segment: Segment, tap: Tap) -> None:
+        frame = write_segment(segment, source_mac=NEXT_HOP_MAC, destination_mac=tap.mac)
+        wire = self._channel.wire
+        self._channel.post([wire.packet_out(FROM_CONTROLLER, (Output(tap.ofport),), frame)])
+
+    def _or_no_lead(self) -> str:
+        table = self._channel.layout.classification_table
+        return f", or no flow leads to the classification table {table}" if table else ""
+
+    def _free_port(self) -> int:
+        while True:
+            port = _LOWEST_PORT + secrets.randbelow(_PORTS)
+            if port not in self._waits:
+                return port

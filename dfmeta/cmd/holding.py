@@ -1,0 +1,243 @@
+"""The holder of the guests' listener, from the daemon's side; see :mod:`dfmeta.proxy.holder`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import eventlet
+import eventlet.green.socket as green_socket
+from eventlet.patcher import original
+
+from dfmeta.exceptions import HostError
+from dfmeta.host.process import named_sockets
+from dfmeta.proxy import holder
+
+LOG = logging.getLogger(__name__)
+
+_socket = original("socket")
+
+ANSWER_TIMEOUT = 2.0
+START_TRIES = 100
+START_PAUSE = 0.02
+LET_GO = 0.5
+"""Seconds in which a holder notices that its daemon has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a holder keeps the listener, and by what the listener of an earlier run is known.
+
+    :param address: where it stands; no other daemon's listener of this network namespace does.
+    :param port: its TCP port; 0 is not known.
+    :param inode: of its socket in the run before; 0 is not known.
+    :param seconds: how long it is kept without a daemon.
+    :param device: what the holder takes down at its end.
+    """
+
+    address: str
+    port: int
+    inode: int
+    seconds: int
+    device: str
+
+    def knows(self, fd: int) -> bool:
+        """Whether *fd* is the listener of an earlier run."""
+        try:
+            with _socket.socket(fileno=os.dup(fd)) as sock:
+                address, port = sock.getsockname()[:2]
+                return address == self.address and (
+                    port == self.port or os.fstat(fd).st_ino == self.inode
+                )
+        except (OSError, ValueError):
+            return False
+
+
+class HolderKeeper:
+    """A process of our own that has the descriptor open; see :mod:`dfmeta.proxy.holder`.
+
+    Its name is the bridge's. The holder of another configuration or release may have another
+    name; its listener stands where ours is to stand.
+    """
+
+    def __init__(self, name: str, terms: Terms) -> None:
+        self.name = name
+        self._terms = terms
+        self._connection: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+        """The holder, if this process has started it."""
+
+    def take(self) -> int | None:
+        """Ask the holder, if there is one."""
+        fd = self._ask() if self._join() else None
+        return self._take_over() if fd is None else fd
+
+    def keep(self, fd: int) -> None:
+        """Give *fd* to the holder, or start one with it.
+
+        :raises HostError: when neither works.
+        """
+        if self._connection is not None or self._join():
+            try:
+                holder.send_fd(self._connection, holder.KEEP, fd)
+                kept, _fd = self._receive()
+            except OSError as error:
+                LOG.debug("The holder does not answer: %s", error)
+                kept = b""
+            if kept == holder.KEEP:
+                return
+            self.release()
+        self._start(fd)
+
+    def look_after(self, fd: int) -> None:
+        """Start another holder when ours is gone.
+
+        :raises HostError: when that does not work.
+        """
+        if self._connection is not None:
+            try:
+                self._connection.setblocking(False)
+                gone = self._connection.fd.recv(1) == b""
+            except BlockingIOError:
+                gone = False
+            except OSError:
+                gone = True
+            if not gone:
+                return
+            LOG.warning("The listener's holder is gone; starting another")
+            self.release()
+        self.keep(fd)
+
+    def drop(self) -> None:
+        """End the holder, and those of earlier runs that had another name."""
+        self._end()
+        for other, fd in self._others():
+            os.close(fd)
+            other._end()
+        if self._process is not None:
+            self._process.wait(ANSWER_TIMEOUT)
+
+    def _take_over(self) -> int | None:
+        for other, fd in self._others():
+            try:
+                self.keep(fd)
+            except HostError as error:
+                LOG.warning("A restart will refuse guests: %s", error)
+            other._end()
+            return fd
+        return None
+
+    def _others(self) -> Iterator[tuple[HolderKeeper, int]]:
+        """Holders with other names that keep a listener of ours, and a copy of its descriptor."""
+        for name in _without_daemon(self.name):
+            other = HolderKeeper(name, self._terms)
+            fd = other._ask() if other._connect() else None
+            if fd is not None and self._terms.knows(fd):
+                LOG.info("Another holder has the listener of an earlier run, and ends: %s", name)
+                yield other, fd
+            elif fd is not None:
+                os.close(fd)
+            other.release()
+
+    def _ask(self) -> int | None:
+        try:
+            self._connection.send(holder.TAKE)
+            _message, fd = self._receive()
+        except OSError as error:
+            LOG.debug("The holder does not answer: %s", error)
+            fd = None
+        if fd is None:
+            self.release()
+        return fd
+
+    def _end(self) -> None:
+        if self._connection is not None or self._connect():
+            try:
+                self._connection.send(holder.DROP)
+                self._receive()
+            except OSError as error:
+                LOG.debug("The holder has ended: %s", error)
+            self.release()
+
+    def _start(self, fd: int) -> None:
+        terms = [str(self._terms.seconds), self._terms.device]
+        self._process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
+            [sys.executable, "-m", "dfmeta.proxy.holder", self.name, str(fd), *terms],
+            pass_fds=(fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        for _try in range(START_TRIES):
+            if self._join():
+                return
+            eventlet.sleep(START_PAUSE)
+        raise HostError(what="keeping the listener", device=self.name, cause="no holder started")
+
+    def _join(self) -> bool:
+        """Connect, and say how the listener is to be kept from now on."""
+        if not self._connect():
+            return False
+        try:
+            self._connection.send(holder.terms(self._terms.seconds, self._terms.device))
+        except OSError as error:
+            LOG.debug("The holder has ended: %s", error)
+            self.release()
+        return self._connection is not None
+
+    def _connect(self) -> bool:
+        connection = green_socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(holder.address(self.name))
+            # Any user of the host may take a name in the abstract namespace before we do, and would
+            # be given the listener, and with it guests' connections.
+            ours = holder.allowed(connection)
+        except OSError:
+            ours = False
+        if not ours:
+            connection.close()
+            return False
+        self._connection = connection
+        return True
+
+    def _receive(self) -> tuple[bytes, int | None]:
+        with eventlet.Timeout(ANSWER_TIMEOUT, OSError("no answer in time")):
+            while True:
+                try:
+                    return holder.receive(self._connection.fd)
+                except BlockingIOError:
+                    eventlet.sleep(0.001)
+
+    def release(self) -> None:
+        """Let go of the holder, which keeps what it has."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _without_daemon(own: str) -> list[str]:
+    """Names of holders but *own* that no daemon uses: one that has a daemon answers no other.
+
+    Trust: any user may have taken such a name; see :meth:`HolderKeeper._connect`.
+    """
+    give_up = time.monotonic() + LET_GO
+    while True:
+        path = f"@{holder.PREFIX}"
+        found = [
+            (one.name.removeprefix(path), one.listens)
+            for one in named_sockets()
+            if one.name.startswith(path) and one.name != f"{path}{own}"
+        ]
+        used = {name for name, listens in found if not listens}
+        if not used or time.monotonic() >= give_up:
+            return sorted({name for name, _listens in found} - used)
+        eventlet.sleep(START_PAUSE)

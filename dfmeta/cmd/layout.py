@@ -1,0 +1,15 @@
+"""The numbers of the pipeline on the switch, of the options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dfmeta.flows.pipeline import Layout
+
+
+def layout_of(group: Any) -> Layout:
+    """Give the pipeline's names their numbers.
+
+    :param group: the options ``[df_metadata]``.
+    """
+    return Layout(group.table_base, group.classification_table, group.hook_priority)

@@ -1,0 +1,114 @@
+"""States of a port that its row in OVSDB does not tell: seen from the switch, and from the proxy.
+
+A port whose flows are in place is "served" for :attr:`dfmeta.model.Port.state`. Its guest may be
+without an answer all the same: the port is administratively down, its project is not known, or its
+SYNs arrive and no connection follows. Each of these is a state of its own, reported in ``/ports``,
+the status page, doctor, trace and ``dfmeta_ports``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dfmeta.hub import Turns
+from dfmeta.model import OBSERVED, Port, PortState
+from dfmeta.registry import Registry
+
+LOG = logging.getLogger(__name__)
+
+CHANGES: Final = 4
+MINUTE: Final = 60.0
+"""Changes of one port's state that the log tells in so many seconds."""
+
+Observer = Callable[[Port], str]
+"""Gives the cause why a port with flows is in an observed state; empty: it is not in it."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the log says of one port."""
+
+    state: PortState
+    since: float
+    """When the minute began that ``changes`` are of."""
+    changes: int = 0
+
+
+class Conditions:
+    """The state of each port, with what was observed of it.
+
+    :param observers: state of :data:`~dfmeta.model.OBSERVED` → its observer. An observer is called
+        for each port once a second; it must not wait.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        observers: Mapping[PortState, Observer],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._observers = {state: observers[state] for state in OBSERVED if state in observers}
+        self._clock = clock
+        self._odd: dict[str, tuple[PortState, str]] = {}
+        """Interface row → what was observed of its port at the last review."""
+        self._told: dict[str, _Told] = {}
+        """Interface row → what the log says of its port."""
+
+    def of(self, port: Port) -> tuple[PortState, str]:
+        """State of *port* and its cause, as it is at this moment; a served port has no cause."""
+        if port.state is not PortState.SERVED:
+            return port.state, port.fault
+        for state, observer in self._observers.items():
+            cause = observer(port)
+            if cause:
+                return state, cause
+        return PortState.SERVED, ""
+
+    def count(self, state: PortState) -> int:
+        """How many ports are in that state, as of the last review."""
+        observed = Counter(found for found, _cause in self._odd.values())
+        if state is PortState.SERVED:
+            # Some may have gone since the review.
+            return max(0, self._registry.count(state) - observed.total())
+        return self._registry.count(state) + observed[state]
+
+    def review(self) -> None:
+        """Look at each port, and log where an observed state begins and ends. Gives way."""
+        odd: dict[str, tuple[PortState, str]] = {}
+        turns = Turns()
+        for port in self._registry.ports():
+            turns.give_way()
+            state, cause = self.of(port)
+            if state in self._observers:
+                odd[port.row] = state, cause
+            self._log(port, state, cause)
+        self._odd = odd
+        oldest = self._clock() - MINUTE
+        self._told = {
+            row: told for row, told in self._told.items() if row in odd or told.since > oldest
+        }
+
+    def _log(self, port: Port, state: PortState, cause: str) -> None:
+        told = self._told.get(port.row)
+        before = told.state if told is not None else PortState.SERVED
+        if state is before or not (state in self._observers or state is PortState.SERVED):
+            return
+        now = self._clock()
+        if told is None or now - told.since >= MINUTE:
+            told = self._told[port.row] = _Told(before, now)
+        if told.changes >= CHANGES:
+            # A guest can make its port change as often as it likes.
+            return
+        told.state, told.changes = state, told.changes + 1
+        if state is PortState.SERVED:
+            LOG.info("Port %s is no longer in the state '%s'", port.name, before)
+        else:
+            LOG.warning("Port %s: %s: %s", port.name, state, cause)

@@ -1,0 +1,113 @@
+"""Who listens on a TCP port of this host, of proc(5), for commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+_LISTEN: Final = "0A"
+"""TCP_LISTEN (Linux, include/net/tcp_states.h)."""
+_WORD: Final = 4
+_SOCKET: Final = "socket:["
+
+
+@dataclass(frozen=True, slots=True)
+class TcpListener:
+    """A listening socket."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+    uid: int
+    """User of the process that has made it."""
+    inode: int
+
+    @property
+    def place(self) -> str:
+        """HOST:PORT."""
+        return (
+            f"[{self.address}]:{self.port}"
+            if self.address.version == 6
+            else (f"{self.address}:{self.port}")
+        )
+
+
+def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:
+    """Return what takes connections to *place*; None where nothing of this host does.
+
+    :param place: HOST:PORT.
+    """
+    host, _, port = place.rpartition(":")
+    name = host.strip("[]")
+    there = [one for one in tcp_listeners(proc=proc) if one.port == int(port)]
+    for address in _addresses(name):
+        # The kernel prefers the listener of the very address to one of all.
+        found = [one for one in there if _takes(one, address)]
+        found.sort(key=lambda one: one.address.is_unspecified)
+        if found:
+            return found[0]
+    return None
+
+
+def listeners_of(pid: int, *, proc: Path = PROC) -> list[TcpListener]:
+    """Return those that a process has open; none where it may not be looked at."""
+    inodes = set(_inodes(proc / str(pid)))
+    return [one for one in tcp_listeners(proc=proc) if one.inode in inodes]
+
+
+def program_of(inode: int, *, proc: Path = PROC) -> str:
+    """Name the process that has a socket, as ``NAME, pid PID``; empty where none can be seen."""
+    for folder in sorted(proc.iterdir(), key=lambda one: one.name):
+        if folder.name.isdecimal() and inode in _inodes(folder):
+            with contextlib.suppress(OSError):
+                return f"{(folder / 'comm').read_text().strip()}, pid {folder.name}"
+    return ""
+
+
+def tcp_listeners(*, proc: Path = PROC) -> Iterator[TcpListener]:
+    """Read all of this network namespace."""
+    for file in ("net/tcp", "net/tcp6"):
+        with contextlib.suppress(FileNotFoundError):  # a host without IPv6
+            for line in (proc / file).read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[3] == _LISTEN:
+                    address, _, port = columns[1].partition(":")
+                    yield TcpListener(
+                        _address(address), int(port, 16), int(columns[7]), int(columns[9])
+                    )
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """Read words of 32 bits, each in the machine's own order (Linux, net/ipv4/tcp_ipv4.c)."""
+    raw = bytes.fromhex(text)
+    words = [socket.ntohl(int.from_bytes(raw[at : at + _WORD])) for at in range(0, len(raw), _WORD)]
+    packed = b"".join(word.to_bytes(_WORD) for word in words)
+    return IPv4Address(packed) if len(packed) == _WORD else IPv6Address(packed)
+
+
+def _addresses(name: str) -> Iterator[IPv4Address | IPv6Address]:
+    with contextlib.suppress(OSError, ValueError):
+        for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):
+            yield ip_address(str(found[4][0]).partition("%")[0])
+
+
+def _takes(listener: TcpListener, address: IPv4Address | IPv6Address) -> bool:
+    if listener.address == address:
+        return True
+    # A listener of all addresses of IPv6 mostly takes IPv4 as well (ipv6(7), IPV6_V6ONLY).
+    return listener.address.is_unspecified and listener.address.version >= address.version
+
+
+def _inodes(folder: Path) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for one in (folder / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = os.readlink(one)
+                if target.startswith(_SOCKET):
+                    yield int(target.removeprefix(_SOCKET).rstrip("]"))

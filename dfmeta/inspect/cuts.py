@@ -1,0 +1,86 @@
+"""What cuts a port of the bridge off, by the bits that the switch tells of it. Pure.
+
+Source: OpenFlow 1.3.5, 7.2.1, and its notation in ovs-ofctl(8), mod-port. Open vSwitch sets
+``PORT_DOWN`` and ``LINK_DOWN`` by the port's device; it applies ``NO_RECV`` and ``NO_FWD`` itself,
+before any flow. ``NO_PACKET_IN`` is about packets without a flow alone: ours are not among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+PORT_DOWN: Final = 1 << 0
+NO_RECV: Final = 1 << 2
+NO_FWD: Final = 1 << 5
+"""Bits of ``config``."""
+LINK_DOWN: Final = 1 << 0
+"""Bit of ``state``."""
+_HIDDEN_MAC: Final = "00:00:00:00:00:00"
+
+
+@dataclass(frozen=True, slots=True)
+class PortBits:
+    """A port as the switch describes it."""
+
+    config: int = 0
+    state: int = 0
+    mac: str = ""
+    """Of the device, with colons; all zeros where Open vSwitch cannot see it."""
+
+    @classmethod
+    def of(cls, port: Any) -> PortBits:
+        """Read os-ken's description of a port."""
+        return cls(port.config, port.state, port.hw_addr)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the bits of the device say nothing.
+
+        Open vSwitch calls a device down that has been moved to another network namespace, as an
+        internal port of a container is; its frames come and go all the same.
+        """
+        return self.mac == _HIDDEN_MAC and bool(self.config & PORT_DOWN)
+
+    def of_switch(self) -> PortBits:
+        """The bits that the switch itself applies, without those of the device."""
+        return replace(self, config=self.config & (NO_RECV | NO_FWD), state=0)
+
+
+class Cut(NamedTuple):
+    """Why a port's frames do not pass."""
+
+    cause: str
+    remedy: str
+    """Begins with a command between backticks, or has one."""
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.remedy}"
+
+
+def cut_of(bits: PortBits | None, name: str, *, bridge: str) -> Cut | None:
+    """Say what cuts the port called *name* off; None: nothing that is known.
+
+    :param bits: None when the switch has not told of the port.
+    """
+    if bits is None or not (bits.config & (PORT_DOWN | NO_RECV | NO_FWD) or bits.state & LINK_DOWN):
+        return None
+    modify = f"ovs-ofctl -O OpenFlow13 mod-port {bridge} {name}"
+    found = []
+    if bits.config & PORT_DOWN and not bits.hidden:
+        found.append(("its device is down", f"`{modify} up`, or `ip link set {name} up`"))
+    elif bits.state & LINK_DOWN and not bits.hidden:
+        found.append(
+            (
+                "its device has no link: the guest is off, or has its own interface down",
+                f"start the guest, or set its interface up in it; `ip link show {name}`",
+            )
+        )
+    if bits.config & NO_RECV:
+        found.append(("the switch takes no frame from it (no-receive)", f"`{modify} receive`"))
+    if bits.config & NO_FWD:
+        found.append(("the switch sends no frame to it (no-forward)", f"`{modify} forward`"))
+    if not found:
+        return None
+    causes, remedies = zip(*found, strict=True)
+    return Cut(", and ".join(causes), ", and ".join(remedies))

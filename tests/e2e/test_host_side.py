@@ -1,0 +1,249 @@
+"""tap-metadata's host side should be put back, at the same cost however large the host is."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from ipaddress import IPv4Address
+from typing import Any
+
+import pytest
+from pyroute2.netlink import nlmsg_base
+
+from dfmeta.exceptions import HostError
+from dfmeta.host.changes import Changes
+from dfmeta.host.conntrack import read_conntrack
+from dfmeta.host.device import disable_tx_checksum, driver_of, held_addresses
+from dfmeta.host.look import read_host
+from dfmeta.host.netlink import HostSide, Wanted
+from dfmeta.inspect import checks_limits
+from dfmeta.inspect.finding import Status
+from tests.harness.guest import METADATA_IP
+from tests.harness.netns import Namespace
+from tests.harness.ovs import UNPACKED
+from tests.harness.poll import wait_for
+
+DEVICE = "tap-metadata"
+RULE_FROM = f"rule add from {METADATA_IP} lookup 2 pref 32764"
+ALL = [
+    "up",
+    f"address {METADATA_IP}/32",
+    "neighbour 128.0.0.0",
+    "route in table 2",
+    "rule 32764",
+    "rule 32765",
+]
+MANY = 150
+TRACKED = (
+    "add table ip t; add chain ip t o { type filter hook output priority 0; }; "
+    "add rule ip t o ct state new accept; "
+    "add chain ip t i { type filter hook input priority 0; policy drop; }"
+)
+"""A packet filter that has the kernel track what leaves, and lets nothing of it in."""
+FURTHER = 1000
+"""Connections above the room of the table."""
+LARGE: dict[str, Callable[[int], str]] = {
+    "routes": lambda n: f"route add 198.18.{n}.0/24 via 10.0.0.2 dev up0",
+    "rules": lambda n: f"rule add from 198.18.{n}.0/24 lookup 77 pref 1000",
+    "addresses": lambda n: f"addr add 198.19.{n}.1/32 dev up0",
+    "neighbours": lambda n: f"neigh add 10.0.1.{n + 1} lladdr 02:00:00:00:00:01 dev up0",
+    "links": lambda n: f"link add l{n}a type veth peer name l{n}b",
+}
+
+
+@pytest.fixture
+def host() -> Iterator[Namespace]:
+    with Namespace("side") as namespace:
+        for name in (DEVICE, "up0"):
+            namespace.ip(f"link add {name} type veth peer name of-{name[:9]}")
+        namespace.ip("addr add 10.0.0.1/8 dev up0", "link set up0 up", "link set of-up0 up")
+        yield namespace
+
+
+@pytest.fixture
+def side(host: Namespace) -> HostSide:
+    made = HostSide(Wanted(DEVICE, IPv4Address(METADATA_IP), 2))
+    assert ensure(host, made) == ALL
+    return made
+
+
+@pytest.fixture
+def changes(host: Namespace, side: HostSide) -> Iterator[Changes]:
+    """Of that host, which has become quiet."""
+    del side
+    with closing(Changes()) as made:
+        with host.inside():
+            assert made.take(), "what was before is not known"
+        wait_for(lambda: not made.take(), 5, "what the device's start still brings")
+        yield made
+
+
+def ensure(host: Namespace, side: HostSide) -> list[str]:
+    with host.inside():
+        return side.ensure()
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_look_reads_as_much_on_a_large_host(
+    host: Namespace, side: HostSide, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Any] = []
+    decode = nlmsg_base.decode
+
+    def count(message: Any) -> None:
+        read.append(message)
+        decode(message)
+
+    assert ensure(host, side) == []
+    monkeypatch.setattr(nlmsg_base, "decode", count)
+    assert ensure(host, side) == []
+    before, read[:] = len(read), []
+    host.ip(*map(LARGE[kind], range(MANY)))
+    assert ensure(host, side) == []
+    assert len(read) == before > 0
+
+
+@pytest.mark.parametrize(
+    ("removal", "done"),
+    [
+        # With a device's last address the kernel takes its neighbours and routes.
+        (f"addr del {METADATA_IP}/32 dev {DEVICE}", ALL[1:4]),
+        (f"neigh del 128.0.0.0 dev {DEVICE}", ALL[2:3]),
+        (f"neigh change 128.0.0.0 dev {DEVICE} lladdr 02:00:00:00:00:02", ALL[2:3]),
+        (f"neigh change 128.0.0.0 dev {DEVICE} nud reachable", ALL[2:3]),
+        ("route flush table 2", ALL[3:4]),
+        (f"route replace default dev {DEVICE} table 2", ALL[3:4]),
+        ("rule del pref 32764", ALL[4:5]),
+        ("rule del pref 32765", ALL[5:6]),
+    ],
+)
+def test_what_others_remove_is_put_back(
+    host: Namespace, side: HostSide, removal: str, done: list[str]
+) -> None:
+    host.ip(removal)
+    assert ensure(host, side) == done
+    assert ensure(host, side) == []
+    with host.inside():
+        found = read_host(DEVICE, METADATA_IP, table=2)
+    assert (found.up, found.route, found.neighbour, found.way_back) == (True, True, True, DEVICE)
+    assert all(rule.there for rule in found.rules)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "link set tap-metadata down",
+        "link del tap-metadata",
+        f"addr del {METADATA_IP}/32 dev tap-metadata",
+        "addr add 10.9.9.9/32 dev up0",
+        "neigh del 128.0.0.0 dev tap-metadata",
+        "route flush table 2",
+        "rule del pref 32764",
+        "rule del pref 32765",
+    ],
+)
+def test_the_kernel_tells_of_each_change(
+    host: Namespace, side: HostSide, changes: Changes, change: str
+) -> None:
+    assert ensure(host, side) == []
+    assert not changes.take(), "a look that has nothing to do is no change"
+    host.ip(change)
+    assert changes.take()
+    assert not changes.take()
+
+
+def test_more_changes_than_the_socket_holds_are_one(host: Namespace, changes: Changes) -> None:
+    host.ip(*(LARGE["rules"](n) for n in range(MANY)))
+    assert changes.take()
+    assert not changes.take()
+
+
+def test_all_of_it_is_put_back_with_the_device(host: Namespace, side: HostSide) -> None:
+    host.ip(f"link set {DEVICE} down")
+    # The kernel takes the route and the next hop along; the address and the rules stay.
+    assert ensure(host, side) == ["up", "neighbour 128.0.0.0", "route in table 2"]
+    host.ip(f"link del {DEVICE}")
+    with pytest.raises(HostError, match="there is no such device"):
+        ensure(host, side)
+    host.ip(f"link add {DEVICE} type veth peer name of-tap")
+    assert ensure(host, side) == ALL[:4]
+
+
+def test_a_route_of_anothers_table_is_none_of_ours(host: Namespace, side: HostSide) -> None:
+    host.ip("route flush table 2", f"route add default via 128.0.0.0 dev {DEVICE} onlink table 3")
+    assert ensure(host, side) == ["route in table 2"]
+
+
+def test_a_rule_that_an_operator_has_made_is_taken_for_it(host: Namespace, side: HostSide) -> None:
+    host.ip("rule del pref 32764", RULE_FROM)
+    assert ensure(host, side) == []
+    assert host.ip("rule").count(METADATA_IP) == 1
+
+
+def test_removal_leaves_none_of_it_and_all_else(host: Namespace, side: HostSide) -> None:
+    host.ip("rule add from 198.18.0.0/24 lookup 2 pref 32764", f"{RULE_FROM} protocol static")
+    with host.inside():
+        assert side.remove() == ["rule 32764", "rule 32764", "rule 32765", "route in table 2"]
+        assert side.remove() == []
+    assert METADATA_IP not in host.ip("rule")
+    assert "198.18.0.0/24" in host.ip("rule")
+    host.ip(f"link del {DEVICE}")
+    with host.inside():
+        assert side.remove() == []
+
+
+def test_the_hosts_addresses_are_those_of_all_its_devices(host: Namespace, side: HostSide) -> None:
+    host.ip("link set up0 down", "addr add 128.0.0.9/32 dev up0", "addr add 10.1.1.1/8 dev lo")
+    host.ip("addr add 128.0.0.8/32 dev lo label lo:1")
+    ensure(host, side)
+    known = {"127.0.0.1", "10.0.0.1", "10.1.1.1", "128.0.0.8", "128.0.0.9", METADATA_IP}
+    assert side.addresses() == set(map(IPv4Address, known))
+    host.ip("addr del 128.0.0.9/32 dev up0")
+    host.ip(*(f"addr add 198.19.0.{n}/32 dev lo" for n in range(200)))
+    with host.inside():
+        assert len(held_addresses()) == len(known) - 1 + 200
+
+
+def test_checksum_offload_is_turned_off_again_and_said_once(host: Namespace) -> None:
+    for _ in range(2):
+        host.run(["ethtool", "-K", DEVICE, "tx", "on"])
+        with host.inside():
+            assert disable_tx_checksum(DEVICE)
+            assert not disable_tx_checksum(DEVICE)
+    assert "tx-checksumming: off" in host.run(["ethtool", "-k", DEVICE]).stdout
+
+
+def test_the_driver_of_a_device_is_told(host: Namespace) -> None:
+    host.ip("tuntap add tap0 mode tap")
+    with host.inside():
+        assert [driver_of(name) for name in (DEVICE, "tap0", "lo", "none0")] == [
+            *("veth", "tun", "", ""),
+        ]
+
+
+def test_offload_of_a_device_that_is_gone_is_an_error(host: Namespace) -> None:
+    with host.inside(), pytest.raises(HostError, match="TX checksum"):
+        disable_tx_checksum("nothing0")
+
+
+def test_a_table_of_conntrack_that_is_full_is_told_from_one_that_is_used(host: Namespace) -> None:
+    host.run([str(UNPACKED / "usr/sbin/nft"), TRACKED])
+    with host.inside():
+        before = read_conntrack("127.0.1.1", 9)
+        assert (before.count, before.guests, before.evicted) == (0, 0, 0)
+        assert before.room, "this machine sets no limit: it has no table to fill"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for sent in range(before.room + FURTHER):
+                net, port = divmod(sent, 65_535)
+                sender.sendto(b"", (f"127.0.{net >> 8}.{net & 255}", port + 1))
+                if sent == FURTHER:
+                    used = read_conntrack("127.0.0.0", 9)
+        full = read_conntrack("127.0.0.0", 9)
+    assert (used.count, used.guests, used.evicted, used.dropped) == (FURTHER + 1, 0, 0, 0)
+    assert checks_limits.conntrack(used, rate=1000).status is Status.OK
+    assert full.evicted > 0
+    finding = checks_limits.conntrack(full, rate=1000)
+    assert finding.status is Status.WRONG
+    assert f"{full.count} of {full.room} entries of conntrack are taken" in finding.text
+    assert f"{full.evicted} unanswered connections gave way" in finding.text

@@ -1,0 +1,106 @@
+"""Asks cloud-init what network a configuration means; :mod:`tests.harness.netjson` starts it.
+
+Runs on the interpreter that has cloud-init's modules. Each line of stdin is a question, each line
+of stdout its answer, in JSON.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import sys
+from typing import Any
+
+from cloudinit.net import network_state  # type: ignore[import-not-found]  # not in this venv
+from cloudinit.sources.helpers import openstack  # type: ignore[import-not-found]  # as above
+
+DYNAMIC = ("ipv6_slaac", "ipv6_dhcpv6-stateless", "ipv6_dhcpv6-stateful")
+
+
+def meaning(config: dict[str, Any]) -> dict[str, Any]:
+    """What the configuration comes to, without the names that it gives."""
+    state = network_state.parse_net_config_data(config, skip_broken=False)
+    interfaces = {one["name"]: one for one in state.iter_interfaces()}
+    links, routes = {}, {route(one) for one in state.iter_routes()}
+    servers = set(state.dns_nameservers)
+    for name, one in interfaces.items():
+        found = links[" ".join(key(name, interfaces))] = {
+            "mac": mac(name, interfaces),
+            "mtu": one.get("mtu"),
+            "addresses": [],
+            "bond": bond(one),
+        }
+        for subnet in one.get("subnets", []):
+            kind = subnet["type"].replace("dhcp4", "dhcp")
+            if "dhcp" in kind or kind in DYNAMIC:
+                found["addresses"].append(kind)
+            elif "address" in subnet:
+                address = f"{subnet['address'].partition('/')[0]}/{subnet['prefix']}"
+                found["addresses"].append(address)
+            if "gateway" in subnet:
+                everywhere = "::/0" if ":" in subnet["gateway"] else "0.0.0.0/0"
+                routes.add(f"{everywhere} {subnet['gateway']}")
+            routes.update(route(one) for one in subnet.get("routes", []))
+            servers.update(subnet.get("dns_nameservers") or [])
+        found["addresses"].sort()
+        servers.update(one.get("dns", {}).get("nameservers", []))
+    return {"links": links, "routes": sorted(routes), "servers": sorted(servers)}
+
+
+def key(name: str, interfaces: dict[str, Any]) -> list[str]:
+    """Which device of the machine it is."""
+    one = interfaces[name]
+    if one["type"] == "vlan":
+        below = key(one["vlan-raw-device"], interfaces)
+        return ["vlan", str(one["vlan_id"]), "on", *below]
+    if one["type"] == "bond":
+        return ["bond", "of", *members(name, interfaces)]
+    return [mac(name, interfaces)]
+
+
+def members(name: str, interfaces: dict[str, Any]) -> list[str]:
+    """MACs of a bond's devices."""
+    return [
+        mac(one, interfaces) for one in interfaces if interfaces[one].get("bond-master") == name
+    ]
+
+
+def mac(name: str, interfaces: dict[str, Any]) -> str:
+    """Its MAC, or the one that the kernel gives it."""
+    one = interfaces[name]
+    if one.get("mac_address"):
+        return str(one["mac_address"]).lower()
+    if one["type"] == "vlan":
+        return mac(one["vlan-raw-device"], interfaces)
+    return members(name, interfaces)[0]
+
+
+def bond(one: dict[str, Any]) -> dict[str, str]:
+    """A bond's parameters, as they are spelled in sysfs."""
+    found = {}
+    for name, value in one.items():
+        spelled = name.replace("-", "_").replace("bond_", "")
+        if name.startswith("bond") and spelled not in ("slaves", "master"):
+            found[spelled] = str(value)
+    return found
+
+
+def route(one: dict[str, Any]) -> str:
+    """A route, canonically."""
+    network = ipaddress.ip_network(f"{one['network']}/{one['prefix']}")
+    return f"{network} {one['gateway']}"
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    for line in sys.stdin:
+        question = json.loads(line)
+        config = question["config"]
+        if question["macs"] is not None:
+            config = openstack.convert_net_json(config, known_macs=question["macs"])
+        sys.stdout.write(json.dumps(meaning(config)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

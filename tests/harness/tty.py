@@ -1,0 +1,67 @@
+"""Commands on a real terminal of a given width."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a command ended, and what the terminal got of stdout and stderr."""
+
+    status: int
+    text: str
+
+
+def on_terminal(
+    command: Iterable[str], *, columns: int, typed: str = "", timeout: float = 30
+) -> Shown:
+    """Run a command with a terminal of *columns* as its stdin, stdout and stderr, without colours.
+
+    :param typed: what is typed from the beginning; the terminal does not echo it.
+    :raises TimeoutError: it was killed after *timeout* seconds.
+    """
+    main, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    settings = termios.tcgetattr(terminal)
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, settings)
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    env |= {"TERM": "dumb"}
+    process = subprocess.Popen(
+        list(command), stdin=terminal, stdout=terminal, stderr=terminal, env=env
+    )
+    os.close(terminal)
+    try:
+        os.write(main, typed.encode())
+        text = _read(main, time.monotonic() + timeout)
+        return Shown(process.wait(timeout=timeout), text)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(main)
+
+
+def _read(main: int, deadline: float) -> str:
+    """Read until the last process has closed the terminal."""
+    content = b""
+    while time.monotonic() < deadline:
+        if not select.select([main], [], [], 0.1)[0]:
+            continue
+        try:
+            content += os.read(main, 65536)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return content.decode().replace("\r\n", "\n")
+    raise TimeoutError(content.decode())

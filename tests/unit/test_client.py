@@ -1,0 +1,48 @@
+"""Another program where the daemon should listen is named, whatever it answers with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta.cmd.client import ask_agent
+from dfmeta.cmd.gather import daemon_facts, daemon_version
+from dfmeta.exceptions import NotRunningError
+
+
+@pytest.fixture(params=[b"[" * 100_000, b'{"status": ' * 100_000, b"<html>", b"\xff", b""])
+def stranger(request: pytest.FixtureRequest) -> Iterator[cfg.ConfigOpts]:
+    """A configuration whose admin listener is another program's."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(request.param)
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            conf = dfmeta.conf.load([], prog="test")
+            address = f"127.0.0.1:{server.server_port}"
+            conf.set_override("admin_listen", address, group="df_metadata")
+            yield conf
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_an_answer_that_is_no_json_is_another_program_s(stranger: cfg.ConfigOpts) -> None:
+    with pytest.raises(NotRunningError, match="gives no JSON"):
+        ask_agent(stranger, "/ports")
+    assert daemon_facts(stranger).cause == "its answer is not dfmeta-agent's"
+    assert daemon_version(stranger) == ""

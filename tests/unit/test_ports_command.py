@@ -1,0 +1,67 @@
+"""``dfmeta ports`` should say what each guest was answered, and pick those that are not well."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dfmeta.cmd import ports_command
+from dfmeta.cmd.ports_command import answer_of, ports
+
+NOW = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
+SINCE = "2026-11-22T14:02:00Z"
+REQUESTS = {"last_at": "2026-11-22T14:29:57Z", "last_status": 200}
+FAILS = {"failing": True, "failing_since": SINCE, "status": 404, "times": 12, "brief": "no record"}
+
+
+def row(name: str = "tap1", **values: Any) -> dict[str, Any]:
+    known = dict.fromkeys(ports_command.FIELDS)
+    fixed = {"port": name, "addresses": [], "state": "served", "fault": "", "requests": REQUESTS}
+    return {**known, **fixed, **values}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "200, 3 s ago"),
+        ({"requests": None}, ""),
+        ({"requests": {**REQUESTS, "last_status": None}}, "no answer, 3 s ago"),
+        ({"last_failure": FAILS}, "fails since 14:02:00 UTC: 404, 12 times: no record"),
+        (
+            {"last_failure": {**FAILS, "status": None, "times": 1}},
+            "fails since 14:02:00 UTC: no answer: no record",
+        ),
+        ({"last_failure": {**FAILS, "failing": False}}, "200, 3 s ago"),
+        (
+            {"last_failure": {**FAILS, "failing_since": "2026-11-20T23:00:00Z"}},
+            "fails since 2026-11-20 23:00:00 UTC: 404, 12 times: no record",
+        ),
+    ],
+)
+def test_the_last_answer_in_words(values: dict[str, Any], said: str) -> None:
+    assert answer_of(row(**values), NOW) == said
+
+
+def test_failing_are_those_that_are_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        row("well"),
+        row("dead", state="dead"),
+        row("earlier", last_failure={**FAILS, "failing": False}),
+        row("fails", last_failure=FAILS),
+        row("stranger", state="no project"),
+        row("cut", state="cut off"),
+    ]
+    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
+    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
+    done = CliRunner().invoke(ports, ["--failing", "--format", "json"])
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    assert [one["port"] for one in found] == ["fails", "stranger", "cut"]
+    assert set(found[0]) == set(ports_command.FIELDS)
+    table = CliRunner().invoke(ports, ["--failing"]).stdout.splitlines()
+    assert table[0].endswith("LAST ANSWER")
+    assert len(table) == 4

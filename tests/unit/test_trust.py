@@ -1,0 +1,144 @@
+"""Every client should trust the system's authorities and no library's own list of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.harness.certificates import Authority
+from tests.harness.other_store import OtherStore, reply
+
+LISTS = (
+    "HTTPLIB2_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
+CLIENTS = {
+    "the command line": """
+from dfmeta.store.client import Client
+Client(url).ping()
+""",
+    "a look-up upstream": """
+import time
+from dfmeta.store.lookup_http import Client, Exchange
+Client().exchange(Exchange(f"{url}/x", {}, deadline=time.monotonic() + 30))
+""",
+    "the keys of an issuer": """
+from dfmeta.store.auth_fetch import fetch_json
+fetch_json(f"{url}/x", timeout=30)
+""",
+    "Nova's client": """
+import eventlet
+eventlet.monkey_patch()
+import socket
+from dfmeta.proxy.tls import client_context
+connect(socket, client_context(None, cert=None, key=None))
+""",
+    "the doctor as Nova's client": """
+import socket
+from dfmeta.proxy.trust import nova_context
+connect(socket, nova_context(None, cert=None, key=None, insecure=False))
+""",
+    "Neutron's client": """
+import dfmeta.conf
+from dfmeta.conf.neutron import session
+conf = dfmeta.conf.load([sys.argv[2]], prog="test")
+session(conf).get(f"{url}/x", authenticated=False)
+""",
+}
+PROGRAM = """
+import sys
+import urllib.parse
+url = sys.argv[1]
+
+def connect(socket, context):
+    parts = urllib.parse.urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as sock:
+        context.wrap_socket(sock, server_hostname=parts.hostname).close()
+"""
+NEUTRON = """\
+[neutron]
+auth_type = password
+auth_url = http://localhost:1
+username = a
+password = b
+"""
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(authority: Authority) -> Iterator[OtherStore]:
+    """Answers everything, with a certificate of that authority."""
+    with OtherStore(lambda _: reply({}), tls=authority.issue("localhost")) as one:
+        yield one
+
+
+def ask(
+    client: str, server: OtherStore, folder: Path, **environment: object
+) -> subprocess.CompletedProcess[str]:
+    """Have a client ask the server, where the environment names these authorities and no others."""
+    (folder / "dfmeta.conf").write_text(NEUTRON)
+    (folder / "none").mkdir(exist_ok=True)
+    system: Mapping[str, object] = {
+        "SSL_CERT_FILE": folder / "none",
+        "SSL_CERT_DIR": folder / "none",
+    }
+    named = {name: str(value) for name, value in {**system, **environment}.items()}
+    rest = {name: value for name, value in os.environ.items() if name not in LISTS}
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM + CLIENTS[client], server.url]
+    return subprocess.run(
+        [*command, str(folder / "dfmeta.conf")],
+        env={**rest, **named},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_systems_authorities_are_trusted(
+    client: str, server: OtherStore, authority: Authority, tmp_path: Path
+) -> None:
+    done = ask(client, server, tmp_path, SSL_CERT_FILE=authority.certificate)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_so_are_those_of_its_folder(
+    client: str, server: OtherStore, authority: Authority, tmp_path: Path
+) -> None:
+    folder = tmp_path / "certs"
+    folder.mkdir()
+    command = ["openssl", "x509", "-noout", "-hash", "-in", str(authority.certificate)]
+    name = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    (folder / f"{name.strip()}.0").symlink_to(authority.certificate)
+    done = ask(client, server, tmp_path, SSL_CERT_DIR=folder)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_those_of_libraries_are_not(
+    client: str, server: OtherStore, authority: Authority, tmp_path: Path
+) -> None:
+    (tmp_path / "certifi.py").write_text(
+        f"def where():\n    return {str(authority.certificate)!r}\n\n\n"
+        "def contents():\n    return open(where()).read()\n"
+    )
+    lists = dict.fromkeys(LISTS[:3], authority.certificate)
+    done = ask(client, server, tmp_path, PYTHONPATH=tmp_path, **lists)
+    assert done.returncode != 0
+    assert "CERTIFICATE_VERIFY_FAILED" in done.stderr
+    assert server.asked == []

@@ -1,0 +1,128 @@
+"""Why a guest is without a connection, in the order of what the counters tell."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmeta.apps.probe import Result
+from dfmeta.cmd import watch
+from dfmeta.cmd.watch import Silence
+from dfmeta.exceptions import NotConnectedError
+from dfmeta.experience import Experience
+from dfmeta.guest_counts import GuestCounts
+from dfmeta.host import counters
+from dfmeta.model import Endpoint, Port
+from dfmeta.registry import Registry
+
+HERE = Endpoint(1)
+PORT = Port("tap1", "row1", 1, instance_id=str(uuid.uuid4()), project_id="p")
+
+
+class Rig:
+    """A guest that sends SYNs without end, and what the host and the switch count of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.syns, self.left, self.wrong = 1000.0, 0, 0, 0
+        self.connected = True
+        self.probe = SimpleNamespace(last=Result(answered=True))
+        self.registry = Registry()
+        monkeypatch.setattr(watch, "checksum_errors", lambda: self.wrong)
+        switch: Any = SimpleNamespace(read=self._read, replies=lambda _endpoint: self.left)
+        probe: Any = self.probe
+        self.userspace, self.driver = True, ""
+        monkeypatch.setattr(watch, "driver_of", lambda _name: self.driver)
+        self.silence = Silence(
+            self.registry, switch, probe, GuestCounts(), userspace=lambda: self.userspace
+        )
+        self.silence.experience = Experience(clock=lambda: self.now)
+        self.silence.look()
+        self.registry.set_port(PORT)
+
+    def _read(self) -> dict[Endpoint, int]:
+        if not self.connected:
+            raise NotConnectedError(bridge="br-int")
+        return {HERE: self.syns} if self.registry.ports() else {}
+
+    def cause(self, *, replies: int = 0, wrong: int = 0) -> str:
+        """After three SYNs within three seconds, of which so many had this."""
+        for _ in range(3):
+            self.now, self.syns = self.now + 1, self.syns + 1
+            self.left += replies
+            self.wrong += wrong
+            self.silence.look()
+        return self.silence.cause(PORT)
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    return Rig(monkeypatch)
+
+
+def test_wrong_checksums_come_first(rig: Rig) -> None:
+    said = rig.cause(wrong=1, replies=1)
+    assert said.startswith("3 SYNs since 1970-01-01T00:16:41Z and no connection")
+    assert "TcpInCsumErrors +3" in said
+    assert "ethtool -K DEVICE tx off" in said
+
+
+MACHINE, NAMESPACE = "`<driver>` with csum='off'", "on its own end of the device"
+
+
+@pytest.mark.parametrize(
+    ("driver", "said"),
+    [("tun", {MACHINE}), ("veth", {NAMESPACE}), ("", {MACHINE, NAMESPACE})],
+    ids=["a virtio card", "a namespace", "not known"],
+)
+def test_the_remedy_for_wrong_checksums_is_that_of_the_guests_kind(
+    rig: Rig, driver: str, said: set[str]
+) -> None:
+    rig.driver = driver
+    cause = rig.cause(wrong=1)
+    assert {words for words in (MACHINE, NAMESPACE) if words in cause} == said
+
+
+def test_on_the_kernels_datapath_no_offload_is_to_blame(rig: Rig) -> None:
+    rig.userspace = False
+    said = rig.cause(wrong=1)
+    assert said.endswith("(TcpInCsumErrors +3): the guest or its device damages them")
+
+
+def test_answers_that_leave_are_not_taken_up(rig: Rig) -> None:
+    assert "the guest does not take them up" in rig.cause(replies=1)
+
+
+def test_a_probe_without_an_answer_names_the_host(rig: Rig) -> None:
+    rig.probe.last = Result(answered=False, cause="the host does not answer")
+    assert rig.cause().endswith("and no connection: the host does not answer")
+
+
+def test_else_this_guest_alone_is_dropped(rig: Rig) -> None:
+    assert "a packet filter that drops this guest's alone" in rig.cause()
+    assert rig.silence.connections(PORT) == {
+        "syns": 3,
+        "first_syns": 0,
+        "accepted": 0,
+        "unanswered": 3,
+        "unanswered_since": "1970-01-01T00:16:41Z",
+    }
+
+
+def test_without_the_switch_nothing_is_said(rig: Rig) -> None:
+    rig.connected = False
+    assert rig.cause() == ""
+    assert rig.silence.connections(PORT) is None
+
+
+def test_the_kernels_counter_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    assert counters.checksum_errors() >= 0
+    there = tmp_path / "snmp"
+    monkeypatch.setattr(counters, "_SNMP", there)
+    assert counters.checksum_errors() == 0
+    there.write_text("Ip: A\nIp: 1\nTcp: InErrs InCsumErrors\nTcp: 3 29\n")
+    assert counters.checksum_errors() == 29
+    there.write_text("Tcp: InErrs\nTcp: 3\n")
+    assert counters.checksum_errors() == 0

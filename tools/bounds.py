@@ -1,0 +1,56 @@
+"""What setup.cfg asks for, and the lowest versions that it allows: constraints for pip.
+
+Prints a line ``name==version`` for each package that dfmeta needs at run time, extras included.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+EXTRAS: Final = ("neutron", "postgresql")
+"""Of the extras, those that dfmeta uses at run time."""
+_FORM: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(\[[a-z]+\])?>=(?P<lowest>[0-9.]+)(,<(?P<below>[0-9.]+))?"
+)
+
+
+class Requirement(NamedTuple):
+    """A line of setup.cfg."""
+
+    name: str
+    """Normalized (PEP 503)."""
+    lowest: str
+    extra: str
+    """Empty: always needed."""
+
+
+def normalized(name: str) -> str:
+    """Return a package's name as all spellings of it have it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements(text: str) -> Iterator[Requirement]:
+    """Yield what dfmeta needs at run time.
+
+    :param text: setup.cfg's.
+    :raises ValueError: a line is not ``name>=lowest`` or ``name>=lowest,<below``.
+    """
+    found = configparser.ConfigParser()
+    found.read_string(text)
+    wanted = {"": found["options"]["install_requires"]}
+    wanted |= {extra: found["options.extras_require"][extra] for extra in EXTRAS}
+    for extra, lines in wanted.items():
+        for line in lines.split():
+            if (one := _FORM.fullmatch(line)) is None:
+                raise ValueError(f"setup.cfg: {line}: write name>=lowest,<below")
+            yield Requirement(normalized(one["name"]), one["lowest"], extra)
+
+
+if __name__ == "__main__":
+    for one in requirements((ROOT / "setup.cfg").read_text(encoding="utf-8")):
+        print(f"{one.name}=={one.lowest}")
