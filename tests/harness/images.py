@@ -1,0 +1,275 @@
+"""Disks of virtual machines, made of a distribution's own packages.
+
+A base is made once and kept under ``.cache/real`` until its definition or the requirements of
+dfmeta change: a folder with the root file system of a compute node, without dfmeta. A disk is made
+for each run: a copy of the base with the wheel of this checkout below /opt, the checkout in
+/srv/dfmeta, and a key for ssh. All of it runs at the speed of this machine, in a chroot.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness.netns import ROOT, run
+
+CACHE = ROOT / ".cache" / "real"
+SIZE = "6G"
+"""Of the file system; the file has holes."""
+BUILD_TIMEOUT = 1200
+"""Seconds that a step of a build may take, downloads included."""
+_PACKAGES = (
+    "ca-certificates conntrack curl dbus ethtool initramfs-tools iproute2 iputils-ping kmod "
+    "linux-image-cloud-amd64 nftables openssh-server openvswitch-switch procps python3-venv strace "
+    "systemd systemd-sysv tcpdump udev"
+)
+RELEASES = ("dfmeta-1", "dfmeta-2")
+"""Environments below /opt, each with the dfmeta of this checkout, so that an upgrade can be tried.
+
+The link /opt/dfmeta leads to the first one.
+"""
+_TESTS = ("h11", "hypothesis", "keystoneauth1", "pytest", "pytest-timeout")
+"""Requirements of the modules that run in a machine, of the extra ``test``."""
+
+_IN_CHROOT = """
+tree=$1; shift
+# A program of the chroot has to reach the package index as this machine does.
+for file in resolv.conf hosts pip.conf; do
+    [ -e "/etc/$file" ] || continue
+    touch "$tree/etc/$file"
+    mount --bind "/etc/$file" "$tree/etc/$file"
+done
+mkdir -p "$tree/etc/ssl/certs"
+mount --bind /etc/ssl/certs "$tree/etc/ssl/certs"
+mount -t proc proc "$tree/proc"
+mount --bind /dev "$tree/dev"
+exec chroot "$tree" "$@"
+"""
+
+_NETWORK = """\
+[Match]
+Driver=virtio_net
+[Network]
+Address=10.0.2.15/24
+Gateway=10.0.2.2
+"""
+# As doctor asks for it: rules and routes of dfmeta are not networkd's.
+_NETWORKD = """\
+[Network]
+ManageForeignRoutes=no
+ManageForeignRoutingPolicyRules=no
+"""
+_SETTLE = """
+echo compute > /etc/hostname
+printf '127.0.0.1 localhost\\n127.0.1.1 compute\\n' > /etc/hosts
+: > /etc/machine-id
+echo '/dev/vda / ext4 defaults 0 1' > /etc/fstab
+systemctl -q enable systemd-networkd ssh
+systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \\
+    fstrim.timer systemd-networkd-wait-online.service
+passwd -q -d root
+rm -rf /var/cache/apt/archives/*.deb /var/lib/apt/lists/*
+"""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A release that hosts run."""
+
+    name: str
+    suite: str
+
+
+DISTRIBUTIONS = {
+    one.name: one
+    for one in (Distribution("debian-12", "bookworm"), Distribution("debian-13", "trixie"))
+}
+USUAL = DISTRIBUTIONS["debian-12"]
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The files that a machine boots from, and the key of its root."""
+
+    kernel: Path
+    initrd: Path
+    image: Path
+    key: Path
+
+
+def requirements() -> list[str]:
+    """The requirements of dfmeta at run time, as setup.cfg has them."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser["options"]["install_requires"].split()
+
+
+def base(distribution: Distribution) -> Path:
+    """The root file system of a host of *distribution*; made if there is none of this definition.
+
+    :raises netns.CommandError: a package cannot be had.
+    """
+    wanted = [*requirements(), *_TESTS]
+    parts = (distribution.suite, _PACKAGES, _SETTLE, _NETWORK, _NETWORKD, *RELEASES, *wanted)
+
+    def make(home: Path) -> None:
+        tree = home / "tree"
+        bootstrap(distribution, _PACKAGES, tree)
+        for release in RELEASES:
+            in_chroot(tree, "python3", "-m", "venv", f"/opt/{release}")
+        in_chroot(tree, "ln", "-s", RELEASES[0], "/opt/dfmeta")
+        pip(tree, RELEASES[0], *wanted)
+        _lend(tree)
+        networks = tree / "etc/systemd/network"
+        (networks / "user.network").write_text(_NETWORK)
+        (tree / "etc/systemd/networkd.conf.d").mkdir()
+        (tree / "etc/systemd/networkd.conf.d/50-dfmeta.conf").write_text(_NETWORKD)
+        in_chroot(tree, "sh", "-euc", _SETTLE, bare=True)
+
+    return kept(distribution.name, parts, make) / "tree"
+
+
+def kept(name: str, definition: Iterable[str], make: Callable[[Path], None]) -> Path:
+    """The folder of that name under ``.cache/real``, which *make* fills.
+
+    Made again when a part of *definition* has changed.
+    """
+    home = CACHE / name
+    stamp = hashlib.sha256("\0".join(definition).encode()).hexdigest()
+    with _lock(name):
+        if _read(home / "stamp") != stamp:
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir(parents=True)
+            _say(f"Making {name} under .cache/real")
+            make(home)
+            (home / "stamp").write_text(stamp)
+    return home
+
+
+def bootstrap(distribution: Distribution, packages: str, tree: Path) -> None:
+    """A root file system with these packages and their dependencies."""
+    run(
+        [
+            *("mmdebstrap", "--quiet", "--mode=root", "--variant=minbase"),
+            *("--format=directory", f"--include={','.join(packages.split())}"),
+            *("--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Retries 3"),
+            *(distribution.suite, str(tree)),
+        ],
+        timeout=BUILD_TIMEOUT,
+    )
+
+
+def disk(distribution: Distribution, folder: Path) -> Disk:
+    """A disk with this checkout, in *folder*, which its caller removes."""
+    source = base(distribution)
+    tree = folder / "tree"
+    run(["cp", "-a", str(source), str(tree)], timeout=BUILD_TIMEOUT)
+    key = folder / "key"
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
+    authorized = tree / "root/.ssh/authorized_keys"
+    authorized.parent.mkdir(mode=0o700, exist_ok=True)
+    authorized.write_text(key.with_suffix(".pub").read_text())
+    _checkout(tree / "srv/dfmeta")
+    wheel = wheel_of_checkout(folder)
+    shutil.copy(wheel, tree / "srv")
+    for release in RELEASES:
+        # The second environment sees the dfmeta of the first one.
+        pip(tree, release, "--ignore-installed", "--no-deps", "--no-index", f"/srv/{wheel.name}")
+    image = folder / "host.img"
+    file_system(tree, image, SIZE)
+    kernel, initrd = kernel_of(tree, folder)
+    shutil.rmtree(tree)
+    return Disk(kernel, initrd, image, key)
+
+
+def in_chroot(tree: Path, *command: str, bare: bool = False) -> str:
+    """Run a command in *tree*, with this machine's way to the package index unless *bare*."""
+    env = ["env", "-u", "HTTPLIB2_CA_CERTS", "DEBIAN_FRONTEND=noninteractive"]
+    script = 'tree=$1; shift; exec chroot "$tree" "$@"' if bare else _IN_CHROOT
+    return run(
+        [*env, "unshare", "--mount", "sh", "-euc", script, "sh", str(tree), *command],
+        timeout=BUILD_TIMEOUT,
+    ).stdout
+
+
+def pip(tree: Path, release: str, *arguments: str) -> None:
+    """``pip install`` into the environment of a release in *tree*."""
+    options = ("--quiet", "--disable-pip-version-check", "--root-user-action=ignore")
+    in_chroot(tree, f"/opt/{release}/bin/pip", "install", *options, *arguments)
+
+
+def _lend(tree: Path) -> None:
+    # The second environment takes from the first all but dfmeta.
+    first, second = (
+        next((tree / "opt" / release / "lib").glob("python3*/site-packages"))
+        for release in RELEASES
+    )
+    inside = Path("/", first.relative_to(tree))
+    (second / "lent.pth").write_text(f"{inside}\n")
+
+
+def _checkout(target: Path) -> None:
+    ignored = shutil.ignore_patterns(
+        ".git", ".cache", ".venv", ".*_cache", "__pycache__", "*.egg-info", ".hypothesis", "build"
+    )
+    shutil.copytree(ROOT, target, ignore=ignored, symlinks=True)
+    # Where the harness looks for Open vSwitch: here it is installed.
+    (target / ".cache").mkdir()
+    (target / ".cache/root").symlink_to("/")
+
+
+def wheel_of_checkout(folder: Path) -> Path:
+    """The wheel of this checkout, in *folder*."""
+    # Of a copy: a build leaves its own folder in the source.
+    source = folder / "source"
+    _checkout(source)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    run(
+        [*command, "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)],
+        timeout=BUILD_TIMEOUT,
+    )
+    shutil.rmtree(source)
+    return next(folder.glob("*.whl"))
+
+
+def file_system(tree: Path, image: Path, size: str) -> None:
+    """An image with the content of *tree*; the file has holes."""
+    run(["mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), size], timeout=BUILD_TIMEOUT)
+
+
+def kernel_of(tree: Path, folder: Path) -> tuple[Path, Path]:
+    """Copies of the newest kernel in *tree* and of its initrd."""
+    found = []
+    for name in ("vmlinuz", "initrd.img"):
+        newest = max((tree / "boot").glob(f"{name}-*"))
+        found.append(Path(shutil.copy(newest, folder / name)))
+    return found[0], found[1]
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text()
+    return ""
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+@contextlib.contextmanager
+def _lock(name: str) -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(CACHE / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

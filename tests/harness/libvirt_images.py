@@ -1,0 +1,98 @@
+"""What a libvirt host with guests is made of: its root file system, and the disk of its guests.
+
+The host is no machine: its programs run in a chroot (:mod:`tests.harness.libvirt`). A guest is one,
+with cloud-init as the distribution has it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness.images import (
+    BUILD_TIMEOUT,
+    Distribution,
+    bootstrap,
+    file_system,
+    in_chroot,
+    kept,
+    kernel_of,
+    pip,
+    requirements,
+    wheel_of_checkout,
+)
+from tests.harness.netns import run
+
+_RELEASE = "dfmeta"
+"""The environment below /opt."""
+_HOST = (
+    "ca-certificates curl dnsmasq-base iproute2 libvirt-clients "
+    "libvirt-daemon-driver-qemu libvirt-daemon-system libvirt-daemon-system-sysv "
+    "openvswitch-switch procps python3-venv qemu-system-x86 qemu-utils"
+)
+_GUEST = (
+    "cloud-init curl dbus initramfs-tools iproute2 linux-image-cloud-amd64 netplan.io "
+    "python3-venv sudo systemd systemd-resolved systemd-sysv udev"
+)
+_GUEST_SIZE = "3G"
+_SETTLE_GUEST = """
+: > /etc/machine-id
+rm -f /etc/hostname
+echo '/dev/vda / ext4 defaults 0 1' > /etc/fstab
+systemctl -q enable systemd-networkd systemd-resolved
+systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \\
+    fstrim.timer
+rm -rf /var/cache/apt/archives/*.deb /var/lib/apt/lists/*
+"""
+
+
+@dataclass(frozen=True)
+class GuestDisk:
+    """What guests boot from, each with an overlay of its own; and its kernel."""
+
+    kernel: Path
+    initrd: Path
+    image: Path
+
+
+def guest(distribution: Distribution) -> GuestDisk:
+    """A disk with an unmodified cloud-init; made if there is none of this definition.
+
+    :raises netns.CommandError: a package cannot be had.
+    """
+
+    def make(home: Path) -> None:
+        tree = home / "tree"
+        bootstrap(distribution, _GUEST, tree)
+        in_chroot(tree, "sh", "-euc", _SETTLE_GUEST, bare=True)
+        file_system(tree, home / "guest.img", _GUEST_SIZE)
+        kernel_of(tree, home)
+        shutil.rmtree(tree)
+
+    parts = (distribution.suite, _GUEST, _SETTLE_GUEST, _GUEST_SIZE)
+    home = kept(f"guest-{distribution.name}", parts, make)
+    return GuestDisk(home / "vmlinuz", home / "initrd.img", home / "guest.img")
+
+
+def host(distribution: Distribution, folder: Path) -> Path:
+    """The root file system of a host with this checkout, in *folder*, which its caller removes.
+
+    :raises netns.CommandError: a package cannot be had.
+    """
+    wanted = requirements()
+
+    def make(home: Path) -> None:
+        tree = home / "tree"
+        bootstrap(distribution, _HOST, tree)
+        in_chroot(tree, "python3", "-m", "venv", f"/opt/{_RELEASE}")
+        pip(tree, _RELEASE, *wanted)
+
+    parts = (distribution.suite, _HOST, _RELEASE, *wanted)
+    base = kept(f"libvirt-{distribution.name}", parts, make) / "tree"
+    tree = folder / "tree"
+    run(["cp", "-a", str(base), str(tree)], timeout=BUILD_TIMEOUT)
+    wheel = wheel_of_checkout(folder)
+    shutil.move(wheel, tree / "root")
+    pip(tree, _RELEASE, "--no-deps", "--no-index", f"/root/{wheel.name}")
+    return tree

@@ -1,0 +1,76 @@
+"""Fixtures of the tier of virtual machines, and what a failed test of it shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.harness import images, netns
+from tests.harness.images import Disk
+from tests.harness.libvirt import Libvirt
+from tests.harness.machine import Machine
+from tests.real.node import Node
+
+DISTRIBUTION = os.environ.get("DFMETA_TEST_DISTRIBUTION", images.USUAL.name)
+KVM = os.environ.get("DFMETA_TEST_KVM") == "yes"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """``long``: ``tools/real`` runs it, and ``tools/test`` does not."""
+    if DISTRIBUTION not in images.DISTRIBUTIONS:
+        known = ", ".join(images.DISTRIBUTIONS)
+        raise pytest.UsageError(f"{DISTRIBUTION!r} is no known distribution; these are: {known}")
+    config.addinivalue_line("markers", "long: takes too long for every run of tools/test")
+
+
+@pytest.fixture(scope="session")
+def disk() -> Iterator[Disk]:
+    """What machines of the session boot from."""
+    folder = netns.temporary_folder("disk")
+    yield images.disk(images.DISTRIBUTIONS[DISTRIBUTION], folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def machine(disk: Disk) -> Iterator[Machine]:
+    """A machine that has booted."""
+    with Machine(disk, kvm=KVM) as one:
+        yield one.start()
+
+
+@pytest.fixture(scope="session")
+def _installed(machine: Machine) -> Node:
+    node = Node(machine)
+    node.install()
+    return node
+
+
+@pytest.fixture
+def node(_installed: Node) -> Node:
+    """A compute node with dfmeta-agent under systemd, which is ready."""
+    _installed.wait_ready()
+    return _installed
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach consoles, the journal of the machine, and the daemon's log of a libvirt host."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, Machine):
+                report.sections.append(("the machine's console", value.console()))
+            if isinstance(value, Node) and value.machine.running:
+                report.sections.append(("the journal", value.journal()[-6000:]))
+            if isinstance(value, Libvirt):
+                report.sections.append(("dfmeta-agent", value.agent_log()[-6000:]))
+                report.sections += [
+                    (f"the console of {name}", value.console(name)[-6000:])
+                    for name in value.consoles()
+                ]
+    return report

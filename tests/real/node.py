@@ -1,0 +1,219 @@
+"""A compute node in a virtual machine: Open vSwitch on the kernel datapath, systemd, dfmeta.
+
+dfmeta is installed as ``doc/source/install.rst`` has it. Guests are network namespaces.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import subprocess
+from dataclasses import dataclass
+
+from tests.harness.guest import METADATA_IP, Sample, uuid_of
+from tests.harness.machine import Machine
+from tests.harness.poll import wait_for
+
+READY = 300
+"""Seconds in which the daemon has to be ready, on a busy machine that is emulated."""
+CLIENT = "/usr/bin/python3 -IS /srv/dfmeta/tests/harness/client.py"
+ADMIN = "http://127.0.0.1:9697"
+_SHARE = "/opt/dfmeta/share/dfmeta"
+_INSTALL = f"""
+ovs-vsctl --may-exist add-br br-int -- set Bridge br-int datapath_type=system
+install -d -m 0755 /etc/dfmeta
+install -m 0600 {_SHARE}/dfmeta.conf.sample /etc/dfmeta/dfmeta.conf
+# The CPU is emulated: the start of all services together takes longer than on a host.
+sed -i 's/^#startup_timeout = .*/startup_timeout = 300/' /etc/dfmeta/dfmeta.conf
+grep -q '^startup_timeout = 300$' /etc/dfmeta/dfmeta.conf
+install -m 0644 {_SHARE}/systemd/dfmeta-agent.service /etc/systemd/system/
+install -d /etc/systemd/system/dfmeta-agent.service.d
+cat > /etc/systemd/system/dfmeta-agent.service.d/path.conf << EOF
+[Service]
+Environment=PATH=/opt/dfmeta/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
+# systemd's own limit of 90 s is too short for a boot with an emulated CPU.
+TimeoutStartSec=600
+EOF
+systemctl daemon-reload
+systemctl enable --now dfmeta-agent.service
+"""
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A namespace behind a port of br-int."""
+
+    name: str
+    ip: str
+    mac: str
+
+    @property
+    def instance(self) -> str:
+        """Its UUID."""
+        return uuid_of(f"instance {self.name}")
+
+    @property
+    def port(self) -> str:
+        """Its device on the host."""
+        return f"tap-{self.name}"
+
+
+class Node:
+    """The machine as an operator sees it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.run = machine.run
+        self.text = machine.text
+
+    # The daemon
+
+    def install(self) -> None:
+        """As the page on installing has it, and wait until the daemon is ready."""
+        self.run(_INSTALL, timeout=READY)
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait for the readiness of dfmeta-agent."""
+        try:
+            wait_for(self.ready, READY, "dfmeta-agent to be ready", interval=0.5)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}\n{self.journal()[-4000:]}") from None
+
+    def ready(self) -> bool:
+        """What readiness says."""
+        return self.run(f"curl -sf {ADMIN}/healthz/readiness", check=False).returncode == 0
+
+    def journal(self, since: str = "") -> str:
+        """What dfmeta-agent wrote to the journal.
+
+        :param since: a cursor of :meth:`cursor`.
+        """
+        after = f"--after-cursor={shlex.quote(since)}" if since else ""
+        return self.text(f"journalctl -q -o cat -u dfmeta-agent {after}")
+
+    def cursor(self) -> str:
+        """Where the journal is now."""
+        line = self.text("journalctl -q -n 0 --show-cursor")
+        return line.rpartition("-- cursor: ")[2]
+
+    def pid(self) -> int:
+        """Of the daemon."""
+        return int(self.text("systemctl show -P MainPID dfmeta-agent"))
+
+    def doctor(self) -> dict[str, dict[str, str]]:
+        """``dfmeta doctor``: check → its finding."""
+        said = self.run("/opt/dfmeta/bin/dfmeta doctor --format json", check=False, timeout=READY)
+        findings = json.loads(said.stdout)
+        return {one["check"]: one for one in findings}
+
+    # Guests
+
+    def plug(self, guest: Guest) -> None:
+        """A veth pair with its offload left on, as a container runtime makes one."""
+        name, port = guest.name, guest.port
+        self.run(
+            f"""
+ip netns add {name}
+ip link add {port} type veth peer name eth0 address {guest.mac} netns {name}
+ip link set {port} up
+"""
+        )
+        self._address(guest)
+        self._port(guest, port)
+
+    def plug_internal(self, guest: Guest) -> None:
+        """An internal port of the switch, moved to the namespace, whose other end is no device."""
+        name = guest.name
+        self._port(guest, guest.port, "type=internal", f'mac="{guest.mac}"')
+        self.run(f"ip netns add {name}; ip link set {guest.port} netns {name}")
+        self._address(guest, guest.port)
+
+    def unplug(self, guest: Guest) -> None:
+        """Take the port and the namespace away."""
+        self.run(f"ovs-vsctl --if-exists del-port {guest.port}; ip netns delete {guest.name}")
+
+    def put(self, *guests: Guest) -> None:
+        """A record for each, with its name, by the admin API: a command takes half a minute."""
+        for guest in guests:
+            record = json.dumps({"id": guest.instance, "metadata": {"hostname": guest.name}})
+            self.run(f"curl -sSf -X POST {ADMIN}/device-metadata --data-binary @-", stdin=record)
+
+    def ask(self, guest: Guest, path: str = "/latest/meta-data/hostname") -> str:
+        """One answer's body, or curl's complaint."""
+        command = f"ip netns exec {guest.name} curl -sS -m 60 http://{METADATA_IP}{path}"
+        return self.text(f"{command} 2>&1 || true", timeout=90)
+
+    def load(self, *guests: Guest, concurrency: int = 1) -> Load:
+        """Requests without end from each."""
+        return Load(self.machine, guests, concurrency)
+
+    def _address(self, guest: Guest, device: str = "eth0") -> None:
+        self.run(
+            f"""
+ip -n {guest.name} addr add {guest.ip}/24 dev {device}
+ip -n {guest.name} link set {device} up
+ip -n {guest.name} route replace 169.254.0.0/16 dev {device}
+"""
+        )
+
+    def _port(self, guest: Guest, port: str, *columns: str) -> None:
+        ids = {
+            "iface-id": uuid_of(f"port {guest.name}"),
+            "attached-mac": guest.mac,
+            "vm-uuid": guest.instance,
+        }
+        words = [f'external_ids:{name}="{value}"' for name, value in ids.items()]
+        self.run(
+            f"ovs-vsctl add-port br-int {port} -- set Interface {port} "
+            + shlex.join([*columns, *words])
+        )
+
+
+class Load:
+    """Requests under way; a context manager that ends them. Each names its guest."""
+
+    def __init__(self, machine: Machine, guests: tuple[Guest, ...], concurrency: int) -> None:
+        self._machine = machine
+        self._guests = guests
+        self._concurrency = concurrency
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.samples: dict[Guest, list[Sample]] = {}
+
+    def __enter__(self) -> Load:
+        for guest in self._guests:
+            options = "--count 100000 --timeout 120 --path /latest/meta-data/hostname"
+            self._running.append(
+                self._machine.spawn(
+                    f"exec ip netns exec {guest.name} {CLIENT} --host {METADATA_IP} "
+                    f"--concurrency {self._concurrency} {options}"
+                )
+            )
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._machine.run("pkill -TERM -f harness/client.py", check=False)
+        for guest, process in zip(self._guests, self._running, strict=True):
+            stdout = process.communicate(timeout=300)[0]
+            self.samples[guest] = [
+                Sample(**{**result, "body": base64.b64decode(result["body"])})
+                for result in json.loads(stdout)
+            ]
+
+    def faults(self) -> list[str]:
+        """Each request that was not answered with its guest's own name."""
+        return [
+            f"{guest.name}: {sample.status} {sample.error} {sample.body[:80]!r}"
+            for guest, mine in self.samples.items()
+            for sample in mine
+            if sample.status != 200 or sample.body.decode() != guest.name
+        ]
+
+    def count(self) -> int:
+        """How many requests there were."""
+        return sum(map(len, self.samples.values()))
+
+    def longest(self) -> float:
+        """Seconds that the slowest one took."""
+        return max(one.seconds for mine in self.samples.values() for one in mine)

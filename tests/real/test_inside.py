@@ -1,0 +1,37 @@
+"""Modules of tests/e2e should pass on the kernel datapath too, on a machine that boots.
+
+They run inside it as they stand, with the harness' limits of time multiplied.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.machine import Machine
+
+PATIENCE = 8
+COMMAND = (
+    "cd /srv/dfmeta && DFMETA_TEST_DATAPATH=system "
+    f"DFMETA_TEST_PATIENCE={PATIENCE} /opt/dfmeta/bin/python -m pytest "
+    "-p no:cacheprovider --timeout=1200 --tb=short -q"
+)
+LIMIT = 3600
+"""Seconds for one module."""
+
+
+def passes(machine: Machine, *arguments: str) -> None:
+    """pytest passes inside with these arguments, and has run something."""
+    machine.run("systemctl stop dfmeta-agent.service 2>/dev/null || true")
+    done = machine.run(f"{COMMAND} {' '.join(arguments)}", check=False, timeout=LIMIT)
+    assert done.returncode == 0, done.stdout[-8000:]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "module",
+    [
+        "test_twins",
+    ],
+)
+def test_a_module(machine: Machine, module: str) -> None:
+    passes(machine, f"tests/e2e/{module}.py")

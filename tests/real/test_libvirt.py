@@ -1,0 +1,182 @@
+"""A libvirt guest with an unmodified cloud-init should be what its record says.
+
+The domain is that of doc/source/first-hour-libvirt.rst with what an emulated CPU and the userspace
+datapath need. User-data has the guest write on its serial line what it has become.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.docs.typed import page
+from tests.harness import images, libvirt_images, netns
+from tests.harness.console import blocks
+from tests.harness.libvirt import Libvirt
+from tests.harness.poll import wait_for
+from tests.real.conftest import DISTRIBUTION
+
+pytestmark = pytest.mark.long
+
+BOOT = 600
+"""Seconds from the start of a guest to the end of its cloud-init, on a busy machine."""
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGxpYnZpcnQuLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u root@host"
+OTHER_KEY = KEY.replace("root@host", "root@defaults")
+(XML, CONFIGURATION) = (
+    next(one.text for one in blocks(page("first-hour-libvirt")) if one.caption == caption)
+    for caption in ("web1.xml", "/etc/dfmeta/dfmeta.conf")
+)
+ADDRESSES = """
+ip address add 192.168.150.1/24 dev br-int
+ip link set br-int up
+dnsmasq --interface=br-int --bind-interfaces --except-interface=lo --port=0 \\
+    --dhcp-range=192.168.150.10,192.168.150.200
+"""
+# The disk of guests has no locale but C, and cloud-init would choose another.
+REPORT = """\
+#cloud-config
+locale: false
+write_files:
+- path: /usr/local/bin/report
+  permissions: "0755"
+  content: |
+    #!/bin/sh
+    say() { printf '\\n@@%s@@%s@@\\n' "$1" "$2" > /dev/ttyS0; }
+    until [ -e /run/cloud-init/result.json ]; do sleep 1; done
+    say host "$(hostname)"
+    say key "$(cat /home/debian/.ssh/authorized_keys)"
+    say result "$(tr -d '\\n' < /run/cloud-init/result.json)"
+    while :; do
+        say asked "$(curl -s -m 5 http://169.254.169.254/latest/meta-data/local-hostname)"
+        sleep 2
+    done
+- path: /var/lib/cloud/scripts/per-boot/report
+  permissions: "0755"
+  content: |
+    #!/bin/sh
+    systemd-run --quiet /usr/local/bin/report
+"""
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Libvirt]:
+    """The host of the page, with dfmeta-agent and no guest."""
+    distribution = images.DISTRIBUTIONS[DISTRIBUTION]
+    with ExitStack() as stack:
+        folder = netns.temporary_folder("libvirt")
+        stack.callback(shutil.rmtree, folder)
+        tree = libvirt_images.host(distribution, folder)
+        one = stack.enter_context(Libvirt(tree, libvirt_images.guest(distribution)))
+        one.shell(ADDRESSES)
+        one.configure(CONFIGURATION)
+        one.start_agent()
+        yield one
+
+
+@pytest.fixture(scope="module")
+def web1(host: Libvirt) -> str:
+    """A guest with a record, whose cloud-init has run."""
+    name = host.define(host.emulated(XML))
+    user_data = host.write("user-data", REPORT)
+    host.dfmeta(
+        *("store", "put", name, "--hostname", "first", "--ssh-key", KEY),
+        *("--user-data", user_data),
+    )
+    host.virsh("start", name)
+    wait_reports(host, name, "asked", 1)
+    return name
+
+
+def reports(host: Libvirt, name: str, what: str) -> list[str]:
+    """What a guest has said of itself, the newest last."""
+    lines = (line.strip().split("@@") for line in host.console(name).splitlines())
+    return [line[2] for line in lines if len(line) == 4 and line[1] == what]
+
+
+def wait_reports(host: Libvirt, name: str, what: str, count: int) -> list[str]:
+    """Wait for so many of them."""
+    return wait_for(
+        lambda: found if len(found := reports(host, name, what)) >= count else [],
+        BOOT,
+        f"{name} to say {what!r}",
+        interval=1,
+    )
+
+
+def another(name: str, number: int) -> str:
+    """web1's definition with a name, a UUID, a MAC and a disk of its own."""
+    text = XML
+    for old, new in (
+        ("web1", name),
+        ("1f5b1f6f3f10", f"1f5b1f6f3f1{number}"),
+        ("00:00:01'", f"00:00:0{number}'"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def test_a_guest_is_what_its_record_says(host: Libvirt, web1: str) -> None:
+    assert reports(host, web1, "host") == ["first"]
+    assert reports(host, web1, "key") == [KEY]
+    (result,) = reports(host, web1, "result")
+    assert "DataSourceNoCloudNet [seed=dmi,http://169.254.169.254/nocloud/]" in result
+    assert '"errors": []' in result
+    assert reports(host, web1, "asked")[0] == "first"
+    (port,) = host.ports().values()
+    assert (port["state"], port["fault"]) == ("served", "")
+    assert port["instance"] in XML
+
+
+def test_a_guest_that_boots_again_is_served_again(host: Libvirt, web1: str) -> None:
+    before = len(reports(host, web1, "host"))
+    host.virsh("reboot", web1)
+    assert wait_reports(host, web1, "host", before + 1)[-1] == "first"
+    asked = len(reports(host, web1, "asked"))
+    assert wait_reports(host, web1, "asked", asked + 1)[-1] == "first"
+
+
+def test_an_interface_that_is_plugged_again_is_served_again(host: Libvirt, web1: str) -> None:
+    interface = ElementTree.fromstring(host.emulated(XML)).find("devices/interface")
+    assert interface is not None
+    device = host.write("interface.xml", ElementTree.tostring(interface, encoding="unicode"))
+    host.virsh("detach-interface", web1, "bridge", "--live")
+    wait_for(lambda: not host.ports(), BOOT, "the port to go", interval=1)
+    wait_for(lambda: not reports(host, web1, "asked")[-1], BOOT, "a request without an answer")
+    host.virsh("attach-device", web1, device, "--live")
+    wait_for(lambda: reports(host, web1, "asked")[-1] == "first", BOOT, "an answer", interval=1)
+    (port,) = host.ports().values()
+    assert (port["state"], port["fault"]) == ("served", "")
+
+
+def test_a_guest_without_a_record_gets_the_defaults(host: Libvirt) -> None:
+    user_data = host.write("user-data", REPORT)
+    host.dfmeta("store", "put", "--default", "--ssh-key", OTHER_KEY, "--user-data", user_data)
+    with host.alone():
+        name = host.define(host.emulated(another("web2", 2)))
+        host.virsh("start", name)
+        assert wait_reports(host, name, "asked", 1)[0] == name
+        assert reports(host, name, "host") == [name]
+        assert reports(host, name, "key") == [OTHER_KEY]
+        host.remove(name)
+
+
+def test_a_guest_that_leaves_out_checksums_is_named(host: Libvirt) -> None:
+    with host.alone():
+        name = host.define(host.emulated(another("web3", 3), offload=True))
+        host.virsh("start", name)
+        device = host.device(name)
+        wait_for(
+            lambda: host.ports().get(device, {}).get("state") == "no connection",
+            BOOT,
+            "the state of the port",
+            interval=1,
+        )
+        assert "TcpInCsumErrors" in host.ports()[device]["fault"]
+        failing = host.run("dfmeta", "ports", "--failing", check=False).stdout
+        assert device in failing
+        host.remove(name)
