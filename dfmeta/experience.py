@@ -1,8 +1,10 @@
 """SYNs that the switch has counted beside connections that the proxy has accepted. Pure.
 
-Open vSwitch counts a flow's packets late by up to a second, and Linux repeats a SYN after 1, 3 and
-7 seconds (RFC 6298, 5.5): SYNs count as unanswered from :data:`LAG` after the last connection on,
-and a guest as without a connection after :data:`SYNS` of them within :data:`PERSISTENCE` or more.
+Open vSwitch counts a flow's packets late by up to :data:`LAG`, and Linux repeats a SYN after 1, 3
+and 7 seconds (RFC 6298, 5.5). A reading of the counters tells only that a SYN came after the
+reading before it: SYNs count as unanswered where that one was made :data:`LAG` or more after the
+last connection. A guest counts as without a connection after :data:`SYNS` of them within
+:data:`PERSISTENCE` or more.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import Final
 
 from dfmeta.model import Endpoint
 
-LAG: Final = 2.0
-"""Seconds after a connection in which the switch may still count what belongs to it."""
+LAG: Final = 1.0
+"""Seconds after a connection in which the switch may not yet have counted the SYNs of it."""
 SYNS: Final = 2
 PERSISTENCE: Final = 1.5
 """Seconds between the first of the unanswered SYNs and the report."""
@@ -39,7 +41,7 @@ class Met:
     last_at: float = 0.0
     """When the last one was seen."""
     settled_at: float = 0.0
-    """From when on SYNs count as unanswered."""
+    """From when on a reading has the SYNs of all connections before."""
     at_first: Mapping[str, int] = field(default_factory=dict)
     """Counters of the host and of the port as they were when the first of them was seen."""
 
@@ -53,22 +55,29 @@ class Experience:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._met: dict[Endpoint, Met] = {}
-        self._looked = False
+        self._read_at: float | None = None
+        """When the counters were read last."""
 
     def look(
         self,
-        counters: Mapping[Endpoint, int],
+        counters: Mapping[Endpoint, int] | None,
         incarnation: Callable[[Endpoint], int | None],
         accepted: Callable[[Endpoint, int], int],
     ) -> None:
         """Take in what the flows count now.
 
-        :param counters: endpoint → packets of its flow of SYNs.
+        :param counters: endpoint → packets of its flow of SYNs; None: they were not read again.
         :param incarnation: gives that of the guest there; None: no guest is known.
         :param accepted: gives how many connections that guest has had.
         """
         now = self._clock()
         met: dict[Endpoint, Met] = {}
+        before = now if self._read_at is None else self._read_at
+        looked = self._read_at is not None
+        if counters is None:
+            counters = {endpoint: one.counter for endpoint, one in self._met.items()}
+        else:
+            self._read_at = now
         for endpoint, counter in counters.items():
             guest = incarnation(endpoint)
             if guest is None:
@@ -76,12 +85,12 @@ class Experience:
             one = self._met.get(endpoint)
             if one is None or one.incarnation != guest:
                 # A flow that was there before the daemon has counted for others before.
-                adopted = not self._looked or one is not None
+                adopted = not looked or one is not None
                 one = Met(guest, counter if adopted else 0)
-                one.settled_at = now + LAG if adopted else now
-            self._compare(one, counter, accepted(endpoint, guest), now)
+                one.settled_at = now + LAG if adopted else before
+            self._compare(one, counter, accepted(endpoint, guest), now, before)
             met[endpoint] = one
-        self._met, self._looked = met, True
+        self._met = met
 
     def of(self, endpoint: Endpoint, incarnation: int) -> Met | None:
         """What that guest has met; None: nothing is known."""
@@ -97,7 +106,8 @@ class Experience:
         return one.unanswered >= SYNS and self._clock() - one.since >= PERSISTENCE
 
     @staticmethod
-    def _compare(one: Met, counter: int, accepted: int, now: float) -> None:
+    def _compare(one: Met, counter: int, accepted: int, now: float, before: float) -> None:
+        """:param before: when the reading before this one was made."""
         # A flow that is put in anew begins at zero.
         new = counter - one.counter if counter >= one.counter else counter
         one.counter = counter
@@ -105,7 +115,7 @@ class Experience:
         if accepted != one.accepted:
             one.accepted = accepted
             one.unanswered, one.settled_at, one.at_first = 0, now + LAG, {}
-        elif new and now >= one.settled_at:
+        elif new and before >= one.settled_at:
             if not one.unanswered:
                 one.since = now
             one.unanswered += new

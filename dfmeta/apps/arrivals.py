@@ -37,13 +37,15 @@ class Arrivals:
         self._due = 0.0
         self._counters: dict[Endpoint, int] = {}
 
-    def read(self) -> dict[Endpoint, int]:
+    def read(self) -> dict[Endpoint, int] | None:
         """Endpoint → packets of its flow of SYNs (:attr:`Purpose.GUEST_SYN`). Waits.
+
+        None: it is too early for another reading.
 
         :raises DfmetaError: when the switch does not answer.
         """
         if self._clock() < self._due:
-            return self._counters
+            return None
         wire = self._channel.wire
         request = wire.count(Purpose.GUEST_SYN)
         (found,) = self._channel.request(request, "the count of SYNs").wait()

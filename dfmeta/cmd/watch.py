@@ -32,6 +32,8 @@ INTERVAL: Final = 1.0
 """Seconds between two reviews of all ports at least."""
 SHARE: Final = 0.03
 """How much of the time may go into reviewing thousands of ports."""
+LONGEST: Final = 2.0
+"""Seconds between two reviews at most: a review that a busy host held up took no work itself."""
 CHECKSUMS, REPLIES = "checksum errors", "replies"
 """Counters that are kept when the first unanswered SYN is seen."""
 
@@ -80,7 +82,8 @@ class PortWatch:
                 self._silence.look()
             begun = time.monotonic()
             self.conditions.review()
-            eventlet.sleep(max(INTERVAL, (time.monotonic() - begun) / SHARE))
+            took = time.monotonic() - begun
+            eventlet.sleep(min(max(INTERVAL, took / SHARE), LONGEST))
 
     def rows(self) -> list[dict[str, Any]]:
         """Every guest port, as ``GET /ports`` has them."""

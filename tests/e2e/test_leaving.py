@@ -14,7 +14,10 @@ LEFT = ("131229", "65693")
 def plug(host: OpenvSwitch) -> list[str]:
     """Ports of guests; their names."""
     names = [f"vm{number}" for number in range(PORTS)]
-    host.namespace.ip(*(f"link add {name} type veth peer name p{name}" for name in names))
+    for name in names:
+        peer = f"p{name}"
+        # Without a link a port is cut off, and not served.
+        host.namespace.ip(f"link add {name} up type veth peer name {peer}", f"link set {peer} up")
     commands = []
     for name in names:
         ids = f"external_ids={{vm-uuid={uuid_of(name)}}}"
