@@ -1,12 +1,14 @@
-"""A daemon's waiting at its start, in its log: at once silent, then a line every few seconds."""
+"""A daemon's waiting at its start: the lines of its log, and more time from systemd."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Final
 
+from dfmeta.cmd.keeping import notify
 from dfmeta.exceptions import StartError
 
 LOG = logging.getLogger(__name__)
@@ -15,6 +17,8 @@ BEGIN: Final = 1.0
 """Seconds of waiting that nobody has to know of."""
 LINES: Final = 5.0
 """Seconds between two lines."""
+EXTENSION: Final = 60.0
+"""Seconds that systemd is asked to wait for the next line, or for readiness."""
 
 
 class Waiting:
@@ -33,12 +37,17 @@ class Waiting:
     def say(self, why: Callable[[], str]) -> None:
         """Log a line, if it is time.
 
+        systemd ends a service that is not ready after TimeoutStartSec= (90 s), however long
+        ``startup_timeout`` is, unless it is asked for more time (sd_notify(3),
+        EXTEND_TIMEOUT_USEC=).
+
         :param why: what is missing, for people.
         """
         now = self._clock()
         if now < self._next:
             return
         self._next = now + LINES
+        notify(os.environ, f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}")
         left = self._deadline - now
         ends = f"giving up in {left:.0f} s" if left > 0 else "it is at work, and waited for"
         LOG.info("Waiting for %.0f s: %s; %s", now - self._begun, why(), ends)

@@ -235,8 +235,8 @@ class Libvirt:
         serial = ElementTree.SubElement(devices, "serial", type="unix")
         ElementTree.SubElement(serial, "source", mode="bind", path=f"/run/{name}.console")
         ElementTree.SubElement(serial, "log", file=f"{_LOGS}/{name}", append="on")
-        if not offload:
-            _element(devices, "interface").append(ElementTree.fromstring(DRIVER))
+        for interface in () if offload else devices.findall("interface"):
+            interface.append(ElementTree.fromstring(DRIVER))
         return ElementTree.tostring(domain, encoding="unicode")
 
     def console(self, name: str) -> str:

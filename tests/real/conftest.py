@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from tests.harness import images, netns
+from tests.harness import images, libvirt_images, netns
 from tests.harness.images import Disk
 from tests.harness.libvirt import Libvirt
 from tests.harness.machine import Machine
+from tests.real.domains import ADDRESSES, CONFIGURATION
 from tests.real.node import Node
 
 DISTRIBUTION = os.environ.get("DFMETA_TEST_DISTRIBUTION", images.USUAL.name)
@@ -53,6 +55,21 @@ def node(_installed: Node) -> Node:
     """A compute node with dfmeta-agent under systemd, which is ready."""
     _installed.wait_ready()
     return _installed
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Libvirt]:
+    """The libvirt host of the page, with dfmeta-agent and no guest."""
+    distribution = images.DISTRIBUTIONS[DISTRIBUTION]
+    with ExitStack() as stack:
+        folder = netns.temporary_folder("libvirt")
+        stack.callback(shutil.rmtree, folder)
+        tree = libvirt_images.host(distribution, folder)
+        one = stack.enter_context(Libvirt(tree, libvirt_images.guest(distribution)))
+        one.shell(ADDRESSES)
+        one.configure(CONFIGURATION)
+        one.start_agent()
+        yield one
 
 
 @pytest.hookimpl(wrapper=True)

@@ -32,8 +32,6 @@ install -d /etc/systemd/system/dfmeta-agent.service.d
 cat > /etc/systemd/system/dfmeta-agent.service.d/path.conf << EOF
 [Service]
 Environment=PATH=/opt/dfmeta/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
-# systemd's own limit of 90 s is too short for a boot with an emulated CPU.
-TimeoutStartSec=600
 EOF
 systemctl daemon-reload
 systemctl enable --now dfmeta-agent.service

@@ -6,36 +6,16 @@ datapath need. User-data has the guest write on its serial line what it has beco
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.docs.typed import page
-from tests.harness import images, libvirt_images, netns
-from tests.harness.console import blocks
 from tests.harness.libvirt import Libvirt
 from tests.harness.poll import wait_for
-from tests.real.conftest import DISTRIBUTION
+from tests.real.domains import BOOT, KEY, OTHER_KEY, XML, another, reports, wait_reports
 
 pytestmark = pytest.mark.long
 
-BOOT = 600
-"""Seconds from the start of a guest to the end of its cloud-init, on a busy machine."""
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGxpYnZpcnQuLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u root@host"
-OTHER_KEY = KEY.replace("root@host", "root@defaults")
-(XML, CONFIGURATION) = (
-    next(one.text for one in blocks(page("first-hour-libvirt")) if one.caption == caption)
-    for caption in ("web1.xml", "/etc/dfmeta/dfmeta.conf")
-)
-ADDRESSES = """
-ip address add 192.168.150.1/24 dev br-int
-ip link set br-int up
-dnsmasq --interface=br-int --bind-interfaces --except-interface=lo --port=0 \\
-    --dhcp-range=192.168.150.10,192.168.150.200
-"""
 # The disk of guests has no locale but C, and cloud-init would choose another.
 REPORT = """\
 #cloud-config
@@ -63,21 +43,6 @@ write_files:
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Libvirt]:
-    """The host of the page, with dfmeta-agent and no guest."""
-    distribution = images.DISTRIBUTIONS[DISTRIBUTION]
-    with ExitStack() as stack:
-        folder = netns.temporary_folder("libvirt")
-        stack.callback(shutil.rmtree, folder)
-        tree = libvirt_images.host(distribution, folder)
-        one = stack.enter_context(Libvirt(tree, libvirt_images.guest(distribution)))
-        one.shell(ADDRESSES)
-        one.configure(CONFIGURATION)
-        one.start_agent()
-        yield one
-
-
-@pytest.fixture(scope="module")
 def web1(host: Libvirt) -> str:
     """A guest with a record, whose cloud-init has run."""
     name = host.define(host.emulated(XML))
@@ -89,35 +54,6 @@ def web1(host: Libvirt) -> str:
     host.virsh("start", name)
     wait_reports(host, name, "asked", 1)
     return name
-
-
-def reports(host: Libvirt, name: str, what: str) -> list[str]:
-    """What a guest has said of itself, the newest last."""
-    lines = (line.strip().split("@@") for line in host.console(name).splitlines())
-    return [line[2] for line in lines if len(line) == 4 and line[1] == what]
-
-
-def wait_reports(host: Libvirt, name: str, what: str, count: int) -> list[str]:
-    """Wait for so many of them."""
-    return wait_for(
-        lambda: found if len(found := reports(host, name, what)) >= count else [],
-        BOOT,
-        f"{name} to say {what!r}",
-        interval=1,
-    )
-
-
-def another(name: str, number: int) -> str:
-    """web1's definition with a name, a UUID, a MAC and a disk of its own."""
-    text = XML
-    for old, new in (
-        ("web1", name),
-        ("1f5b1f6f3f10", f"1f5b1f6f3f1{number}"),
-        ("00:00:01'", f"00:00:0{number}'"),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    return text
 
 
 def test_a_guest_is_what_its_record_says(host: Libvirt, web1: str) -> None:

@@ -10,6 +10,8 @@ from tests.harness.poll import wait_for
 from tests.real.node import Guest, Node
 
 WEB = Guest("web", "10.0.0.5", "fa:16:3e:00:00:05")
+SYSTEMD = 60
+"""Seconds of TimeoutStartSec=; an emulated CPU needs half of them to begin."""
 SOCKETS = "dfmeta-agent-guests.socket dfmeta-agent-admin.socket"
 
 
@@ -75,6 +77,27 @@ def test_a_wrong_configuration_is_in_the_journal_as_one_line(node: Node, guest: 
     node.run(f"mv {path}.kept {path}; systemctl restart dfmeta-agent.service")
     node.wait_ready()
     wait_for(lambda: node.ask(guest) == guest.name, 60, "an answer with the right configuration")
+
+
+@pytest.mark.long
+def test_systemd_waits_as_long_as_startup_timeout_says(node: Node, guest: Guest) -> None:
+    since = node.cursor()
+    limit = "/run/systemd/system/dfmeta-agent.service.d/limit.conf"
+    node.run(f"mkdir -p {limit.rpartition('/')[0]}")
+    node.machine.write(limit, f"[Service]\nTimeoutStartSec={SYSTEMD}\n")
+    node.run("systemctl daemon-reload; systemctl stop dfmeta-agent openvswitch-switch")
+    node.run("systemctl start --no-block --job-mode=ignore-dependencies dfmeta-agent.service")
+    # Three lines later its time has run out, but for what the lines ask for.
+    wait_for(lambda: "Waiting for" in node.journal(since), SYSTEMD, "the first line")
+    pid = node.pid()
+    wait_for(
+        lambda: int(node.text(f"ps -o etimes= -p {pid}")) > SYSTEMD + 20, 3 * SYSTEMD, "the limit"
+    )
+    node.run("systemctl start openvswitch-switch")
+    node.wait_ready()
+    assert node.pid() == pid
+    assert node.ask(guest) == guest.name
+    node.run(f"rm {limit}; systemctl daemon-reload")
 
 
 @pytest.mark.long

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import socket
+from pathlib import Path
 
 import pytest
 
 from dfmeta.cmd import progress
 from dfmeta.cmd.progress import Work
-from dfmeta.cmd.waiting import BEGIN, LINES, Waiting
+from dfmeta.cmd.waiting import BEGIN, EXTENSION, LINES, Waiting
 from tests.harness.poll import wait_for
 
 
@@ -66,3 +68,21 @@ def test_a_daemon_says_what_it_waits_for_every_few_seconds(
         "Waiting for 1 s: OVSDB has not answered; giving up in 2 s",
         "Waiting for 6 s: OVSDB has not answered; it is at work, and waited for",
     ]
+
+
+def test_systemd_waits_for_as_long_as_the_daemon_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+    now = [0.0]
+    waiting = Waiting(600.0, clock=lambda: now[0])
+    heard = {}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(path))
+        systemd.settimeout(5)
+        for now[0] in (BEGIN, BEGIN + LINES, 599.0):
+            waiting.say(lambda: "OVSDB has not answered")
+            heard[now[0]] = systemd.recv(4096).decode()
+    assert set(heard.values()) == {f"EXTEND_TIMEOUT_USEC={int(EXTENSION)}000000"}
+    assert EXTENSION > 2 * LINES
