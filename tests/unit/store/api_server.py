@@ -48,15 +48,18 @@ class ApiServer:
         self._stderr.close()
 
     def start(self) -> None:
-        """Start it, and return once it listens."""
+        """Start it, and return once it answers."""
+        # The listener is handed over: another test's program cannot take its port meanwhile.
         with socket.create_server(("127.0.0.1", 0)) as sock:
             self.port = sock.getsockname()[1]
-        self._process = netns.spawn(
-            [sys.executable, "-m", "tests.unit.store.api_server", *self._arguments, str(self.port)],
-            cwd=ROOT,
-            stderr=self._stderr,
-        )
-        wait_for(self._listens, 30, "the admin API")
+            number = str(sock.fileno())
+            self._process = netns.spawn(
+                [sys.executable, "-m", "tests.unit.store.api_server", *self._arguments, number],
+                cwd=ROOT,
+                stderr=self._stderr,
+                pass_fds=(sock.fileno(),),
+            )
+        wait_for(self._answers, 30, "the admin API")
 
     def kill(self) -> None:
         """SIGKILL, as ``kill -9`` sends it, and wait for it to be gone."""
@@ -69,12 +72,13 @@ class ApiServer:
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace")
 
-    def _listens(self) -> bool:
+    def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.complaints()
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
-        except ConnectionRefusedError:
+            with Connection(self.port) as connection:
+                connection.ask("GET", "/")
+        except ConnectionError:
             return False
         return True
 
@@ -100,12 +104,16 @@ class Connection:
         return response.status, response.read()
 
 
-def main(url: str, how: str, port: str) -> None:
-    """Serve until killed."""
+def main(url: str, how: str, descriptor: str) -> None:
+    """Serve until killed.
+
+    :param descriptor: of the listener.
+    """
     from dfmeta.cmd.patching import patch
 
     patch()
     import eventlet
+    from eventlet.green import socket as green_socket
 
     from dfmeta.cmd.database import repository
     from dfmeta.health import Health
@@ -114,7 +122,8 @@ def main(url: str, how: str, port: str) -> None:
 
     api = make_api(repository(url), authorizer=Tokens() if how == "secured" else None)
     application = admin.AdminApplication(Health(), list, {}, api=api)
-    admin.serve(f"127.0.0.1:{port}", application)
+    listener = green_socket.socket(fileno=int(descriptor))
+    admin.serve("", application, sock=listener)
     while True:
         eventlet.sleep(3600)
 
