@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import eventlet
 from eventlet.event import Event
 from eventlet.queue import LightQueue
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -66,9 +65,7 @@ class Pending:
         :raises SwitchTimeoutError: when it did not answer.
         :raises NotConnectedError: when the connection was lost meanwhile.
         """
-        with eventlet.Timeout(timeout, False):
-            self._done.wait()
-        if not self._done.ready():
+        if not hub.wait(self._done, timeout):
             self.give_up()
             raise SwitchTimeoutError(what=self.what, seconds=timeout)
         if self._error is not None:

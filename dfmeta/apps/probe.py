@@ -19,6 +19,7 @@ from typing import Any, Final
 import eventlet
 from eventlet.event import Event
 
+from dfmeta import hub
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
@@ -92,7 +93,7 @@ class Probe:
     def ask(self, timeout: float = TIMEOUT) -> Result:
         """Send a probe and wait; of several callers at once all get the same probe's result.
 
-        :param timeout: seconds.
+        :param timeout: seconds; see :func:`dfmeta.hub.wait`.
         """
         if self._one is not None:
             found: Result = self._one.wait()
@@ -196,7 +197,7 @@ class Probe:
             answer = None
             for _ in range(2):
                 self._send(syn, tap)
-                with eventlet.Timeout(timeout / 2, False):
+                if hub.wait(event, timeout / 2):
                     answer = event.wait()
                     break
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import socket
 import sys
 import threading
 import time
@@ -12,6 +13,8 @@ from typing import Any
 
 import eventlet
 import pytest
+from eventlet import hubs
+from eventlet.event import Event
 from eventlet.hubs import get_hub
 
 from dfmeta import hub, metrics
@@ -239,3 +242,48 @@ def test_a_step_that_nobody_waits_for_is_aborted() -> None:
     turn_until(gate.entered.is_set)
     waiting.kill()
     turn_until(lambda: gate.aborted)
+
+
+def answered_while_the_hub_stands_still(wait: Callable[[Event, float], object]) -> bool:
+    """Whether a wait sees the answer that came in the middle of it, in a hub that was held up."""
+    event = Event()
+    here, there = socket.socketpair()
+    here.setblocking(False)
+
+    def read() -> None:
+        hubs.trampoline(here, read=True)
+        event.send()
+
+    eventlet.spawn(read)
+    eventlet.sleep(0)
+    # Keeps the hub beyond the end of the wait.
+    eventlet.spawn(time.sleep, 0.4)
+    sender = threading.Timer(0.1, there.send, [b"answer"])
+    sender.start()
+    try:
+        return bool(wait(event, 0.2))
+    finally:
+        sender.join()
+        eventlet.sleep(0.01)
+        here.close()
+        there.close()
+
+
+def test_an_answer_that_came_while_the_hub_stood_still_is_in_time() -> None:
+    def timer_alone(event: Event, seconds: float) -> bool:
+        with eventlet.Timeout(seconds, False):
+            event.wait()
+            return True
+        return False
+
+    assert answered_while_the_hub_stands_still(hub.wait)
+    assert not answered_while_the_hub_stands_still(timer_alone)
+
+
+def test_a_wait_for_an_answer_ends() -> None:
+    begun = time.monotonic()
+    assert not hub.wait(Event(), 0.1)
+    assert time.monotonic() - begun >= 0.1
+    event = Event()
+    event.send()
+    assert hub.wait(event, 0)
