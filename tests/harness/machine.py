@@ -75,11 +75,16 @@ class Machine:
 
     # Life
 
-    def start(self) -> Self:
-        """Boot, and wait until it takes commands."""
+    def power_on(self) -> Self:
+        """Begin to boot."""
         if self.running:
             raise RuntimeError("the machine runs already")
         self._process = self.namespace.spawn(self._command())
+        return self
+
+    def start(self) -> Self:
+        """Boot, and wait until it takes commands."""
+        self.power_on()
         try:
             wait_for(self._answers, BOOT_TIMEOUT, "the machine to boot", interval=0.5)
         except TimeoutError as error:

@@ -1,0 +1,39 @@
+"""A machine should reach nothing outside, and leave nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.harness import netns
+from tests.harness.images import Disk
+from tests.harness.machine import Machine
+from tests.harness.poll import wait_for
+
+PORT = 8123
+SERVER = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(PORT)]
+
+
+def test_it_reaches_nothing_outside(machine: Machine) -> None:
+    # QEMU's own network calls the host's loopback 10.0.2.2.
+    server = machine.namespace.spawn(SERVER, cwd=machine.folder)
+    try:
+        asked = ["curl", "-s", "-o", "/dev/null", "-m", "5", f"http://127.0.0.1:{PORT}/"]
+        wait_for(lambda: not machine.namespace.run(asked, check=False).returncode, 30, "a server")
+        asked[-1] = f"http://10.0.2.2:{PORT}/"
+        assert machine.run(" ".join(asked), check=False).returncode
+    finally:
+        netns.end(server)
+
+
+def test_a_machine_that_ends_leaves_nothing(disk: Disk) -> None:
+    with Machine(disk) as machine:
+        machine.power_on()
+        wait_for(lambda: (machine.folder / "qmp").exists(), 60, "QEMU")
+        assert machine.qmp("query-status")["running"]
+        namespace = Path("/run/netns", machine.namespace.name)
+        assert namespace.exists()
+        (pid,) = machine.namespace.processes()
+    assert not Path(f"/proc/{pid}").exists()
+    assert not machine.folder.exists()
+    assert not namespace.exists()
