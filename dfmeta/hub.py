@@ -106,11 +106,12 @@ def wait(event: Event, seconds: float) -> bool:
         begun = time.monotonic()
         with eventlet.Timeout(part, False):
             event.wait()
+        if event.ready():
             return True
         left -= time.monotonic() - begun < 2 * part
         if not left:
             break
-    return bool(event.ready())
+    return False
 
 
 class Looks:

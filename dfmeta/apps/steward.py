@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from typing import Any
 
 import eventlet
@@ -31,19 +30,18 @@ from dfmeta.apps.removals import Removals
 from dfmeta.apps.tally import Tally
 from dfmeta.exceptions import (
     DfmetaError,
-    KeyRangeError,
     NotConnectedError,
     SwitchError,
     SwitchTimeoutError,
 )
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows, owner_of
-from dfmeta.flows.flow import Flow, SetField
-from dfmeta.flows.key import parse_key
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose, purpose_of
+from dfmeta.flows.reading import read_address
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Found, Wire
 from dfmeta.hub import Turns
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -272,7 +270,8 @@ class Steward:
         while entries:
             one = wire.found(entries.pop())
             if one is not None:
-                found.setdefault(owner_of(one.read) if one.read else None, []).append(one)
+                owner = read_address(one.read).endpoint if one.read else None
+                found.setdefault(owner, []).append(one)
             turns.give_way()
         return found
 
@@ -396,10 +395,12 @@ class Steward:
     def _adopt(self, found: Grouped, wire: Wire, turns: Turns) -> None:
         kept = 0
         for one in (one for mine in list(found.values()) for one in mine):
-            known = _address_of(one)
-            if known is None:
+            if one.read is None or one.read.purpose is not Purpose.ADDRESS:
                 continue
-            endpoint, number, address = known
+            known = read_address(one.read)
+            endpoint, number, address = known.endpoint, known.slot, known.address
+            if endpoint is None or number is None or address is None:
+                continue
             if self._adopts(endpoint):
                 kept += self.registry.adopt(endpoint, number, address, time.monotonic())
             else:
@@ -473,19 +474,3 @@ def _each(found: Grouped, turns: Turns) -> Iterator[Found]:
         for one in mine:
             yield one
             turns.give_way()
-
-
-def _address_of(found: Found) -> tuple[Endpoint, int, GuestAddress] | None:
-    """Read a known address back from its flow in the service table."""
-    flow = found.read
-    if flow is None or flow.purpose is not Purpose.ADDRESS:
-        return None
-    keys = [a.value for a in flow.actions if isinstance(a, SetField) and a.field == "ipv4_src"]
-    mac, ip = flow.field("eth_src"), flow.field("ipv4_src")
-    if len(keys) != 1 or not isinstance(mac, str) or not isinstance(ip, str):
-        return None
-    try:
-        endpoint, number = parse_key(IPv4Address(keys[0]))
-        return endpoint, number, GuestAddress(mac, IPv4Address(ip))
-    except (KeyRangeError, ValueError):
-        return None

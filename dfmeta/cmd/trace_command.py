@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +18,9 @@ from dfmeta.cmd import doctor_host, gather
 from dfmeta.cmd.common import config_options, ending, load_config
 from dfmeta.cmd.in_force import say, take_over
 from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
-from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import key_of
 from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.reading import read_address
 from dfmeta.flows.service import Tap
 from dfmeta.host.look import read_host
 from dfmeta.inspect import checks_host, checks_path, legs, which
@@ -29,7 +28,6 @@ from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Status
-from dfmeta.inspect.ledger import slot_of
 from dfmeta.inspect.moments import clock
 from dfmeta.inspect.tracing import parse
 from dfmeta.inspect.vswitchd import Vswitchd, run_folder
@@ -281,22 +279,18 @@ def _address(port: KnownPort) -> tuple[int, GuestAddress | None]:
 
 def _without_daemon(wanted: Settings, snapshot: Snapshot) -> tuple[KnownPort, ...]:
     """Guests' ports as OVSDB has them, with the addresses that the switch still has flows for."""
-    found: dict[object, dict[int, GuestAddress]] = {}
+    found: dict[Endpoint, dict[int, GuestAddress]] = {}
     with contextlib.suppress(DfmetaError):  # without them the way of an unseen address is traced
         for seen in read_flows(Path(wanted.socket), wanted.layout).ours:
-            flow = seen.flow
-            if flow is not None and flow.purpose is Purpose.ADDRESS:
-                _note(found.setdefault(flow.field("in_port"), {}), flow)
+            if seen.flow is None or seen.flow.purpose is not Purpose.ADDRESS:
+                continue
+            read = read_address(seen.flow)
+            if read.endpoint is not None and read.slot is not None and read.address is not None:
+                found.setdefault(read.endpoint, {})[read.slot] = read.address
     ports = gather.ovsdb_ports(snapshot, wanted.bridge)
-    return tuple(replace(port, addresses=found.get(port.ofport, {})) for port in ports)
-
-
-def _note(found: dict[int, GuestAddress], flow: Flow) -> None:
-    slot = slot_of(flow)
-    with contextlib.suppress(AddressValueError):
-        if slot is not None:
-            ip = IPv4Address(str(flow.field("ipv4_src")))
-            found[slot] = GuestAddress(str(flow.field("eth_src")), ip)
+    return tuple(
+        replace(port, addresses=found.get(Endpoint(port.ofport or 0), {})) for port in ports
+    )
 
 
 def _guess(port: KnownPort) -> GuestAddress:

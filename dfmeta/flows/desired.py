@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
 
-from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.arp import guest_arp, key_arp
 from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import key_of, parse_key
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.key import key_of
 from dfmeta.flows.reply import probe, reply, reply_drop
 from dfmeta.flows.service import Tap, first_syn, known_address, service_drop
 from dfmeta.model import Endpoint, GuestAddress
@@ -66,24 +63,3 @@ def address_flows(
         reply(endpoint, address, slot=slot, tap=tap),
         known_address(endpoint, address, slot=slot, tap=tap),
     )
-
-
-_KEY_FIELDS: Mapping[Purpose, str] = {Purpose.REPLY: "ipv4_dst", Purpose.KEY_ARP: "arp_tpa"}
-"""What a flow that does not enter at the guest's port has its key in."""
-
-
-def owner_of(flow: Flow) -> Endpoint | None:
-    """Whose flow it is, by its place; None when it is nobody's in particular.
-
-    Of all endpoints only this one can want a flow at that place.
-    """
-    if flow.purpose is Purpose.FROM_TAP:
-        return None
-    ofport = flow.field("in_port")
-    if isinstance(ofport, int):
-        return Endpoint(ofport)
-    key = flow.field(_KEY_FIELDS.get(flow.purpose, ""))
-    try:
-        return parse_key(IPv4Address(key))[0] if isinstance(key, str) else None
-    except (KeyRangeError, ValueError):
-        return None

@@ -5,13 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address
 
-from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.flow import Flow, SetField, Value
-from dfmeta.flows.key import parse_key
+from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.pipeline import TABLES, Layout, Purpose, cookie_of
+from dfmeta.flows.reading import NONE, read_address
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort, Seen
 from dfmeta.model import Endpoint
@@ -93,40 +91,6 @@ def purpose_name(purpose: Purpose) -> str:
     return purpose.name.lower().replace("_", "-")
 
 
-def endpoint_of(flow: Flow) -> tuple[int | None, str]:
-    """The ofport that *flow* serves, and the key of its address if it is of one."""
-    for field in ("ipv4_dst", "arp_tpa"):
-        value = flow.field(field)
-        if flow.purpose in (Purpose.REPLY, Purpose.KEY_ARP) and isinstance(value, str):
-            return _ofport_of_key(value), value
-    ofport = flow.field("in_port")
-    if flow.purpose is Purpose.ADDRESS:
-        sets = [one for one in flow.actions if isinstance(one, SetField)]
-        keys = [one.value for one in sets if one.field == "ipv4_src"]
-        return (ofport if isinstance(ofport, int) else None), str(keys[0]) if keys else ""
-    return (ofport if isinstance(ofport, int) else None), ""
-
-
-def _guest_address(flow: Flow) -> str:
-    if flow.purpose is Purpose.ADDRESS:
-        return str(flow.field("ipv4_src"))
-    set_to = [
-        action.value
-        for action in flow.actions
-        if isinstance(action, SetField) and action.field == "ipv4_dst"
-    ]
-    return str(set_to[0]) if flow.purpose is Purpose.REPLY and set_to else ""
-
-
-def slot_of(flow: Flow) -> int | None:
-    """The slot that an address' flow stands for; None for another flow."""
-    key = endpoint_of(flow)[1]
-    try:
-        return parse_key(IPv4Address(key))[1] if key else None
-    except (KeyRangeError, ValueError):
-        return None
-
-
 def _judge(flow: Flow | None, places: _Places | None) -> State:
     if flow is None:
         return State.UNKNOWN
@@ -140,14 +104,17 @@ def _judge(flow: Flow | None, places: _Places | None) -> State:
 
 def _entry(seen: Seen, state: State, layout: Layout) -> Entry:
     stage = layout.stage(seen.table)
-    ofport, key = endpoint_of(seen.flow) if seen.flow is not None else (None, "")
+    read = read_address(seen.flow) if seen.flow is not None else NONE
+    # A flow that serves no endpoint is at the port that its frames come in by.
+    at = seen.flow.field("in_port") if seen.flow is not None else None
+    ofport = read.endpoint.ofport if read.endpoint is not None else at
     return Entry(
         state,
         TABLES[stage].name if stage is not None else str(seen.table),
         purpose_name(seen.flow.purpose) if seen.flow is not None else "?",
-        ofport,
-        key,
-        _guest_address(seen.flow) if seen.flow is not None else "",
+        ofport if isinstance(ofport, int) else None,
+        read.key,
+        str(read.ip) if read.ip is not None else "",
         seen.priority,
         seen.cookie,
         seen.packets,
@@ -173,10 +140,3 @@ def _order(layout: Layout) -> Callable[[Entry], tuple[int, int, int, str, str]]:
         return table, -entry.priority, entry.ofport or 0, entry.key, entry.purpose
 
     return key
-
-
-def _ofport_of_key(key: str) -> int | None:
-    try:
-        return parse_key(IPv4Address(key))[0].ofport
-    except (KeyRangeError, ValueError):
-        return None

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows, owner_of
+from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Output, SetField, ToController
 from dfmeta.flows.key import SLOTS, VID_MAX, key_of
 from dfmeta.flows.pipeline import CONTROLLER_ID, PURPOSES, Priority, Purpose, Stage
@@ -177,23 +177,3 @@ def test_the_host_learns_a_keys_mac_for_that_key_alone(ofport: int, slot: int, v
     arp, *_ = address_flows(endpoint, address(), slot=slot, tap=TAP)
     assert arp.field("arp_tpa") == str(key_of(endpoint, slot))
     assert sets(arp)["arp_sha"] == address().mac
-
-
-@given(GUESTS)
-def test_each_flow_says_by_its_place_whose_it_is(guest: Guest) -> None:
-    for tap in (TAP, ELSEWHERE):
-        assert {owner_of(flow) for flow in guest_flows(guest, tap)} == {guest.endpoint}
-        assert {owner_of(flow) for flow in fixed_flows(tap)} == {None}
-
-
-def test_a_flow_whose_key_is_none_is_nobodys() -> None:
-    (way_back,) = [
-        flow
-        for flow in address_flows(Endpoint(13), address(), slot=0, tap=TAP)
-        if flow.purpose is Purpose.REPLY
-    ]
-    for key in ("10.0.0.1", "224.0.0.13", "nonsense"):
-        match = tuple(
-            (name, key if name == "ipv4_dst" else value) for name, value in way_back.match
-        )
-        assert owner_of(Flow(Purpose.REPLY, match)) is None

@@ -9,15 +9,13 @@ from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
 from dfmeta.inspect.facts import Seen
 from dfmeta.inspect.ledger import (
     State,
-    endpoint_of,
     entries,
     faulty,
     purpose_name,
-    slot_of,
     wanted_flows,
 )
 from dfmeta.model import PortState
-from tests.unit.inspect.values import ADDRESS, PORT, TAP
+from tests.unit.inspect.values import PORT, TAP
 from tests.unit.support import PORT_FLOWS
 
 LAYOUT = Layout(table_base=100, classification_table=3, hook_priority=500)
@@ -76,31 +74,17 @@ def test_without_knowledge_nothing_is_judged_but_what_is_never_ours() -> None:
     ]
 
 
-def test_whom_a_flow_serves_is_read_from_its_match_its_key_or_its_actions() -> None:
-    by_purpose = {flow.purpose: flow for flow in wanted_flows([PORT], TAP)}
-    slot = {1: ADDRESS}
-    other = {f.purpose: f for f in wanted_flows([replace(PORT, addresses=slot)], TAP)}
-    assert endpoint_of(by_purpose[Purpose.GUEST_HTTP]) == (1, "")
-    assert endpoint_of(by_purpose[Purpose.FROM_TAP]) == (9, "")
-    assert endpoint_of(by_purpose[Purpose.SERVICE_DROP]) == (None, "")
-    for purpose in (Purpose.ADDRESS, Purpose.REPLY, Purpose.KEY_ARP):
-        assert endpoint_of(by_purpose[purpose]) == (1, "128.0.0.1")
-        assert slot_of(by_purpose[purpose]) == 0
-        assert slot_of(other[purpose]) == 1
-    assert slot_of(by_purpose[Purpose.SYN]) is None
+def test_a_flow_is_listed_with_its_port_its_key_and_its_address() -> None:
     rows = {
-        row.purpose: row for row in entries(map(seen, by_purpose.values()), None, layout=LAYOUT)
+        row.purpose: row
+        for row in entries(map(seen, wanted_flows([PORT], TAP)), None, layout=LAYOUT)
     }
-    assert rows["address"].address == rows["reply"].address == "10.0.0.5"
-    assert rows["syn"].address == ""
+    for purpose in ("address", "reply"):
+        assert (rows[purpose].ofport, rows[purpose].key) == (1, "128.0.0.1")
+        assert rows[purpose].address == "10.0.0.5"
+    assert (rows["syn"].ofport, rows["syn"].key, rows["syn"].address) == (1, "", "")
+    assert (rows["from-tap"].ofport, rows["service-drop"].ofport) == (9, None)
     assert (rows["syn"].packets, rows["syn"].bytes) == (7, 420)
-
-
-def test_a_reply_to_what_is_no_key_serves_nobody() -> None:
-    odd = Flow(Purpose.REPLY, (("ipv4_dst", "10.0.0.1"),))
-    assert endpoint_of(odd) == (None, "10.0.0.1")
-    assert slot_of(odd) is None
-    assert slot_of(Flow(Purpose.ADDRESS, (("in_port", 3),))) is None
 
 
 def test_purposes_have_names_for_people() -> None:

@@ -1,0 +1,94 @@
+"""Reads an address back from a flow: the inverse of :func:`dfmeta.flows.desired.address_flows`.
+
+The one place that knows in which fields and actions a flow has its endpoint, its key and the
+guest's addresses. A flow is what the switch says of it, and any program of the host may have put it
+there with our cookie: a value that does not fit is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from dfmeta.exceptions import KeyRangeError
+from dfmeta.flows.flow import Flow, SetField, Value
+from dfmeta.flows.key import parse_key
+from dfmeta.flows.pipeline import Purpose
+from dfmeta.model import Endpoint, GuestAddress
+
+_KEY_FIELDS: Mapping[Purpose, str] = {Purpose.REPLY: "ipv4_dst", Purpose.KEY_ARP: "arp_tpa"}
+"""The match field with the key, of a flow that does not enter at the guest's port."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowAddress:
+    """The endpoint and the address that a flow serves."""
+
+    endpoint: Endpoint | None = None
+    """By the flow's match alone: of all endpoints only this one can want a flow at that place."""
+    key: str = ""
+    """As the flow has it; empty in a flow that is not of one address."""
+    slot: int | None = None
+    """None: the flow has no key, or that of another endpoint."""
+    mac: str = ""
+    """The guest's own; empty in a flow without it."""
+    ip: IPv4Address | None = None
+    """The guest's own; None in a flow without it."""
+
+    @property
+    def address(self) -> GuestAddress | None:
+        """The guest's own addresses, where the flow has both."""
+        return GuestAddress(self.mac, self.ip) if self.mac and self.ip is not None else None
+
+
+NONE = FlowAddress()
+
+
+def read_address(flow: Flow) -> FlowAddress:
+    """Give endpoint, key, slot and address of *flow*, as far as it has them."""
+    if flow.purpose is Purpose.FROM_TAP:
+        return NONE
+    if flow.purpose in _KEY_FIELDS:
+        key = flow.field(_KEY_FIELDS[flow.purpose])
+        if not isinstance(key, str):
+            return NONE
+        endpoint, slot = _parsed(key)
+        if flow.purpose is not Purpose.REPLY:
+            return FlowAddress(endpoint, key, slot)
+        mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, "ipv4_dst"))
+        return FlowAddress(endpoint, key, slot, mac, ip)
+    ofport = flow.field("in_port")
+    endpoint = Endpoint(ofport) if isinstance(ofport, int) else None
+    if flow.purpose is not Purpose.ADDRESS:
+        return FlowAddress(endpoint)
+    key = _set(flow, "ipv4_src")
+    if not isinstance(key, str):
+        return FlowAddress(endpoint)
+    meant, slot = _parsed(key)
+    mac, ip = _mac(flow.field("eth_src")), _ip(flow.field("ipv4_src"))
+    return FlowAddress(endpoint, key, slot if meant == endpoint else None, mac, ip)
+
+
+def _parsed(key: str) -> tuple[Endpoint | None, int | None]:
+    try:
+        return parse_key(IPv4Address(key))
+    except (KeyRangeError, ValueError):
+        return None, None
+
+
+def _set(flow: Flow, field: str) -> int | str | None:
+    """The value that the flow puts into *field*; None where it does not, or more than once."""
+    values = [one.value for one in flow.actions if isinstance(one, SetField) and one.field == field]
+    return values[0] if len(values) == 1 else None
+
+
+def _mac(value: Value | None) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _ip(value: Value | None) -> IPv4Address | None:
+    with contextlib.suppress(ValueError):
+        return IPv4Address(value) if isinstance(value, str) else None
+    return None
