@@ -304,8 +304,8 @@ def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pa
 
     agree()
     assert fates.keys() == {"controller", "proxy", "guest", "back", "untouched", "dropped"}
-    assert min(fates.values()) >= 15, fates
-    assert fates.total() >= 2000
+    assert min(fates.values()) >= 5, fates
+    assert fates.total() >= 1500
 
 
 # tools/soak tries the other address as well.
