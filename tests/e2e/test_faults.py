@@ -35,6 +35,8 @@ class Busy:
         self.guests = [make_guest(name, mac=MAC) for name in ("first", "second")]
         for guest in self.guests:
             agent.ctl("store", "put", guest.instance_id, "--hostname", guest.name)
+            # Both are known before the fault: on a busy machine one may start late.
+            assert guest.curl(PATH).text == guest.name
 
     def through(
         self, fault: Callable[[], None], count: int = REQUESTS
