@@ -183,7 +183,7 @@ def test_the_examples_of_the_page_hold_from_the_second_boot_on(
     assert roles(host)["oracledb"] == ["vdb", ORACLE]
     assert reports(host, guest, "mounted")[-1] == "/dev/vdb the oracle"
     mac, address = wait_for(
-        lambda: words if len(words := reports(host, guest, "nic")[-1].split()) == 2 else None,
+        lambda: words if len(words := reports(host, guest, "nic")[-1].split()) == 2 else [],
         BOOT,
         "the NIC's address",
         interval=1,
