@@ -10,8 +10,8 @@ from tests.harness.poll import wait_for
 from tests.real.node import Guest, Node
 
 WEB = Guest("web", "10.0.0.5", "fa:16:3e:00:00:05")
-SYSTEMD = 60
-"""Seconds of TimeoutStartSec=; an emulated CPU needs half of them to begin."""
+SYSTEMD = 90
+"""Seconds of systemd's DefaultTimeoutStartSec= (systemd-system.conf(5))."""
 SOCKETS = "dfmeta-agent-guests.socket dfmeta-agent-admin.socket"
 
 
@@ -82,12 +82,10 @@ def test_a_wrong_configuration_is_in_the_journal_as_one_line(node: Node, guest: 
 @pytest.mark.long
 def test_systemd_waits_as_long_as_startup_timeout_says(node: Node, guest: Guest) -> None:
     since = node.cursor()
-    limit = "/run/systemd/system/dfmeta-agent.service.d/limit.conf"
-    node.run(f"mkdir -p {limit.rpartition('/')[0]}")
-    node.machine.write(limit, f"[Service]\nTimeoutStartSec={SYSTEMD}\n")
-    node.run("systemctl daemon-reload; systemctl stop dfmeta-agent openvswitch-switch")
+    limit = node.text("systemctl show -P TimeoutStartUSec dfmeta-agent.service")
+    assert limit == f"{SYSTEMD // 60}min {SYSTEMD % 60}s"
+    node.run("systemctl stop dfmeta-agent openvswitch-switch")
     node.run("systemctl start --no-block --job-mode=ignore-dependencies dfmeta-agent.service")
-    # Three lines later its time has run out, but for what the lines ask for.
     wait_for(lambda: "Waiting for" in node.journal(since), SYSTEMD, "the first line")
     pid = node.pid()
     wait_for(
@@ -97,7 +95,6 @@ def test_systemd_waits_as_long_as_startup_timeout_says(node: Node, guest: Guest)
     node.wait_ready()
     assert node.pid() == pid
     assert node.ask(guest) == guest.name
-    node.run(f"rm {limit}; systemctl daemon-reload")
 
 
 @pytest.mark.long
