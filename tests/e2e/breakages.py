@@ -231,7 +231,7 @@ def no_route(stage: Stage) -> Iterator[None]:
     stage.host.vsctl("set", "Port", guest.port, "tag=4095")
     guest.namespace.sysctl(**{"net.ipv4.neigh.eth0.retrans_time_ms": 50})
     guest.forget_neighbours()
-    wait_for(lambda: "dead" in stage.agent.admin("/ports").text, 5, "the port to be dead")
+    wait_for(lambda: stage.agent.metric("dfmeta_ports", state="dead") == 1, 5, "the state")
     assert _connecting(guest) == errno.EHOSTUNREACH
     yield
 
