@@ -1,9 +1,13 @@
 """Domains like that of doc/source/first-hour-libvirt.rst, and what their guests say of themselves.
 
-User-data has a guest write lines to its serial line: ``@@`` subject ``@@`` value ``@@``.
+User-data has a guest write lines to its serial line: ``@@`` subject ``@@`` value ``@@``
+(:func:`user_data`).
 """
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 from tests.docs.typed import page
 from tests.harness.console import blocks
@@ -25,6 +29,35 @@ dnsmasq --interface=br-int --bind-interfaces --except-interface=lo --port=0 \\
     --dhcp-range=192.168.150.10,192.168.150.200
 """
 """The host's side of the guests' network, with DHCP."""
+
+_SAY = """\
+#!/bin/sh
+say() { printf '\\n@@%s@@%s@@\\n' "$1" "$2" > /dev/ttyS0; }
+until [ -e /run/cloud-init/result.json ]; do sleep 1; done
+say result "$(tr -d '\\n' < /run/cloud-init/result.json)"
+"""
+_EACH_BOOT = """\
+#!/bin/sh
+systemd-run --quiet /usr/local/bin/report
+"""
+
+
+def user_data(report: str, *files: dict[str, Any]) -> str:
+    """A cloud-config whose guest reports at each boot, once its cloud-init has ended.
+
+    :param report: lines of shell; the function ``say SUBJECT VALUE`` writes a line.
+    :param files: further members of ``write_files``.
+    """
+    written = [
+        {"path": path, "permissions": "0755", "content": content}
+        for path, content in (
+            ("/usr/local/bin/report", _SAY + report),
+            ("/var/lib/cloud/scripts/per-boot/report", _EACH_BOOT),
+        )
+    ]
+    # The disk of guests has no locale but C, and cloud-init would choose another.
+    config = {"locale": False, "write_files": [*written, *files]}
+    return f"#cloud-config\n{json.dumps(config, indent=1)}\n"
 
 
 def reports(host: Libvirt, name: str, what: str) -> list[str]:

@@ -32,6 +32,8 @@ install -d /etc/systemd/system/dfmeta-agent.service.d
 cat > /etc/systemd/system/dfmeta-agent.service.d/path.conf << EOF
 [Service]
 Environment=PATH=/opt/dfmeta/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
+# At a boot with an emulated CPU the daemon may need 90 s until it can say that it waits.
+TimeoutStartSec=600
 EOF
 systemctl daemon-reload
 systemctl enable --now dfmeta-agent.service

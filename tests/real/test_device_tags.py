@@ -8,13 +8,14 @@ plugged in while the guest runs.
 from __future__ import annotations
 
 import re
+from textwrap import dedent
 
 import pytest
 
 from tests.docs.typed import page
 from tests.harness.libvirt import Libvirt
 from tests.harness.poll import wait_for
-from tests.real.domains import BOOT, KEY, another, reports, wait_reports
+from tests.real.domains import BOOT, KEY, another, reports, user_data, wait_reports
 
 pytestmark = pytest.mark.long
 
@@ -27,57 +28,38 @@ FSTAB, NETWORK = re.findall(
     page("device-tags-use"),
     re.MULTILINE,
 )
-_INDENT = "    "
-
-
-def lines(example: str, *, by: str = _INDENT) -> str:
-    """An example of the page, indented for user-data."""
-    return "".join(f"{by}{line[3:]}\n" for line in example.strip("\n").split("\n"))
-
-
-# The disk's file system is ext4: the guest has no tools for xfs.
-USER_DATA = f"""\
-#cloud-config
-locale: false
-write_files:
-- path: /etc/fstab
-  append: true
-  content: |
-{lines(FSTAB.replace("xfs", "ext4"))}
-- path: /etc/systemd/network/20-storage.network
-  content: |
-{lines(NETWORK)}
-- path: /usr/local/bin/report
-  permissions: "0755"
-  content: |
-    #!/bin/sh
-    say() {{ printf '\\n@@%s@@%s@@\\n' "$1" "$2" > /dev/ttyS0; }}
-    until [ -e /run/cloud-init/result.json ]; do sleep 1; done
-    say result "$(tr -d '\\n' < /run/cloud-init/result.json)"
-    disks=$(ls /sys/block)
-    while :; do
-        if [ "$(ls /sys/block)" != "$disks" ]; then
-            disks=$(ls /sys/block)
-            /var/lib/cloud/scripts/per-boot/50-dfmeta-tag-devices
-            say ran "$?"
-        fi
-        for role in /dev/disk/by-role/*; do
-            serial=$(udevadm info --query=property --name="$role" | sed -n 's/^ID_SERIAL=//p')
-            [ -e "$role" ] && say role "${{role##*/}} $(basename "$(readlink "$role")") $serial"
-        done
-        nic=$(udevadm trigger --dry-run --verbose --tag-match=dfmeta-storage)
-        mac=$(cat "$nic/address")
-        say nic "$mac $(ip -4 -o address show dev "${{nic##*/}}" | tr -s ' ' | cut -d ' ' -f 4)"
-        say mounted "$(findmnt -n -o SOURCE /var/lib/oracle) $(cat /var/lib/oracle/name)"
-        say end "$(cat /proc/sys/kernel/random/boot_id)"
-        sleep 2
+USER_DATA = user_data(
+    """\
+disks=$(ls /sys/block)
+while :; do
+    if [ "$(ls /sys/block)" != "$disks" ]; then
+        disks=$(ls /sys/block)
+        /var/lib/cloud/scripts/per-boot/50-dfmeta-tag-devices
+        say ran "$?"
+    fi
+    for role in /dev/disk/by-role/*; do
+        serial=$(udevadm info --query=property --name="$role" | sed -n 's/^ID_SERIAL=//p')
+        [ -e "$role" ] && say role "${role##*/} $(basename "$(readlink "$role")") $serial"
     done
-- path: /var/lib/cloud/scripts/per-boot/report
-  permissions: "0755"
-  content: |
-    #!/bin/sh
-    systemd-run --quiet /usr/local/bin/report
-"""
+    nic=$(udevadm trigger --dry-run --verbose --tag-match=dfmeta-storage)
+    mac=$(cat "$nic/address")
+    say nic "$mac $(ip -4 -o address show dev "${nic##*/}" | tr -s ' ' | cut -d ' ' -f 4)"
+    say mounted "$(findmnt -n -o SOURCE /var/lib/oracle) $(cat /var/lib/oracle/name)"
+    say end "$(cat /proc/sys/kernel/random/boot_id)"
+    sleep 2
+done
+""",
+    # The disk's file system is ext4: the guest has no tools for xfs.
+    {
+        "path": "/etc/fstab",
+        "append": True,
+        "content": dedent(FSTAB).strip("\n").replace("xfs", "ext4") + "\n",
+    },
+    {
+        "path": "/etc/systemd/network/20-storage.network",
+        "content": dedent(NETWORK).strip("\n") + "\n",
+    },
+)
 
 
 def disk(target: str, bus: str, serial: str) -> str:
@@ -133,10 +115,10 @@ truncate -s 16M {DATA}/{LOGS} {DATA}/{BACKUP}
 """
     )
     host.define(host.emulated(domain()))
-    user_data = host.write("user-data", USER_DATA)
+    written = host.write("user-data", USER_DATA)
     host.dfmeta(
         *("store", "put", NAME, "--hostname", "tagged", "--ssh-key", KEY, "--tag-devices"),
-        *("--user-data", user_data),
+        *("--user-data", written),
     )
     tag(host)
     host.virsh("start", NAME)

@@ -12,44 +12,38 @@ import pytest
 
 from tests.harness.libvirt import Libvirt
 from tests.harness.poll import wait_for
-from tests.real.domains import BOOT, KEY, OTHER_KEY, XML, another, reports, wait_reports
+from tests.real.domains import (
+    BOOT,
+    KEY,
+    OTHER_KEY,
+    XML,
+    another,
+    reports,
+    user_data,
+    wait_reports,
+)
 
 pytestmark = pytest.mark.long
 
-# The disk of guests has no locale but C, and cloud-init would choose another.
-REPORT = """\
-#cloud-config
-locale: false
-write_files:
-- path: /usr/local/bin/report
-  permissions: "0755"
-  content: |
-    #!/bin/sh
-    say() { printf '\\n@@%s@@%s@@\\n' "$1" "$2" > /dev/ttyS0; }
-    until [ -e /run/cloud-init/result.json ]; do sleep 1; done
-    say host "$(hostname)"
-    say key "$(cat /home/debian/.ssh/authorized_keys)"
-    say result "$(tr -d '\\n' < /run/cloud-init/result.json)"
-    while :; do
-        say asked "$(curl -s -m 5 http://169.254.169.254/latest/meta-data/local-hostname)"
-        sleep 2
-    done
-- path: /var/lib/cloud/scripts/per-boot/report
-  permissions: "0755"
-  content: |
-    #!/bin/sh
-    systemd-run --quiet /usr/local/bin/report
+REPORT = user_data(
+    """\
+say host "$(hostname)"
+say key "$(cat /home/debian/.ssh/authorized_keys)"
+while :; do
+    say asked "$(curl -s -m 5 http://169.254.169.254/latest/meta-data/local-hostname)"
+    sleep 2
+done
 """
+)
 
 
 @pytest.fixture(scope="module")
 def web1(host: Libvirt) -> str:
     """A guest with a record, whose cloud-init has run."""
     name = host.define(host.emulated(XML))
-    user_data = host.write("user-data", REPORT)
     host.dfmeta(
         *("store", "put", name, "--hostname", "first", "--ssh-key", KEY),
-        *("--user-data", user_data),
+        *("--user-data", host.write("user-data", REPORT)),
     )
     host.virsh("start", name)
     wait_reports(host, name, "asked", 1)
@@ -90,8 +84,8 @@ def test_an_interface_that_is_plugged_again_is_served_again(host: Libvirt, web1:
 
 
 def test_a_guest_without_a_record_gets_the_defaults(host: Libvirt) -> None:
-    user_data = host.write("user-data", REPORT)
-    host.dfmeta("store", "put", "--default", "--ssh-key", OTHER_KEY, "--user-data", user_data)
+    options = ("--ssh-key", OTHER_KEY, "--user-data", host.write("user-data", REPORT))
+    host.dfmeta("store", "put", "--default", *options)
     with host.alone():
         name = host.define(host.emulated(another("web2", 2)))
         host.virsh("start", name)
