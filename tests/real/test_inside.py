@@ -5,6 +5,8 @@ They run inside it as they stand, with the harness' limits of time multiplied.
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from tests.harness.machine import Machine
@@ -22,16 +24,29 @@ LIMIT = 3600
 def passes(machine: Machine, *arguments: str) -> None:
     """pytest passes inside with these arguments, and has run something."""
     machine.run("systemctl stop dfmeta-agent.service 2>/dev/null || true")
-    done = machine.run(f"{COMMAND} {' '.join(arguments)}", check=False, timeout=LIMIT)
+    done = machine.run(f"{COMMAND} {shlex.join(arguments)}", check=False, timeout=LIMIT)
     assert done.returncode == 0, done.stdout[-8000:]
 
 
+MODULES: dict[str, tuple[str, ...]] = {
+    "test_twins": (),
+    "test_leaving": (),
+    "test_addresses": (),
+    "test_hostile_packets": (
+        # "every tag seen": doc/source/limits.rst, "A filter for VLAN 4095".
+        "seen",
+    ),
+    "test_rates": (
+        # cloud-init is not installed in the machine.
+        "a_boot_above_the_rate",
+    ),
+}
+"""Module → parts of the names of tests that are left out."""
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "module",
-    [
-        "test_twins",
-    ],
-)
+@pytest.mark.parametrize("module", MODULES)
 def test_a_module(machine: Machine, module: str) -> None:
-    passes(machine, f"tests/e2e/{module}.py")
+    left_out = " or ".join(MODULES[module])
+    chosen = ("-k", f"not ({left_out})") if left_out else ()
+    passes(machine, f"tests/e2e/{module}.py", *chosen)
