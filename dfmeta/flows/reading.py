@@ -1,8 +1,8 @@
 """Reads an address back from a flow: the inverse of :func:`dfmeta.flows.desired.address_flows`.
 
 The one place that knows in which fields and actions a flow has its endpoint, its key and the
-guest's addresses. A flow is what the switch says of it, and any program of the host may have put it
-there with our cookie: a value that does not fit is left out.
+guest's addresses. The switch reports the flow, and any program of the host may have put it there
+with dfmeta's cookie: a value that does not fit is left out.
 """
 
 from __future__ import annotations

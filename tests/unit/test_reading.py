@@ -44,7 +44,7 @@ def with_match(flow: Flow, field: str, value: Value) -> Flow:
 
 @settings(deadline=None, max_examples=examples(16))
 @given(GUESTS)
-def test_what_was_built_is_read_back(guest: Guest) -> None:
+def test_a_flow_is_read_back_as_it_was_built(guest: Guest) -> None:
     for flow in fixed_flows(TAP):
         assert read_address(flow) == NONE
     for flow in guest_flows(guest, TAP):
@@ -90,7 +90,7 @@ def test_an_address_that_is_not_one_is_left_out(field: str, value: Value) -> Non
     assert (read.endpoint, read.slot, read.address) == (HERE, 1, None)
 
 
-def test_two_keys_are_none() -> None:
+def test_a_flow_with_two_keys_has_no_slot() -> None:
     flow = of(Purpose.ADDRESS)
     doubled = replace(flow, actions=(SetField("ipv4_src", "128.0.0.2"), *flow.actions))
     assert read_address(doubled) == FlowAddress(HERE)
