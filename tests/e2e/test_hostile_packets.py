@@ -26,6 +26,7 @@ from tests.e2e.support import (
 from tests.flows.frames import arp, ethernet, ipv4, tagged, tcp, udp
 from tests.harness.agent import Agent
 from tests.harness.guest import METADATA_IP, Guest
+from tests.harness.netns import KERNEL_DATAPATH
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
@@ -105,10 +106,13 @@ class Watched:
     """tap-metadata while a test sends frames to it; a context manager.
 
     At its end nothing may have arrived but what the service flows of the two guests let through.
+
+    :param beside: the start of a frame, from its type on, that may arrive all the same.
     """
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: Net, *, beside: bytes | None = None) -> None:
         self.net = net
+        self.beside = beside
         self.tap = Capture(net.host.namespace, TAP, arriving=True)
 
     def __enter__(self) -> Watched:
@@ -137,7 +141,12 @@ class Watched:
     def strays(self) -> list[str]:
         """What has arrived that is none of the two guests' to the service."""
         allowed = {self.net.good.ofport, self.net.bad.ofport}
-        return [frame.hex(" ") for frame in self.frames() if not is_service(frame, allowed)]
+        return [
+            frame.hex(" ")
+            for frame in self.frames()
+            if not is_service(frame, allowed)
+            and (self.beside is None or not frame[12:].startswith(self.beside))
+        ]
 
 
 def neighbours(net: Net) -> dict[str, str]:
@@ -297,11 +306,19 @@ TAGS: dict[str, Callable[[bytes], bytes]] = {
     ids=["trunk of all", "access port", "trunk of all, every tag seen"],
 )
 def test_tags_that_a_guest_sets_itself(net: Net, column: str, limit: int) -> None:
-    """Open vSwitch looks at one tag of a frame, or at two (``vlan-limit`` 0)."""
+    """Open vSwitch looks at one tag of a frame, or at two (``vlan-limit`` 0).
+
+    At two, the kernel's datapath lets frames of tap-metadata's own VLANs through, with tag 1
+    (doc/source/limits.rst); Linux has no device for that tag, and no frame is answered.
+    """
     net.host.vsctl("set", "Port", net.bad.port, column)
     net.host.vsctl("set", "Open_vSwitch", ".", f"other_config:vlan-limit={limit}")
     before = net.packet_ins()
-    with Watched(net), Capture(net.bad.namespace, net.bad.device, arriving=True) as heard:
+    beside = bytes.fromhex("81000001") if KERNEL_DATAPATH and limit == 0 else None
+    with (
+        Watched(net, beside=beside),
+        Capture(net.bad.namespace, net.bad.device, arriving=True) as heard,
+    ):
         asked = {
             name: port.to_bytes(2, "big") for name, port in zip(TAGS, _source_ports, strict=False)
         }
