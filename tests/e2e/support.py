@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import time
@@ -25,6 +26,7 @@ from tests.harness.netns import Namespace
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
 
 META_DATA = "/openstack/latest/meta_data.json"
 PROJECT = "5f705ae0b9a94e0c8f0a1d9d5d3b3b1c"
@@ -135,6 +137,14 @@ def holders(host: OpenvSwitch) -> list[int]:
             if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
+
+
+def end_holders(host: OpenvSwitch) -> None:
+    """Kill the processes that keep a listener open, by their pids."""
+    ended = set(holders(host))
+    for pid in ended:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not ended & set(holders(host)), 5, "the end of the holder")
 
 
 def flows_of(guest_ofport: int, flows: list[str]) -> list[str]:

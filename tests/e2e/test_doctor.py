@@ -13,14 +13,13 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dfmeta.proxy.tokens import TOKEN_HEADER
-from tests.e2e.support import asks_own, put
+from tests.e2e.support import asks_own, end_holders, put
 from tests.harness.agent import Agent, program
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, uuid_of
@@ -538,23 +537,10 @@ def test_another_program_at_the_admin_listener(host: OpenvSwitch, make_agent: Ma
     assert is_ok(agent, "daemon")
 
 
-def _gone(host: OpenvSwitch, pid: int) -> bool:
-    return pid not in host.namespace.processes()
-
-
-def end_holder(host: OpenvSwitch) -> None:
-    """Kill what keeps the listener open, by its pid."""
-    for pid in host.namespace.processes():
-        if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
-            gone = partial(_gone, host, pid)
-            wait_for(gone, 5, "the holder's end")
-
-
 def test_nobody_and_then_somebody_else_listens(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     agent = make_agent()
     agent.stop()
-    end_holder(host)
+    end_holders(host)
     assert "start dfmeta-agent" in wrong(agent, "listener", "nobody listens on")
     with host.namespace.open_socket() as other:
         other.bind((METADATA_IP, 18080))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import asks_own, failures, put
+from tests.e2e.support import asks_own, end_holders, failures, holders, put
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Sample
@@ -193,13 +192,9 @@ def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy
 
 
 def test_the_holder_of_the_listener_is_replaced_when_it_dies(agent: Agent, busy: Busy) -> None:
-    holders = [
-        pid
-        for pid in busy.agent.host.namespace.processes()
-        if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    assert len(holders) == 1
-    busy.agent.host.namespace.run(["kill", "-9", str(holders[0])])
+    host = busy.agent.host
+    assert len(holders(host)) == 1
+    end_holders(host)
     wait_for(lambda: "holder is gone" in agent.log(), 5, "the daemon to notice")
     samples = busy.through(agent.restart)
     assert failures(samples) == Counter()

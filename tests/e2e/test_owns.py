@@ -18,6 +18,7 @@ from tests.harness.console import Step, blocks, difference, steps
 from tests.harness.guest import Guest
 from tests.harness.netns import ROOT
 from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
 
 PAGE = (ROOT / "doc/source/owns.rst").read_text(encoding="utf-8")
 STEPS = [step for one in blocks(PAGE) if one.kind == "console" for step in steps(one.text)]
@@ -54,6 +55,8 @@ class Host(Shell):
     def look(self) -> View:
         """All that somebody could change, as lines, without what changes by itself."""
         namespace, ofctl = self.switch.namespace, self.switch.ofctl
+        # The kernel adds the route of an IPv6 address once no other device answers for it.
+        wait_for(lambda: "tentative" not in namespace.ip("address"), 10, "IPv6 addresses")
         flows = ofctl("--no-stats", "dump-flows", BRIDGE).splitlines()
         sysctls = namespace.run(["sysctl", "-a", "--pattern", r"^net\."], check=False).stdout
         processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in namespace.processes()]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.support import end_holders
 from tests.e2e.test_doctor import pretend_nft
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
@@ -277,19 +275,11 @@ def test_without_the_daemon_it_ends_at_the_proxy_or_the_controller(
     assert verdict(agent, silent.port).startswith("Stops at the controller: dfmeta-agent does not")
 
 
-def _gone(host: OpenvSwitch, pid: int) -> bool:
-    return pid not in host.namespace.processes()
-
-
 def test_nobody_listens(host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     guest, agent = make_guest(), make_agent()
     guest.curl("/")
     agent.stop()
-    for pid in host.namespace.processes():
-        if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
-            gone = partial(_gone, host, pid)
-            wait_for(gone, 5, "the holder's end")
+    end_holders(host)
     end = verdict(agent, guest.port)
     assert end.startswith("Stops at the host: nobody listens on 169.254.169.254:18080; start")
 
