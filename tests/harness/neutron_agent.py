@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ OPEN = "open"
 """One that allows ICMP and UDP, in and out."""
 DEAD_VLAN = 4095
 _CLEANED = "cleanup stale flows"
+_IDLE = re.compile(
+    r"iteration:(\d+) started(?:(?!starting polling).)*iteration:\1 completed", re.DOTALL
+)
+"""A round of its loop in which it has found nothing to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,13 +236,21 @@ class NeutronAgent:
         self.wait_wired()
 
     def clean_up(self) -> None:
-        """Give it the work that it needs to delete, once after its start, stale flows."""
+        """Give it the work that it needs to delete, once after its start, stale flows.
+
+        Its news of the ports comes in several of its rounds, and a port that is updated has flows
+        of two cookies for a moment: so wait for a round without work after that.
+        """
         self._news += 1
         self._ports = {
             name: replace(port, name=str(self._news)) for name, port in self._ports.items()
         }
+        self._report.write_text("")
         self._write()
         wait_for(lambda: _CLEANED in self.log()[self._skip :], 30, "the clean-up", interval=0.1)
+        self.wait_wired()
+        done = len(self.log())
+        wait_for(lambda: _IDLE.search(self.log()[done:]), 60, "a round without work", interval=0.1)
 
     def kill(self) -> None:
         """SIGKILL, if it runs: after SIGTERM it would keep its OpenFlow connections until then."""
