@@ -386,10 +386,10 @@ def flows_gone(stage: Stage) -> Iterator[None]:
     guest = stage.guest("restarted")
     stage.put(guest)
     assert guest.curl("/latest/meta-data/").status == 200
-    stage.host.ofctl("del-flows", BRIDGE)
-    stage.host.ofctl("add-flow", BRIDGE, "priority=0,actions=NORMAL")
     reconciles = "dfmeta_reconciles_total"
     before = stage.agent.metric(reconciles, result="changed")
+    stage.host.ofctl("del-flows", BRIDGE)
+    stage.host.ofctl("add-flow", BRIDGE, "priority=0,actions=NORMAL")
     wait_for(lambda: stage.agent.metric(reconciles, result="changed") > before, 40, "a comparison")
     assert guest.curl("/latest/meta-data/").status == 200
     yield
