@@ -30,6 +30,8 @@ class Rig:
         self.connected = True
         self.probe = SimpleNamespace(last=Result(answered=True))
         self.registry = Registry()
+        # Connections of other tests of this process are of the same endpoint.
+        monkeypatch.setattr(watch, "ACCEPTED", GuestCounts())
         monkeypatch.setattr(watch, "checksum_errors", lambda: self.wrong)
         switch: Any = SimpleNamespace(read=self._read, replies=lambda _endpoint: self.left)
         probe: Any = self.probe
