@@ -115,6 +115,8 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
 ) -> None:
     make_guest()
     agent = make_agent({"df_metadata": {"proxy_workers": 2}})
+    # The daemon serves with the first of them, while the other one may still begin.
+    wait_for(lambda: status_of(examine(agent, tmp_path), "workers") == {"ok"}, 20, "both workers")
     assert only(examine(agent, tmp_path), "workers", "ok")["text"] == "all 2 workers live"
     workers = children(agent.pid, b"dfmeta.cmd.worker")
     assert len(workers) == 2

@@ -31,6 +31,8 @@ from tests.harness.poll import wait_for
 
 TWO = {"df_metadata": {"proxy_workers": 2}}
 NOBODY = "65534"
+SERVES = "\t".join([NOBODY] * 4)
+"""The users of a worker that has given its rights up, in proc(5)'s words."""
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
 
 
@@ -55,7 +57,10 @@ def status(pid: int) -> dict[str, str]:
 
 @pytest.fixture
 def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent(TWO)
+    one = make_agent(TWO)
+    # It serves with the first of them, while the other one may still begin.
+    wait_for(lambda: [status(pid)["Uid"] for pid in workers(one)] == [SERVES] * 2, 30, "both")
+    return one
 
 
 @pytest.fixture
