@@ -221,7 +221,7 @@ def test_guests_that_are_slow_or_greedy_keep_nobody_waiting(network: Network) ->
             sock.sendall(PLAIN[:20])
         begun = time.monotonic()
         assert network.ask("one").text == "one"
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 5, "half of what the others have for their heads"
         counted = network.central.metrics()
         assert counted['dfmeta_limits_hit_total{limit="connections_per_port"}'] >= 48
 

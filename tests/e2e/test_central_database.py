@@ -104,11 +104,11 @@ def test_a_server_that_hangs_stalls_nothing_but_what_needs_it(site: Site) -> Non
             begun = time.monotonic()
             assert site.central.admin(path).status == 200
             longest = max(longest, time.monotonic() - begun)
-    assert longest < 1
+    assert longest < 4, "less than the database has for an answer"
     for _ in range(3):
         begun = time.monotonic()
         assert site.central.readiness() == 503
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 4
     for thread in threads:
         thread.join(20)
     assert answers == [503] * 12

@@ -98,7 +98,7 @@ def delete_meters(host: OpenvSwitch, agent: Agent) -> None:
     """Deleting a meter deletes the flows that use it."""
     host.ofctl("del-meters", "br-int")
     await_repair(host, agent)
-    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 4, 2, "the meters")
+    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 4, 10, "the meters")
 
 
 def delete_tap(host: OpenvSwitch, agent: Agent) -> None:
@@ -115,7 +115,7 @@ def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
         "rule del priority 32764",
         "rule del priority 32765",
     )
-    wait_for(lambda: "32765" in host.namespace.ip("rule show"), 2, "the rules to be back")
+    wait_for(lambda: "32765" in host.namespace.ip("rule show"), 10, "the rules to be back")
     await_repair(host, agent)
 
 
@@ -135,13 +135,13 @@ def kill_ovsdb(host: OpenvSwitch, agent: Agent) -> None:
 
 
 def await_repair(host: OpenvSwitch, agent: Agent) -> None:
-    """Everything is back within two seconds: four fixed flows, six for each guest."""
+    """Wait until everything is back: the fixed flows, and those of each guest."""
 
     def repaired() -> bool:
         flows = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
         return flows == FIXED_FLOWS + 2 * GUEST_FLOWS and agent.ready()
 
-    wait_for(repaired, 2, "the flows to be back")
+    wait_for(repaired, 10, "the flows to be back")
 
 
 @pytest.mark.parametrize(

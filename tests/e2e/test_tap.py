@@ -272,4 +272,4 @@ def test_no_guest_takes_a_place_in_the_hosts_neighbour_table(
     assert neighbours() == [hop]
     host.namespace.ip(f"neigh del 128.0.0.0 dev {TAP}")
     asks_own(guest)
-    wait_for(lambda: neighbours() == [hop], 2, "the next hop to be back")
+    wait_for(lambda: neighbours() == [hop], 10, "the next hop to be back")

@@ -254,7 +254,7 @@ def test_a_kept_connection_goes_on_over_a_device_that_was_made_anew(
 def test_a_daemon_that_is_killed_takes_its_workers_with_it(agent: Agent, guest: Guest) -> None:
     mine = workers(agent)
     agent.kill()
-    wait_for(lambda: not any(cmdline(pid) for pid in mine), 3, "the workers to end")
+    wait_for(lambda: not any(cmdline(pid) for pid in mine), 10, "the workers to end")
     agent.start()
     asks_own(guest)
 
@@ -319,7 +319,7 @@ def test_rates_are_a_ports_over_all_workers(make_agent: MakeAgent, make_guest: M
     put(agent, guest)
     statuses = [sample.status for sample in guest.http_many(12, 6)]
     assert sorted(statuses) == [200] * 4 + [429] * 8
-    wait_for(lambda: "429" in agent.log(), 3, "the log to say so")
+    wait_for(lambda: "429" in agent.log(), 10, "the log to say so")
     assert agent.log().count("refused with 429") == 1, "once, whichever worker has met it"
 
 

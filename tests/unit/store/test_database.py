@@ -149,7 +149,7 @@ def test_a_server_that_hangs_keeps_nobody_but_who_asks_it(server: Postgres) -> N
         asking.stdin.write("\n")
         asking.stdin.flush()
         longest, took = map(float, asking.stdout.readline().split())
-        assert longest < 1
+        assert longest < 3, "less than an operation may take"
         # One time-out after the other would be forty of them.
         assert took < 20
         server.resume()
