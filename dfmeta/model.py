@@ -18,6 +18,24 @@ OFPORT_MAX = 0xFEFF
 """Highest number that OpenFlow gives to an ordinary port (OFPP_MAX is 0xff00, exclusive)."""
 
 
+class PortVlan(NamedTuple):
+    """The VLAN columns of a port (ovs-vswitchd.conf.db(5), table Port)."""
+
+    tag: int
+    vlan_mode: str
+    cvlans: tuple[int, ...]
+
+
+TAP_VLAN = PortVlan(tag=4095, vlan_mode="dot1q-tunnel", cvlans=(1,))
+"""Of tap-metadata: NORMAL floods no frame to a port in that VLAN, and explicit output ignores it.
+Neutron's dead ports share VLAN 4095 alone; the inner VLAN keeps their frames out."""
+TAP_MARK = ("dfmeta", "tap")
+"""Key and value in ``external_ids`` of tap-metadata's Interface row: dfmeta has made the port."""
+TAP_MAC = "02:64:66:6d:65:fe"
+"""Of tap-metadata: the same on every host, so that a guest that migrates keeps a valid neighbour
+entry."""
+
+
 class PortState(enum.StrEnum):
     """Whether a port is served, and if not, why."""
 

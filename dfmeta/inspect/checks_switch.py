@@ -11,6 +11,7 @@ from dfmeta.inspect.facts import Bridge, Foreign, Interface, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.inspect.ledger import Entry, State
 from dfmeta.inspect.overlap import takes
+from dfmeta.model import TAP_MARK, TAP_VLAN
 
 START_OVS = (
     "start Open vSwitch (`systemctl start openvswitch-switch`; `openvswitch` on Red Hat's systems)"
@@ -19,9 +20,6 @@ DENIED = "Permission denied"
 """strerror(3) of EACCES."""
 AS_ROOT = "run doctor as root: this user may not connect there"
 OPENFLOW13 = "OpenFlow13"
-TAP_VLAN = (4095, "dot1q-tunnel", (1,))
-"""tag, vlan_mode and cvlans that keep NORMAL from flooding to tap-metadata."""
-_OWNER = ("dfmeta", "tap")
 
 
 def ovsdb(cause: str, wanted: Settings) -> Finding:
@@ -107,7 +105,7 @@ def tap_port(
                 "start dfmeta-agent, which makes it; if it runs, its log says why it cannot",
             )
         return
-    key, value = _OWNER
+    key, value = TAP_MARK
     if found.external_ids.get(key) != value or found.type != "internal":
         yield wrong(
             "tap",

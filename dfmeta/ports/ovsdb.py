@@ -24,7 +24,7 @@ from ovsdbapp.backend.ovs_idl import idlutils
 from dfmeta import hub
 from dfmeta.exceptions import OvsdbError
 from dfmeta.inspect.offload import USERSPACE
-from dfmeta.model import Port
+from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN, Port
 from dfmeta.ports.idl import TRANSACTION_TIMEOUT, Api, Handle, Noticing, Transaction
 from dfmeta.ports.vif import InterfaceRow, vif
 
@@ -46,12 +46,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 RECONNECT_PAUSE = 0.2
 JOIN_TIMEOUT = 0.3
 """Seconds that the thread is waited for at the end; it is a daemon's and holds nothing."""
-TAP_MAC = "02:64:66:6d:65:fe"
-"""The same on every host, so that a guest that migrates keeps a valid neighbour entry."""
-TAP_TAG = 4095
-TAP_INNER_VLAN = 1
-OWNER_KEY = "dfmeta"
-OWNER_VALUE = "tap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +176,8 @@ class OvsdbWatcher:
     def ensure_tap(self) -> None:
         """Make tap-metadata a port of the bridge that nothing is flooded to.
 
-        An untagged port is a trunk of all VLANs: NORMAL floods every tenant's broadcasts to it.
-        VLAN 4095 alone is shared with Neutron's dead ports; ``dot1q-tunnel`` with another inner
-        VLAN keeps their frames out too, and explicit output ignores it.
+        An untagged port is a trunk of all VLANs: NORMAL floods every tenant's broadcasts to it;
+        see :data:`~dfmeta.model.TAP_VLAN`.
 
         :raises OvsdbError: when the transaction fails; caused by :class:`TapElsewhereError` where
             another bridge has a port of that name.
@@ -407,10 +400,11 @@ class OvsdbWatcher:
                 if port.name == self.tap:
                     marked = any(map(_marked, port.interfaces))
                     raise TapElsewhereError(self.tap, row.name, marked=marked)
-        interface_ids = {"skip_cleanup": "true", OWNER_KEY: OWNER_VALUE}
+        interface_ids = {"skip_cleanup": "true", **dict([TAP_MARK])}
         txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
-        txn.add(api.db_set("Port", self.tap, ("tag", TAP_TAG), ("vlan_mode", "dot1q-tunnel")))
-        txn.add(api.db_set("Port", self.tap, ("cvlans", TAP_INNER_VLAN)))
+        vlan = TAP_VLAN
+        txn.add(api.db_set("Port", self.tap, ("tag", vlan.tag), ("vlan_mode", vlan.vlan_mode)))
+        txn.add(api.db_set("Port", self.tap, ("cvlans", list(vlan.cvlans))))
         txn.add(
             api.db_set(
                 "Interface",
@@ -441,7 +435,8 @@ def _read_bridge(row: Any) -> Bridge:
 
 
 def _marked(interface: Any) -> bool:
-    return bool(interface.external_ids.get(OWNER_KEY) == OWNER_VALUE)
+    key, value = TAP_MARK
+    return bool(interface.external_ids.get(key) == value)
 
 
 def _read_tap(port: Any, interface: Any) -> TapPort:
@@ -449,9 +444,9 @@ def _read_tap(port: Any, interface: Any) -> TapPort:
     ours = (
         marked
         and interface.type == "internal"
-        and list(port.tag) == [TAP_TAG]
-        and list(port.vlan_mode) == ["dot1q-tunnel"]
-        and list(port.cvlans) == [TAP_INNER_VLAN]
+        and list(port.tag) == [TAP_VLAN.tag]
+        and list(port.vlan_mode) == [TAP_VLAN.vlan_mode]
+        and tuple(port.cvlans) == TAP_VLAN.cvlans
     )
     number = interface.ofport[0] if len(interface.ofport) == 1 else 0
     mac = interface.mac_in_use[0] if interface.mac_in_use else ""

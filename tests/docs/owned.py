@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from dfmeta import state
+from dfmeta import model, state
 from dfmeta.cmd import keeping
 from dfmeta.conf import agent
 from dfmeta.flows import key, pipeline
@@ -21,11 +21,11 @@ from dfmeta.proxy import tokens
 
 LAYOUT = Layout()
 DEFAULTS = {one.name: one.default for one in agent.OPTS}
-VIF_KEYS = ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", ovsdb.OWNER_KEY)
+VIF_KEYS = ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", model.TAP_MARK[0])
 _ROW = re.compile(r"^   \* - (.+)\n     - (.+(?:\n       .+)*)", re.MULTILINE)
 FACTS: tuple[str, ...] = (
-    f"``{ovsdb.OWNER_KEY}={ovsdb.OWNER_VALUE}``",
-    f"VLAN {ovsdb.TAP_TAG}",
+    "``{}={}``".format(*model.TAP_MARK),
+    f"VLAN {model.TAP_VLAN.tag}",
     f"controller id {pipeline.CONTROLLER_ID:#x}",
     f"{RATES[Purpose.SYN]} a second",
     f"{RATES[Purpose.GUEST_SYN]} a second",

@@ -10,7 +10,7 @@ import pytest
 from dfmeta.conf import agent, rate
 from dfmeta.flows.key import SLOTS, VID_MAX
 from dfmeta.flows.pipeline import Layout
-from dfmeta.ports import ovsdb
+from dfmeta.model import TAP_VLAN
 
 SOURCE = Path(__file__).parents[2] / "doc/source"
 PAGE = (SOURCE / "decisions.rst").read_text(encoding="utf-8")
@@ -54,8 +54,8 @@ def test_a_figure_is_the_one_that_was_measured(figure: str, page: str) -> None:
 def test_numbers_and_defaults_are_the_codes() -> None:
     assert (len(SLOTS), VID_MAX.bit_length()) == (7, 12)
     assert f"from {Layout().table_base} up" in PAGE
-    port = f"``tag={ovsdb.TAP_TAG} vlan_mode=dot1q-tunnel cvlans={ovsdb.TAP_INNER_VLAN}``"
-    assert port in PAGE
+    (inner,) = TAP_VLAN.cvlans
+    assert f"``tag={TAP_VLAN.tag} vlan_mode={TAP_VLAN.vlan_mode} cvlans={inner}``" in PAGE
     assert f"``backend = {OPTIONS['backend']}``" in PAGE
     assert f"``timeout_answer = {OPTIONS['timeout_answer']}``" in PAGE
     assert f"``hold_timeout``, {OPTIONS['hold_timeout']} seconds" in PAGE

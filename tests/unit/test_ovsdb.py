@@ -13,7 +13,7 @@ from ovs.db.idl import Idl
 from ovs.db.types import UuidType
 from ovs.jsonrpc import Message
 
-from dfmeta.model import PortState
+from dfmeta.model import TAP_MAC, PortState
 from dfmeta.ports import ovsdb
 from dfmeta.ports.idl import Noticing
 from dfmeta.ports.ovsdb import Bridge, OvsdbWatcher, TapPort, Update
@@ -44,7 +44,7 @@ def tap_row(**columns: Any) -> Any:
         "type": "internal",
         "ofport": [9],
         "external_ids": {"dfmeta": "tap"},
-        "mac_in_use": [ovsdb.TAP_MAC],
+        "mac_in_use": [TAP_MAC],
     }
     return interface("tap-metadata", **tap | columns)
 
@@ -101,7 +101,7 @@ def test_a_bridges_datapath_is_the_kernels_or_in_userspace(kind: str, userspace:
 
 def test_a_tap_as_it_should_be_is_ours() -> None:
     read = ovsdb._read_tap(tap_port(), tap_row())
-    assert read == TapPort(9, mac=ovsdb.TAP_MAC, ours=True, marked=True)
+    assert read == TapPort(9, mac=TAP_MAC, ours=True, marked=True)
 
 
 @pytest.mark.parametrize(
