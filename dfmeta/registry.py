@@ -17,6 +17,7 @@ number is in doubt (:mod:`dfmeta.numbering`) its guest keeps its place, but noth
 
 from __future__ import annotations
 
+import enum
 import itertools
 import time
 from collections import Counter, OrderedDict
@@ -35,6 +36,19 @@ REST = 120.0
 repeating what a closed connection still had to say."""
 WAITS_KEPT = 1024
 """How many waiting times of released SYNs are remembered for the proxy."""
+
+
+class Phase(enum.IntEnum):
+    """When a subscriber hears of a change: in this order, whichever subscribed first.
+
+    Once the guest of a port has changed, the switch first lets nothing of the one before in, and
+    only then its connections end: no request of it comes behind them.
+    """
+
+    FLOWS = 1
+    """The flows on the switch follow."""
+    CONNECTIONS = 2
+    """Connections and requests under way end, and the counts of the guest before are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,9 @@ class Registry:
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
         self._waits: OrderedDict[tuple[Endpoint, int], float] = OrderedDict()
-        self._listeners: list[Callable[[Endpoint], None]] = []
+        self._listeners: dict[Phase, list[Callable[[Endpoint], None]]] = {
+            phase: [] for phase in Phase
+        }
         self._watchers: list[Callable[[int], None]] = []
         self._certain_listeners: list[Callable[[Endpoint], None]] = []
         self._replaced_listeners: list[Callable[[str], None]] = []
@@ -88,9 +104,11 @@ class Registry:
         guest, what is known of that, its slots, or how long its SYNs have waited."""
         self._watchers.append(watcher)
 
-    def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
+    def subscribe(
+        self, listener: Callable[[Endpoint], None], phase: Phase = Phase.CONNECTIONS
+    ) -> None:
         """Call *listener* with each endpoint whose guest has changed, after the change."""
-        self._listeners.append(listener)
+        self._listeners[phase].append(listener)
 
     def when_certain(self, listener: Callable[[Endpoint], None]) -> None:
         """Call *listener* with each endpoint whose number is in doubt no more."""
@@ -472,7 +490,8 @@ class Registry:
             listener(row)
 
     def _tell(self, endpoints: Collection[Endpoint]) -> None:
-        for endpoint, listener in itertools.product(endpoints, self._listeners):
+        listeners = [one for phase in Phase for one in self._listeners[phase]]
+        for endpoint, listener in itertools.product(endpoints, listeners):
             listener(endpoint)
 
     def __iter__(self) -> Iterator[tuple[Port, dict[int, Slot]]]:

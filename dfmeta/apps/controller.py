@@ -1,4 +1,4 @@
-"""The controller: one object that the shims, and the rest of the daemon, talk to."""
+"""The switch side of the daemon as one object: connection, flows, meters, first SYNs, the probe."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import eventlet
 from eventlet.queue import Empty, LightQueue
 
-from dfmeta import metrics
+from dfmeta import hub, metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.learner import Learner
+from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.probe import Probe
 from dfmeta.apps.steward import Steward
 from dfmeta.exceptions import DfmetaError
-from dfmeta.flows.pipeline import CONTROLLER_ID
+from dfmeta.flows.pipeline import CONTROLLER_ID, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
+from dfmeta.registry import Phase, Registry
 
 LOG = logging.getLogger(__name__)
 
@@ -27,40 +30,75 @@ CHECK_INTERVAL = 1.0
 """Seconds between two looks at how many flows of ours there are."""
 FULL_CHECK_INTERVAL = 30.0
 """Seconds between two comparisons of every flow."""
+WITHDRAW_TIMEOUT = 3.0
+"""Seconds that the removal of every flow and meter may take when a start has failed."""
 
 
 class Controller:
-    """Ties connection, flows and first SYNs together.
+    """Builds the parts and ties them together.
 
+    :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
     :param datapath_id: gives the id that OVSDB says the bridge has, or None when it is not known
         yet. Anybody on the host may dial a TCP listener and speak as a switch.
+    :param adopts: see :class:`~dfmeta.apps.steward.Steward`.
+    :param meters: see :class:`~dfmeta.apps.meters.Meters`.
+    :param informed: see :class:`~dfmeta.apps.learner.Learner`.
+    :param clock: monotonic seconds.
+    :param pause: lets other threads run for so many seconds.
     """
 
     def __init__(
         self,
-        channel: Channel,
-        steward: Steward,
-        learner: Learner,
+        registry: Registry,
         *,
+        bridge: str,
+        layout: Layout,
+        hold_timeout: float,
         datapath_id: Callable[[], int | None],
+        adopts: Callable[[Endpoint], bool],
+        meters: Memory | None = None,
+        informed: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
-        self.channel = channel
-        self.steward = steward
-        self.learner = learner
-        self.numbers = Numbers(channel, steward.registry)
-        self.probe = Probe(channel, lambda: steward.tap)
+        self.channel = Channel(bridge, layout)
+        self.meters = Meters(meters, redrawn=lambda one: self.steward.redrawn(one), clock=clock)
+        self.steward = Steward(
+            self.channel,
+            registry,
+            meters=self.meters,
+            adopts=adopts,
+            reconciled=lambda: self.learner.release_all(),
+            doubt=self.doubt,
+        )
+        self.learner = Learner(
+            registry,
+            self.steward,
+            hold_timeout=hold_timeout,
+            informed=informed,
+            clock=clock,
+            pause=pause,
+        )
+        self.numbers = Numbers(self.channel, registry)
+        self.probe = Probe(self.channel, lambda: self.steward.tap)
         self._datapath_id = datapath_id
         self._doubts = LightQueue(1)
         self._lost_flows = False
         """Whether the switch has told of flows of ours that went, and has not answered since: one
         that stops tells of all of them before the connection ends."""
-        steward.registry.subscribe(self.changed)
-        steward.on_doubt = self.doubt
+        registry.subscribe(self.learner.release, Phase.FLOWS)
+        registry.subscribe(self.changed, Phase.FLOWS)
+        registry.when_certain(self.learner.release)
 
     @property
     def ready(self) -> bool:
         """Whether the switch has confirmed every flow."""
         return self.channel.connected and self.steward.confirmed
+
+    @property
+    def busy(self) -> bool:
+        """Whether flows are being compared and sent at this moment."""
+        return self.steward.busy
 
     def doubt(self) -> None:
         """Have every flow compared with the switch, soon and once for many calls."""
@@ -100,6 +138,21 @@ class Controller:
         if tap != self.steward.tap:
             self.steward.tap = tap
             self.doubt()
+
+    def withdraw(self) -> None:
+        """Remove every flow and meter of dfmeta's, as far as that goes in a moment."""
+        self.steward.tap = None
+        if self.channel.connected:
+            with eventlet.Timeout(WITHDRAW_TIMEOUT, False), contextlib.suppress(DfmetaError):
+                self.steward.clear()
+
+    def prove_path(self) -> None:
+        """Probe the path to the proxy, now and then for ever; see :class:`Probe`.
+
+        A path that is interrupted keeps readiness down, and the daemon goes on.
+        """
+        self.probe.ask()
+        hub.VITAL.spawn("probe of the path", self.probe.run, lambda: self.ready)
 
     def changed(self, endpoint: Endpoint) -> None:
         """The guest at *endpoint* has changed: its flows follow."""

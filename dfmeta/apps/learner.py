@@ -107,6 +107,7 @@ class Learner:
     """Answers the switch's packet-ins.
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
+    :param informed: waits until every process that answers guests knows what the registry knows.
     :param clock: monotonic seconds.
     :param pause: lets others run for so many seconds.
     """
@@ -117,6 +118,7 @@ class Learner:
         steward: Steward,
         *,
         hold_timeout: float,
+        informed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
@@ -126,13 +128,9 @@ class Learner:
         self.first_syns = GuestCounts()
         """Packet-ins of guests whose instance was known then."""
         self.hold_timeout = hold_timeout
+        self._informed = informed
         self._clock = clock
         self._pause = pause
-        self.told: Callable[[], object] = lambda: None
-        """Waits until everybody who answers guests knows what the registry knows."""
-        registry.subscribe(self.release)
-        registry.when_certain(self.release)
-        steward.on_adopted = self.release_all
 
     def packet_in(self, ofport: int, frame: bytes) -> None:
         """Take a SYN that came in at *ofport*. Never waits.
@@ -204,7 +202,7 @@ class Learner:
     def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes, since: float) -> None:
         try:
             # Before the flows: further SYNs of the address follow them at once.
-            self.told()
+            self._informed()
             self.steward.apply(endpoint)
             self.steward.wait_for(endpoint)
             if learned.displaced is not None:

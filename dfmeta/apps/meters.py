@@ -51,12 +51,19 @@ class Meters:
     """Which meter stands for which flow.
 
     :param remembered: those of an earlier run, which are still on the switch.
+    :param redrawn: called with an endpoint whose flows have to be sent again, because a meter of it
+        has another id.
     :param clock: monotonic seconds.
     """
 
     def __init__(
-        self, remembered: Memory | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        remembered: Memory | None = None,
+        *,
+        redrawn: Callable[[Endpoint], object] = lambda _endpoint: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._redrawn = redrawn
         self._clock = clock
         self._remembered: dict[Use, int] = {
             (Endpoint(ofport), purpose): number
@@ -76,8 +83,6 @@ class Meters:
         self._foreign: set[int] = set()
         self._without: set[Use] = set()
         self._usable = True
-        self.on_redraw: Callable[[Endpoint], object] = lambda _endpoint: None
-        """Called when an endpoint needs its flows again because its meter has another id."""
 
     def of_port(self, ofport: int, purpose: Purpose) -> int | None:
         """Meter id that is to be remembered for that port, if it has one."""
@@ -253,7 +258,7 @@ class Meters:
         else:
             LOG.warning("%s: SYNs of ofport %d are not limited", error, use[0].ofport)
             self._without.add(use)
-        self.on_redraw(use[0])
+        self._redrawn(use[0])
 
     def _draw(self, use: Use) -> int:
         endpoint, purpose = use

@@ -78,6 +78,8 @@ class Steward:
 
     :param adopts: whether an endpoint's addresses found on the switch at start may be kept:
         its port still holds the instance that it held when they were put there.
+    :param reconciled: called after each reconcile, the first of which adopts those addresses.
+    :param doubt: called when the switch has not confirmed a part.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Steward:
         *,
         meters: Meters,
         adopts: Callable[[Endpoint], bool],
+        reconciled: Callable[[], object] = lambda: None,
+        doubt: Callable[[], object] = lambda: None,
     ) -> None:
         self.channel = channel
         self.registry = registry
@@ -97,7 +101,7 @@ class Steward:
         self._adopts = adopts
         self.adopted = False
         """Whether what an earlier run had left on the switch has been taken over."""
-        self.on_adopted: Callable[[], None] = lambda: None
+        self._on_reconciled, self._on_doubt = reconciled, doubt
         self._fixed: Placed = {}
         self._sent: dict[Endpoint, Placed] = {}
         self._tally = Tally()
@@ -110,9 +114,6 @@ class Steward:
         self._removals = Removals()
         self._drops = Drops()
         self._doubted = False
-        self.on_doubt: Callable[[], None] = lambda: None
-        """Called when a part was not confirmed."""
-        meters.on_redraw = self._redrawn
 
     @property
     def busy(self) -> bool:
@@ -143,7 +144,8 @@ class Steward:
         if not wanted:
             self.meters.release(self.channel, endpoint)
 
-    def _redrawn(self, endpoint: Endpoint) -> None:
+    def redrawn(self, endpoint: Endpoint) -> None:
+        """Send the flows of *endpoint* again: a meter of it has another id."""
         self.registry.touch(endpoint)
         self.apply(endpoint)
 
@@ -171,7 +173,7 @@ class Steward:
             pending.wait()
         except DfmetaError as error:
             LOG.warning("%s; reconciling", error)
-            self.on_doubt()
+            self._on_doubt()
         finally:
             if self._last.get(endpoint) is pending:
                 del self._last[endpoint]
@@ -210,7 +212,7 @@ class Steward:
                 self._adopt(found, wire, turns)
             count = self._settle(found, tap, wire=wire, turns=turns)
             self.confirmed = not self._doubted
-            self.on_adopted()
+            self._on_reconciled()
             metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
             if count:
                 LOG.info("Reconciled the flows of %s: %d flow-mods", self.channel.bridge, count)

@@ -14,9 +14,11 @@ import eventlet
 from oslo_config import cfg
 
 from dfmeta import hub
-from dfmeta.apps.switch import Switch
+from dfmeta.apps import switch
+from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.layout import layout_of
+from dfmeta.cmd.remembering import meters_of
 from dfmeta.cmd.waiting import LINES, Waiting
 from dfmeta.exceptions import StartError
 from dfmeta.host import device
@@ -73,21 +75,21 @@ class Cleanup:
             LOG.info("Removed the %s", one)
 
     def _clean_bridge(self) -> None:
-        switch = Switch(
+        controller = Controller(
             Registry(),
             bridge=self._group.integration_bridge,
             layout=layout_of(self._group),
             hold_timeout=0,
             datapath_id=lambda: None,
             adopts=lambda _endpoint: False,
-            meters=self._state.meters,
-            syn_meters=self._state.syn_meters,
+            meters=meters_of(self._state),
         )
-        switch.connect(self._group.openflow_connection, self._group.ovsdb_connection)
-        self._await(lambda: switch.channel.connected, "the switch")
+        group = self._group
+        switch.connect(controller, group.openflow_connection, group.ovsdb_connection)
+        self._await(lambda: controller.channel.connected, "the switch")
         saying = eventlet.spawn(self._say_removing)
         try:
-            flows, meters = switch.steward.clear()
+            flows, meters = controller.steward.clear()
         finally:
             saying.kill()
         LOG.info("Removed %d flows and %d meters", flows, meters)

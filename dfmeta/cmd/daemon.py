@@ -21,7 +21,8 @@ from prometheus_client import Metric
 
 import dfmeta.conf
 from dfmeta import hub, metrics
-from dfmeta.apps.switch import Switch
+from dfmeta.apps import switch
+from dfmeta.apps.controller import Controller
 from dfmeta.cmd import identity, last_words, layout, options, readiness, reloading, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, GUEST_OPTIONS, activated
 from dfmeta.cmd.elsewhere import refuse_elsewhere
@@ -30,7 +31,7 @@ from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
-from dfmeta.cmd.remembering import remember
+from dfmeta.cmd.remembering import meters_of, remember
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.waiting import Waiting, no_bridge, no_ovsdb, no_switch, no_tap, no_workers
 from dfmeta.cmd.watch import PortWatch
@@ -118,19 +119,19 @@ class Daemon:
         self._state = self._state_file.load()
         self.health = Health()
         self._keeper = keeper(group, self._state, os.environ)
-        self.tap = TapKeeper(group, self._state, self._keeper)
+        self.tap = TapKeeper(group, self._state, self._keeper, made_anew=self._rebind)
         self.registry = Registry(self.tap.host.addresses, ask=lambda: self.watcher.ask())
         self.identities = identity.build(conf, self.registry.set_port)
         self.registry.when_replaced(self.identities.renew)
-        self.switch = Switch(
+        self.controller = Controller(
             self.registry,
             bridge=group.integration_bridge,
             layout=layout.layout_of(group),
             hold_timeout=group.hold_timeout,
             datapath_id=lambda: self._update.bridge.datapath_id if self._update.bridge else None,
             adopts=self._adopts,
-            meters=self._state.meters,
-            syn_meters=self._state.syn_meters,
+            meters=meters_of(self._state),
+            informed=self._inform,
         )
         self.watcher = OvsdbWatcher(
             group.ovsdb_connection,
@@ -140,7 +141,7 @@ class Daemon:
         )
         self._ports = PortWatch(
             self.registry,
-            self.switch.controller,
+            self.controller,
             needs_project=group.backend == "nova",
             gather=self._gather,
             userspace=lambda: (bridge := self._update.bridge) is not None and bridge.userspace,
@@ -185,7 +186,7 @@ class Daemon:
                 self._turn()
         except DfmetaError:
             if not self._serving:
-                self.tap.undo(self.watcher, self.switch)
+                self.tap.undo(self.watcher, self.controller)
             raise
         finally:
             self._stop()
@@ -195,14 +196,14 @@ class Daemon:
         self.health.watch("threads", lambda: hub.VITAL.alive)
         self.health.watch("ovsdb", lambda: self._update.connected)
         self.health.watch("bridge", lambda: self._update.bridge is not None)
-        self.health.watch("flows", lambda: self.switch.ready)
+        self.health.watch("flows", lambda: self.controller.ready)
         self.health.watch("proxy", lambda: self._listening())
         # A path to a proxy that does not listen yet is no fault of its own.
-        self.health.watch("path", lambda: self.switch.probe.passes or not self._listening())
+        self.health.watch("path", lambda: self.controller.probe.passes or not self._listening())
         self.health.watch("store", self._store_answers)
         listings = {
             "/ports": self._ports.rows,
-            "/probe": self.switch.probe.report,
+            "/probe": self.controller.probe.report,
             "/options": options.Options(lambda: self.conf).document,
         }
         place = self.conf.df_metadata.admin_listen
@@ -282,26 +283,27 @@ class Daemon:
         self._await_identities()
         self._rest_strangers()
         sock = self.tap.listen()
-        self.switch.set_tap(self.tap.as_flows_need_it(self._update, sock))
+        self.controller.set_tap(self.tap.as_flows_need_it(self._update, sock))
         self._tap_is_told = True
-        self.switch.connect(
-            self.conf.df_metadata.openflow_connection, self.conf.df_metadata.ovsdb_connection
+        switch.connect(
+            self.controller,
+            self.conf.df_metadata.openflow_connection,
+            self.conf.df_metadata.ovsdb_connection,
         )
         # Thousands of ports may take longer: a switch that takes flows is not absent.
         if not self._await(
             # The port may go meanwhile, and no flow leads anywhere without it.
-            lambda: self._tap_is_there() and self.switch.ready,
+            lambda: self._tap_is_there() and self.controller.ready,
             deadline,
             partial(no_switch, self.watcher.bridge),
-            busy=lambda: self.switch.busy,
+            busy=lambda: self.controller.busy,
         ):
             return
-        self.switch.learner.told = front.serve(sock)
-        self.tap.made_anew = front.rebind
+        front.serve(sock)
         if not self._await(lambda: front.serving, deadline, no_workers):
             return
         self.tap.remove_former(self.watcher)
-        self.switch.prove_path()
+        self.controller.prove_path()
         self._save(now=True)
         hub.settle()
         notify(os.environ, "READY=1")
@@ -314,8 +316,8 @@ class Daemon:
         )
         # Last, since others ran while the state was saved: who is ready is to survive a kill.
         self._serving = True
-        group = self.conf.df_metadata
-        why = readiness.reasons(group, lambda: self.tap.fault) | {"path": self.switch.probe.fault}
+        why = readiness.reasons(self.conf.df_metadata, lambda: self.tap.fault)
+        why["path"] = self.controller.probe.fault
         readiness.begin(self.health, why, lambda: self._stopped)
 
     def _await_identities(self) -> None:
@@ -377,7 +379,7 @@ class Daemon:
         was, now = before.bridge, update.bridge
         if was is not None and now is not None and was.controllers != now.controllers:
             # A bridge that gains its first controller or loses its last loses all flows.
-            self.switch.controller.doubt()
+            self.controller.doubt()
         turns = hub.Turns()
         for row in update.gone:
             self.registry.remove_port(row)
@@ -390,10 +392,10 @@ class Daemon:
             turns.give_way()
         self._knows_ports = True
         if update.answered:
-            self.switch.controller.numbers.answered(update.answered)
+            self.controller.numbers.answered(update.answered)
         # Also while the switch is waited for: Open vSwitch may tell the device's MAC late.
         if self._tap_is_told and self.tap.sock is not None:
-            self.switch.set_tap(self.tap.as_flows_need_it(update, self.tap.sock))
+            self.controller.set_tap(self.tap.as_flows_need_it(update, self.tap.sock))
 
     def _adopts(self, endpoint: Endpoint) -> bool:
         identity = self.registry.identity(endpoint)
@@ -425,7 +427,7 @@ class Daemon:
             self._state.holders, self._state.meters, self._state.syn_meters = {}, {}, {}
             changed = {port.ofport for port in self.registry.ports() if port.ofport is not None}
         for ofport in changed:
-            remember(ofport, self._state, registry=self.registry, meters=self.switch.meters)
+            remember(ofport, self._state, registry=self.registry, meters=self.controller.meters)
             turns.give_way()
         self._state_file.save(
             self._state,
@@ -488,11 +490,21 @@ class Daemon:
         self.conf = conf
         mount()
         set_up_logging(debug=conf.debug)
-        self.switch.learner.hold_timeout = conf.df_metadata.hold_timeout
+        self.controller.learner.hold_timeout = conf.df_metadata.hold_timeout
+
+    # Of the proxy, as soon as there is one
 
     def _gather(self) -> None:
         if self._front is not None:
             self._front.gather()
+
+    def _inform(self) -> None:
+        if self._front is not None:
+            self._front.settle()
+
+    def _rebind(self) -> None:
+        if self._front is not None:
+            self._front.rebind()
 
 
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:

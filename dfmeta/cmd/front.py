@@ -50,11 +50,8 @@ class Front:
         self._desk = Desk(backend, self._rates, complaints)
         self._server: GuestServer | Workers | None = None
 
-    def serve(self, sock: Any) -> Callable[[], object]:
-        """Serve on *sock* from now on.
-
-        :return: waits until everybody who answers knows what the registry knows.
-        """
+    def serve(self, sock: Any) -> None:
+        """Serve on *sock* from now on."""
         group = self._conf.df_metadata
         if group.proxy_workers:
             workers = self._server = Workers(
@@ -67,7 +64,7 @@ class Front:
             )
             workers.start()
             go_first()
-            return workers.settle
+            return
         server = self._server = GuestServer(
             sock,
             group.metadata_interface,
@@ -77,7 +74,11 @@ class Front:
             limits=limits(self._conf),
         )
         server.start()
-        return lambda: None
+
+    def settle(self) -> None:
+        """Wait until every process that answers knows what the registry knows."""
+        if isinstance(self._server, Workers):
+            self._server.settle()
 
     @property
     def serving(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import eventlet
 import eventlet.green.socket as green_socket
 
-from dfmeta.apps.switch import Switch
+from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import Keeper
 from dfmeta.exceptions import DfmetaError, HostError, StartError
 from dfmeta.flows.service import Tap
@@ -43,9 +43,17 @@ class TapKeeper:
     :param group: the options ``[df_metadata]``.
     :param state: gives the port of an earlier run, and remembers what was changed on the host.
     :param keeper: keeps the listener over a restart.
+    :param made_anew: called when the device has been made anew, before a frame comes in on it.
     """
 
-    def __init__(self, group: Any, state: State, keeper: Keeper) -> None:
+    def __init__(
+        self,
+        group: Any,
+        state: State,
+        keeper: Keeper,
+        *,
+        made_anew: Callable[[], object] = lambda: None,
+    ) -> None:
         self._group = group
         self._state = state
         self._keeper = keeper
@@ -53,8 +61,7 @@ class TapKeeper:
             Wanted(group.metadata_interface, IPv4Address(group.host_ip), group.route_table)
         )
         self.sock: Any = None
-        self.made_anew: Callable[[], None] = lambda: None
-        """Called when the device has been made anew, before anything comes in on it."""
+        self._made_anew = made_anew
         self.in_place = False
         self.last_error = NOT_THERE
         self._confined = NO_DEVICE
@@ -266,7 +273,7 @@ class TapKeeper:
         if done:
             LOG.info("Removed what the former configuration has made: %s", ", ".join(done))
 
-    def undo(self, watcher: OvsdbWatcher, switch: Switch) -> None:
+    def undo(self, watcher: OvsdbWatcher, controller: Controller) -> None:
         """Take away what a start that has failed has made, and nothing that was there before it.
 
         A port that was there may serve guests by flows and listener of an earlier run.
@@ -274,7 +281,7 @@ class TapKeeper:
         done = []
         try:
             if "port" in self._made:
-                switch.withdraw()
+                controller.withdraw()
             if "listener" in self._made:
                 self._keeper.drop()
             done += self.host.undo()
@@ -304,7 +311,7 @@ class TapKeeper:
                 confine(self.sock, index)
                 before, self._confined = self._confined, index
                 if before != NO_DEVICE:
-                    self.made_anew()
+                    self._made_anew()
                     LOG.info("%s has been made anew; listening on it again", name)
         except OSError as error:
             raise HostError(

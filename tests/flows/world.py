@@ -16,12 +16,9 @@ from os_ken.ofproto import ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
-from dfmeta.apps.learner import Learner
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.meters import Memory, Meters
-from dfmeta.apps.steward import Steward
 from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.hub import Turns
@@ -119,19 +116,19 @@ class App:
     ) -> None:
         self.now = 100.0
         self.registry = Registry()
-        self.channel = Channel("br-int", layout or Layout())
-        self.meters = Meters(meters)
-        self.steward = Steward(self.channel, self.registry, meters=self.meters, adopts=adopts)
-        self.learner = Learner(
+        self.controller = Controller(
             self.registry,
-            self.steward,
+            bridge="br-int",
+            layout=layout or Layout(),
             hold_timeout=10,
+            datapath_id=lambda: None,
+            adopts=adopts,
+            meters=meters,
             clock=lambda: self.now,
             pause=lambda _seconds: None,
         )
-        self.controller = Controller(
-            self.channel, self.steward, self.learner, datapath_id=lambda: None
-        )
+        self.channel, self.meters = self.controller.channel, self.controller.meters
+        self.steward, self.learner = self.controller.steward, self.controller.learner
         self.steward.tap = tap
 
     @property

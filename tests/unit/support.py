@@ -24,9 +24,7 @@ from oslo_config import cfg
 
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
-from dfmeta.apps.learner import Learner
-from dfmeta.apps.meters import Memory, Meters
-from dfmeta.apps.steward import Steward
+from dfmeta.apps.meters import Memory
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.metering import MeterConfig, MeterCount
 from dfmeta.flows.pipeline import Layout
@@ -556,24 +554,24 @@ class Rig:
     now: float = 1000.0
     pause: Callable[[float], object] = lambda _seconds: None
     ask: Callable[[], int] = lambda: 0
+    informed: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
         self.registry = Registry(ask=lambda: self.ask(), clock=lambda: self.now)
-        self.channel = Channel("br-int", Layout())
-        self.meters = Meters(self.remembered, clock=lambda: self.now)
-        self.steward = Steward(
-            self.channel, self.registry, meters=self.meters, adopts=lambda e: self.adopts(e)
-        )
-        self.learner = Learner(
+        self.controller = Controller(
             self.registry,
-            self.steward,
+            bridge="br-int",
+            layout=Layout(),
             hold_timeout=self.hold_timeout,
+            datapath_id=lambda: DATAPATH,
+            adopts=lambda e: self.adopts(e),
+            meters=self.remembered,
+            informed=lambda: self.informed(),
             clock=lambda: self.now,
             pause=lambda seconds: self.pause(seconds),
         )
-        self.controller = Controller(
-            self.channel, self.steward, self.learner, datapath_id=lambda: DATAPATH
-        )
+        self.channel, self.meters = self.controller.channel, self.controller.meters
+        self.steward, self.learner = self.controller.steward, self.controller.learner
         self.switch = self.make_switch()
 
     def make_switch(self) -> TinySwitch:

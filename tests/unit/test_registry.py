@@ -18,6 +18,7 @@ from dfmeta.registry import (
     REST,
     WAITS_KEPT,
     Claim,
+    Phase,
     Registry,
 )
 from dfmeta.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, Learned
@@ -535,6 +536,16 @@ def test_listeners_hear_of_an_endpoint_after_the_change(registry: Registry) -> N
         (Endpoint(14), INSTANCE),
     ]
     assert heard[2:] == [(Endpoint(14), None)]
+
+
+def test_flows_follow_a_change_before_connections_end_whichever_subscribed_first(
+    registry: Registry,
+) -> None:
+    heard: list[Phase] = []
+    registry.subscribe(lambda _endpoint: heard.append(Phase.CONNECTIONS))
+    registry.subscribe(lambda _endpoint: heard.append(Phase.FLOWS), Phase.FLOWS)
+    registry.remove_port("row-of-tap1")
+    assert heard == [Phase.FLOWS, Phase.CONNECTIONS]
 
 
 def test_another_device_under_a_number_is_told_with_the_ports_row(registry: Registry) -> None:

@@ -13,7 +13,8 @@ import pytest
 from dfmeta import hub
 from dfmeta.apps import switch as switch_module
 from dfmeta.apps.channel import Channel
-from dfmeta.apps.switch import Switch
+from dfmeta.apps.controller import Controller
+from dfmeta.apps.switch import connect
 from dfmeta.cmd import central as central_module
 from dfmeta.cmd import daemon as daemon_module
 from dfmeta.cmd import serving as serving_module
@@ -257,16 +258,14 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
     return one
 
 
-def make_switch() -> Switch:
-    return Switch(
+def make_controller() -> Controller:
+    return Controller(
         Registry(),
         bridge="br-int",
         layout=Layout(),
         hold_timeout=1.0,
         datapath_id=lambda: None,
         adopts=lambda _endpoint: True,
-        meters={},
-        syn_meters={},
     )
 
 
@@ -287,7 +286,7 @@ def test_the_end_of_the_connection_to_the_switch_is_the_daemons(
 ) -> None:
     del manager
     monkeypatch.setattr(switch_module, function, broken)
-    make_switch().connect(connection, "unix:/none/db.sock")
+    connect(make_controller(), connection, "unix:/none/db.sock")
     assert f"'{thread}'" in ended(vital)
 
 
@@ -295,10 +294,10 @@ def test_the_end_of_the_watch_over_the_flows_is_the_daemons(
     vital: Vital, monkeypatch: pytest.MonkeyPatch, manager: Manager
 ) -> None:
     del manager
-    switch = make_switch()
-    monkeypatch.setattr(switch.learner, "expire", broken)
+    controller = make_controller()
+    monkeypatch.setattr(controller.learner, "expire", broken)
     monkeypatch.setattr("dfmeta.apps.controller.CHECK_INTERVAL", 0.001)
-    switch.connect("unix:/none/br-int.mgmt", "unix:/none/db.sock")
+    connect(controller, "unix:/none/br-int.mgmt", "unix:/none/db.sock")
     assert "'watch over the flows'" in ended(vital)
 
 
@@ -306,7 +305,7 @@ def test_the_end_of_the_watch_over_the_flows_is_the_daemons(
 def test_the_end_of_one_of_os_kens_event_loops_is_the_daemons(
     vital: Vital, manager: Manager, number: int
 ) -> None:
-    make_switch().connect("unix:/none/br-int.mgmt", "unix:/none/db.sock")
+    connect(make_controller(), "unix:/none/br-int.mgmt", "unix:/none/db.sock")
     let_hub_run()
     app = manager.apps[number]
     app.threads[0].kill()
