@@ -81,7 +81,7 @@ class Registry:
         self._clock = clock
         self.version = 0
         """Grows with every change of a port or a slot."""
-        self._changed: set[int] = set()
+        self._changed: set[Endpoint] = set()
         self._states: Counter[PortState] = Counter()
         self._resting: dict[Endpoint, dict[int, float]] = {}
         self._ports: dict[str, Port] = {}
@@ -95,13 +95,13 @@ class Registry:
         self._listeners: dict[Phase, list[Callable[[Endpoint], None]]] = {
             phase: [] for phase in Phase
         }
-        self._watchers: list[Callable[[int], None]] = []
+        self._watchers: list[Callable[[Endpoint], None]] = []
         self._certain_listeners: list[Callable[[Endpoint], None]] = []
         self._replaced_listeners: list[Callable[[str], None]] = []
 
-    def watch(self, watcher: Callable[[int], None]) -> None:
-        """Call *watcher* with the number of each port of which anything is about to change: its
-        guest, what is known of that, its slots, or how long its SYNs have waited."""
+    def watch(self, watcher: Callable[[Endpoint], None]) -> None:
+        """Call *watcher* with each endpoint of which anything is about to change: its guest, what
+        is known of that, its slots, or how long its SYNs have waited."""
         self._watchers.append(watcher)
 
     def subscribe(
@@ -165,23 +165,23 @@ class Registry:
         """How many ports are in that state."""
         return self._states[state]
 
-    def holder(self, ofport: int) -> tuple[Port, dict[int, Slot]] | None:
-        """The port that is served under that number and its slots, if its instance is known."""
-        guest = self._guests.get(Endpoint(ofport))
+    def holder(self, endpoint: Endpoint) -> tuple[Port, dict[int, Slot]] | None:
+        """The port that is served at *endpoint* and its slots, if its instance is known."""
+        guest = self._guests.get(endpoint)
         if guest is None or not guest.port.instance_id:
             return None
         return guest.port, dict(guest.slots)
 
-    def take_changed(self) -> set[int]:
-        """Numbers whose port or whose slots have changed since the last time."""
+    def take_changed(self) -> set[Endpoint]:
+        """Endpoints whose port or whose slots have changed since the last time."""
         changed, self._changed = self._changed, set()
         return changed
 
     def touch(self, endpoint: Endpoint) -> None:
         """Have *endpoint* count as changed."""
         self.version += 1
-        self._changed.add(endpoint.ofport)
-        self._show(endpoint.ofport)
+        self._changed.add(endpoint)
+        self._show(endpoint)
 
     # Numbers, as the switch tells of them
 
@@ -191,10 +191,11 @@ class Registry:
         :param gap: changes may have been missed before; see :meth:`Numbering.put_all`.
         """
         changed = self._numbering.put_all(devices, gap=gap)
-        for ofport in self._numbering.doubted():
-            self._show(ofport)
+        for endpoint in _numbered(*self._numbering.doubted()):
+            self._show(endpoint)
         for ofport, replaced in changed.items():
-            self._review(Endpoint(ofport), anew=replaced)
+            for endpoint in _numbered(ofport):
+                self._review(endpoint, anew=replaced)
             self._say_replaced(ofport, there=replaced and ofport in devices)
 
     def set_device(self, ofport: int, device: Device | None) -> None:
@@ -203,16 +204,17 @@ class Registry:
         A guest that has the number starts anew: it is another device, perhaps another guest's.
         """
         if self._numbering.put(ofport, device):
-            self._show(ofport)
-            self._review(Endpoint(ofport), anew=True)
+            for endpoint in _numbered(ofport):
+                self._show(endpoint)
+                self._review(endpoint, anew=True)
             self._say_replaced(ofport, there=device is not None)
 
     def answered(self, question: int) -> None:
         """Take in that OVSDB has answered that question, and all that it said before."""
-        for ofport in self._numbering.answered(question):
-            self._show(ofport)
+        for endpoint in _numbered(*self._numbering.answered(question)):
+            self._show(endpoint)
             for listener in self._certain_listeners:
-                listener(Endpoint(ofport))
+                listener(endpoint)
 
     def certain(self, endpoint: Endpoint) -> bool:
         """Whether OVSDB's word about that number counts. Nothing may be answered while not."""
@@ -220,7 +222,7 @@ class Registry:
 
     def doubted(self) -> list[Port]:
         """Ports that are not served, since OVSDB has not yet confirmed their number."""
-        found = (self.port_at(Endpoint(ofport)) for ofport in self._numbering.doubted())
+        found = map(self.port_at, _numbered(*self._numbering.doubted()))
         return [port for port in found if port is not None]
 
     def misnamed(self) -> list[tuple[Port, bytes]]:
@@ -363,7 +365,7 @@ class Registry:
 
     def note_wait(self, endpoint: Endpoint, source_port: int, seconds: float) -> None:
         """Remember that the SYN of that connection was held for *seconds*."""
-        self._show(endpoint.ofport)
+        self._show(endpoint)
         self._waits[endpoint, source_port] = seconds
         while len(self._waits) > WAITS_KEPT:
             self._waits.popitem(last=False)
@@ -381,12 +383,14 @@ class Registry:
         self.version += 1
         for port in ports:
             if port is not None and port.ofport is not None:
-                self._changed.add(port.ofport)
-                self._show(port.ofport)
+                # Also of one that is broken, and so has no endpoint: it may have had one.
+                for endpoint in _numbered(port.ofport):
+                    self._changed.add(endpoint)
+                    self._show(endpoint)
 
-    def _show(self, ofport: int) -> None:
+    def _show(self, endpoint: Endpoint) -> None:
         for watcher in self._watchers:
-            watcher(ofport)
+            watcher(endpoint)
 
     def _identify(self, port: Port) -> Identity | None:
         if port.state is not PortState.SERVED:
@@ -500,6 +504,11 @@ class Registry:
             guest = self._guests.get(endpoint) if endpoint else None
             mine = guest is not None and guest.port.row == port.row
             yield port, dict(guest.slots) if guest is not None and mine else {}
+
+
+def _numbered(*ofports: int) -> Iterator[Endpoint]:
+    """The endpoints that have those numbers: only untagged frames are served."""
+    return map(Endpoint, ofports)
 
 
 def _only_adds(old: Port, new: Port) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmeta.exceptions import StartError
+from dfmeta.model import Endpoint
 
 LOG = logging.getLogger(__name__)
 
@@ -62,12 +63,12 @@ class State:
     """TCP port that the proxy had last; matters with port = 0."""
     listener: int = 0
     """Inode of the proxy's listening socket, by which others know it."""
-    holders: dict[int, Holder] = field(default_factory=dict)
-    """Ofport → who was there when its flows were put in."""
-    meters: dict[int, int] = field(default_factory=dict)
-    """Ofport → id of the meter of its first SYNs."""
-    syn_meters: dict[int, int] = field(default_factory=dict)
-    """Ofport → id of the meter of all its SYNs."""
+    holders: dict[Endpoint, Holder] = field(default_factory=dict)
+    """Endpoint → whose it was when its flows were put in."""
+    meters: dict[Endpoint, int] = field(default_factory=dict)
+    """Endpoint → id of the meter of its first SYNs."""
+    syn_meters: dict[Endpoint, int] = field(default_factory=dict)
+    """Endpoint → id of the meter of all its SYNs."""
     arp_ignore: int | None = None
     """What the host's arp_ignore was before dfmeta raised it."""
 
@@ -75,8 +76,8 @@ class State:
     """Where dfmeta's side of the host is; None is not known."""
 
 
-_BY_PORT = ("holders", "meters", "syn_meters")
-"""Fields that have an entry for each ofport."""
+_BY_ENDPOINT = ("holders", "meters", "syn_meters")
+"""Fields that have an entry for each endpoint."""
 
 
 class StateFile:
@@ -98,7 +99,7 @@ class StateFile:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise _unusable(folder, PermissionError(13, "Permission denied"))
         self._written = ""
-        self._entries: dict[str, dict[int, str]] = {name: {} for name in _BY_PORT}
+        self._entries: dict[str, dict[Endpoint, str]] = {name: {} for name in _BY_ENDPOINT}
 
     def load(self) -> State:
         """Read the state; an empty one when there is none that can be read."""
@@ -113,22 +114,22 @@ class StateFile:
     def save(
         self,
         state: State,
-        changed: Collection[int] | None = None,
+        changed: Collection[Endpoint] | None = None,
         *,
         give_way: Callable[[], object] = lambda: None,
         apart: Callable[[Callable[[str], None], str], object] = lambda write, text: write(text),
     ) -> None:
         """Replace the file if anything has changed; a failure is logged, not raised.
 
-        :param changed: ofports whose entries alone can differ from those of the last time: what
+        :param changed: endpoints whose entries alone can differ from those of the last time: what
             is written is put together from the texts of all others. None: any may.
         :param give_way: lets others run, who do not change *state*.
         :param apart: writes where it keeps nobody waiting: a file system may take its time to put
             one file in the place of another (0.1 s and more were seen for 5,000 ports).
         """
-        rest = {name: value for name, value in _values(state).items() if name not in _BY_PORT}
+        rest = {name: value for name, value in _values(state).items() if name not in _BY_ENDPOINT}
         parts = [json.dumps({"version": VERSION, **rest}, sort_keys=True)[1:-1]]
-        for name in _BY_PORT:
+        for name in _BY_ENDPOINT:
             self._renew(name, getattr(state, name), changed, give_way)
             parts.append(f'"{name}": {{{", ".join(self._entries[name].values())}}}')
         text = f"{{{', '.join(parts)}}}"
@@ -155,21 +156,21 @@ class StateFile:
     def _renew(
         self,
         name: str,
-        entries: dict[int, Any],
-        changed: Collection[int] | None,
+        entries: dict[Endpoint, Any],
+        changed: Collection[Endpoint] | None,
         give_way: Callable[[], object],
     ) -> None:
         if changed is None:
             self._entries[name] = {}
             changed = list(entries)
         texts = self._entries[name]
-        for ofport in changed:
-            entry = entries.get(ofport)
+        for endpoint in changed:
+            entry = entries.get(endpoint)
             if entry is None:
-                texts.pop(ofport, None)
+                texts.pop(endpoint, None)
             else:
                 plain = asdict(entry) if isinstance(entry, Holder) else entry
-                texts[ofport] = f'"{ofport}": {json.dumps(plain)}'
+                texts[endpoint] = f'"{_name(endpoint)}": {json.dumps(plain)}'
             give_way()
 
 
@@ -190,17 +191,27 @@ def read_state(folder: Path) -> State:
         port=int(raw["port"]),
         listener=int(raw["listener"]),
         holders={
-            int(ofport): Holder(
+            _endpoint(name): Holder(
                 str(one["port_id"]), str(one["instance_id"]), tuple(map(int, one["slots"]))
             )
-            for ofport, one in raw["holders"].items()
+            for name, one in raw["holders"].items()
         },
-        meters={int(k): int(v) for k, v in raw["meters"].items()},
+        meters={_endpoint(k): int(v) for k, v in raw["meters"].items()},
         # A state of before there were such meters has none.
-        syn_meters={int(k): int(v) for k, v in raw.get("syn_meters", {}).items()},
+        syn_meters={_endpoint(k): int(v) for k, v in raw.get("syn_meters", {}).items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
         host=_host_memory(raw.get("host")),
     )
+
+
+def _name(endpoint: Endpoint) -> str:
+    """An endpoint as the file has it: its ofport; with a VID, both."""
+    return f"{endpoint.ofport}.{endpoint.vid}" if endpoint.vid else str(endpoint.ofport)
+
+
+def _endpoint(name: str) -> Endpoint:
+    ofport, _, vid = name.partition(".")
+    return Endpoint(int(ofport), int(vid or 0))
 
 
 def _host_memory(raw: Any) -> HostMemory | None:

@@ -43,8 +43,8 @@ program that makes a meter of our form uses it sooner."""
 
 Use = tuple[Endpoint, Purpose]
 """What a meter is for: the flow of that purpose of that endpoint."""
-Memory = Mapping[Purpose, Mapping[int, int]]
-"""Purpose → ofport → meter id."""
+Memory = Mapping[Purpose, Mapping[Endpoint, int]]
+"""Purpose → endpoint → meter id."""
 
 
 class Meters:
@@ -66,9 +66,9 @@ class Meters:
         self._redrawn = redrawn
         self._clock = clock
         self._remembered: dict[Use, int] = {
-            (Endpoint(ofport), purpose): number
+            (endpoint, purpose): number
             for purpose, numbers in (remembered or {}).items()
-            for ofport, number in numbers.items()
+            for endpoint, number in numbers.items()
         }
         self._ids: dict[Use, int] = {}
         self._leaving: dict[int, Purpose] = {}
@@ -84,15 +84,15 @@ class Meters:
         self._without: set[Use] = set()
         self._usable = True
 
-    def of_port(self, ofport: int, purpose: Purpose) -> int | None:
-        """Meter id that is to be remembered for that port, if it has one."""
-        use = Endpoint(ofport), purpose
+    def known(self, endpoint: Endpoint, purpose: Purpose) -> int | None:
+        """Meter id that is to be remembered for that endpoint, if it has one."""
+        use = endpoint, purpose
         return self._ids.get(use, self._remembered.get(use))
 
-    def ids(self, purpose: Purpose) -> dict[int, int]:
-        """Ofport → meter id, to be remembered for the next run."""
+    def ids(self, purpose: Purpose) -> dict[Endpoint, int]:
+        """Endpoint → meter id, to be remembered for the next run."""
         known = self._remembered | self._ids
-        return {endpoint.ofport: n for (endpoint, use), n in known.items() if use is purpose}
+        return {endpoint: n for (endpoint, use), n in known.items() if use is purpose}
 
     def learn(self, channel: Channel, used: Mapping[Use, int]) -> None:
         """Read the switch's meters; ours that are gone are made again when asked for.

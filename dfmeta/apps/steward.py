@@ -255,10 +255,10 @@ class Steward:
         """
         if removed.flow is None or self._removals.take(removed.flow.place):
             return False
-        place, ofport = removed.flow.place, removed.flow.field("in_port")
-        if place in self._fixed:
-            return True
-        return isinstance(ofport, int) and place in self._sent.get(Endpoint(ofport), {})
+        place, endpoint = removed.flow.place, read_address(removed.flow).endpoint
+        if endpoint is None:
+            return place in self._fixed
+        return place in self._sent.get(endpoint, {})
 
     def flow_count(self) -> int:
         """How many flows of ours ought to be on the switch."""
@@ -464,9 +464,9 @@ def _meters_of(found: Grouped, turns: Turns) -> dict[Use, int]:
     uses: dict[Use, int] = {}
     for flow in (one.read or one.elsewhere for one in _each(found, turns)):
         if flow is not None and flow.meter is not None:
-            ofport = flow.field("in_port")
-            if isinstance(ofport, int):
-                uses[Endpoint(ofport), flow.purpose] = flow.meter
+            endpoint = read_address(flow).endpoint
+            if endpoint is not None:
+                uses[endpoint, flow.purpose] = flow.meter
     return uses
 
 

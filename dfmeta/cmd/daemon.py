@@ -161,7 +161,7 @@ class Daemon:
         self._reload = False
         self._bell = hub.Bell()
         """Rung when there is something for the next turn."""
-        self.registry.watch(lambda _ofport: self._bell.ring())
+        self.registry.watch(lambda _endpoint: self._bell.ring())
 
     def run(self) -> int:
         """Start, serve until SIGTERM or SIGINT, and stop; gives the exit status.
@@ -399,7 +399,7 @@ class Daemon:
 
     def _adopts(self, endpoint: Endpoint) -> bool:
         identity = self.registry.identity(endpoint)
-        holder = self._state.holders.get(endpoint.ofport)
+        holder = self._state.holders.get(endpoint)
         return (
             identity is not None
             and holder is not None
@@ -408,9 +408,9 @@ class Daemon:
 
     def _rest_strangers(self) -> None:
         # Keys that another guest of the port was using when the earlier run ended.
-        for ofport, holder in self._state.holders.items():
-            if not self._adopts(Endpoint(ofport)):
-                self.registry.rest(Endpoint(ofport), holder.slots)
+        for endpoint, holder in self._state.holders.items():
+            if not self._adopts(endpoint):
+                self.registry.rest(endpoint, holder.slots)
 
     def _save(self, *, now: bool = False) -> None:
         """Save what has changed since the last time; *now*: everything, whatever has been."""
@@ -425,9 +425,10 @@ class Daemon:
         turns, changed = hub.Turns(), self.registry.take_changed()
         if now:
             self._state.holders, self._state.meters, self._state.syn_meters = {}, {}, {}
-            changed = {port.ofport for port in self.registry.ports() if port.ofport is not None}
-        for ofport in changed:
-            remember(ofport, self._state, registry=self.registry, meters=self.controller.meters)
+            ofports = (port.ofport for port in self.registry.ports())
+            changed = {Endpoint(ofport) for ofport in ofports if ofport is not None}
+        for endpoint in changed:
+            remember(endpoint, self._state, registry=self.registry, meters=self.controller.meters)
             turns.give_way()
         self._state_file.save(
             self._state,

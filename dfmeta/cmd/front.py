@@ -1,4 +1,4 @@
-"""Who answers guests: the daemon itself, or its workers; built from the configuration."""
+"""The proxy, built from the configuration: backend, application and engine."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dfmeta.cmd.limits import limits, rates
 from dfmeta.cmd.privileges import go_first
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.desk import Desk
+from dfmeta.proxy.engine import Engine, InProcess, Terms
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
@@ -26,7 +27,7 @@ from dfmeta.registry import Registry
 
 
 class Front:
-    """The proxy, whoever runs it.
+    """The proxy, whichever engine answers.
 
     :raises StoreError, StartError: when what it needs cannot be opened.
     """
@@ -48,13 +49,19 @@ class Front:
             complaints=complaints,
         )
         self._desk = Desk(backend, self._rates, complaints)
-        self._server: GuestServer | Workers | None = None
+        self._engine: Engine | None = None
 
     def serve(self, sock: Any) -> None:
         """Serve on *sock* from now on."""
-        group = self._conf.df_metadata
+        self._engine = self._build(sock)
+        self._engine.start()
+        if self._conf.df_metadata.proxy_workers:
+            go_first()
+
+    def _build(self, sock: Any) -> Engine:
+        group, terms = self._conf.df_metadata, self._terms()
         if group.proxy_workers:
-            workers = self._server = Workers(
+            return Workers(
                 sock,
                 self._registry,
                 count=group.proxy_workers,
@@ -62,43 +69,41 @@ class Front:
                 desk=self._desk,
                 device=group.metadata_interface,
             )
-            workers.start()
-            go_first()
-            return
-        server = self._server = GuestServer(
-            sock,
-            group.metadata_interface,
-            self._registry,
-            self._application,
-            hold_timeout=group.hold_timeout,
-            limits=limits(self._conf),
+        return InProcess(
+            GuestServer(
+                sock,
+                group.metadata_interface,
+                self._registry,
+                self._application,
+                hold_timeout=terms.hold_timeout,
+                limits=terms.limits,
+            )
         )
-        server.start()
-
-    def settle(self) -> None:
-        """Wait until every process that answers knows what the registry knows."""
-        if isinstance(self._server, Workers):
-            self._server.settle()
 
     @property
     def serving(self) -> bool:
         """Whether guests are answered."""
-        return not isinstance(self._server, Workers) or self._server.serving
+        return self._engine is not None and self._engine.serving
 
     @property
     def listener(self) -> tuple[int, int] | None:
         """TCP port and inode of the listener, once it is served on."""
-        return (self._server.port, self._server.inode) if self._server is not None else None
+        return (self._engine.port, self._engine.inode) if self._engine is not None else None
+
+    def settle(self) -> None:
+        """See :meth:`~dfmeta.proxy.engine.Engine.settle`."""
+        if self._engine is not None:
+            self._engine.settle()
 
     def rebind(self) -> None:
-        """Go on over the device, which has been made anew."""
-        if self._server is not None:
-            self._server.rebind()
+        """See :meth:`~dfmeta.proxy.engine.Engine.rebind`."""
+        if self._engine is not None:
+            self._engine.rebind()
 
     def stop(self, grace: float) -> None:
-        """Accept no more, answer what is running, and close the rest after *grace* seconds."""
-        if self._server is not None:
-            self._server.stop(grace)
+        """See :meth:`~dfmeta.proxy.engine.Engine.stop`."""
+        if self._engine is not None:
+            self._engine.stop(grace)
 
     def reload(self, conf: cfg.ConfigOpts, done: Callable[[], None]) -> None:
         """Take what can be taken from another configuration, or nothing of it.
@@ -111,24 +116,22 @@ class Front:
         self._rates.settings = rates(conf)
         self._application.replace(backend, backends.settings(conf))
         self._desk.backend = backend
-        if isinstance(self._server, Workers):
-            self._server.replace(done)
-            return
-        if self._server is not None:
-            self._server.hold_timeout = conf.df_metadata.hold_timeout
-            self._server.limits = limits(conf)
-        done()
+        if self._engine is None:
+            done()
+        else:
+            self._engine.reload(self._terms(), done)
 
     def collect(self) -> Iterable[Metric]:
-        """Every metric, with what workers have counted."""
-        if isinstance(self._server, Workers):
-            return self._server.collect()
-        return metrics.REGISTRY.collect()
+        """See :meth:`~dfmeta.proxy.engine.Engine.collect`."""
+        return metrics.REGISTRY.collect() if self._engine is None else self._engine.collect()
 
     def gather(self) -> None:
-        """Have what workers have noted of requests in :data:`~dfmeta.proxy.recent.RECENT`."""
-        if isinstance(self._server, Workers):
-            self._server.gather()
+        """See :meth:`~dfmeta.proxy.engine.Engine.gather`."""
+        if self._engine is not None:
+            self._engine.gather()
+
+    def _terms(self) -> Terms:
+        return Terms(self._conf.df_metadata.hold_timeout, limits(self._conf))
 
     def _settings(self) -> dict[str, Any]:
         options = dfmeta.conf.freeze(self._conf)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from dfmeta.apps.meters import Meters
 from dfmeta.flows.pipeline import Purpose
+from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
 from dfmeta.state import Holder, State
 
 
-def meters_of(state: State) -> dict[Purpose, dict[int, int]]:
-    """Give purpose → ofport → meter id: the parts of *state* themselves, to be read or changed."""
+def meters_of(state: State) -> dict[Purpose, dict[Endpoint, int]]:
+    """Give purpose → endpoint → meter id: the parts of *state* themselves."""
     return {Purpose.SYN: state.meters, Purpose.GUEST_SYN: state.syn_meters}
 
 
-def remember(ofport: int, state: State, *, registry: Registry, meters: Meters) -> None:
-    """Put into *state* how the port with that number is now."""
-    held = registry.holder(ofport)
+def remember(endpoint: Endpoint, state: State, *, registry: Registry, meters: Meters) -> None:
+    """Put into *state* how the port at *endpoint* is now."""
+    held = registry.holder(endpoint)
     if held is None:
-        state.holders.pop(ofport, None)
+        state.holders.pop(endpoint, None)
     else:
         port, slots = held
-        state.holders[ofport] = Holder(port.iface_id, port.instance_id, tuple(sorted(slots)))
+        state.holders[endpoint] = Holder(port.iface_id, port.instance_id, tuple(sorted(slots)))
     for purpose, memory in meters_of(state).items():
-        number = meters.of_port(ofport, purpose)
+        number = meters.known(endpoint, purpose)
         if number is None:
-            memory.pop(ofport, None)
+            memory.pop(endpoint, None)
         else:
-            memory[ofport] = number
+            memory[endpoint] = number

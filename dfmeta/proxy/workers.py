@@ -1,7 +1,7 @@
 """The daemon's side of its workers: starts them, tells them who asks, replaces those that end.
 
-Each worker has the listener and answers guests; the registry stays here. Whatever changes in it is
-said to all workers in its order. A worker takes in what is in its pipe before it claims a
+Each worker has the listener and answers guests; the registry stays here. Its changes go to all
+workers (:mod:`dfmeta.proxy.feed`). A worker takes in what is in its pipe before it claims a
 connection and before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and
 :meth:`Workers.settle` waits until the news is there. So one that is late, or hangs and goes on,
 never answers a guest by what it knew before, and need not be ended for it.
@@ -18,21 +18,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import eventlet
-from eventlet.event import Event
 from eventlet.green import socket as green_socket
 from eventlet.hubs import trampoline
 from prometheus_client import Metric
 
 from dfmeta import hub, metrics
 from dfmeta.guest_counts import ACCEPTED
-from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import tell
 from dfmeta.proxy.desk import Desk
+from dfmeta.proxy.engine import Terms
+from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
 from dfmeta.proxy.pipe import Message, Pipe
 from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.sockets import FDS_MAX, keep_to
@@ -42,11 +42,6 @@ from dfmeta.registry import Registry
 LOG = logging.getLogger(__name__)
 
 MODULE = "dfmeta.cmd.worker"
-AT_ONCE = 32
-"""Ports that one message tells of."""
-SETTLE_TIMEOUT = 1.0
-"""Seconds that a worker has to make room in its pipe, which holds the news of hundreds of ports;
-after that it is ended, before a guest goes on that it does not know."""
 END_TIMEOUT = 1.0
 """Seconds that the process of a worker may stay after its pipe."""
 START_TIMEOUT = 30.0
@@ -112,6 +107,24 @@ class Worker:
         """Addresses that it has connections of: they do not give way to others."""
         self.samples: metrics.Samples = {}
         self._handle = handle
+
+    @property
+    def follows(self) -> bool:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        return self.serving
+
+    @property
+    def position(self) -> int:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        return self.pipe.queued
+
+    def tell(self, news: Message) -> None:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        self.pipe.send(news)
+
+    def has(self, position: int) -> bool:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        return self.pipe.gone(position)
 
     def run(self, device: str) -> None:
         """Take what it says until it ends.
@@ -203,15 +216,11 @@ class Workers:
         self._device = device
         self._workers: list[Worker] = []
         self._stopping = False
-        self._marks = 0
-        self._dirty: dict[int, int] = {}
-        """Port → the first of its marks that is not said yet, in their order."""
-        self._wake = Event()
+        self._feed: Feed[Worker] = Feed(registry, self._news, lambda: self._workers)
         self._retired: metrics.Samples = {}
         self._replaced: list[Callable[[], None]] = []
         """Who is to be told of the next replacement."""
         self._replacing = False
-        registry.watch(self._mark)
 
     @property
     def serving(self) -> bool:
@@ -220,7 +229,9 @@ class Workers:
 
     def start(self) -> None:
         """Start all of them; see :attr:`serving`."""
-        hub.VITAL.spawn("news for the workers", self._tell_on, may_return=True)
+        hub.VITAL.spawn(
+            "news for the workers", self._feed.run, lambda: self._stopping, may_return=True
+        )
         for _ in range(self._count):
             self._keep()
 
@@ -229,24 +240,18 @@ class Workers:
 
         A worker whose pipe has no room for it in time is ended.
         """
-        self._tell(self._marks)
-        behind = [(one, one.pipe.queued) for one in self._workers if one.serving]
-        # By rounds and not by the clock: after a stall of the daemon each gets another moment.
-        for _ in range(round(SETTLE_TIMEOUT / POLL)):
-            behind = [(one, position) for one, position in behind if not one.pipe.gone(position)]
-            if not behind:
-                return
-            eventlet.sleep(POLL)
-        for worker, _position in behind:
-            self._end(worker, "full", "has not read for 1 s what the daemon says")
+        for worker in self._feed.settle():
+            self._end(worker, "full", f"has not read for {SETTLE_TIMEOUT:g} s what the daemon says")
 
-    def replace(self, done: Callable[[], None]) -> None:
+    def reload(self, terms: Terms, done: Callable[[], None]) -> None:
         """Have others take over, with the settings of now; these end what they have begun.
 
         One replacement at a time: what is asked for meanwhile is done after it, at once for all.
 
+        :param terms: the others read them from their settings.
         :param done: called when all have.
         """
+        del terms
         self._replaced.append(done)
         if not self._replacing:
             self._replacing = True
@@ -392,13 +397,7 @@ class Workers:
 
     def _introduce(self, worker: Worker, predecessor: Worker | None) -> None:
         """Tell a new worker of everybody and have it serve; what changes follows in its order."""
-        turns, endpoints = Turns(), self._registry.endpoints()
-        for first in range(0, len(endpoints), AT_ONCE):
-            told = [
-                tell(self._registry, one, waits=False) for one in endpoints[first : first + AT_ONCE]
-            ]
-            worker.pipe.send({"what": "guests", "guests": told})
-            turns.give_way()
+        self._feed.introduce(worker)
         if worker.pipe.ask({"what": "ready?"}, START_TIMEOUT) is None:
             if not worker.pipe.closed:
                 self._end(worker, "start", f"does not come up within {START_TIMEOUT:g} s")
@@ -457,27 +456,6 @@ class Workers:
 
     # What they know
 
-    def _mark(self, ofport: int) -> None:
-        self._marks += 1
-        self._dirty.setdefault(ofport, self._marks)
-        if not self._wake.ready():
-            self._wake.send()
-
-    def _tell_on(self) -> None:
-        while not self._stopping:
-            self._wake.wait()
-            self._wake = Event()
-            self._tell(self._marks)
-
-    def _tell(self, mark: int) -> None:
-        """Say to all workers what has changed up to that mark."""
-        turns = Turns()
-        while next(iter(self._dirty.values()), mark + 1) <= mark:
-            told = []
-            for ofport in list(self._dirty)[:AT_ONCE]:
-                del self._dirty[ofport]
-                told.append(tell(self._registry, Endpoint(ofport)))
-            message = {"what": "guests", "guests": told}
-            for worker in self._workers:
-                worker.pipe.send(message)
-            turns.give_way()
+    def _news(self, endpoints: Sequence[Endpoint], new: bool) -> Message:
+        told = [tell(self._registry, one, waits=not new) for one in endpoints]
+        return {"what": "guests", "guests": told}

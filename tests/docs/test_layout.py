@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "health": {"exceptions"},
     "hub": {"metrics"},
     "names": set(),
-    "state": {"exceptions"},
+    "state": {"exceptions", "model"},
     "conf": BASE | {"flows", "trust"},
     "inspect": PURE,
     "proxy": PURE | {"store", "metrics", "health", "hub", "inspect", "trust", "guest_counts"},

@@ -191,8 +191,7 @@ class Life(RuleBasedStateMachine):
         for endpoint in world.registry.endpoints():
             addresses = {n: slot.address for n, slot in world.registry.slots(endpoint).items()}
             first, every = (
-                world.meters.ids(purpose)[endpoint.ofport]
-                for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
+                world.meters.ids(purpose)[endpoint] for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
             )
             wanted |= set(guest_flows(Guest(endpoint, first, addresses, every), world.tap))
         return wanted

@@ -9,6 +9,7 @@ import pytest
 from dfmeta.apps.drops import BY_FLOW, BY_METER
 from dfmeta.flows.pipeline import METADATA_IP, Purpose
 from dfmeta.metrics import REGISTRY
+from dfmeta.model import Endpoint
 from tests.flows.frames import ethernet, ipv4
 from tests.flows.world import GATEWAY_MAC, TAP, App, Host, Link, World, memory_of, settle, tap_frame
 
@@ -69,10 +70,10 @@ def test_each_reason_is_counted_by_itself(world: World) -> None:
     assert counted.since() == {"no_connection": 1}
     world.receive(TAP.ofport, tap_frame(TAP, "128.0.0.77"))
     assert counted.since() == {"no_answer": 1}
-    world.switch.exhausted = {world.meters.ids(Purpose.SYN)[1]}
+    world.switch.exhausted = {world.meters.ids(Purpose.SYN)[Endpoint(1)]}
     world.receive(1, Host(1).segment())
     assert counted.since() == {"first_syn_rate": 1}
-    world.switch.exhausted = {world.meters.ids(Purpose.GUEST_SYN)[2]}
+    world.switch.exhausted = {world.meters.ids(Purpose.GUEST_SYN)[Endpoint(2)]}
     world.receive(2, Host(2).segment())
     world.receive(2, Host(2).segment())
     assert counted.since() == {"syn_rate": 2}

@@ -72,14 +72,14 @@ def test_it_goes_there_through_its_ports_meters(world: World) -> None:
     world.plug(2)
     meters = [world.switch.receive(n, Host(n).segment())[0].meters for n in (1, 2)]
     every, first = world.meters.ids(Purpose.GUEST_SYN), world.meters.ids(Purpose.SYN)
-    assert meters == [(every[1], first[1]), (every[2], first[2])]
+    assert meters == [(every[Endpoint(n)], first[Endpoint(n)]) for n in (1, 2)]
     assert len({*every.values(), *first.values()}) == 4
 
 
 def test_a_flood_that_exhausts_one_ports_meter_leaves_the_others_theirs(world: World) -> None:
     world.plug(1)
     world.plug(2)
-    world.switch.exhausted = {world.meters.ids(Purpose.SYN)[1]}
+    world.switch.exhausted = {world.meters.ids(Purpose.SYN)[Endpoint(1)]}
     assert world.receive(1, Host(1).segment()) == []
     assert world.introduce(Host(2)).port == TAP.ofport
 
@@ -88,7 +88,7 @@ def test_a_flood_of_a_known_address_leaves_its_open_connections_theirs(world: Wo
     world.plug(1)
     guest = Host(1)
     world.introduce(guest)
-    world.switch.exhausted = {world.meters.ids(Purpose.GUEST_SYN)[1]}
+    world.switch.exhausted = {world.meters.ids(Purpose.GUEST_SYN)[Endpoint(1)]}
     assert world.receive(1, guest.segment()) == []
     (out,) = world.receive(1, guest.segment(flags=ACK))
     assert (out.port, out.meters) == (TAP.ofport, ())

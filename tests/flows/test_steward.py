@@ -10,6 +10,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta.flows.key import key_of
 from dfmeta.flows.pipeline import Layout, Purpose, is_ours, purpose_of
 from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint
 from tests.flows.frames import Frame, address
 from tests.flows.world import TAP, Host, Link, World, memory_of, settle
 from tests.flowsim import Switch
@@ -237,7 +238,7 @@ def test_a_meter_that_somebody_has_taken_meanwhile_is_drawn_anew(world: World) -
     world.switch.meters[0x10001] = ANOTHERS
     world.plug(1)
     (out,) = world.switch.receive(1, Host(1).segment())
-    mine = world.meters.ids(Purpose.SYN)[1]
+    mine = world.meters.ids(Purpose.SYN)[Endpoint(1)]
     assert mine in out.meters
     assert mine != 0x10001
     assert world.switch.meters[0x10001] == ANOTHERS
@@ -248,7 +249,9 @@ def test_a_meter_that_somebody_has_taken_meanwhile_is_drawn_anew(world: World) -
 def test_a_meter_that_somebody_has_taken_away_comes_back_with_its_flow(world: World) -> None:
     busy(world)
     before = picture(world.switch)
-    world.channel.post([world.channel.wire.remove_meter(world.meters.ids(Purpose.SYN)[1])])
+    world.channel.post(
+        [world.channel.wire.remove_meter(world.meters.ids(Purpose.SYN)[Endpoint(1)])]
+    )
     settle()
     assert picture(world.switch) != before
     world.steward.reconcile()

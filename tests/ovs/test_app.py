@@ -68,8 +68,7 @@ class Wired(App):
         for endpoint in self.registry.endpoints():
             known = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
             first, every = (
-                self.meters.ids(purpose)[endpoint.ofport]
-                for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
+                self.meters.ids(purpose)[endpoint] for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
             )
             guest = Guest(endpoint, first, known, every)
             flows.update(guest_flows(guest, self.tap))
@@ -207,7 +206,7 @@ def test_cleaning_up_leaves_others_flows_and_meters_alone(
     with Wired(bridge, **settings) as app:
         populate(app)
         assert theirs() != before
-        assert app.meters.ids(Purpose.SYN)[1] != 65537
+        assert app.meters.ids(Purpose.SYN)[Endpoint(1)] != 65537
         app.steward.clear()
     assert theirs() == before
 
@@ -216,7 +215,7 @@ def test_cleaning_up_leaves_a_meter_that_another_has_taken(bridge: OpenvSwitch) 
     """As Neutron's QoS does when it draws the number of one of ours."""
     with Wired(bridge) as app:
         populate(app)
-        taken = app.meters.ids(Purpose.SYN)[1]
+        taken = app.meters.ids(Purpose.SYN)[Endpoint(1)]
         bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps band=type=drop rate=3000")
         limit = f"actions=meter:{taken},goto_table:59"
         bridge.ofctl("add-flow", BRIDGE, f"table=58,priority=100,in_port=77,{limit}")
@@ -236,8 +235,8 @@ def test_a_port_that_goes_leaves_a_meter_that_another_has_taken(
 
     with Wired(bridge) as app:
         populate(app)
-        mine = [app.meters.ids(purpose)[2] for purpose in RATES]
-        others, taken = meters() - set(mine), app.meters.ids(Purpose.SYN)[2]
+        mine = [app.meters.ids(purpose)[Endpoint(2)] for purpose in RATES]
+        others, taken = meters() - set(mine), app.meters.ids(Purpose.SYN)[Endpoint(2)]
         bands = f"band=type=drop rate={rate} burst_size={rate}"
         bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps burst {bands}")
         limit = f"actions=meter:{taken},goto_table:60"

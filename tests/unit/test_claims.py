@@ -31,7 +31,7 @@ class World:
         self.mirror = Mirror(self._count)
         self.gone: list[Endpoint] = []
         self.mirror.subscribe(self.gone.append)
-        self.dirty: set[int] = set()
+        self.dirty: set[Endpoint] = set()
         self.registry.watch(self.dirty.add)
 
     def _ask(self) -> int:
@@ -47,7 +47,7 @@ class World:
         return learned.slot
 
     def tell(self) -> None:
-        told = [tell(self.registry, Endpoint(ofport)) for ofport in self.dirty]
+        told = [tell(self.registry, endpoint) for endpoint in self.dirty]
         self.dirty.clear()
         self.mirror.learn(json.loads(json.dumps(told)))
 

@@ -281,7 +281,7 @@ def test_meters_of_ports_that_went_during_a_restart_are_removed(rig: Rig) -> Non
 def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
     add(rig)
     rig.disconnect()
-    assert rig.meters.ids(Purpose.SYN) == {13: OWN}
+    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
     rig.connect()
     assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
     mods = [one for one in rig.switch.sent if one.kind == ofp.OFPT_METER_MOD]
@@ -308,7 +308,7 @@ def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) 
     add(rig)
     rig.switch.meters[FIRST_ID + 99] = SYN_RATE
     rig.switch.meters[7] = SYN_RATE
-    cleanup = Rig(remembered={Purpose.SYN: {99: FIRST_ID + 99, 5: 12345}})
+    cleanup = Rig(remembered={Purpose.SYN: {Endpoint(99): FIRST_ID + 99, Endpoint(5): 12345}})
     cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
     cleanup.connect(tap=None)
     assert cleanup.steward.clear() == (9, 3)
@@ -320,7 +320,7 @@ def test_a_dump_of_meters_that_is_refused_leaves_what_was_known(rig: Rig) -> Non
     add(rig)
     rig.switch.has_meters = False
     rig.meters.learn(rig.channel, {})
-    assert rig.meters.ids(Purpose.SYN) == {13: OWN}
+    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
     rig.switch.has_meters = True
     rig.meters.learn(rig.channel, {})
     assert rig.meters.of(rig.channel, HERE, Purpose.SYN) == OWN
@@ -331,7 +331,7 @@ def test_a_lost_connection_is_no_collision(rig: Rig) -> None:
     rig.registry.set_port(port())
     let_hub_run()
     rig.disconnect()
-    assert rig.meters.ids(Purpose.SYN) == {13: OWN}
+    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
     assert issubclass(SwitchError, Exception)
 
 

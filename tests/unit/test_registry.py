@@ -670,29 +670,29 @@ def test_ports_are_counted_by_their_state_as_they_come_change_and_go(registry: R
 def test_numbers_whose_port_or_slots_have_changed_are_told_once(registry: Registry) -> None:
     registry.set_port(port(13))
     registry.set_port(port(14, name="tap2"))
-    assert registry.take_changed() == {13, 14}
+    assert registry.take_changed() == {Endpoint(13), Endpoint(14)}
     assert registry.take_changed() == set()
     registry.set_port(port(13))
     assert registry.take_changed() == set()
     learned(registry, 0)
-    assert registry.take_changed() == {13}
+    assert registry.take_changed() == {Endpoint(13)}
     learned(registry, 0)
     assert registry.take_changed() == set()
     registry.adopt(Endpoint(14), 3, ADDRESSES[1], 0.0)
-    assert registry.take_changed() == {14}
+    assert registry.take_changed() == {Endpoint(14)}
     registry.set_port(port(15))
-    assert registry.take_changed() == {13, 15}
+    assert registry.take_changed() == {Endpoint(13), Endpoint(15)}
     registry.remove_port("row-of-tap2")
     registry.touch(Endpoint(20))
-    assert registry.take_changed() == {14, 20}
+    assert registry.take_changed() == {Endpoint(14), Endpoint(20)}
 
 
 def test_who_holds_a_number_is_who_is_served_under_it(registry: Registry) -> None:
     registry.set_port(port(13))
     learned(registry, 0)
-    held = registry.holder(13)
+    held = registry.holder(Endpoint(13))
     assert held is not None
     assert (held[0], list(held[1])) == (port(13), [0])
     registry.set_port(port(14, name="tap2", instance=""))
     registry.set_port(port(15, name="tap3", dead=True))
-    assert [registry.holder(number) for number in (12, 14, 15)] == [None] * 3
+    assert [registry.holder(Endpoint(number)) for number in (12, 14, 15)] == [None] * 3

@@ -12,19 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import StartError
+from dfmeta.model import Endpoint
 from dfmeta.state import FILE, VERSION, Holder, HostMemory, State, StateFile
 from tests.harness.examples import examples
 
-OFPORTS = st.integers(1, 65279)
+ENDPOINTS = st.builds(Endpoint, st.integers(1, 65279), st.just(0) | st.integers(0, 4094))
 STATES = st.builds(
     State,
     port=st.integers(0, 65535),
     holders=st.dictionaries(
-        OFPORTS,
+        ENDPOINTS,
         st.builds(Holder, st.text(), st.text(), st.lists(st.integers(0, 7)).map(tuple)),
         max_size=4,
     ),
-    meters=st.dictionaries(OFPORTS, st.integers(1, 0x3FFFF), max_size=4),
+    meters=st.dictionaries(ENDPOINTS, st.integers(1, 0x3FFFF), max_size=4),
     arp_ignore=st.one_of(st.none(), st.integers(0, 8)),
     host=st.none()
     | st.builds(HostMemory, st.text(), st.ip_addresses(v=4).map(str), st.integers(1, 2**32 - 1)),
@@ -93,7 +94,7 @@ def test_a_file_of_before_guests_had_a_meter_of_their_own_is_read(
     old = GOOD | {"holders": {"3": {"port_id": "p", "instance_id": "i", "slots": [0]}}}
     assert "syn_meters" not in old
     file = write(tmp_path, json.dumps(old | {"meters": {"3": 7}}))
-    assert file.load() == State(7, 4711, {3: Holder("p", "i", (0,))}, {3: 7})
+    assert file.load() == State(7, 4711, {Endpoint(3): Holder("p", "i", (0,))}, {Endpoint(3): 7})
     assert caplog.records == []
 
 
@@ -195,15 +196,15 @@ def test_a_disk_that_is_mounted_for_reading_alone_is_named_as_that(
 
 
 @IN_ONE_FOLDER
-@given(STATES, st.lists(st.tuples(OFPORTS, STATES), max_size=5))
+@given(STATES, st.lists(st.tuples(ENDPOINTS, STATES), max_size=5))
 def test_saving_only_what_has_changed_saves_all(
     tmp_path: Path, state: State, changes: list[tuple[int, State]]
 ) -> None:
     file = StateFile(tmp_path)
     file.save(state)
-    for ofport, other in changes:
+    for endpoint, other in changes:
         state.port = other.port
-        changed = {ofport, *other.holders, *other.meters}
+        changed = {endpoint, *other.holders, *other.meters}
         for number in changed:
             state.meters.pop(number, None)
             state.holders.pop(number, None)
@@ -215,13 +216,13 @@ def test_saving_only_what_has_changed_saves_all(
 
 @pytest.mark.parametrize("count", [10, 1000])
 def test_only_what_has_changed_is_put_into_words(tmp_path: Path, count: int) -> None:
-    state = State(holders={n: Holder("p", "i", (0,)) for n in range(1, count + 1)})
+    state = State(holders={Endpoint(n): Holder("p", "i", (0,)) for n in range(1, count + 1)})
     file = StateFile(tmp_path)
     turns: list[None] = []
     file.save(state, give_way=lambda: turns.append(None))
     assert len(turns) == count, "and others run in between"
     turns.clear()
-    state.holders[3] = Holder("p", "other")
-    file.save(state, {3, 5}, give_way=lambda: turns.append(None))
+    state.holders[Endpoint(3)] = Holder("p", "other")
+    file.save(state, {Endpoint(3), Endpoint(5)}, give_way=lambda: turns.append(None))
     assert len(turns) == 2 * 3, "for each of holders and two kinds of meters"
     assert StateFile(tmp_path).load() == state

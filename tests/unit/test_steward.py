@@ -51,8 +51,7 @@ def wanted(rig: Rig) -> set[object]:
     for endpoint in rig.registry.endpoints():
         slots = {n: slot.address for n, slot in rig.registry.slots(endpoint).items()}
         meter, syn_meter = (
-            rig.meters.ids(purpose).get(endpoint.ofport)
-            for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
+            rig.meters.ids(purpose).get(endpoint) for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
         )
         guest = Guest(endpoint, meter, slots, syn_meter)
         flows |= set(guest_flows(guest, rig.steward.tap or TAP))
@@ -603,7 +602,7 @@ def test_one_ports_change_touches_that_port_alone(
     assert asked == [HERE, HERE]
     assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
     assert len(rig.switch.sent) == 28, "with their meters, two questions for each, and barriers"
-    assert rig.registry.take_changed() >= {13}
+    assert rig.registry.take_changed() >= {Endpoint(13)}
 
 
 def test_a_comparison_that_finds_nothing_keeps_what_it_had(rig: Rig) -> None:

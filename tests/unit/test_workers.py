@@ -18,6 +18,8 @@ from eventlet.green import socket as green_socket
 from dfmeta import hub, metrics
 from dfmeta.model import Endpoint
 from dfmeta.proxy import workers as workers_module
+from dfmeta.proxy.engine import Terms
+from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.pipe import Message, Pipe
 from dfmeta.proxy.workers import Worker, Workers
 from dfmeta.registry import Registry
@@ -129,7 +131,7 @@ class World:
         return found
 
     def replace(self) -> None:
-        self.workers.replace(self._count)
+        self.workers.reload(Terms(8.0, Limits()), self._count)
 
     def _count(self) -> None:
         self.done += 1
