@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller, Endpoint
 
 PORTS: Final = 8192
 """Guests that are remembered; the one that was counted longest ago falls out."""
@@ -21,20 +21,20 @@ class GuestCounts:
 
     def __init__(self, *, ports: int = PORTS) -> None:
         self._most = ports
-        self._counts: OrderedDict[Endpoint, tuple[int, int]] = OrderedDict()
-        """Endpoint → incarnation of its guest, and how many."""
+        self._counts: OrderedDict[Caller, tuple[int, int]] = OrderedDict()
+        """Caller → incarnation of its guest, and how many."""
 
-    def add(self, endpoint: Endpoint, incarnation: int, count: int = 1) -> None:
+    def add(self, caller: Caller, incarnation: int, count: int = 1) -> None:
         """Count *count* more of that guest."""
-        known, before = self._counts.get(endpoint, (incarnation, 0))
-        self._counts[endpoint] = incarnation, count + (before if known == incarnation else 0)
-        self._counts.move_to_end(endpoint)
+        known, before = self._counts.get(caller, (incarnation, 0))
+        self._counts[caller] = incarnation, count + (before if known == incarnation else 0)
+        self._counts.move_to_end(caller)
         if len(self._counts) > self._most:
             self._counts.popitem(last=False)
 
-    def of(self, endpoint: Endpoint, incarnation: int) -> int:
+    def of(self, caller: Caller, incarnation: int) -> int:
         """How many that guest has had."""
-        known, count = self._counts.get(endpoint, (incarnation, 0))
+        known, count = self._counts.get(caller, (incarnation, 0))
         return count if known == incarnation else 0
 
     # Between a worker and the daemon
@@ -42,7 +42,7 @@ class GuestCounts:
     def take(self) -> list[Any]:
         """Give away all that there is, as values that JSON has; see :meth:`merge`."""
         taken, self._counts = self._counts, OrderedDict()
-        return [[*endpoint, *counted] for endpoint, counted in taken.items()]
+        return [[*caller, *counted] for caller, counted in taken.items()]
 
     def merge(self, told: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
         """Add what a worker has given away.

@@ -84,6 +84,19 @@ class Endpoint(NamedTuple):
     """VLAN id of a nested container behind the port; 0 is the untagged port itself."""
 
 
+class Peer(NamedTuple):
+    """A client that is known by its address alone, where no switch says which guest it is."""
+
+    address: IPv4Address | IPv6Address | None
+    """None: the connection of a trusted proxy, through which many guests ask."""
+    connection: int = 0
+    """Number of that connection; 0 for an address."""
+
+
+Caller = Endpoint | Peer
+"""The key of each client in the proxy's books: connections, rates, requests, complaints."""
+
+
 @dataclass(frozen=True, slots=True)
 class Port:
     """A guest's port (VIF) on the integration bridge: OVSDB's row and what the identity sources

@@ -27,7 +27,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import SLOTS, key_of, parse_key
-from dfmeta.model import Endpoint, GuestAddress, Identity, PeerAddress, Port, PortState
+from dfmeta.model import Caller, Endpoint, GuestAddress, Identity, PeerAddress, Port, PortState
 from dfmeta.numbering import Device, Numbering
 from dfmeta.slots import Guest, Learned, Slot
 
@@ -56,10 +56,20 @@ class Claim:
     """What a connection was accepted as. Valid while :meth:`Registry.holds` says so."""
 
     identity: Identity
-    endpoint: Endpoint
+    caller: Caller
     slot: int
     epoch: int
     address: GuestAddress | PeerAddress
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The caller, where it is a guest at a port.
+
+        :raises TypeError: it is known by its address alone.
+        """
+        if not isinstance(self.caller, Endpoint):
+            raise TypeError(f"{self.caller} is not at a port")
+        return self.caller
 
 
 class Registry:
@@ -91,7 +101,7 @@ class Registry:
         self._numbering = Numbering(ask)
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
-        self._waits: OrderedDict[tuple[Endpoint, int], float] = OrderedDict()
+        self._waits: OrderedDict[tuple[Caller, int], float] = OrderedDict()
         self._listeners: dict[Phase, list[Callable[[Endpoint], None]]] = {
             phase: [] for phase in Phase
         }
@@ -216,9 +226,9 @@ class Registry:
             for listener in self._certain_listeners:
                 listener(endpoint)
 
-    def certain(self, endpoint: Endpoint) -> bool:
+    def certain(self, endpoint: Caller) -> bool:
         """Whether OVSDB's word about that number counts. Nothing may be answered while not."""
-        return self._numbering.certain(endpoint.ofport)
+        return not isinstance(endpoint, Endpoint) or self._numbering.certain(endpoint.ofport)
 
     def doubted(self) -> list[Port]:
         """Ports that are not served, since OVSDB has not yet confirmed their number."""
@@ -370,7 +380,7 @@ class Registry:
         while len(self._waits) > WAITS_KEPT:
             self._waits.popitem(last=False)
 
-    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
+    def take_wait(self, endpoint: Caller, source_port: int) -> float:
         """Give back what was noted for that connection, once; 0.0 when nothing was."""
         return self._waits.pop((endpoint, source_port), 0.0)
 

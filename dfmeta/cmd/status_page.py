@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
-from ipaddress import IPv4Address, IPv6Address
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +23,7 @@ from dfmeta.exceptions import StoreError
 from dfmeta.health import Health
 from dfmeta.hub import Turns
 from dfmeta.metrics import Samples
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller, Endpoint, Peer
 from dfmeta.ports.sources import name_of
 from dfmeta.proxy import remedies
 from dfmeta.proxy.recent import RECENT, Failure, Recent
@@ -221,8 +220,8 @@ def failures_of_ports(
     """
     by_number = {row["ofport"]: row for row in rows if row["requests"]}
 
-    def told(endpoint: Endpoint, failure: Failure) -> Mapping[str, Any] | None:
-        row = by_number.get(endpoint.ofport)
+    def told(caller: Caller, failure: Failure) -> Mapping[str, Any] | None:
+        row = by_number.get(caller.ofport) if isinstance(caller, Endpoint) else None
         if row is None:
             return None
         port, instance = row["port"], row["instance"]
@@ -238,29 +237,27 @@ def failures_of_addresses(recent: Recent = RECENT) -> tuple[list[Mapping[str, An
     return _latest(recent, _of_address)
 
 
-def _of_address(endpoint: Endpoint, _failure: Failure) -> Mapping[str, Any]:
-    kinds: dict[int, type[IPv4Address | IPv6Address]] = {4: IPv4Address, 6: IPv6Address}
-    kind = kinds.get(endpoint.vid)
-    # What stands for no address is the connection of a trusted proxy.
-    named = "a trusted proxy" if kind is None else str(kind(endpoint.ofport))
+def _of_address(caller: Caller, _failure: Failure) -> Mapping[str, Any]:
+    address = caller.address if isinstance(caller, Peer) else None
+    named = "a trusted proxy" if address is None else str(address)
     return {"port": named, "instance": "", "name": "", "remedy": ""}
 
 
 def _latest(
-    recent: Recent, told: Callable[[Endpoint, Failure], Mapping[str, Any] | None]
+    recent: Recent, told: Callable[[Caller, Failure], Mapping[str, Any] | None]
 ) -> tuple[list[Mapping[str, Any]], int]:
     """Those that are the service's; what guests do to themselves is none of the operator's.
 
     :param told: what a row has besides the failure; None: it is not shown.
     """
-    found: list[tuple[float, Failure, Endpoint]] = []
+    found: list[tuple[float, Failure, Caller]] = []
     turns = Turns()
-    for endpoint, asked in recent:
+    for caller, asked in recent:
         turns.give_way()
-        found += [(one.at, one, endpoint) for one in asked.failures() if asked.counts_as(one)]
+        found += [(one.at, one, caller) for one in asked.failures() if asked.counts_as(one)]
     found = [one for one in found if told(one[2], one[1]) is not None]
     shown = heapq.nlargest(FAILURES_SHOWN, found, key=itemgetter(0))
-    rows = [{**failure_row(one), **(told(endpoint, one) or {})} for _at, one, endpoint in shown]
+    rows = [{**failure_row(one), **(told(caller, one) or {})} for _at, one, caller in shown]
     return list(rows), len(found)
 
 

@@ -4,8 +4,7 @@ So it is as good as the network that leads guests here: who can take another's a
 other's metadata. dfmeta-agent, on the guest's own host, does not depend on that.
 
 A connection is a peer's, and a request is a guest's: through one connection of a trusted proxy come
-the requests of many. The books of the server and of the rates, which are kept by
-:class:`~dfmeta.model.Endpoint`, are kept by address here.
+the requests of many. The books of the server and of the rates are kept by address here.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from weakref import WeakValueDictionary
 from eventlet.semaphore import Semaphore
 
 from dfmeta.exceptions import BackendError, ForwardedForError, StoreError
-from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, PeerAddress
+from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress
 from dfmeta.proxy import access
 from dfmeta.proxy.connection import Turn
 from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.peers import Peers, described, endpoint_of
+from dfmeta.proxy.peers import Peers, described
 from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Application
 from dfmeta.registry import Claim
 from dfmeta.store import dialects
@@ -79,7 +78,7 @@ class Addresses(Peers):
         claim = super().claim(peer)
         if claim.address.ip in self.trusted:
             # As many connections as it likes: they are many guests'.
-            return replace(claim, endpoint=Endpoint(next(self._proxies)))
+            return replace(claim, caller=Peer(None, next(self._proxies)))
         return claim
 
     def asking(self, address: Address, path: str, turn: Callable[[], bool]) -> Asking:
@@ -87,9 +86,7 @@ class Addresses(Peers):
 
         :param turn: see :attr:`Asking.turn`.
         """
-        return Asking(
-            described(address), endpoint_of(address), 0, 0, PeerAddress(address), path, turn
-        )
+        return Asking(described(address), Peer(address), 0, 0, PeerAddress(address), path, turn)
 
     def current(self, claim: Claim) -> Identity | None:
         """Look for the record of who asks, once for each request.
@@ -135,7 +132,7 @@ class AddressApplication:
         self._application = application
         self._addresses = addresses
         self._limits = limits
-        self._places: WeakValueDictionary[Endpoint, Semaphore] = WeakValueDictionary()
+        self._places: WeakValueDictionary[Peer, Semaphore] = WeakValueDictionary()
         """Of guests behind proxies, while they have requests."""
 
     def __call__(
@@ -152,11 +149,11 @@ class AddressApplication:
         except ForwardedForError as error:
             access.refused(peer, 400, "forwarded_for")
             return _refuse(error, start_response, head=request.method == "HEAD")
-        if peer.endpoint == endpoint_of(address):
+        if peer.caller == Peer(address):
             return self._answer(environ, start_response, address=address, turn=environ[TURN])
         environ["REMOTE_ADDR"] = str(address)
         environ[REQUEST] = replace(request, guest_ip=str(address))
-        turn = Turn(self._place(endpoint_of(address)))
+        turn = Turn(self._place(Peer(address)))
         try:
             return self._answer(environ, start_response, address=address, turn=turn)
         finally:
@@ -176,10 +173,10 @@ class AddressApplication:
         environ[TURN] = _has_come
         return self._application(environ, start_response)
 
-    def _place(self, endpoint: Endpoint) -> Semaphore:
-        found = self._places.get(endpoint)
+    def _place(self, peer: Peer) -> Semaphore:
+        found = self._places.get(peer)
         if found is None:
-            found = self._places[endpoint] = Semaphore(self._limits().requests_per_port)
+            found = self._places[peer] = Semaphore(self._limits().requests_per_port)
         return found
 
 

@@ -19,7 +19,7 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import hub, metrics
 from dfmeta.exceptions import BadRequestError
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller
 from dfmeta.proxy.admin_connection import AdminConnection
 from dfmeta.proxy.complaints import NOBODY, Together
 from dfmeta.proxy.connection import GuestConnection
@@ -96,13 +96,13 @@ class AdminServer(GuestServer):
         """Have those that wait for their clients make room for those that wait for a place."""
         while self._room.crowded():
             eventlet.sleep(GRACE)
-            for endpoint in self._room.crowded():
-                self._make_way(endpoint, time.monotonic() - GRACE)
+            for caller in self._room.crowded():
+                self._make_way(caller, time.monotonic() - GRACE)
         self._sweeper = None
 
-    def _make_way(self, endpoint: Endpoint, until: float) -> None:
-        for _ in range(self._room.awaited(endpoint)):
-            if not self._end_longest(lambda one: one.since <= until, endpoint):
+    def _make_way(self, caller: Caller, until: float) -> None:
+        for _ in range(self._room.awaited(caller)):
+            if not self._end_longest(lambda one: one.since <= until, caller):
                 break
 
     # For the connections
@@ -151,14 +151,14 @@ class AdminServer(GuestServer):
 
     def awaited(self, connection: AdminConnection) -> bool:
         """Whether others of its peer wait for a place."""
-        return bool(self._room.awaited(connection.claim.endpoint))
+        return bool(self._room.awaited(connection.claim.caller))
 
     def _end_longest(
-        self, wanted: Callable[[AdminConnection], bool], endpoint: Endpoint | None = None
+        self, wanted: Callable[[AdminConnection], bool], caller: Caller | None = None
     ) -> bool:
         """Close the *wanted* one that waits longest for its client, if there is such."""
         found = self._room.longest_idle(
-            lambda one: isinstance(one, AdminConnection) and wanted(one), endpoint
+            lambda one: isinstance(one, AdminConnection) and wanted(one), caller
         )
         if isinstance(found, AdminConnection):
             self.release(found)

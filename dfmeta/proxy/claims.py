@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import parse_key
-from dfmeta.model import Endpoint, GuestAddress, Identity
+from dfmeta.model import Caller, Endpoint, GuestAddress, Identity
 from dfmeta.registry import Claim, Registry
 
 WAITS_KEPT = 16
@@ -33,7 +33,7 @@ class Claims(Protocol):
         """Say who sends from *peer*."""
         ...
 
-    def certain(self, endpoint: Endpoint) -> bool:
+    def certain(self, endpoint: Caller) -> bool:
         """Whether the endpoint's number is not in doubt; while it is, requests wait."""
         ...
 
@@ -53,7 +53,7 @@ class Claims(Protocol):
         """Take back what :meth:`opened` counted."""
         ...
 
-    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
+    def take_wait(self, endpoint: Caller, source_port: int) -> float:
         """Seconds that the SYN of that connection was held."""
         ...
 
@@ -82,7 +82,7 @@ class Mirror:
     ) -> None:
         self._count = count
         self._catch_up = catch_up
-        self._known: dict[Endpoint, _Known] = {}
+        self._known: dict[Caller, _Known] = {}
         self._listeners: list[Callable[[Endpoint], None]] = []
 
     def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
@@ -102,7 +102,7 @@ class Mirror:
             return None
         return Claim(known.identity, endpoint, number, slot[1], slot[0])
 
-    def certain(self, endpoint: Endpoint) -> bool:
+    def certain(self, endpoint: Caller) -> bool:
         """See :class:`Claims`."""
         # A doubt that the pipe still has would end the request, which is to wait for its end.
         self._catch_up()
@@ -136,7 +136,7 @@ class Mirror:
         del now
         self._count(claim, -1)
 
-    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
+    def take_wait(self, endpoint: Caller, source_port: int) -> float:
         """See :class:`Claims`."""
         known = self._known.get(endpoint)
         return known.waits.pop(source_port, 0.0) if known else 0.0

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller, Endpoint
 
 QUIET: Final = 60.0
 """Seconds after an error in which others like it are counted, not logged."""
@@ -48,11 +48,11 @@ class Complaints:
         self._logger = logger
         self._clock = clock
         # The port of which something was logged last comes last.
-        self._ports: OrderedDict[Endpoint, dict[str, _Said]] = OrderedDict()
+        self._ports: OrderedDict[Caller, dict[str, _Said]] = OrderedDict()
 
     def about(
         self,
-        endpoint: Endpoint,
+        caller: Caller,
         kind: str,
         message: str,
         *args: object,
@@ -67,13 +67,13 @@ class Complaints:
         :param exc_info: log the traceback of the exception that is being handled.
         """
         now = self._clock()
-        said = self._ports.setdefault(endpoint, {})
+        said = self._ports.setdefault(caller, {})
         before = said.get(kind)
         if before is not None and now - before.at < QUIET:
             before.since += 1
             return
         said[kind] = _Said(now)
-        self._ports.move_to_end(endpoint)
+        self._ports.move_to_end(caller)
         if len(self._ports) > PORTS:
             self._ports.popitem(last=False)
         if before is not None and before.since:
@@ -81,16 +81,16 @@ class Complaints:
         if exc_info:
             message += "\n%s"
             args = (*args, traceback.format_exc())
-        self.say(endpoint, kind, level, message, *args)
+        self.say(caller, kind, level, message, *args)
 
-    def say(self, endpoint: Endpoint, kind: str, level: int, message: str, *args: object) -> None:
+    def say(self, caller: Caller, kind: str, level: int, message: str, *args: object) -> None:
         """Log what is to be logged, whatever has been logged before."""
-        del endpoint, kind
+        del caller, kind
         self._logger.log(level, message, *args, stacklevel=3)
 
-    def forget(self, endpoint: Endpoint) -> None:
+    def forget(self, caller: Caller) -> None:
         """Forget what was said of a port: another guest has it."""
-        self._ports.pop(endpoint, None)
+        self._ports.pop(caller, None)
 
 
 class Together(Complaints):
@@ -100,7 +100,7 @@ class Together(Complaints):
     what is remembered and said.
     """
 
-    def about(self, endpoint: Endpoint, kind: str, message: str, *args: object, **how: Any) -> None:
+    def about(self, caller: Caller, kind: str, message: str, *args: object, **how: Any) -> None:
         """See :meth:`Complaints.about`."""
-        del endpoint
+        del caller
         super().about(NOBODY, kind, message, *args, **how)

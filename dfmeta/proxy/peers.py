@@ -1,7 +1,6 @@
 """Clients that are known by their address alone; see :class:`~dfmeta.proxy.claims.Claims`.
 
-The books of the guests' server are kept by :class:`~dfmeta.model.Endpoint`. Here an address has one
-of its own, so that each address has its share of connections.
+Each address has its share of connections, as each port has where a switch says who asks.
 
 Trust: an address is as good as the network that it comes from. Nothing but shares hangs on it here.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
 
-from dfmeta.model import Endpoint, Identity, PeerAddress
+from dfmeta.model import Caller, Endpoint, Identity, Peer, PeerAddress
 from dfmeta.registry import Claim
 
 Address = IPv4Address | IPv6Address
@@ -26,13 +25,13 @@ class Peers:
     def claim(self, peer: Address) -> Claim:
         """Say whose connection it is; no peer is turned away."""
         address = getattr(peer, "ipv4_mapped", None) or peer
-        return Claim(described(address), endpoint_of(address), 0, 0, PeerAddress(address))
+        return Claim(described(address), Peer(address), 0, 0, PeerAddress(address))
 
     def current(self, claim: Claim) -> Identity | None:
         """What is known of the peer: its address."""
         return claim.identity
 
-    def certain(self, endpoint: Endpoint) -> bool:
+    def certain(self, endpoint: Caller) -> bool:
         """Yes: no switch gives numbers here."""
         del endpoint
         return True
@@ -48,7 +47,7 @@ class Peers:
     def closed(self, claim: Claim, now: float) -> None:
         """Nothing, as well."""
 
-    def take_wait(self, endpoint: Endpoint, source_port: int) -> float:
+    def take_wait(self, endpoint: Caller, source_port: int) -> float:
         """No SYN was held."""
         del endpoint, source_port
         return 0.0
@@ -57,8 +56,3 @@ class Peers:
 def described(address: Address) -> Identity:
     """Say in logs who asks, before anything else is known of it."""
     return Identity("by its address", "", "", str(address), 0)
-
-
-def endpoint_of(address: Address) -> Endpoint:
-    """What the books have an address as."""
-    return Endpoint(int(address), address.version)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller
 
 _LOOKED_AT: Final = 2
 """Ports that each request looks at, to forget those that are at rest: more than it can add."""
@@ -99,9 +99,9 @@ class RateLimiter:
         self.settings = settings
         self._clock = clock
         # By the last request, so that the first has rested longest.
-        self._ports: OrderedDict[Endpoint, _Counted] = OrderedDict()
+        self._ports: OrderedDict[Caller, _Counted] = OrderedDict()
 
-    def ask(self, endpoint: Endpoint, ip_version: int) -> Verdict:
+    def ask(self, caller: Caller, ip_version: int) -> Verdict:
         """Count one request of a port, and say what is to become of it.
 
         It is delayed until both windows have a token for it, but no longer than ``delay_max``; one
@@ -114,8 +114,8 @@ class RateLimiter:
             return Verdict()
         now = self._clock()
         self._forget_rested(now)
-        counted = self._ports.setdefault(endpoint, _Counted(0.0, 0.0, now))
-        self._ports.move_to_end(endpoint)
+        counted = self._ports.setdefault(caller, _Counted(0.0, 0.0, now))
+        self._ports.move_to_end(caller)
         counted.settle(settings, now)
         waits = (_wait(settings.base, counted.base), _wait(settings.burst, counted.burst))
         late = max(
@@ -128,19 +128,19 @@ class RateLimiter:
         counted.burst += 1
         return Verdict(delay=min(settings.delay_max, max(waits)))
 
-    def forget(self, endpoint: Endpoint) -> None:
+    def forget(self, caller: Caller) -> None:
         """Forget what a port has used: another guest has it."""
-        self._ports.pop(endpoint, None)
+        self._ports.pop(caller, None)
 
     def _forget_rested(self, now: float) -> None:
         for _ in range(_LOOKED_AT):
             if not self._ports:
                 return
-            endpoint, counted = next(iter(self._ports.items()))
+            caller, counted = next(iter(self._ports.items()))
             counted.settle(self.settings, now)
             if counted.base or counted.burst:
                 return
-            del self._ports[endpoint]
+            del self._ports[caller]
 
 
 def _rate(window: Window) -> float:

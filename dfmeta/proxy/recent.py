@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.tokens import is_token_path
 from dfmeta.registry import Claim
 
@@ -161,14 +161,14 @@ class Asked:
 
 
 class Recent:
-    """By endpoint: :class:`Asked`.
+    """By caller: :class:`Asked`.
 
     :param clock: seconds since the epoch: what is kept is shown to people.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time, ports: int = PORTS) -> None:
         self._clock, self._most = clock, ports
-        self._ports: OrderedDict[Endpoint, Asked] = OrderedDict()
+        self._ports: OrderedDict[Caller, Asked] = OrderedDict()
 
     def answered(self, claim: Claim, status: int, path: str, reason: str) -> None:
         """Note a request's end.
@@ -177,7 +177,7 @@ class Recent:
         :param path: the guest's; only its kind is kept.
         :param reason: in words of ours, or none.
         """
-        now, one = self._clock(), self._of(claim.endpoint, claim.identity.incarnation)
+        now, one = self._clock(), self._of(claim.caller, claim.identity.incarnation)
         one.counts[_class(status)] += 1
         one.last_at, one.last_status = now, status
         if 200 <= status < 400:
@@ -189,16 +189,16 @@ class Recent:
         elif status not in _HARMLESS:
             _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
 
-    def forget(self, endpoint: Endpoint) -> None:
+    def forget(self, caller: Caller) -> None:
         """Forget a guest: another one may have its port."""
-        self._ports.pop(endpoint, None)
+        self._ports.pop(caller, None)
 
-    def of(self, endpoint: Endpoint, incarnation: int) -> Asked | None:
+    def of(self, caller: Caller, incarnation: int) -> Asked | None:
         """What that guest has asked; None: nothing yet."""
-        found = self._ports.get(endpoint)
+        found = self._ports.get(caller)
         return found if found is not None and found.incarnation == incarnation else None
 
-    def __iter__(self) -> Iterator[tuple[Endpoint, Asked]]:
+    def __iter__(self) -> Iterator[tuple[Caller, Asked]]:
         return iter(list(self._ports.items()))
 
     def __len__(self) -> int:
@@ -211,14 +211,14 @@ class Recent:
         taken, self._ports = self._ports, OrderedDict()
         return [
             [
-                [endpoint.ofport, endpoint.vid],
+                [*caller],
                 one.incarnation,
                 one.counts,
                 [one.last_at, one.last_status, one.well_at],
                 None if one.absent is None else _row(one.absent),
                 [_row(failure) for failure in one.kinds.values()],
             ]
-            for endpoint, one in taken.items()
+            for caller, one in taken.items()
         ]
 
     def add(self, told: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
@@ -241,13 +241,13 @@ class Recent:
             for row in rows:
                 _add(one, Failure(*row))
 
-    def _of(self, endpoint: Endpoint, incarnation: int) -> Asked:
-        found = self._ports.get(endpoint)
+    def _of(self, caller: Caller, incarnation: int) -> Asked:
+        found = self._ports.get(caller)
         if found is None or found.incarnation != incarnation:
-            found = self._ports[endpoint] = Asked(incarnation)
+            found = self._ports[caller] = Asked(incarnation)
             if len(self._ports) > self._most:
                 self._ports.popitem(last=False)
-        self._ports.move_to_end(endpoint)
+        self._ports.move_to_end(caller)
         return found
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller
 
 AT_ONCE: Final = 64
 PER_SECOND: Final = 32.0
@@ -29,21 +29,21 @@ class Refusals:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._until: OrderedDict[Endpoint, float] = OrderedDict()
+        self._until: OrderedDict[Caller, float] = OrderedDict()
         """Port → when its share is whole again, by the latest end."""
 
-    def pause(self, endpoint: Endpoint) -> float:
+    def pause(self, caller: Caller) -> float:
         """Count an end; return the seconds for which the connection keeps its place."""
         now = self._clock()
         while self._until and next(iter(self._until.values())) <= now:
             self._until.popitem(last=False)
-        until = max(self._until.get(endpoint, now), now) + 1 / PER_SECOND
+        until = max(self._until.get(caller, now), now) + 1 / PER_SECOND
         pause = min(max(until - now - AT_ONCE / PER_SECOND, 0.0), LONGEST)
         # What was not waited for is not owed: else a flood would be felt long after its end.
-        self._until[endpoint] = min(until, now + AT_ONCE / PER_SECOND + LONGEST)
-        self._until.move_to_end(endpoint)
+        self._until[caller] = min(until, now + AT_ONCE / PER_SECOND + LONGEST)
+        self._until.move_to_end(caller)
         return pause
 
-    def forget(self, endpoint: Endpoint) -> None:
+    def forget(self, caller: Caller) -> None:
         """Let a port begin anew: it is another guest's."""
-        self._until.pop(endpoint, None)
+        self._until.pop(caller, None)

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from dfmeta.exceptions import BackendError, BackendUpstreamError
-from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.model import Answer, Caller, GuestRequest, Identity
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.pipe import BYTES, Message, Pipe
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
@@ -82,17 +82,17 @@ class RemoteRates(RateLimiter):
         super().__init__(settings)
         self._pipe = pipe
 
-    def ask(self, endpoint: Endpoint, ip_version: int) -> Verdict:
+    def ask(self, caller: Caller, ip_version: int) -> Verdict:
         """Count one request of that port; one that the daemon is too slow for passes."""
         if not self.settings.enabled or ip_version not in self.settings.ip_versions:
             return Verdict()
-        place = [endpoint.ofport, endpoint.vid]
+        place = [*caller]
         reply = self._pipe.ask({"what": "rate", "endpoint": place, "ip": ip_version}, PATIENCE)
         if reply is None:
             return Verdict()
         return Verdict(reply["delay"], reply["refuse"], reply["retry_after"])
 
-    def forget(self, endpoint: Endpoint) -> None:
+    def forget(self, caller: Caller) -> None:
         """Nothing: the daemon sees itself that another guest has the port."""
 
 
@@ -103,12 +103,12 @@ class RemoteComplaints(Complaints):
         super().__init__(logger)
         self._pipe = pipe
 
-    def say(self, endpoint: Endpoint, kind: str, level: int, message: str, *args: object) -> None:
+    def say(self, caller: Caller, kind: str, level: int, message: str, *args: object) -> None:
         """Have the daemon log it, unless another worker has said the same."""
         self._pipe.send(
             {
                 "what": "complaint",
-                "endpoint": [endpoint.ofport, endpoint.vid],
+                "endpoint": [*caller],
                 "kind": kind,
                 "level": level,
                 "text": message % args,

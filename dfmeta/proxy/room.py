@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller
 from dfmeta.proxy.limits import Limits
 
 C = TypeVar("C")
@@ -54,47 +54,47 @@ class Room(Generic[C]):
     def __init__(self, limits: Limits, *, quiet: Callable[[C], bool]) -> None:
         self.limits = limits
         self._quiet = quiet
-        self._ports: dict[Endpoint, _Port[C]] = {}
-        self._idle: dict[C, Endpoint] = {}
+        self._ports: dict[Caller, _Port[C]] = {}
+        self._idle: dict[C, Caller] = {}
         self._total = 0
 
     def __len__(self) -> int:
         return self._total
 
     def __iter__(self) -> Iterator[C]:
-        for endpoint in list(self._ports):
-            yield from self.of(endpoint)
+        for caller in list(self._ports):
+            yield from self.of(caller)
 
-    def of(self, endpoint: Endpoint) -> list[C]:
+    def of(self, caller: Caller) -> list[C]:
         """Connections of that port, those that wait among them."""
-        port = self._ports.get(endpoint)
+        port = self._ports.get(caller)
         return [*port.served, *port.waiting] if port else []
 
-    def awaited(self, endpoint: Endpoint) -> int:
+    def awaited(self, caller: Caller) -> int:
         """How many connections of that port wait for a place."""
-        port = self._ports.get(endpoint)
+        port = self._ports.get(caller)
         return len(port.waiting) if port is not None else 0
 
-    def crowded(self) -> list[Endpoint]:
+    def crowded(self) -> list[Caller]:
         """Ports of which connections wait for a place."""
-        return [endpoint for endpoint, port in self._ports.items() if port.waiting]
+        return [caller for caller, port in self._ports.items() if port.waiting]
 
-    def waits(self, endpoint: Endpoint, one: C) -> bool:
+    def waits(self, caller: Caller, one: C) -> bool:
         """Whether it has not been served yet."""
-        port = self._ports.get(endpoint)
+        port = self._ports.get(caller)
         return port is not None and one in port.waiting
 
-    def enter(self, endpoint: Endpoint, one: C) -> Entry[C]:
+    def enter(self, caller: Caller, one: C) -> Entry[C]:
         """Find a place for a connection of that port."""
         close: list[C] = []
         gone = None
         full = self._total >= self.limits.connections
         if full:
             close += self._take_idle(self._idle)
-            gone = None if close else self._take_waiting(endpoint)
+            gone = None if close else self._take_waiting(caller)
             if not close and gone is None:
                 return Entry(Place.REFUSED, "connections")
-        port = self._ports.setdefault(endpoint, _Port())
+        port = self._ports.setdefault(caller, _Port())
         if len(port.served) < self.limits.connections_per_port:
             port.served.add(one)
             self._total += 1
@@ -107,12 +107,12 @@ class Room(Generic[C]):
         self._total += 1
         return Entry(Place.WAITS, "connections_per_port", tuple(close), gone)
 
-    def leave(self, endpoint: Endpoint, one: C) -> C | None:
+    def leave(self, caller: Caller, one: C) -> C | None:
         """Forget a connection; gives the one that is to be served in its place."""
-        port = self._ports.get(endpoint)
+        port = self._ports.get(caller)
         if port is None:
             return None
-        self.busy(endpoint, one)
+        self.busy(caller, one)
         if one in port.served:
             port.served.remove(one)
         elif one in port.waiting:
@@ -125,32 +125,30 @@ class Room(Generic[C]):
             following = port.waiting.popleft()
             port.served.add(following)
         if not port.served and not port.waiting:
-            del self._ports[endpoint]
+            del self._ports[caller]
         return following
 
-    def idle(self, endpoint: Endpoint, one: C) -> None:
+    def idle(self, caller: Caller, one: C) -> None:
         """Note that a connection has been answered and is kept for another request."""
-        port = self._ports.get(endpoint)
+        port = self._ports.get(caller)
         if port is not None and one in port.served:
             port.idle[one] = None
-            self._idle[one] = endpoint
+            self._idle[one] = caller
 
-    def longest_idle(
-        self, wanted: Callable[[C], bool], endpoint: Endpoint | None = None
-    ) -> C | None:
+    def longest_idle(self, wanted: Callable[[C], bool], caller: Caller | None = None) -> C | None:
         """Take the longest idle connection that is *wanted*, to be closed; None: there is none.
 
-        :param endpoint: its port; None: any.
+        :param caller: its port; None: any.
         """
-        port = self._ports.get(endpoint) if endpoint is not None else None
-        idle = self._idle if endpoint is None else port.idle if port is not None else {}
+        port = self._ports.get(caller) if caller is not None else None
+        idle = self._idle if caller is None else port.idle if port is not None else {}
         found = self._take_idle(one for one in idle if wanted(one))
         return found[0] if found else None
 
-    def busy(self, endpoint: Endpoint, one: C) -> None:
+    def busy(self, caller: Caller, one: C) -> None:
         """Note that a request has begun to come on it."""
         self._idle.pop(one, None)
-        port = self._ports.get(endpoint)
+        port = self._ports.get(caller)
         if port is not None:
             port.idle.pop(one, None)
 
@@ -161,12 +159,12 @@ class Room(Generic[C]):
         self.busy(self._idle[found], found)
         return [found]
 
-    def _take_waiting(self, endpoint: Endpoint) -> C | None:
-        """Take the newest from whoever has most that wait, if that is more than *endpoint*."""
+    def _take_waiting(self, caller: Caller) -> C | None:
+        """Take the newest from whoever has most that wait, if that is more than *caller*."""
         greediest = max(self._ports, key=lambda one: len(self._ports[one].waiting), default=None)
         if greediest is None:
             return None
-        port, own = self._ports[greediest], self._ports.get(endpoint)
+        port, own = self._ports[greediest], self._ports.get(caller)
         if len(port.waiting) <= (len(own.waiting) if own else 0):
             return None
         self._total -= 1

@@ -16,7 +16,7 @@ from typing import Any, Final
 import eventlet
 from eventlet.hubs import get_hub
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller
 
 SHARE: Final = 0.0005
 """Seconds of a round for all that waits. The last piece of work may take longer."""
@@ -37,22 +37,22 @@ class Rounds:
         self._busy = False
         """Whether a piece of work has been done in this round, or waits for the next one."""
         # By their last turns, so that the first has rested longest.
-        self._seen: OrderedDict[Endpoint, float] = OrderedDict()
+        self._seen: OrderedDict[Caller, float] = OrderedDict()
         # Greenlets by port; the first port has waited longest.
-        self._waiting: OrderedDict[Endpoint, deque[Any]] = OrderedDict()
+        self._waiting: OrderedDict[Caller, deque[Any]] = OrderedDict()
 
-    def turn(self, endpoint: Endpoint) -> None:
+    def turn(self, caller: Caller) -> None:
         """Return when a port may do a piece of work.
 
         At once where no other has done one in this round, or the port has rested.
         """
         self._forget_rested()
-        if not self._busy or endpoint not in self._seen:
-            self._begin(endpoint)
+        if not self._busy or caller not in self._seen:
+            self._begin(caller)
             self._have_another()
             return
         one = eventlet.getcurrent()
-        waiting = self._waiting.setdefault(endpoint, deque())
+        waiting = self._waiting.setdefault(caller, deque())
         waiting.append(one)
         try:
             get_hub().switch()
@@ -61,9 +61,9 @@ class Rounds:
             if one in waiting:
                 waiting.remove(one)
 
-    def _begin(self, endpoint: Endpoint) -> None:
-        self._seen[endpoint] = self._clock()
-        self._seen.move_to_end(endpoint)
+    def _begin(self, caller: Caller) -> None:
+        self._seen[caller] = self._clock()
+        self._seen.move_to_end(caller)
 
     def _have_another(self) -> None:
         if not self._busy:
@@ -77,13 +77,13 @@ class Rounds:
         self._have_another()
         until = self._clock() + SHARE
         while self._waiting and self._clock() < until:
-            endpoint, waiting = self._waiting.popitem(last=False)
+            caller, waiting = self._waiting.popitem(last=False)
             if not waiting:
                 continue
             one = waiting.popleft()
             if waiting:
-                self._waiting[endpoint] = waiting
-            self._begin(endpoint)
+                self._waiting[caller] = waiting
+            self._begin(caller)
             one.switch()
 
     def _forget_rested(self) -> None:
@@ -91,7 +91,7 @@ class Rounds:
         for _ in range(_LOOKED_AT):
             if not self._seen:
                 return
-            endpoint, at = next(iter(self._seen.items()))
+            caller, at = next(iter(self._seen.items()))
             if at > since:
                 return
-            del self._seen[endpoint]
+            del self._seen[caller]

@@ -21,7 +21,7 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import hub, metrics
 from dfmeta.guest_counts import ACCEPTED
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.connection import GuestConnection
@@ -82,7 +82,7 @@ class GuestServer:
         self._sock = sock
         self._device = device
         self._room: Room[GuestConnection] = Room(limits, quiet=lambda one: one.may_go)
-        self._slots: dict[Endpoint, Semaphore] = {}
+        self._slots: dict[Caller, Semaphore] = {}
         self._rounds = Rounds()
         self._refusals = Refusals()
         self._thread: Any = None
@@ -137,29 +137,29 @@ class GuestServer:
 
     def slots(self, connection: GuestConnection) -> Semaphore:
         """The places for requests of that connection's port."""
-        endpoint = connection.claim.endpoint
-        found = self._slots.get(endpoint)
+        caller = connection.claim.caller
+        found = self._slots.get(caller)
         if found is None:
-            found = self._slots[endpoint] = Semaphore(self.limits.requests_per_port)
+            found = self._slots[caller] = Semaphore(self.limits.requests_per_port)
         return found
 
     def turn(self, connection: GuestConnection) -> None:
         """Wait until it is its port's turn on the hub."""
-        self._rounds.turn(connection.claim.endpoint)
+        self._rounds.turn(connection.claim.caller)
 
     def hold_back(self, connection: GuestConnection) -> None:
         """Wait, with a connection that is closed, until its port is within its share of such."""
-        pause = self._refusals.pause(connection.claim.endpoint)
+        pause = self._refusals.pause(connection.claim.caller)
         if pause and not self.draining:
             eventlet.sleep(pause)
 
     def idle(self, connection: GuestConnection) -> None:
         """Note that the connection waits for a further request."""
-        self._room.idle(connection.claim.endpoint, connection)
+        self._room.idle(connection.claim.caller, connection)
 
     def busy(self, connection: GuestConnection) -> None:
         """Note that one has begun to come."""
-        self._room.busy(connection.claim.endpoint, connection)
+        self._room.busy(connection.claim.caller, connection)
 
     # What another kind of connection has otherwise
 
@@ -244,10 +244,10 @@ class GuestServer:
             self._note_closed("unknown_peer")
             close_now(client)
             return
-        ACCEPTED.add(claim.endpoint, claim.identity.incarnation)
-        waited = self.registry.take_wait(claim.endpoint, port)
+        ACCEPTED.add(claim.caller, claim.identity.incarnation)
+        waited = self.registry.take_wait(claim.caller, port)
         connection = self._connection(client, claim, waited)
-        entry = self._room.enter(claim.endpoint, connection)
+        entry = self._room.enter(claim.caller, connection)
         if entry.limit:
             self._note_limit(entry.limit)
         for idle in entry.close:
@@ -275,7 +275,7 @@ class GuestServer:
             # A defect of ours must cost this connection alone.
             self._note_closed("defect")
             self._complaints.about(
-                connection.claim.endpoint,
+                connection.claim.caller,
                 "defect",
                 "A connection of %s failed; its client lost an answer. Report this with the "
                 "traceback below",
@@ -287,13 +287,13 @@ class GuestServer:
             self._leave(connection)
 
     def _leave(self, connection: GuestConnection) -> None:
-        endpoint = connection.claim.endpoint
-        following = self._room.leave(endpoint, connection)
+        caller = connection.claim.caller
+        following = self._room.leave(caller, connection)
         self._forget(connection)
         if following is not None:
             eventlet.spawn_n(self._serve, following)
-        elif not self._room.of(endpoint):
-            self._slots.pop(endpoint, None)
+        elif not self._room.of(caller):
+            self._slots.pop(caller, None)
 
     def _forget(self, connection: GuestConnection) -> None:
         self.registry.closed(connection.claim, time.monotonic())

@@ -148,11 +148,11 @@ class Application:
         :param deadline: monotonic seconds.
         :raises Abandoned: when that takes longer than the request may wait.
         """
-        if self._registry.certain(claim.endpoint):
+        if self._registry.certain(claim.caller):
             return
         begun = time.monotonic()
         metrics.HELD_REQUESTS.labels("number").inc()
-        while not self._registry.certain(claim.endpoint):
+        while not self._registry.certain(claim.caller):
             if time.monotonic() >= deadline:
                 raise Abandoned("timeout")
             eventlet.sleep(DOUBT_POLL)
@@ -170,7 +170,7 @@ class Application:
         except Exception as error:
             # A defect of ours must cost this request alone; the guest learns nothing of it.
             self._complaints.about(
-                claim.endpoint,
+                claim.caller,
                 "defect",
                 "%s: a request of %s failed: %s. Report this with the traceback below",
                 claim.identity.port_name,
@@ -185,12 +185,12 @@ class Application:
     # What needs no backend
 
     def _limit(self, claim: Claim, spent: Spent) -> Answer | None:
-        verdict = self._rates.ask(claim.endpoint, claim.address.ip.version)
+        verdict = self._rates.ask(claim.caller, claim.address.ip.version)
         if verdict.refuse:
             access.refuse("rate")
             spent.reason = REASONS["rate"]
             self._complaints.about(
-                claim.endpoint,
+                claim.caller,
                 "rate",
                 "%s (%s): refused with 429, it asks too often. See what the guest does, or raise "
                 "the limits of [metadata_rate_limiting]",
@@ -336,7 +336,7 @@ class Application:
 
     def _complain(self, claim: Claim, kind: str, cause: str, remedy: str) -> None:
         self._complaints.about(
-            claim.endpoint,
+            claim.caller,
             kind,
             "%s (%s): backend %s %s",
             claim.identity.port_name,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from html.parser import HTMLParser
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,7 @@ from dfmeta.cmd.status_page import (
     failures_of_addresses,
     failures_of_ports,
 )
-from dfmeta.model import Endpoint, Identity, PortState
+from dfmeta.model import Endpoint, Identity, Peer, PortState
 from dfmeta.proxy import troubles
 from dfmeta.proxy.recent import Recent
 from dfmeta.proxy.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
@@ -237,8 +237,8 @@ def test_only_the_latest_failures_are_shown() -> None:
 def test_failures_of_a_store_are_those_of_addresses() -> None:
     recent = Recent(clock=itertools.count().__next__)
     identity = Identity("by its address", "", "", "", 0)
-    for endpoint in (Endpoint(7), Endpoint(int(IPv4Address("192.0.2.7")), 4), Endpoint(1, 6)):
-        recent.answered(Claim(identity, endpoint, 0, 0, address()), 503, "/", "it is away")
+    for peer in (Peer(None, 7), Peer(IPv4Address("192.0.2.7")), Peer(IPv6Address("::1"))):
+        recent.answered(Claim(identity, peer, 0, 0, address()), 503, "/", "it is away")
     told, in_all = failures_of_addresses(recent)
     assert [one["port"] for one in told] == ["::1", "192.0.2.7", "a trusted proxy"]
     assert in_all == 3
