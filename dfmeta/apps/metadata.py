@@ -80,7 +80,11 @@ class Handshake(OFPHandler):
 
 
 class MetadataApp(OSKenApp):
-    """Hands what the switch says to a :class:`~dfmeta.apps.controller.Controller`."""
+    """Hands what the switch says to a :class:`~dfmeta.apps.controller.Controller`.
+
+    Trust: any program of the host may dial a TCP listener and speak as a switch. A message counts
+    only if it came over the connection that is in use; its transaction id proves nothing.
+    """
 
     OFP_VERSIONS = [ofp.OFP_VERSION]  # noqa: RUF012  # os-ken's way to declare it
 
@@ -101,6 +105,8 @@ class MetadataApp(OSKenApp):
     def packet_in(self, event: Any) -> None:
         """A guest's first SYN, whose port in_port says, or the answer to a probe."""
         message = event.msg
+        if not self._is_ours(message):
+            return
         purpose = purpose_of(message.cookie)
         if purpose is Purpose.PROBE:
             self.controller.probe.packet_in(bytes(message.data))
@@ -112,19 +118,22 @@ class MetadataApp(OSKenApp):
     @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
     def flow_removed(self, event: Any) -> None:
         """A flow of the classification table is gone, by our hand or another's."""
-        self.controller.flow_removed(event.msg)
+        if self._is_ours(event.msg):
+            self.controller.flow_removed(event.msg)
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
     def barrier_reply(self, event: Any) -> None:
         """A batch is done."""
-        self.controller.channel.barrier_reply(event.msg.xid)
+        if self._is_ours(event.msg):
+            self.controller.channel.barrier_reply(event.msg.xid)
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, MAIN_DISPATCHER)
     def error(self, event: Any) -> None:
         """A message was refused."""
         message = event.msg
         code = message.code if message.type != ofp.OFPET_EXPERIMENTER else message.exp_type
-        self.controller.channel.error(message.xid, message.type, code)
+        if self._is_ours(message):
+            self.controller.channel.error(message.xid, message.type, code)
 
     @set_ev_cls(
         [
@@ -138,9 +147,15 @@ class MetadataApp(OSKenApp):
         """A part of a dump."""
         message = event.msg
         more = bool(message.flags & ofp.OFPMPF_REPLY_MORE)
-        self.controller.channel.multipart_reply(message.xid, message.body, more=more)
+        if self._is_ours(message):
+            self.controller.channel.multipart_reply(message.xid, message.body, more=more)
 
     @set_ev_cls(ofp_event.EventOFPAggregateStatsReply, MAIN_DISPATCHER)
     def aggregate_reply(self, event: Any) -> None:
         """How many flows of ours there are."""
-        self.controller.channel.multipart_reply(event.msg.xid, [event.msg.body], more=False)
+        if self._is_ours(event.msg):
+            self.controller.channel.multipart_reply(event.msg.xid, [event.msg.body], more=False)
+
+    def _is_ours(self, message: Any) -> bool:
+        """Whether a message came over the connection that is in use."""
+        return self.controller.channel.uses(message.datapath)

@@ -44,6 +44,12 @@ def packet_in(frame: bytes, *, cookie: int, in_port: int = 13) -> Any:
     return event(ofp.OFPT_PACKET_IN, head + bytes(match) + b"\0\0" + frame)
 
 
+def over(rig: Rig, event: Any, *, datapath: Any = None) -> Any:
+    """The same event over the connection that is in use, or over *datapath*."""
+    event.msg.datapath = datapath or rig.switch
+    return event
+
+
 @pytest.fixture
 def rig() -> Rig:
     rig = Rig()
@@ -57,15 +63,36 @@ def app(rig: Rig) -> MetadataApp:
 
 
 def test_a_syn_comes_with_the_port_that_the_switch_names(app: MetadataApp, rig: Rig) -> None:
-    app.packet_in(packet_in(syn(), cookie=cookie_of(Purpose.SYN)))
+    app.packet_in(over(rig, packet_in(syn(), cookie=cookie_of(Purpose.SYN))))
     let_hub_run()
     assert rig.registry.slots(Endpoint(13))[0].address == address()
 
 
 @pytest.mark.parametrize("cookie", [0, cookie_of(Purpose.ADDRESS), 0x1234])
 def test_a_packet_of_another_flow_is_not_ours(app: MetadataApp, rig: Rig, cookie: int) -> None:
-    app.packet_in(packet_in(syn(), cookie=cookie))
+    app.packet_in(over(rig, packet_in(syn(), cookie=cookie)))
     assert rig.registry.slots(Endpoint(13)) == {}
+
+
+def test_a_message_over_another_connection_does_not_count(app: MetadataApp, rig: Rig) -> None:
+    other = Datapath()
+    app.packet_in(over(rig, packet_in(syn(), cookie=cookie_of(Purpose.SYN)), datapath=other))
+    let_hub_run()
+    assert rig.registry.slots(Endpoint(13)) == {}
+    rig.switch.silent = True
+    pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
+    let_hub_run()
+    xid = rig.switch.sent[-1].xid
+    refusal = struct.pack("!HH", ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_EPERM) + bytes(8)
+    count = multipart(ofp.OFPMP_AGGREGATE, struct.pack("!QQI4x", 1, 2, 6), xid=xid)
+    app.barrier_reply(over(rig, event(ofp.OFPT_BARRIER_REPLY, b"", xid=xid), datapath=other))
+    app.error(over(rig, event(ofp.OFPT_ERROR, refusal, xid=xid), datapath=other))
+    app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, b"", xid=xid), datapath=other))
+    app.aggregate_reply(over(rig, count, datapath=other))
+    removed = removed_of(next(iter(rig.switch.flows.values())))
+    app.flow_removed(over(rig, SimpleNamespace(msg=removed), datapath=other))
+    assert not pending.finished
+    assert rig.controller.ready
 
 
 def test_a_connection_that_is_up_or_gone_is_told(app: MetadataApp, rig: Rig) -> None:
@@ -82,7 +109,7 @@ def test_a_barrier_confirms_its_batch(app: MetadataApp, rig: Rig) -> None:
     rig.switch.silent = True
     pending = rig.channel.commit([], "nothing")
     let_hub_run()
-    app.barrier_reply(event(ofp.OFPT_BARRIER_REPLY, b"", xid=rig.switch.sent[-1].xid))
+    app.barrier_reply(over(rig, event(ofp.OFPT_BARRIER_REPLY, b"", xid=rig.switch.sent[-1].xid)))
     assert pending.wait(SOON) == []
 
 
@@ -100,7 +127,7 @@ def test_an_error_is_told_to_who_waits(app: MetadataApp, rig: Rig, body: bytes, 
     rig.switch.silent = True
     pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
     let_hub_run()
-    app.error(event(ofp.OFPT_ERROR, body + bytes(8), xid=rig.switch.sent[-1].xid))
+    app.error(over(rig, event(ofp.OFPT_ERROR, body + bytes(8), xid=rig.switch.sent[-1].xid)))
     with pytest.raises(SwitchError, match=text):
         pending.wait(SOON)
 
@@ -115,9 +142,9 @@ def test_a_dump_comes_in_parts(app: MetadataApp, rig: Rig) -> None:
     let_hub_run()
     xid = rig.switch.sent[-1].xid
     entry = _flow_entry(next(iter(rig.switch.flows.values())))
-    app.multipart_reply(multipart(ofp.OFPMP_FLOW, entry, xid=xid, more=True))
+    app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, entry, xid=xid, more=True)))
     assert not pending.finished
-    app.multipart_reply(multipart(ofp.OFPMP_FLOW, entry * 2, xid=xid))
+    app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, entry * 2, xid=xid)))
     assert len(pending.wait(SOON)) == 3
 
 
@@ -149,7 +176,9 @@ def test_meters_are_read(app: MetadataApp, rig: Rig) -> None:
     pending = rig.channel.request(rig.channel.wire.dump_meters(), "the meters")
     let_hub_run()
     body = struct.pack("!HHIHHII4x", 24, ofp.OFPMF_PKTPS, 65549, ofp.OFPMBT_DROP, 16, 50, 50)
-    app.multipart_reply(multipart(ofp.OFPMP_METER_CONFIG, body, xid=rig.switch.sent[-1].xid))
+    app.multipart_reply(
+        over(rig, multipart(ofp.OFPMP_METER_CONFIG, body, xid=rig.switch.sent[-1].xid))
+    )
     (entry,) = pending.wait(SOON)
     assert (entry.meter_id, entry.rate) == (65549, 50)
 
@@ -159,7 +188,7 @@ def test_what_meters_have_counted_is_read(app: MetadataApp, rig: Rig) -> None:
     pending = rig.channel.request(rig.channel.wire.meter_stats(), "the meters")
     let_hub_run()
     body = struct.pack("!IH6xIQQIIQQ", 65549, 56, 1, 9, 900, 1, 0, 7, 700)
-    app.multipart_reply(multipart(ofp.OFPMP_METER, body, xid=rig.switch.sent[-1].xid))
+    app.multipart_reply(over(rig, multipart(ofp.OFPMP_METER, body, xid=rig.switch.sent[-1].xid)))
     (entry,) = pending.wait(SOON)
     assert (entry.meter_id, entry.dropped) == (65549, 7)
 
@@ -169,14 +198,16 @@ def test_a_count_is_read(app: MetadataApp, rig: Rig) -> None:
     pending = rig.channel.request(rig.channel.wire.count(), "the count")
     let_hub_run()
     body = struct.pack("!QQI4x", 1, 2, 6)
-    app.aggregate_reply(multipart(ofp.OFPMP_AGGREGATE, body, xid=rig.switch.sent[-1].xid))
+    app.aggregate_reply(
+        over(rig, multipart(ofp.OFPMP_AGGREGATE, body, xid=rig.switch.sent[-1].xid))
+    )
     (entry,) = pending.wait(SOON)
     assert entry.flow_count == 6
 
 
 def test_a_removed_hook_raises_doubt(app: MetadataApp, rig: Rig) -> None:
     mod = next(m for m in rig.switch.flows.values() if m.cookie & 0xFFFF == Purpose.GUEST_HTTP)
-    app.flow_removed(SimpleNamespace(msg=removed_of(mod)))
+    app.flow_removed(over(rig, SimpleNamespace(msg=removed_of(mod))))
     assert not rig.controller.ready
 
 
@@ -184,5 +215,7 @@ def test_no_handler_ever_waits(app: MetadataApp, rig: Rig) -> None:
     rig.switch.silent = True
     with eventlet.Timeout(1):
         for number in range(200):
-            app.packet_in(packet_in(syn(source_port=number), cookie=cookie_of(Purpose.SYN)))
+            app.packet_in(
+                over(rig, packet_in(syn(source_port=number), cookie=cookie_of(Purpose.SYN)))
+            )
     assert rig.steward.tap == TAP
