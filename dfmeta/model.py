@@ -9,7 +9,7 @@ frames came in on.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
@@ -205,6 +205,20 @@ class Answer:
     headers never stand here. Content-Length does for a HEAD that is answered without the body it
     is about; a HEAD with neither a body nor a Content-Length here has none that is known, and
     none is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a backend knows of a guest, looked up once for one request."""
+
+    http_tokens: str | None
+    """A :class:`~dfmeta.proxy.tokens.TokenMode`'s value; "" where the backend leaves it to the
+    configuration; None when the backend does not know the guest, or only by a claim that is wrong:
+    there is nothing then for a token to open."""
+    answer: Callable[[], Answer]
+    """Answers the request, at most once. Raises :class:`~dfmeta.exceptions.BackendError` when there
+    is no answer to pass on, and its :class:`~dfmeta.exceptions.BackendTimeoutError` when a request
+    that must not be repeated was sent and not answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,11 @@ def build(conf: cfg.ConfigOpts) -> Backend:
         return NovaBackend(nova_settings.build(conf))
     # SQLAlchemy takes a third of a second to import: not where Nova answers.
     from dfmeta.cmd.database import puller, repository
-    from dfmeta.proxy.stored import LocalStore
     from dfmeta.store.backend import StoreBackend
 
     store = repository(conf.store.connection)
     host = socket.gethostname() if conf.store.defaults else None
-    return LocalStore(StoreBackend(store, answers(conf), reader=puller(conf), host=host))
+    return StoreBackend(store, answers(conf), reader=puller(conf), host=host)
 
 
 def answers(conf: cfg.ConfigOpts) -> dialects.Settings:

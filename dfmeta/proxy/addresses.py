@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from eventlet.semaphore import Semaphore
 
 from dfmeta.exceptions import BackendError, ForwardedForError, StoreError
-from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress
+from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress, View
 from dfmeta.proxy import access
 from dfmeta.proxy.connection import Turn
 from dfmeta.proxy.limits import Limits
@@ -29,7 +29,6 @@ from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Application
 from dfmeta.registry import Claim
 from dfmeta.store import dialects
 from dfmeta.store.backend import StoreBackend, failure
-from dfmeta.store.need import Need
 from dfmeta.store.networks import Address
 from dfmeta.store.record import Record
 from dfmeta.store.repository import Repository
@@ -190,37 +189,24 @@ class AddressStore:
     name = "store"
 
     def __init__(self, repository: Repository, settings: dialects.Settings | None = None) -> None:
-        self._repository = repository
-        self._settings = settings
+        self._store = StoreBackend(repository, settings)
 
-    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
-        """Answer *request*; see :class:`~dfmeta.proxy.backends.Backend`."""
-        del deadline
-        return self._of(identity).answer(request, identity)
-
-    def http_tokens(self, identity: Identity, path: str) -> str | None:
-        """What the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
-        return self._of(identity).http_tokens(identity, path)
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """See :class:`~dfmeta.proxy.backends.Backend`."""
+        del deadline, goes_on
+        record = identity.record if isinstance(identity, Found) else None
+        return self._store.view(request, identity, record)
 
     def remark(self, answer: Answer) -> str:
-        """Nothing: what the store answers is no sign of a fault."""
-        del answer
-        return ""
-
-    def _of(self, identity: Identity) -> StoreBackend:
-        record = identity.record if isinstance(identity, Found) else None
-        return StoreBackend(self._repository, self._settings, reader=_OneRecord(record))
-
-
-class _OneRecord:
-    """Reads nothing but the record that has been found."""
-
-    def __init__(self, record: Record | None) -> None:
-        self._record = record
-
-    def get(self, record_id: str, need: Need) -> Record | None:
-        del record_id, need
-        return self._record
+        """See :class:`~dfmeta.proxy.backends.Backend`."""
+        return self._store.remark(answer)
 
 
 def _has_come(_deadline: float) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.model import Answer, GuestRequest, Identity, View
 
 
 class Backend(Protocol):
@@ -13,24 +14,21 @@ class Backend(Protocol):
     name: str
     """For metrics and logs."""
 
-    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
-        """Answer *request* as *identity*'s.
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """Look up what is known of *identity*, once for *request*, and no more than that takes.
 
-        :param deadline: monotonic seconds until which it may wait for whoever it asks.
-        :raises BackendError: when there is no answer to pass on;
-            :class:`~dfmeta.exceptions.BackendTimeoutError` when a request that must not be
-            repeated was sent and not answered.
-        """
-        ...
-
-    def http_tokens(self, identity: Identity, path: str) -> str | None:
-        """Say how *identity* has to ask, as far as the backend knows; asked for each request.
-
-        :param path: the request's, origin-form, the guest's words: no more is looked up than it
-            takes to answer it.
-        :returns: a :class:`~dfmeta.proxy.tokens.TokenMode`'s value; "" where the backend leaves it
-            to the configuration; None when it does not know *identity*, or only by a claim that is
-            wrong: there is nothing then for a token to open.
+        :param request: the guest's words.
+        :param deadline: monotonic seconds until which it may wait for other hosts and for the
+            database, the answer included.
+        :param goes_on: whether the request is to be answered where :attr:`View.http_tokens` is
+            that. A backend that is far away answers at once then.
         :raises BackendError: when it cannot say. The request is not to go on.
         """
         ...

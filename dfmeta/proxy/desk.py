@@ -40,7 +40,7 @@ class Desk:
                     message["text"],
                     level=message["level"],
                 )
-            case "answer" | "http_tokens":
+            case "open":
                 eventlet.spawn_n(self._ask_backend, pipe, message)
             case _:
                 return False
@@ -49,14 +49,16 @@ class Desk:
     def _ask_backend(self, pipe: Pipe, message: Message) -> None:
         identity = Identity(**message["identity"])
         try:
-            if message["what"] == "http_tokens":
-                mode = self.backend.http_tokens(identity, message["path"])
-                pipe.answer(message, {"http_tokens": mode})
-                return
-            asked = message["request"]
+            asked, words = message["request"], message["goes_on"]
             request = GuestRequest(**{**asked, "body": base64.b64decode(asked["body"])})
             deadline = time.monotonic() + message["patience"]
-            answer = self.backend.answer(request, identity, deadline=deadline)
+            view = self.backend.open(
+                request, identity, deadline=deadline, goes_on=lambda said: said in words
+            )
+            if view.http_tokens not in words:
+                pipe.answer(message, {"http_tokens": view.http_tokens})
+                return
+            answer = view.answer()
         except BackendError as error:
             upstream = isinstance(error, BackendUpstreamError)
             fields = {"error": str(error.cause), "remedy": error.remedy, "upstream": upstream}
@@ -65,6 +67,7 @@ class Desk:
         pipe.answer(
             message,
             {
+                "http_tokens": view.http_tokens,
                 "status": answer.status,
                 "content_type": answer.content_type,
                 "headers": list(answer.headers),

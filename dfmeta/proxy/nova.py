@@ -13,7 +13,7 @@ import re
 import string
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import eventlet
@@ -29,7 +29,7 @@ from dfmeta.exceptions import (
     UpstreamError,
     UpstreamStaleError,
 )
-from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.model import Answer, GuestRequest, Identity, View
 from dfmeta.proxy.nova_request import PRINTABLE, NovaSettings, signed
 from dfmeta.proxy.remedies import reach
 from dfmeta.proxy.replies import Reply
@@ -141,10 +141,17 @@ class NovaBackend:
                 return _answer(reply, head=request.method == "HEAD")
         raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
 
-    def http_tokens(self, identity: Identity, path: str) -> str | None:
-        """Nova has no word for it; see :class:`~dfmeta.proxy.backends.Backend`."""
-        del identity, path
-        return ""
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """Nothing is looked up: Nova says nothing of tokens."""
+        del goes_on
+        return View("", lambda: self.answer(request, identity, deadline=deadline))
 
     def remark(self, answer: Answer) -> str:
         """What to look at for a status that tells of a fault; see

@@ -9,18 +9,22 @@ from __future__ import annotations
 import base64
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dfmeta.exceptions import BackendError, BackendUpstreamError
-from dfmeta.model import Answer, Caller, GuestRequest, Identity
+from dfmeta.model import Answer, Caller, GuestRequest, Identity, View
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.pipe import BYTES, Message, Pipe
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
+from dfmeta.proxy.tokens import TokenMode
 
 PATIENCE = 1.0
 """Seconds for what the daemon answers from memory, and for its way on top of what a backend has."""
 STORE_PATIENCE = 5.0
-"""Seconds for what stands in a record: the daemon may be busy with a switch that has come back."""
+"""Seconds at least: the daemon may be busy with a switch that has come back."""
+SAID = (None, "", *TokenMode)
+"""All that a view may say of tokens."""
 
 
 class RemoteStore:
@@ -30,11 +34,18 @@ class RemoteStore:
         self.name = name
         self._pipe = pipe
 
-    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
-        """Ask the daemon, which checks again who asks."""
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """Ask the daemon, which answers at once where the request goes on."""
         patience = deadline - time.monotonic()
         question = {
-            "what": "answer",
+            "what": "open",
             "identity": identity_fields(identity),
             "request": {
                 "method": request.method,
@@ -45,21 +56,19 @@ class RemoteStore:
                 "guest_ip": request.guest_ip,
             },
             "patience": patience,
+            "goes_on": [said for said in SAID if goes_on(said)],
         }
-        reply = self._ask(question, max(patience, 0.0) + PATIENCE)
-        return Answer(
-            reply["status"],
-            reply[BYTES],
-            content_type=reply["content_type"],
-            headers=tuple((name, value) for name, value in reply["headers"]),
-        )
+        reply = self._ask(question, max(max(patience, 0.0) + PATIENCE, STORE_PATIENCE))
 
-    def http_tokens(self, identity: Identity, path: str) -> str | None:
-        """What the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`."""
-        fields = identity_fields(identity)
-        question = {"what": "http_tokens", "identity": fields, "path": path}
-        found: str | None = self._ask(question, STORE_PATIENCE)["http_tokens"]
-        return found
+        def answer() -> Answer:
+            return Answer(
+                reply["status"],
+                reply[BYTES],
+                content_type=reply["content_type"],
+                headers=tuple((name, value) for name, value in reply["headers"]),
+            )
+
+        return View(reply["http_tokens"], answer)
 
     def remark(self, answer: Answer) -> str:
         """Nothing: see :class:`~dfmeta.proxy.backends.Backend`."""

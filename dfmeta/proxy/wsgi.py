@@ -240,45 +240,12 @@ class Application:
                 return self._out_of_time(request)
         if identity is None:
             raise Abandoned("changed")
-        answer = self._shake_hands(request, identity, spent)
-        if answer is not None:
-            return answer
         begun = time.monotonic()
         there = environ[TURN](deadline)
         spent.waited += time.monotonic() - begun
-        return (
-            self._forward(claim, request, deadline, spent) if there else self._out_of_time(request)
-        )
-
-    def _shake_hands(
-        self, request: GuestRequest, identity: Identity, spent: Spent
-    ) -> Answer | None:
-        """What EC2's handshake answers, or nothing."""
-        begun = time.monotonic()
-        try:
-            mode = self._mode(identity, request.path)
-        except BackendError:
-            # A store looks for the record, here or upstream, before it can say.
-            spent.backend = self._backend.name
-            raise
-        finally:
-            spent.asked += time.monotonic() - begun
-        if mode is None and request.method == "PUT":
-            # Of other paths it was refused.
-            return _text(404)
-        answer = handshake(request, identity, mode or self._settings.http_tokens, self._tokens)
-        if answer is not None and answer.status >= 400:
-            access.refuse("token")
-            spent.reason = REASONS["token"]
-        return answer
-
-    def _mode(self, identity: Identity, path: str) -> TokenMode | None:
-        """What holds for that instance; None when the backend does not know it."""
-        said = self._backend.http_tokens(identity, path)
-        if said is None:
-            return None
-        own = self._settings.http_tokens_of.get(identity.instance_id.lower())
-        return own or (TokenMode(said) if said else self._settings.http_tokens)
+        if not there:
+            return self._out_of_time(request)
+        return self._forward(claim, request, deadline, spent)
 
     def _forward(
         self, claim: Claim, request: GuestRequest, deadline: float, spent: Spent
@@ -288,17 +255,49 @@ class Application:
         if identity is None:
             raise Abandoned("changed")
         begun = time.monotonic()
+        # Where it fails, it was the backend that was asked.
         spent.backend = self._backend.name
         try:
-            answer = self._backend.answer(request, identity, deadline=deadline)
+            view = self._backend.open(
+                request,
+                identity,
+                deadline=deadline,
+                goes_on=lambda said: self._shake_hands(said, request, identity) is None,
+            )
+            refusal = self._shake_hands(view.http_tokens, request, identity)
+            answer = view.answer() if refusal is None else refusal
         finally:
             spent.asked += time.monotonic() - begun
+        if refusal is not None:
+            spent.backend = access.OURSELVES
+            known = view.http_tokens is not None or request.method != "PUT"
+            if known and refusal.status >= 400:
+                access.refuse("token")
+                spent.reason = REASONS["token"]
+            return refusal
         remark = self._backend.remark(answer)
         if remark:
             said = f"answered {answer.status}"
             spent.reason = _in_words(f"{self._backend.name} {said}", remark)
             self._complain(claim, f"status {answer.status}", said, remark)
         return answer
+
+    def _shake_hands(
+        self, said: str | None, request: GuestRequest, identity: Identity
+    ) -> Answer | None:
+        """What EC2's handshake answers, or nothing: then the request goes on.
+
+        :param said: what the backend says of tokens, see :attr:`~dfmeta.model.View.http_tokens`.
+        """
+        mode = self._settings.http_tokens
+        if said is None:
+            # Of other paths a PUT was refused before.
+            if request.method == "PUT":
+                return _text(404)
+        else:
+            own = self._settings.http_tokens_of.get(identity.instance_id.lower())
+            mode = own or (TokenMode(said) if said else mode)
+        return handshake(request, identity, mode, self._tokens)
 
     def _await_project(self, claim: Claim, deadline: float, spent: Spent) -> Identity | None:
         begun = time.monotonic()

@@ -7,8 +7,9 @@ of a password are looked at, and none of them can name another instance.
 
 from __future__ import annotations
 
-import threading
-import time
+import contextlib
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -19,7 +20,7 @@ from dfmeta.exceptions import (
     LookupAwayError,
     StoreError,
 )
-from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.model import Answer, GuestRequest, Identity, View
 from dfmeta.store import defaults, dialects, openstack
 from dfmeta.store.answers import Answers
 from dfmeta.store.need import HERE, Need
@@ -33,8 +34,6 @@ PASSWORD_MAX: Final = 1020
 CONFLICT: Final = Answer(409, b"409 Conflict: the password is set already\n")
 TOO_LARGE: Final = Answer(400, b"400 Bad Request: the password is too large\n")
 
-MOMENT: Final = 0.05
-"""Seconds for which a request goes by the record that it was let in by."""
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
@@ -51,13 +50,15 @@ class Reader(Protocol):
 
 
 class StoreBackend:
-    """Answers guests from a repository.
+    """Answers guests from a repository; see :class:`~dfmeta.proxy.backends.Backend`.
 
     :param settings: how guests are answered.
     :param reader: gives instances' records; None: there is no upstream, and the repository does.
     :param host: the host's name: an instance without a record gets the defaults of this host, of
         its project and of the store. None: it gets nothing.
     """
+
+    name = "store"
 
     def __init__(
         self,
@@ -71,18 +72,71 @@ class StoreBackend:
         self._reader = reader
         self._settings = settings or dialects.Settings()
         self._host = host
-        self._mine = threading.local()
-        """A request's own: it asks for its record twice, and a server of PostgreSQL's is far."""
         self._answers = Answers(self._settings)
 
-    def answer(self, request: GuestRequest, identity: Identity) -> Answer:
-        """Answer a request from the record of ``identity.instance_id``.
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float = math.inf,
+        goes_on: Callable[[str | None], bool] = lambda _said: True,
+    ) -> View:
+        """Look up the record of ``identity.instance_id``; see
+        :class:`~dfmeta.proxy.backends.Backend`.
+
+        A record that requires tokens says so before upstream is asked for the rest of it.
+
+        :raises BackendError: the database failed, or the record has an http_tokens that is invalid.
+        """
+        del deadline, goes_on
+        need = self._need(request.path, identity)
+        with _failing():
+            own = self._reader.get(identity.instance_id, HERE) if self._reader else None
+            if own is None or own.empty or own.http_tokens != REQUIRED:
+                record = self._find(identity, need)
+                return self._view(request, identity, record, lambda: record)
+        record = self._usable(identity, own)
+        return self._view(request, identity, record, lambda: self._find(identity, need))
+
+    def view(self, request: GuestRequest, identity: Identity, record: Record | None) -> View:
+        """The same, of a record that has been found; None: there is none.
+
+        :raises BackendError: see :meth:`open`.
+        """
+        usable = self._usable(identity, record)
+        return self._view(request, identity, usable, lambda: usable)
+
+    def remark(self, answer: Answer) -> str:
+        """Nothing: an answer of this host's store is no sign of a fault."""
+        del answer
+        return ""
+
+    def _view(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        record: Record | None,
+        whole: Callable[[], Record | None],
+    ) -> View:
+        """:param whole: gives the record with all that the request needs of it."""
+
+        def answer() -> Answer:
+            return self._answer(request, whole)
+
+        if record is None:
+            return View(None, answer)
+        if record.http_tokens is not None and record.http_tokens not in HTTP_TOKENS:
+            cause = f"http_tokens of record {identity.instance_id} is invalid"
+            raise BackendError(backend=self.name, cause=cause)
+        return View(record.http_tokens or "", answer)
+
+    def _answer(self, request: GuestRequest, whole: Callable[[], Record | None]) -> Answer:
+        """Answer a request from a record.
 
         HEAD is answered as GET: the server leaves the body out and keeps its length. Unknown
         paths, and every path of an instance without a record, are 404. So is an instance that is
         only claimed and whose record is not of the project that claims it, as in Nova.
-
-        :raises BackendError: the database failed; whether the guest has metadata is not known.
         """
         segments = split_path(request.path)
         if segments is None:
@@ -90,43 +144,15 @@ class StoreBackend:
         posting = _takes_password(segments)
         if request.method not in _READING and not (posting and request.method == "POST"):
             return _method_not_allowed(posting)
-        try:
-            need = self._need(request.path, identity)
-            record = self._found_before(identity, need) or self._find(identity, need)
+        with _failing():
+            record = whole()
             if record is None:
                 found = None
             elif request.method == "POST":
                 found = self._set_password(record, request.body)
             else:
                 found = self._answers.answer(record, segments, request)
-        except StoreError as error:
-            raise failure(error) from error
         return found or dialects.not_found(segments, self._settings)
-
-    def http_tokens(self, identity: Identity, path: str) -> str | None:
-        """Return what the record says of tokens; see :class:`~dfmeta.proxy.backends.Backend`.
-
-        It is asked for each request, of a record that is kept. A record that requires tokens says
-        so before upstream is asked for the rest of it.
-
-        :raises BackendError: the database failed, or the record says something that is no mode.
-        """
-        need = self._need(path, identity)
-        try:
-            own = self._reader.get(identity.instance_id, HERE) if self._reader else None
-            if own is not None and not own.empty and own.http_tokens == REQUIRED:
-                record = self._usable(identity, own)
-            else:
-                record = self._find(identity, need)
-                self._mine.found = identity, need, record, time.monotonic() + MOMENT
-        except StoreError as error:
-            raise failure(error) from error
-        if record is None:
-            return None
-        if record.http_tokens is not None and record.http_tokens not in HTTP_TOKENS:
-            cause = f"http_tokens of record {identity.instance_id} is no mode"
-            raise BackendError(backend="store", cause=cause)
-        return record.http_tokens or ""
 
     def _need(self, path: str, identity: Identity) -> Need:
         """Return what has to be known of the instance's own record."""
@@ -135,15 +161,6 @@ class StoreBackend:
         need = dialects.need(path, self._settings)
         # Defaults are for an instance that has no record.
         return need if identity.claimed or self._host is None else replace(need, record=True)
-
-    def _found_before(self, identity: Identity, need: Need) -> Record | None:
-        """Return the record that this thread's request was let in by, if that was just now."""
-        found = getattr(self._mine, "found", None)
-        self._mine.found = None
-        if found is None or found[:2] != (identity, need) or time.monotonic() > found[3]:
-            return None
-        record: Record | None = found[2]
-        return record
 
     def _find(self, identity: Identity, need: Need) -> Record | None:
         """Return the record to answer from, with what is needed of it."""
@@ -182,6 +199,14 @@ class StoreBackend:
         if password and not self._repository.set_password(record.id, password, seed=seed):
             return CONFLICT
         return Answer(200)
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise failure(error) from error
 
 
 def failure(error: StoreError) -> BackendError:

@@ -18,7 +18,7 @@ from dfmeta.exceptions import (
     BadRequestError,
 )
 from dfmeta.flows.key import key_of
-from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.numbering import Device
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
@@ -46,14 +46,28 @@ class FakeBackend:
         self.tokens: str | None = ""
         self.remarks = ""
 
-    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
-        self.asked.append((request, identity, deadline))
-        self.meanwhile()
-        if isinstance(self.reply, Exception):
-            raise self.reply
-        return self.reply
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        del goes_on
 
-    def http_tokens(self, identity: Identity, path: str) -> str | None:
+        def answer() -> Answer:
+            self.asked.append((request, identity, deadline))
+            self.meanwhile()
+            if isinstance(self.reply, Exception):
+                raise self.reply
+            return self.reply
+
+        return View(self.say(identity), answer)
+
+    def say(self, identity: Identity) -> str | None:
+        """What the record says of tokens."""
+        del identity
         return self.tokens
 
     def remark(self, answer: Answer) -> str:
@@ -580,7 +594,7 @@ def test_an_instances_own_mode_wins(
 
 def test_a_record_that_is_known_only_once_the_project_is_asks_for_a_token_all_the_same() -> None:
     class Wary(FakeBackend):
-        def http_tokens(self, identity: Identity, path: str) -> str | None:
+        def say(self, identity: Identity) -> str | None:
             return "required" if identity.project_id else None
 
     world = World("", needs_project=True)
@@ -608,7 +622,7 @@ def test_a_token_is_of_no_use_to_another_guest(world: World) -> None:
 
 def test_a_backend_that_cannot_say_whether_it_needs_a_token_is_out_of_time(world: World) -> None:
     class Broken(FakeBackend):
-        def http_tokens(self, identity: Identity, path: str) -> str | None:
+        def say(self, identity: Identity) -> str | None:
             raise AWAY
 
     world.application.replace(Broken(), Settings())

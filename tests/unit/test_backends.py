@@ -60,6 +60,7 @@ def test_the_embedded_store_answers_unless_another_is_named(load: Load) -> None:
     assert backend.name == "store"
     assert not backends.settings(conf).needs_project
     identity = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
-    answer = backend.answer(GuestRequest("GET", "/nothing"), identity, deadline=0.0)
-    assert answer.status == 404
+    request = GuestRequest("GET", "/nothing")
+    view = backend.open(request, identity, deadline=0.0, goes_on=lambda _said: True)
+    assert view.answer().status == 404
     assert backend.remark(Answer(500)) == ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import eventlet
 import pytest
 from eventlet.green import socket
 
 from dfmeta.exceptions import BackendError, BackendUnreachableError
-from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy import remote
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.desk import Desk
@@ -34,18 +34,27 @@ class Store:
         self.asked: list[tuple[GuestRequest, Identity, float]] = []
         self.reply: Answer | BackendError = Answer(200, b"\0\xff" * 10, "text/x", (("etag", "a"),))
         self.tokens: str | None = "required"
+        self.went_on = False
+        self.answered = 0
 
-    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
         self.asked.append((request, identity, deadline))
+        self.went_on = goes_on(self.tokens)
         if isinstance(self.reply, BackendError):
             raise self.reply
-        return self.reply
+        return View(self.tokens, self._answer)
 
-    def http_tokens(self, identity: Identity, path: str) -> str | None:
-        assert (identity, path) == (IDENTITY, "/a")
-        if isinstance(self.reply, BackendError):
-            raise self.reply
-        return self.tokens
+    def _answer(self) -> Answer:
+        self.answered += 1
+        assert isinstance(self.reply, Answer)
+        return self.reply
 
     def remark(self, answer: Answer) -> str:
         return ""
@@ -79,6 +88,18 @@ def world() -> Iterator[World]:
     one.far.close()
 
 
+def ask(
+    world: World,
+    request: GuestRequest = GuestRequest("GET", "/a"),  # noqa: B008  # it is frozen
+    *,
+    seconds: float = 3,
+    goes_on: Callable[[str | None], bool] = lambda _said: True,
+) -> View:
+    deadline = time.monotonic() + seconds
+    store = RemoteStore(world.near, "store")
+    return store.open(request, IDENTITY, deadline=deadline, goes_on=goes_on)
+
+
 def test_an_answer_is_the_stores(world: World) -> None:
     request = GuestRequest(
         "POST",
@@ -88,10 +109,8 @@ def test_an_answer_is_the_stores(world: World) -> None:
         body=b"\0\xff",
         guest_ip="10.0.0.5",
     )
-    answer = RemoteStore(world.near, "store").answer(
-        request, IDENTITY, deadline=time.monotonic() + 3
-    )
-    assert answer == world.store.reply
+    assert ask(world, request).answer() == world.store.reply
+    assert world.store.went_on
     ((asked, identity, deadline),) = world.store.asked
     assert (asked, identity) == (request, IDENTITY)
     assert deadline - time.monotonic() == pytest.approx(3, abs=0.5)
@@ -100,28 +119,32 @@ def test_an_answer_is_the_stores(world: World) -> None:
 @pytest.mark.parametrize("said", ["required", "", None])
 def test_what_a_record_says_of_tokens_comes_as_it_is(world: World, said: str | None) -> None:
     world.store.tokens = said
-    assert RemoteStore(world.near, "store").http_tokens(IDENTITY, "/a") == said
+    assert ask(world).http_tokens == said
+
+
+@pytest.mark.parametrize("said", ["required", "", None])
+def test_a_request_that_does_not_go_on_is_not_answered(world: World, said: str | None) -> None:
+    world.store.tokens = said
+    assert ask(world, goes_on=lambda one: one != said).http_tokens == said
+    assert (world.store.went_on, world.store.answered) == (False, 0)
+    assert len(world.store.asked) == 1
 
 
 def test_an_error_of_the_stores_comes_with_its_remedy(world: World) -> None:
     world.store.reply = BackendUnreachableError(backend="store", cause="it is away", remedy="Mend")
-    store = RemoteStore(world.near, "store")
     with pytest.raises(BackendError, match="store: it is away") as caught:
-        store.answer(GuestRequest("GET", "/"), IDENTITY, deadline=time.monotonic() + 3)
+        ask(world)
     assert caught.value.remedy == "Mend"
-    with pytest.raises(BackendError, match="store: it is away"):
-        store.http_tokens(IDENTITY, "/a")
 
 
 def test_a_daemon_that_does_not_answer_is_an_error(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "PATIENCE", 0.01)
+    monkeypatch.setattr(remote, "STORE_PATIENCE", 0.01)
     world.threads[0].kill()
     with pytest.raises(BackendError, match="the daemon has not answered"):
-        RemoteStore(world.near, "store").answer(
-            GuestRequest("GET", "/"), IDENTITY, deadline=time.monotonic()
-        )
+        ask(world, seconds=0)
     assert not RemoteRates(FEW, world.near).ask(HERE, 4).refuse, "a slow daemon refuses nobody"
 
 

@@ -66,7 +66,7 @@ def ask(repository: Repository, identity: Identity) -> Callable[..., Answer]:
 
     def ask(path: str, method: str = "GET", body: bytes = b"") -> Answer:
         request = GuestRequest(method=method, path=path, body=body)
-        return backend.answer(request, identity)
+        return backend.open(request, identity).answer()
 
     return ask
 

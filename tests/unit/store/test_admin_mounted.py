@@ -59,7 +59,7 @@ def test_templates_are_for_guests_alone(
     for path, accept in ((one, ENVELOPE), ("/device-metadata?ip_address=10.1.2.3", "")):
         assert client.get(path, accept=accept).json["metadata"] == pushed
     guest = StoreBackend(repository, backends.answers(conf))
-    given = json.loads(guest.answer(GuestRequest("GET", "/metadata"), identity).body)
+    given = json.loads(guest.open(GuestRequest("GET", "/metadata"), identity).answer().body)
     added = {name: f"https://da11.{name}" for name in ("api_url", "user_state_url")}
     assert given == pushed | added
 

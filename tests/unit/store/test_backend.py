@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import BackendError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.proxy.stored import LocalStore
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.store import ec2, openstack
 from dfmeta.store.backend import PASSWORD_MAX, StoreBackend
@@ -272,9 +271,11 @@ def test_only_the_port_s_instance_decides(
     headers = {"x-instance-id": instance_id, "x-forwarded-for": "10.0.0.1", "host": instance_id}
     request = GuestRequest("GET", "/latest/meta-data/instance-id", headers=headers)
     backend = StoreBackend(repository)
-    assert backend.answer(request, replace(identity, instance_id=other)).status == 404
+    assert backend.open(request, replace(identity, instance_id=other)).answer().status == 404
     repository.put(other)
-    assert backend.answer(request, replace(identity, instance_id=other)).body == other.encode()
+    assert (
+        backend.open(request, replace(identity, instance_id=other)).answer().body == other.encode()
+    )
 
 
 @pytest.mark.usefixtures("full")
@@ -283,7 +284,7 @@ def test_the_port_s_instance_is_found_in_any_case(
 ) -> None:
     upper = replace(identity, instance_id=instance_id.upper())
     request = GuestRequest("GET", "/latest/meta-data/instance-id")
-    assert StoreBackend(repository).answer(request, upper).body == instance_id.encode()
+    assert StoreBackend(repository).open(request, upper).answer().body == instance_id.encode()
 
 
 @pytest.mark.usefixtures("full")
@@ -357,7 +358,7 @@ def test_a_broken_document_stops_its_own_guest_alone(
     with pytest.raises(BackendError, match="not a JSON object"):
         ask("/")
     request = GuestRequest("GET", "/")
-    answer = StoreBackend(repository).answer(request, replace(identity, instance_id=other))
+    answer = StoreBackend(repository).open(request, replace(identity, instance_id=other)).answer()
     assert answer.status == 200
 
 
@@ -464,8 +465,10 @@ def test_a_claimed_instance_is_shown_only_to_its_own_project(
         identity = Identity(
             "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", claims, "port", "tap0", 1, claimed=True
         )
-        answer = StoreBackend(repository).answer(
-            GuestRequest("GET", "/latest/meta-data/"), identity
+        answer = (
+            StoreBackend(repository)
+            .open(GuestRequest("GET", "/latest/meta-data/"), identity)
+            .answer()
         )
     assert answer.status == status
 
@@ -473,23 +476,26 @@ def test_a_claimed_instance_is_shown_only_to_its_own_project(
 # Tokens
 
 
+def said(backend: StoreBackend, identity: Identity) -> str | None:
+    """What the record says of tokens."""
+    return backend.open(GuestRequest("GET", "/latest"), identity).http_tokens
+
+
 @pytest.mark.parametrize("mode", HTTP_TOKENS)
 def test_a_record_says_how_its_guest_asks(
     repository: Repository, identity: Identity, instance_id: str, mode: str
 ) -> None:
     backend = StoreBackend(repository)
-    assert backend.http_tokens(identity, "/latest") is None, "there is no record"
+    assert said(backend, identity) is None, "there is no record"
     repository.put(instance_id, userdata=b"u")
-    assert backend.http_tokens(identity, "/latest") == ""
+    assert said(backend, identity) == ""
     repository.put(instance_id, http_tokens=mode)
-    assert backend.http_tokens(identity, "/latest") == mode
-    assert (
-        backend.http_tokens(replace(identity, instance_id=instance_id.upper()), "/latest") == mode
-    )
+    assert said(backend, identity) == mode
+    assert said(backend, replace(identity, instance_id=instance_id.upper())) == mode
     repository.put(instance_id, http_tokens=None)
-    assert backend.http_tokens(identity, "/latest") == ""
+    assert said(backend, identity) == ""
     repository.delete(instance_id)
-    assert backend.http_tokens(identity, "/latest") is None
+    assert said(backend, identity) is None
 
 
 def test_modes_are_the_proxy_s() -> None:
@@ -509,8 +515,8 @@ def test_a_claim_of_another_project_learns_nothing_of_tokens(
     repository.put(identity.instance_id, project_id=recorded, http_tokens="off")
     backend = StoreBackend(repository)
     claiming = replace(identity, project_id=claims, claimed=True)
-    assert backend.http_tokens(claiming, "/latest") == mode
-    assert backend.http_tokens(replace(claiming, claimed=False), "/latest") == "off"
+    assert said(backend, claiming) == mode
+    assert said(backend, replace(claiming, claimed=False)) == "off"
 
 
 def test_a_mode_that_is_none_opens_nothing(
@@ -519,7 +525,7 @@ def test_a_mode_that_is_none_opens_nothing(
     repository.put(instance_id)
     sql("UPDATE records SET http_tokens = 'OFF'")
     with pytest.raises(BackendError, match=f"http_tokens of record {instance_id}"):
-        StoreBackend(repository).http_tokens(identity, "/latest")
+        said(StoreBackend(repository), identity)
 
 
 def test_a_database_that_fails_says_nothing_of_tokens(
@@ -529,11 +535,4 @@ def test_a_database_that_fails_says_nothing_of_tokens(
     sql("DROP TABLE addresses")
     sql("DROP TABLE records")
     with pytest.raises(BackendError, match="records"):
-        LocalStore(StoreBackend(repository)).http_tokens(identity, "/latest")
-
-
-def test_a_local_store_passes_the_mode_on(
-    repository: Repository, identity: Identity, instance_id: str
-) -> None:
-    repository.put(instance_id, http_tokens="required")
-    assert LocalStore(StoreBackend(repository)).http_tokens(identity, "/latest") == "required"
+        said(StoreBackend(repository), identity)

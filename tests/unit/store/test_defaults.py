@@ -53,11 +53,16 @@ def backend(repository: Repository) -> StoreBackend:
     return StoreBackend(repository, host=HOST)
 
 
+def said(backend: StoreBackend, identity: Identity) -> str | None:
+    """What the record says of tokens."""
+    return backend.open(GuestRequest("GET", "/latest"), identity).http_tokens
+
+
 @pytest.fixture
 def asked(backend: StoreBackend, guest: Identity) -> Ask:
     def ask(path: str, method: str = "GET", body: bytes = b"", **who: object) -> Answer:
         request = GuestRequest(method=method, path=path, body=body)
-        return backend.answer(request, replace(guest, **who))  # type: ignore[arg-type]  # fields by name
+        return backend.open(request, replace(guest, **who)).answer()  # type: ignore[arg-type]  # fields by name
 
     return ask
 
@@ -155,8 +160,8 @@ def test_a_record_of_its_own_takes_nothing_from_the_defaults(
 def test_defaults_are_an_option(repository: Repository, guest: Identity) -> None:
     repository.put(defaults.EVERYWHERE, userdata=b"all")
     without = StoreBackend(repository)
-    assert without.answer(GuestRequest("GET", "/latest/user-data"), guest).status == 404
-    assert without.http_tokens(guest, "/latest") is None
+    assert without.open(GuestRequest("GET", "/latest/user-data"), guest).answer().status == 404
+    assert said(without, guest) is None
 
 
 def test_a_claimed_instance_gets_no_defaults(
@@ -166,7 +171,7 @@ def test_a_claimed_instance_gets_no_defaults(
     repository.put(defaults.of_project("p"), userdata=b"project")
     assert asked("/latest/user-data", claimed=True).status == 404
     assert asked(PASSWORD, "POST", b"secret", claimed=True).status == 404
-    assert backend.http_tokens(replace(guest, claimed=True), "/latest") is None
+    assert said(backend, replace(guest, claimed=True)) is None
 
 
 def test_a_password_is_kept_and_nothing_else_is_made(
@@ -193,18 +198,18 @@ def test_a_record_that_keeps_a_password_alone_is_none(
 ) -> None:
     repository.set_password(instance_id, b"secret", seed=b"s" * 32)
     without = StoreBackend(repository)
-    assert without.answer(GuestRequest("GET", PASSWORD), guest).status == 404
-    assert without.http_tokens(guest, "/latest") is None
+    assert without.open(GuestRequest("GET", PASSWORD), guest).answer().status == 404
+    assert said(without, guest) is None
 
 
 def test_the_word_on_tokens_comes_from_the_defaults_too(
     repository: Repository, backend: StoreBackend, guest: Identity
 ) -> None:
-    assert backend.http_tokens(guest, "/latest") is None
+    assert said(backend, guest) is None
     repository.put(defaults.EVERYWHERE, document={})
-    assert backend.http_tokens(guest, "/latest") == ""
+    assert said(backend, guest) == ""
     repository.put(defaults.EVERYWHERE, http_tokens="required")
-    assert backend.http_tokens(guest, "/latest") == "required"
+    assert said(backend, guest) == "required"
 
 
 def test_a_broken_default_is_not_a_404(

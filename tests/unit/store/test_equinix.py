@@ -58,7 +58,7 @@ TREE = "/2009-04-04/meta-data"
 def equinix(repository: Repository, identity: Identity) -> Ask:
     settings = Settings(ec2_tree="equinix", templates=TEMPLATES)
     backend = StoreBackend(repository, settings)
-    return lambda path, method="GET": backend.answer(GuestRequest(method, path), identity)
+    return lambda path, method="GET": backend.open(GuestRequest(method, path), identity).answer()
 
 
 def parts(answer: Answer) -> tuple[int, bytes, str]:

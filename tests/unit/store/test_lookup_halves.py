@@ -52,8 +52,9 @@ class Guest:
         self.mode: str | None = None
 
     def __call__(self, path: str, method: str = "GET", body: bytes = b"") -> Answer:
-        self.mode = self.backend.http_tokens(self.identity, path)
-        return self.backend.answer(GuestRequest(method, path, body=body), self.identity)
+        view = self.backend.open(GuestRequest(method, path, body=body), self.identity)
+        self.mode = view.http_tokens
+        return view.answer()
 
 
 def guest_of(build: Build, repository: Repository, identity: Identity, **how: object) -> Guest:
@@ -279,7 +280,8 @@ def test_a_record_says_that_it_requires_tokens_before_its_userdata_is_known(
     push(repository, "pushed")
     repository.put(INSTANCE, http_tokens="required")
     store.answer = lambda _asked: BROKEN
-    assert guest.backend.http_tokens(guest.identity, "/userdata") == "required"
+    view = guest.backend.open(GuestRequest("GET", "/userdata"), guest.identity)
+    assert view.http_tokens == "required"
     assert store.asked == []
     store.answer = lambda _asked: userdata()
     # A guest with a token gets it.
