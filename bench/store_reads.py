@@ -16,7 +16,7 @@ from bench.peers import BODY_SIZE, document
 from bench.stand import PORT, PROJECT, Stand
 from bench.store_targets import FORWARDING, POSTGRESQL, SQLITE, WORKERS
 from bench.throughput import Cell, Running
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.harness.guest import uuid_of
 from tests.harness.postgres import Postgres
 

@@ -348,7 +348,7 @@ VITAL = Vital()
 class Threads:
     """OS threads for calls that wait for a disk, a lock or another host.
 
-    See :class:`dfmeta.store.apart.Apart`. Whoever calls waits; the hub goes on.
+    See :class:`dfmeta.store.db.apart.Apart`. Whoever calls waits; the hub goes on.
 
     :param readers: how many calls that only read may run at once.
     :param writers: how many others may. eventlet has 20 threads in all (EVENTLET_THREADPOOL_SIZE).
@@ -361,7 +361,7 @@ class Threads:
     def __call__(
         self, step: Callable[[], T], *, seconds: float, abort: Callable[[], None], write: bool
     ) -> T:
-        """Call *step* in a thread; see :class:`dfmeta.store.apart.Apart`.
+        """Call *step* in a thread; see :class:`dfmeta.store.db.apart.Apart`.
 
         :raises TimeoutError: when all threads were taken for that long.
         """

@@ -11,9 +11,9 @@ from oslo_config import cfg
 from dfmeta.cmd import auth, database
 from dfmeta.conf import auth as auth_options
 from dfmeta.proxy.browsers import own_names, stranger
-from dfmeta.store.admin import AdminApi, later, refused
-from dfmeta.store.auth import Authorizer
-from dfmeta.store.repository import Repository
+from dfmeta.store.api.admin import AdminApi, later, refused
+from dfmeta.store.auth.caller import Authorizer
+from dfmeta.store.db.repository import Repository
 
 _AUTH: Final = tuple(option.dest for option in auth_options.OPTS)
 

@@ -12,8 +12,8 @@ from typing import Any
 from oslo_config import cfg
 
 from dfmeta.exceptions import ConfigError, TokenFileError
-from dfmeta.store.auth import Authorizer, BearerAuthorizer, Verifier
-from dfmeta.store.auth_tokens import TokenFile
+from dfmeta.store.auth.caller import Authorizer, BearerAuthorizer, Verifier
+from dfmeta.store.auth.tokens import TokenFile
 
 LOG = logging.getLogger(__name__)
 
@@ -68,8 +68,8 @@ def check_open(listen: str, *, resolve: Resolve | None = None) -> None:
 
 def _oidc(group: Any) -> Verifier:
     # PyJWT and cryptography take a while to import: not where there is no issuer.
-    from dfmeta.store.auth_keys import KeyCache
-    from dfmeta.store.auth_oidc import OidcSettings, OidcVerifier, issuer_keys
+    from dfmeta.store.auth.keys import KeyCache
+    from dfmeta.store.auth.oidc import OidcSettings, OidcVerifier, issuer_keys
 
     settings = OidcSettings(
         issuer=group.oidc_issuer,

@@ -15,7 +15,7 @@ from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.wsgi import Settings
 
 if TYPE_CHECKING:
-    from dfmeta.store import dialects
+    from dfmeta.store.guest import dialects
 
 
 def build(conf: cfg.ConfigOpts) -> Backend:
@@ -27,7 +27,7 @@ def build(conf: cfg.ConfigOpts) -> Backend:
         return NovaBackend(nova_settings.build(conf))
     # SQLAlchemy takes a third of a second to import: not where Nova answers.
     from dfmeta.cmd.database import puller, repository
-    from dfmeta.store.backend import StoreBackend
+    from dfmeta.store.guest.backend import StoreBackend
 
     store = repository(conf.store.connection)
     host = socket.gethostname() if conf.store.defaults else None
@@ -36,7 +36,7 @@ def build(conf: cfg.ConfigOpts) -> Backend:
 
 def answers(conf: cfg.ConfigOpts) -> dialects.Settings:
     """What the store needs to know of its answers."""
-    from dfmeta.store import dialects
+    from dfmeta.store.guest import dialects
 
     return dialects.Settings(
         ec2_tree=conf.store.ec2_tree,

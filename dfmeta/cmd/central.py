@@ -43,10 +43,10 @@ from dfmeta.proxy.sockets import keep_room, listen_to_all
 from dfmeta.proxy.status_http import StatusPage
 from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.wsgi import Application, Settings
-from dfmeta.store import dialects
-from dfmeta.store.networks import parse_network
-from dfmeta.store.repository import Repository
-from dfmeta.store.trusted import TrustedProxies
+from dfmeta.store.api.trusted import TrustedProxies
+from dfmeta.store.db.networks import parse_network
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest import dialects
 
 LOG = logging.getLogger("dfmeta.store")
 

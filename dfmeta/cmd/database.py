@@ -12,10 +12,10 @@ from dfmeta import hub, names
 from dfmeta.cmd import lookup
 from dfmeta.conf import lookup as lookup_options
 from dfmeta.exceptions import StoreError
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 
 if TYPE_CHECKING:
-    from dfmeta.store.lookup import Puller
+    from dfmeta.store.lookup.puller import Puller
 
 READERS = {"sqlite": 2, "postgresql": 8}
 WRITERS = {"sqlite": 1, "postgresql": 4}

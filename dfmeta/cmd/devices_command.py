@@ -59,7 +59,7 @@ def from_libvirt(
     document = found.document(rules)
     if store:
         # Late: the store's libraries are large.
-        from dfmeta.store.repository import Repository
+        from dfmeta.store.db.repository import Repository
 
         with Repository(load_config(config_files).store.connection) as repository:
             result = repository.put(found.uuid, document=document)

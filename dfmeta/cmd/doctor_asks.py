@@ -31,8 +31,8 @@ from dfmeta.model import HttpHost
 from dfmeta.ports.folders import Folders
 from dfmeta.ports.neutron_api import NeutronApi
 from dfmeta.proxy.ask_nova import Question, ask_nova
-from dfmeta.store.look import look
-from dfmeta.store.revisions import REVISIONS
+from dfmeta.store.db.look import look
+from dfmeta.store.db.revisions import REVISIONS
 
 T = TypeVar("T")
 
@@ -286,7 +286,7 @@ def _lookup(conf: cfg.ConfigOpts) -> LookupFacts:
 
 
 def _tokens(path: str) -> TokenFacts:
-    from dfmeta.store.auth_tokens import read_tokens
+    from dfmeta.store.auth.tokens import read_tokens
 
     now = time.time()
     try:

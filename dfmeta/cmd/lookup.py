@@ -11,11 +11,11 @@ from oslo_config import cfg
 from dfmeta.exceptions import ConfigError
 
 if TYPE_CHECKING:
-    from dfmeta.store.lookup import Puller
-    from dfmeta.store.lookup_http import Resolve
-    from dfmeta.store.lookup_token import TokenSource
-    from dfmeta.store.lookup_upstream import Upstream
-    from dfmeta.store.repository import Repository
+    from dfmeta.store.db.repository import Repository
+    from dfmeta.store.lookup.http import Resolve
+    from dfmeta.store.lookup.puller import Puller
+    from dfmeta.store.lookup.token import TokenSource
+    from dfmeta.store.lookup.upstream import Upstream
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def build(
     upstream = connect(conf, resolve=resolve)
     if upstream is None:
         return None
-    from dfmeta.store.lookup import Lifetimes, Puller
+    from dfmeta.store.lookup.puller import Lifetimes, Puller
 
     if group.lookup_token_file or group.lookup_issuer:
         for option in ("lookup_base_url", "lookup_issuer"):
@@ -54,9 +54,9 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
     if not group.lookup_base_url:
         return None
     # tenacity and oauthlib take a while to import: not where nobody is asked.
-    from dfmeta.store import lookup_http
-    from dfmeta.store.lookup_oauth import Credentials, Tokens
-    from dfmeta.store.lookup_upstream import Patience, Upstream
+    from dfmeta.store.lookup import http as lookup_http
+    from dfmeta.store.lookup.oauth import Credentials, Tokens
+    from dfmeta.store.lookup.upstream import Patience, Upstream
 
     client = lookup_http.Client(resolve=resolve or lookup_http.resolve)
     tokens: TokenSource | None = _file_token(group.lookup_token_file, group.lookup_base_url)
@@ -80,7 +80,7 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
 def _file_token(path: str | None, upstream: str) -> TokenSource | None:
     if not path:
         return None
-    from dfmeta.store.lookup_token import FileToken, read_token, reason
+    from dfmeta.store.lookup.token import FileToken, read_token, reason
 
     try:
         read_token(Path(path))

@@ -31,7 +31,7 @@ from dfmeta.proxy.status import FAILURES_SHOWN, Query, Status, render
 from dfmeta.proxy.status_http import StatusPage
 
 if TYPE_CHECKING:
-    from dfmeta.store.repository import Repository
+    from dfmeta.store.db.repository import Repository
 
 RECORDS_KEPT: Final = 30.0
 """Seconds for which a count of records, and a record's name, is shown."""

@@ -19,7 +19,7 @@ from dfmeta.cmd.progress import shown
 @click.argument("file")
 def backup(config_files: tuple[str, ...], file: str) -> None:
     """Write the whole store into FILE, which is new and its owner's alone. The daemon runs on."""
-    from dfmeta.store import backup as copies
+    from dfmeta.store.db import backup as copies
 
     conf = load_config(config_files)
     with shown(f"writing {file}"):
@@ -49,7 +49,7 @@ def restore(config_files: tuple[str, ...], *, yes: bool, copy: str | None, file:
     On a terminal it asks first; a script is not asked. The copy of the store as it was before is
     itself a FILE to restore.
     """
-    from dfmeta.store import backup as copies
+    from dfmeta.store.db import backup as copies
 
     conf = load_config(config_files)
     url = conf.store.connection

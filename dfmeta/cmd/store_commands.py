@@ -27,10 +27,10 @@ from dfmeta.cmd.store_put import WORDS, put
 from dfmeta.cmd.store_schema import schema
 from dfmeta.cmd.store_target import Asked, Target, no_defaults, no_record, target_options
 from dfmeta.exceptions import NoRecordError
-from dfmeta.store.client import UNKNOWN, Client
-from dfmeta.store.defaults import EVERYWHERE
-from dfmeta.store.listing import row_of, timestamp
-from dfmeta.store.record import Record, parse_document
+from dfmeta.store.api.client import UNKNOWN, Client
+from dfmeta.store.api.listing import row_of, timestamp
+from dfmeta.store.db.record import Record, parse_document
+from dfmeta.store.guest.defaults import EVERYWHERE
 
 EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 READING: Final = "reading the store"

@@ -10,9 +10,9 @@ from oslo_config import cfg
 from dfmeta.cmd.last_words import PROG
 from dfmeta.cmd.store_place import Records
 from dfmeta.cmd.store_target import Domains, Target
-from dfmeta.store import defaults
-from dfmeta.store.client import Client
-from dfmeta.store.record import Record, parse_document
+from dfmeta.store.api.client import Client
+from dfmeta.store.db.record import Record, parse_document
+from dfmeta.store.guest import defaults
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from dfmeta.cmd.common import CONFIG_FILE, ending
 from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_target import Asked, Target, no_record, target_options
 from dfmeta.exceptions import StoreError
-from dfmeta.store.client import Client
-from dfmeta.store.record import Record, parse_document
+from dfmeta.store.api.client import Client
+from dfmeta.store.db.record import Record, parse_document
 
 FOLDER: Final = "deleted"
 """In state_path."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmeta.exceptions import RecordError
-from dfmeta.store import checks
+from dfmeta.store.api import checks
 
 STDIN = "-"
 
@@ -30,5 +30,8 @@ def read(option: str, name: str) -> bytes:
 
 
 def checked(option: str, name: str, check: Any) -> Any:
-    """Return what a check of :mod:`dfmeta.store.checks` makes of a file; None for an empty name."""
+    """Return the result of a check of a file's content; None without a name.
+
+    :param check: one of :mod:`dfmeta.store.api.checks`.
+    """
     return check(option, read(option, name), name=name) if name else None

@@ -24,10 +24,10 @@ from dfmeta.cmd.store_place import Place, Records, place_options
 from dfmeta.cmd.store_put import WORDS
 from dfmeta.cmd.store_target import Domains, records_by_name
 from dfmeta.exceptions import ImportIncompleteError, StoreError, StoreRefusedError
-from dfmeta.store.checks import USERDATA_MAX
-from dfmeta.store.client import Client
-from dfmeta.store.record import Push, Whole
-from dfmeta.store.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed, uuid_of
+from dfmeta.store.api.checks import USERDATA_MAX
+from dfmeta.store.api.client import Client
+from dfmeta.store.api.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed, uuid_of
+from dfmeta.store.db.record import Push, Whole
 
 LINE_MAX: Final = 2 * USERDATA_MAX
 """Bytes: user-data in base64, and a document."""
@@ -251,8 +251,8 @@ def _names(place: Place, conf: cfg.ConfigOpts, records: Records | None) -> dict[
     """
     if records is not None:
         return records_by_name(records)
-    from dfmeta.store.look import look
-    from dfmeta.store.revisions import HEAD
+    from dfmeta.store.db.look import look
+    from dfmeta.store.db.revisions import HEAD
 
     if place.url is None and look(conf.store.connection).revision != HEAD:
         return {}

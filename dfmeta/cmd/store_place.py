@@ -16,8 +16,8 @@ from oslo_config import cfg
 from dfmeta.cmd.common import config_options, load_config
 from dfmeta.cmd.progress import shown
 from dfmeta.exceptions import RecordError
-from dfmeta.store.client import Client
-from dfmeta.store.repository import Repository
+from dfmeta.store.api.client import Client
+from dfmeta.store.db.repository import Repository
 
 TOKEN: Final = "DFMETA_TOKEN"  # noqa: S105  # the variable's name
 TOKEN_MAX: Final = 16 * 1024

@@ -14,8 +14,8 @@ from dfmeta.cmd.store_files import STDIN, checked, read
 from dfmeta.cmd.store_place import Place, place_options
 from dfmeta.cmd.store_target import Asked, Target, target_options
 from dfmeta.exceptions import RecordError
-from dfmeta.store import checks
-from dfmeta.store.record import KEEP, PutResult, Whole, merge_patch
+from dfmeta.store.api import checks
+from dfmeta.store.db.record import KEEP, PutResult, Whole, merge_patch
 
 WORDS: Final = {
     "project_id": "project",

@@ -7,8 +7,8 @@ import click
 from dfmeta.cmd.common import config_options, ending, load_config
 from dfmeta.cmd.progress import shown
 from dfmeta.exceptions import RecordError
-from dfmeta.store.database import move_schema, schema_of
-from dfmeta.store.schema import HEAD, REVISIONS
+from dfmeta.store.db.database import move_schema, schema_of
+from dfmeta.store.db.schema import HEAD, REVISIONS
 
 
 @click.command(

@@ -16,10 +16,11 @@ from dfmeta.cmd.store_place import Records
 from dfmeta.exceptions import NoRecordError, RecordError
 from dfmeta.ports.domain import Domain
 from dfmeta.ports.folders import Folders
-from dfmeta.store import checks, defaults
-from dfmeta.store.client import Client
-from dfmeta.store.listing import row_of
-from dfmeta.store.seeds import uuid_of
+from dfmeta.store.api import checks
+from dfmeta.store.api.client import Client
+from dfmeta.store.api.listing import row_of
+from dfmeta.store.api.seeds import uuid_of
+from dfmeta.store.guest import defaults
 
 INSTANCE = "INSTANCE"
 F = TypeVar("F", bound=Callable[..., Any])

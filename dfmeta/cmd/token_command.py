@@ -22,9 +22,10 @@ from dfmeta.cmd.common import (
     wide_option,
 )
 from dfmeta.exceptions import ConfigError, NoTokenError, RecordError
-from dfmeta.store import auth_edit, scopes
-from dfmeta.store.auth_tokens import StaticToken, read_tokens
-from dfmeta.store.listing import timestamp
+from dfmeta.store.api.listing import timestamp
+from dfmeta.store.auth import edit as auth_edit
+from dfmeta.store.auth import scopes
+from dfmeta.store.auth.tokens import StaticToken, read_tokens
 
 COLUMNS: Final = {
     "name": "NAME",

@@ -15,7 +15,7 @@ from dfmeta.ports.sources import NAME, PROJECT, Found, Question, name_of, projec
 
 
 class Record(Protocol):
-    """What is read of a record of :mod:`dfmeta.store.repository`."""
+    """What is read of a record of :mod:`dfmeta.store.db.repository`."""
 
     @property
     def project_id(self) -> str | None:

@@ -27,12 +27,12 @@ from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.peers import Peers, described
 from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Application
 from dfmeta.registry import Claim
-from dfmeta.store import dialects
-from dfmeta.store.backend import StoreBackend, failure
-from dfmeta.store.networks import Address
-from dfmeta.store.record import Record
-from dfmeta.store.repository import Repository
-from dfmeta.store.trusted import HEADER, TrustedProxies
+from dfmeta.store.api.trusted import HEADER, TrustedProxies
+from dfmeta.store.db.networks import Address
+from dfmeta.store.db.record import Record
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest import dialects
+from dfmeta.store.guest.backend import StoreBackend, failure
 
 Find = Callable[[Address, str], Record | None]
 """Gives the record that has an address, with what it takes to answer for a path; raises

@@ -52,7 +52,7 @@ class _Collected(CollectorRegistry):
 
 
 class Api(Protocol):
-    """Further routes, with rules of their own: :class:`dfmeta.store.admin.AdminApi`."""
+    """Further routes, with rules of their own: :class:`dfmeta.store.api.admin.AdminApi`."""
 
     def handles(self, path: str) -> bool:
         """Whether a path is one of these, or would be one of these if there was such a thing."""

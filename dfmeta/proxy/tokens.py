@@ -31,7 +31,7 @@ from typing import Final
 
 from dfmeta.exceptions import StartError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store.paths import split_path
+from dfmeta.store.guest.paths import split_path
 
 LOG = logging.getLogger(__name__)
 

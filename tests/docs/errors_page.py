@@ -33,10 +33,10 @@ from dfmeta.cmd.logs import warn
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import DfmetaError, StoreError
 from dfmeta.state import StateFile
-from dfmeta.store.admin import _failure
-from dfmeta.store.client import _refused as refusal
-from dfmeta.store.database import Database
-from dfmeta.store.sqlite import kind_of
+from dfmeta.store.api.admin import _failure
+from dfmeta.store.api.client import _refused as refusal
+from dfmeta.store.db.database import Database
+from dfmeta.store.db.sqlite import kind_of
 
 PAGE: Final = (Path(__file__).parents[2] / "doc/source/errors.rst").read_text(encoding="utf-8")
 FOLDER: Final = "/var/lib/dfmeta"
@@ -211,7 +211,7 @@ def _gone(maker: Maker) -> str:
             _failure(error)
 
     with contextlib.closing(database):
-        return maker.logged("dfmeta.store.admin", ask)
+        return maker.logged("dfmeta.store.api.admin", ask)
 
 
 def _busy(maker: Maker) -> str:

@@ -47,6 +47,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "host": PURE | {"metrics", "health", "hub", "inspect"},
     "guest": set(),
 }
+# Rooms of the store: which others of them each may import.
+STORE_ROOMS: dict[str, set[str]] = {
+    "db": set(),
+    "guest": {"db"},
+    "auth": set(),
+    "api": {"db", "guest", "auth"},
+    "lookup": {"db", "guest", "api"},
+}
 # Libraries that only some parts may know.
 ONLY_IN: dict[str, set[str]] = {
     "os_ken": {"flows", "packets", "apps"},
@@ -97,6 +105,19 @@ def of_dfmeta(path: Path) -> set[str]:
     """Parts of dfmeta that a module imports, its own left out."""
     found = {one.split(".")[1] for one in imports(path) if one.startswith("dfmeta.")}
     return found - {part(path)}
+
+
+@pytest.mark.parametrize("room", STORE_ROOMS)
+def test_rooms_of_the_store_import_one_way(room: str) -> None:
+    parts = [one for one in MODULES if name(one).startswith(f"dfmeta/store/{room}/")]
+    assert parts
+    found = {
+        one.split(".")[2]
+        for path in parts
+        for one in imports(path)
+        if one.startswith("dfmeta.store.") and one.split(".")[2] in STORE_ROOMS
+    }
+    assert found - {room} <= STORE_ROOMS[room]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -158,8 +179,8 @@ def test_the_store_as_a_service_has_nothing_of_the_switch() -> None:
 
 
 def test_doctor_asks_without_the_hub() -> None:
-    asked = ["dfmeta.cmd.doctor_command", "dfmeta.cmd.lookup", "dfmeta.store.lookup_upstream"]
-    assert brought_along([*asked, "dfmeta.store.database"], "eventlet") == "[]"
+    asked = ["dfmeta.cmd.doctor_command", "dfmeta.cmd.lookup", "dfmeta.store.lookup.upstream"]
+    assert brought_along([*asked, "dfmeta.store.db.database"], "eventlet") == "[]"
 
 
 @pytest.mark.parametrize("path", [one for one in MODULES if part(one) == "flows"], ids=name)

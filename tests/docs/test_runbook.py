@@ -10,7 +10,7 @@ import pytest
 from dfmeta import conf
 from dfmeta.cmd.ctl import COMMANDS
 from dfmeta.proxy.limits import Limits
-from dfmeta.store.backend import CONFLICT
+from dfmeta.store.guest.backend import CONFLICT
 from tests.docs import runbook_page
 from tests.docs.label_values import Program, sources
 from tests.docs.page import sections

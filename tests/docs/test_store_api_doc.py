@@ -11,18 +11,11 @@ import pytest
 
 from dfmeta.conf import api as options
 from dfmeta.proxy import admin_server as silence
-from dfmeta.store import (
-    admin,
-    attached,
-    bodies,
-    openapi,
-    repository,
-    representations,
-    requests,
-    strictjson,
-)
-from dfmeta.store.record import Kind
-from dfmeta.store.schema import HTTP_TOKENS
+from dfmeta.store import strictjson
+from dfmeta.store.api import admin, attached, bodies, openapi, representations, requests
+from dfmeta.store.db import repository
+from dfmeta.store.db.record import Kind
+from dfmeta.store.db.schema import HTTP_TOKENS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "doc/source/store-api.rst").read_text(encoding="utf-8")

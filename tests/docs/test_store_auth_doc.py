@@ -8,7 +8,11 @@ import pytest
 
 from dfmeta.cmd.token_command import token
 from dfmeta.conf import auth as options
-from dfmeta.store import auth, auth_fetch, auth_keys, auth_oidc, scopes
+from dfmeta.store.auth import caller as auth
+from dfmeta.store.auth import fetch as auth_fetch
+from dfmeta.store.auth import keys as auth_keys
+from dfmeta.store.auth import oidc as auth_oidc
+from dfmeta.store.auth import scopes
 
 PAGE = (Path(__file__).parents[2] / "doc/source/store-auth.rst").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())

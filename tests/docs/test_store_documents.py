@@ -15,10 +15,10 @@ import yaml
 
 from dfmeta.conf.store import TEMPLATES
 from dfmeta.model import Answer
-from dfmeta.store import dialects, documents, ec2, equinix, keys, nocloud, openstack, values
-from dfmeta.store.dialects import Settings, answer
-from dfmeta.store.paths import split_path
-from dfmeta.store.repository import Record
+from dfmeta.store.db.repository import Record
+from dfmeta.store.guest import dialects, documents, ec2, equinix, keys, nocloud, openstack, values
+from dfmeta.store.guest.dialects import Settings, answer
+from dfmeta.store.guest.paths import split_path
 from tests.unit.store.crawling import crawl_ec2, crawl_equinix, crawl_flat
 
 ROOT = Path(__file__).parents[2]

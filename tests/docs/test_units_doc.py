@@ -12,7 +12,7 @@ import pytest
 from dfmeta.cmd import central, daemon
 from dfmeta.conf import agent, limits
 from dfmeta.proxy.admin_server import HELD
-from dfmeta.store.checks import USERDATA_MAX
+from dfmeta.store.api.checks import USERDATA_MAX
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "etc/systemd"

@@ -9,7 +9,7 @@ from dfmeta import conf
 from dfmeta.cmd.central import GRACE
 from dfmeta.flows.pipeline import COOKIE_VERSION
 from dfmeta.state import FILE, VERSION
-from dfmeta.store.schema import HEAD, REVISIONS
+from dfmeta.store.db.schema import HEAD, REVISIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "doc/source/upgrade.rst").read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dfmeta.store.auth_edit import Grant, add, new_token
-from dfmeta.store.repository import Repository
+from dfmeta.store.auth.edit import Grant, add, new_token
+from dfmeta.store.db.repository import Repository
 from tests.e2e.support import META_DATA, project_ids, put_nova
 from tests.harness.agent import Agent, program
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import tag_devices
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.e2e.support import KEY
 from tests.harness.agent import Agent
 from tests.harness.cloudinit import Boot, Booting

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta import conf
-from dfmeta.store import database, schema
+from dfmeta.store.db import database, schema
 from tests.harness.central import Central
 from tests.harness.netns import ROOT, Namespace
 

@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from dfmeta.store.record import Kind
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.record import Kind
+from dfmeta.store.db.repository import Repository
 from tests.harness import netns
 from tests.harness.central import GUEST_PORT, Central, ask
 from tests.harness.fixtures import MakeAgent, MakeGuest

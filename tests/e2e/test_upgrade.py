@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfmeta.store import database, schema
+from dfmeta.store.db import database, schema
 from tests.e2e.support import (
     META_DATA,
     NOVA_OPTIONS,

@@ -13,8 +13,8 @@ from ipaddress import ip_network
 from types import TracebackType
 from typing import Self
 
-from dfmeta.store.record import KEEP, Keep, Kind
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.record import KEEP, Keep, Kind
+from dfmeta.store.db.repository import Repository
 from tests.harness import netns
 from tests.harness.agent import ADMIN_PORT, Answer, Options, program, samples
 from tests.harness.netns import Namespace

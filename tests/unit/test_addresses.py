@@ -18,10 +18,10 @@ from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
 from dfmeta.proxy.wsgi import Application, Settings
-from dfmeta.store.networks import Address, parse_network
-from dfmeta.store.record import Kind, Record
-from dfmeta.store.repository import Repository
-from dfmeta.store.trusted import TrustedProxies
+from dfmeta.store.api.trusted import TrustedProxies
+from dfmeta.store.db.networks import Address, parse_network
+from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.repository import Repository
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, let_hub_run, until
 
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from dfmeta.cmd import ctl
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
 
 Said = tuple[int, str, str]

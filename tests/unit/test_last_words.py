@@ -16,7 +16,7 @@ import pytest
 
 from dfmeta.cmd import central, ctl, daemon, last_words
 from dfmeta.exceptions import ConfigError, StoreError
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.harness.poll import wait_for
 
 PROGRAM = (sys.executable, "-c", "from dfmeta.cmd.ctl import main; main()")

@@ -22,14 +22,14 @@ from dfmeta.devices.schema import ADDRESSES, SCHEMA
 from dfmeta.exceptions import BadRequestError
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.http1 import Body, HeadLimits, find_end, parse_head
-from dfmeta.store.documents import hostname_of
-from dfmeta.store.etags import tagged, unless_known
-from dfmeta.store.keys import keys_of, name_keys
-from dfmeta.store.paths import split_path
-from dfmeta.store.representations import wants_envelope
+from dfmeta.store.api.representations import wants_envelope
+from dfmeta.store.api.trusted import TrustedProxies
+from dfmeta.store.guest.documents import hostname_of
+from dfmeta.store.guest.etags import tagged, unless_known
+from dfmeta.store.guest.keys import keys_of, name_keys
+from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.templates import rendered
 from dfmeta.store.strictjson import loads
-from dfmeta.store.templates import rendered
-from dfmeta.store.trusted import TrustedProxies
 
 ROOT = Path(__file__).parents[2]
 Text = str | bytes
@@ -285,31 +285,31 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     ),
     "proxy/wsgi.py _OPENSTACK_VERSION": ("//openstack//latest",),
     "proxy/wsgi.py _PASSWORD": ("/openstack/latest/password/",),
-    "store/auth.py _TOKEN": ("a+/-==",),
-    "store/auth_tokens.py _DIGEST": (
+    "store/auth/caller.py _TOKEN": ("a+/-==",),
+    "store/auth/tokens.py _DIGEST": (
         "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
     ),
-    "store/auth_tokens.py _NAME": ("a.b@c",),
-    "store/auth_tokens.py _SCOPE": ("a:b",),
-    "store/bodies.py _DIGITS": ("12",),
-    "store/checks.py _KEY_TYPE": (
+    "store/auth/tokens.py _NAME": ("a.b@c",),
+    "store/auth/tokens.py _SCOPE": ("a:b",),
+    "store/api/bodies.py _DIGITS": ("12",),
+    "store/api/checks.py _KEY_TYPE": (
         "ssh-rsa",
         "ecdsa-sha2-nistp256",
         "sk-ssh-ed25519@openssh.com",
     ),
-    "store/checks.py _LABEL": ("a-b1",),
-    "store/documents.py [\\s_]+": ("a _b  c",),
-    "store/documents.py [^a-z0-9-]": ("a!b_c",),
-    "store/documents.py _TAG_KEY": ("..a_index",),
-    "store/etags.py _MEMBER": (' \tW/"a"\t ,',),
-    "store/keys.py [^A-Za-z0-9._@-]+": ("a b!!c",),
-    "store/lookup_answer.py UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
-    "store/lookup_token.py _TOKEN": ("a.b",),
-    "store/representations.py _QUALITY": (
+    "store/api/checks.py _LABEL": ("a-b1",),
+    "store/guest/documents.py [\\s_]+": ("a _b  c",),
+    "store/guest/documents.py [^a-z0-9-]": ("a!b_c",),
+    "store/guest/documents.py _TAG_KEY": ("..a_index",),
+    "store/guest/etags.py _MEMBER": (' \tW/"a"\t ,',),
+    "store/guest/keys.py [^A-Za-z0-9._@-]+": ("a b!!c",),
+    "store/lookup/answer.py UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
+    "store/lookup/token.py _TOKEN": ("a.b",),
+    "store/api/representations.py _QUALITY": (
         "q=0.123",
         "q=1.000",
     ),
-    "store/requests.py ADDRESSES.get(bus, '(?!)')": (
+    "store/api/requests.py ADDRESSES.get(bus, '(?!)')": (
         "0000:00:1f.a",
         "1:2.3",
         "1:2.3.4",
@@ -318,16 +318,16 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
         "12",
         "none",
     ),
-    "store/requests.py _MAC": ("fa:16:3e:00:00:01",),
-    "store/requests.py _UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
-    "store/seeds.py _UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
-    "store/netconfig.py [0-9]{1,6}": ("12",),
-    "store/netconfig.py _MAC": ("fa:16:3e:00:00:01",),
-    "store/netconfig.py _NAME": ("eth0",),
+    "store/api/requests.py _MAC": ("fa:16:3e:00:00:01",),
+    "store/api/requests.py _UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
+    "store/api/seeds.py _UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
+    "store/guest/netconfig.py [0-9]{1,6}": ("12",),
+    "store/guest/netconfig.py _MAC": ("fa:16:3e:00:00:01",),
+    "store/guest/netconfig.py _NAME": ("eth0",),
     "store/strict.py _NAMED": ("alias 'x'", 'tag "x"'),
     "store/strictjson.py _NO_TEXT": ("a\x00b",),
-    "store/templates.py _FIELD": (" .a.b1 ",),
-    "store/trusted.py _ADDRESS": ("fe80::1.2",),
+    "store/guest/templates.py _FIELD": (" .a.b1 ",),
+    "store/api/trusted.py _ADDRESS": ("fe80::1.2",),
 }
 """Place of an expression → texts that it matches or finds something in, with each of its
 alternatives, loops and classes in one of them."""

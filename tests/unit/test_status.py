@@ -31,7 +31,7 @@ from dfmeta.proxy.recent import Recent
 from dfmeta.proxy.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
 from dfmeta.proxy.status_http import FILTER_MAX, StatusPage, parse
 from dfmeta.registry import Claim
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.docs.label_values import Program, sources
 from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT, address
 

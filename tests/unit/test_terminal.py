@@ -19,7 +19,7 @@ from dfmeta.cmd import (
     token_command,
 )
 from dfmeta.cmd import terminal as drawn
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.harness.agent import program
 from tests.harness.tty import Shown, on_terminal
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT

@@ -15,8 +15,8 @@ from dfmeta.cmd.common import load_config
 from dfmeta.cmd.ctl import cli
 from dfmeta.cmd.token_command import parse_expiry
 from dfmeta.exceptions import Forbidden, RecordError, Unauthorized
-from dfmeta.store import scopes
-from dfmeta.store.auth_tokens import hash_token
+from dfmeta.store.auth import scopes
+from dfmeta.store.auth.tokens import hash_token
 
 Run = Callable[..., Result]
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)

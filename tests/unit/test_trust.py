@@ -22,16 +22,16 @@ LISTS = (
 )
 CLIENTS = {
     "the command line": """
-from dfmeta.store.client import Client
+from dfmeta.store.api.client import Client
 Client(url).ping()
 """,
     "a look-up upstream": """
 import time
-from dfmeta.store.lookup_http import Client, Exchange
+from dfmeta.store.lookup.http import Client, Exchange
 Client().exchange(Exchange(f"{url}/x", {}, deadline=time.monotonic() + 30))
 """,
     "the keys of an issuer": """
-from dfmeta.store.auth_fetch import fetch_json
+from dfmeta.store.auth.fetch import fetch_json
 fetch_json(f"{url}/x", timeout=30)
 """,
     "Nova's client": """

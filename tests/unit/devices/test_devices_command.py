@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dfmeta.cmd.ctl import cli
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.harness.domains import status, write
 from tests.unit.devices.documents import DATA, load
 

@@ -21,9 +21,9 @@ from dfmeta.host.system import (
     read_sockets_enabled,
 )
 from dfmeta.inspect.checks_system import SETTINGS as MANAGED
-from dfmeta.store.look import look
-from dfmeta.store.repository import Repository
-from dfmeta.store.revisions import HEAD
+from dfmeta.store.db.look import look
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.db.revisions import HEAD
 
 RULES, ROUTES = MANAGED
 

@@ -10,7 +10,7 @@ from dfmeta.exceptions import SourceError, StoreError
 from dfmeta.model import Port
 from dfmeta.ports.records import StoreSource
 from dfmeta.ports.sources import Found, Question
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 QUESTION = Question(Port(name="tap0", row="r", ofport=1, instance_id=A), 0.0)

@@ -13,8 +13,8 @@ import webob
 
 from dfmeta.health import Health
 from dfmeta.proxy.admin import AdminApplication
-from dfmeta.store.auth import BearerAuthorizer
-from dfmeta.store.repository import Repository
+from dfmeta.store.auth.caller import BearerAuthorizer
+from dfmeta.store.db.repository import Repository
 from tests.unit.store.api_support import make_api
 
 
@@ -46,7 +46,7 @@ class Api(ThreadingMixIn, WSGIServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def scopes(self, token: str) -> frozenset[str] | None:
-        """What a token may do; see :class:`dfmeta.store.auth.Verifier`."""
+        """What a token may do; see :class:`dfmeta.store.auth.caller.Verifier`."""
         return self.allowed if token == self.token else None
 
     def _answer(

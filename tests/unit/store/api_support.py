@@ -11,9 +11,9 @@ from typing import Any
 import webob
 
 from dfmeta.exceptions import Forbidden, Unauthorized
-from dfmeta.store.admin import AdminApi, Refresh, at_once
-from dfmeta.store.auth import Authorizer
-from dfmeta.store.repository import Repository
+from dfmeta.store.api.admin import AdminApi, Refresh, at_once
+from dfmeta.store.auth.caller import Authorizer
+from dfmeta.store.db.repository import Repository
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 OTHER = "7a1f0c9b-1d01-4a55-9d0e-6f1c2b5e3a44"

@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, text
 
 from dfmeta.cmd.ctl import cli
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store.backend import StoreBackend
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest.backend import StoreBackend
 from tests.unit.store.lookup_support import build, clock, store  # noqa: F401  # fixtures
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
-from dfmeta.store.lookup import Lifetimes, Puller
-from dfmeta.store.lookup_http import Client
-from dfmeta.store.lookup_upstream import Patience, Upstream
-from dfmeta.store.record import Kind, Record, parse_document
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.record import Kind, Record, parse_document
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.lookup.http import Client
+from dfmeta.store.lookup.puller import Lifetimes, Puller
+from dfmeta.store.lookup.upstream import Patience, Upstream
 from tests.harness.other_store import Asked, Last, OtherStore, Reset, reply
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
 

@@ -20,10 +20,10 @@ from dfmeta.exceptions import (
     StoreError,
     StoreFullError,
 )
-from dfmeta.store.admin import AdminApi
-from dfmeta.store.record import Kind, Record
-from dfmeta.store.repository import Repository
-from dfmeta.store.scopes import accepted
+from dfmeta.store.api.admin import AdminApi
+from dfmeta.store.auth.scopes import accepted
+from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.repository import Repository
 from tests.unit.store.api_support import ENVELOPE, INSTANCE, OTHER, Client, Tokens, make_api
 
 NO_ROUTE = {"message": "invalid request - route not found"}

@@ -13,10 +13,10 @@ from webob import Response
 
 from dfmeta.devices.check import DEVICES_MAX
 from dfmeta.model import Answer
-from dfmeta.store.admin import LARGE
-from dfmeta.store.record import Kind, parse_document
-from dfmeta.store.repository import Repository
-from dfmeta.store.scopes import accepted
+from dfmeta.store.api.admin import LARGE
+from dfmeta.store.auth.scopes import accepted
+from dfmeta.store.db.record import Kind, parse_document
+from dfmeta.store.db.repository import Repository
 from tests.unit.store.api_support import INSTANCE, OTHER, Client, Tokens, make_api
 
 NOT_FOUND = {"message": "resource not found"}

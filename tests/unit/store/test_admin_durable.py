@@ -7,8 +7,8 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
-from dfmeta.store.record import parse_document
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.record import parse_document
+from dfmeta.store.db.repository import Repository
 from tests.unit.store.api_server import ApiServer, Connection
 
 WRITERS = 4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dfmeta.store.repository import PAGE, PAGE_TEXT, Repository
+from dfmeta.store.db.repository import PAGE, PAGE_TEXT, Repository
 from tests.unit.store.api_support import INSTANCE, OTHER, Client, Tokens, make_api
 
 

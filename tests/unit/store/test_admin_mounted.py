@@ -13,9 +13,9 @@ from dfmeta.cmd.api import StoreApi
 from dfmeta.conf.store import TEMPLATES
 from dfmeta.exceptions import ConfigError
 from dfmeta.model import GuestRequest, Identity
-from dfmeta.store.auth_edit import Grant, add, new_token
-from dfmeta.store.backend import StoreBackend
-from dfmeta.store.repository import Repository
+from dfmeta.store.auth.edit import Grant, add, new_token
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest.backend import StoreBackend
 from tests.unit.store.api_support import ENVELOPE, INSTANCE, Client
 from tests.unit.support import Load
 

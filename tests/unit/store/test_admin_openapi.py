@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dfmeta.store import openapi
-from dfmeta.store.scopes import accepted
+from dfmeta.store.api import openapi
+from dfmeta.store.auth.scopes import accepted
 from tests.harness.examples import examples
 from tests.unit.store.api_server import ApiServer, Connection
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import ApiError
 from dfmeta.store import strictjson
-from dfmeta.store.record import KEEP, Kind, dump_document
-from dfmeta.store.requests import ADDRESSES_MAX, Push, parse_id, parse_push, parse_query
+from dfmeta.store.api.requests import ADDRESSES_MAX, Push, parse_id, parse_push, parse_query
+from dfmeta.store.db.record import KEEP, Kind, dump_document
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 GOOD: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import BadRequestError
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.harness.examples import examples
 from tests.unit.store.api_server import ApiServer, Connection
 from tests.unit.store.api_support import INSTANCE, MAX_BODY, OTHER, Client, exchange, make_api

@@ -9,11 +9,11 @@ import pytest
 
 from dfmeta.exceptions import StoreError
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.store import answers, documents
-from dfmeta.store.answers import Answers
-from dfmeta.store.dialects import Settings
-from dfmeta.store.paths import split_path
-from dfmeta.store.record import Record
+from dfmeta.store.db.record import Record
+from dfmeta.store.guest import answers, documents
+from dfmeta.store.guest.answers import Answers
+from dfmeta.store.guest.dialects import Settings
+from dfmeta.store.guest.paths import split_path
 
 ID = "5a9c2b1e-0f3d-4c6b-8a7e-1d2c3b4a5f60"
 OTHER_ID = "5a9c2b1e-0f3d-4c6b-8a7e-1d2c3b4a5f61"

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import Forbidden, Unauthorized
-from dfmeta.store import scopes
-from dfmeta.store.auth import INVALID, MALFORMED, MISSING, BearerAuthorizer, bearer_token
-from dfmeta.store.auth_tokens import StaticToken, TokenFile, format_line, hash_token
+from dfmeta.store.auth import scopes
+from dfmeta.store.auth.caller import INVALID, MALFORMED, MISSING, BearerAuthorizer, bearer_token
+from dfmeta.store.auth.tokens import StaticToken, TokenFile, format_line, hash_token
 
 TOKEN = "dfm_a-token-that-is-in-the-file"
 

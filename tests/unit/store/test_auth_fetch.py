@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta.exceptions import IssuerError
-from dfmeta.store.auth_fetch import ANSWER_MAX, fetch_json
+from dfmeta.store.auth.fetch import ANSWER_MAX, fetch_json
 from tests.harness.certificates import Authority
 from tests.harness.issuer import Issuer, send, send_bytes, silent_listener
 
@@ -24,7 +24,7 @@ GREEN = """
 import eventlet
 eventlet.monkey_patch()
 import sys, time
-from dfmeta.store.auth_fetch import fetch_json
+from dfmeta.store.auth.fetch import fetch_json
 from dfmeta.exceptions import IssuerError
 
 turns = 0

@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import AuthUnavailable, Forbidden, IssuerError, Unauthorized
-from dfmeta.store import auth_keys
-from dfmeta.store.auth import INVALID, BearerAuthorizer
-from dfmeta.store.auth_keys import AWAY_PAUSE, LIFESPAN, RETRY_PAUSE, SEARCH_PAUSE, KeyCache
-from dfmeta.store.auth_oidc import (
+from dfmeta.store.auth import keys as auth_keys
+from dfmeta.store.auth.caller import INVALID, BearerAuthorizer
+from dfmeta.store.auth.keys import AWAY_PAUSE, LIFESPAN, RETRY_PAUSE, SEARCH_PAUSE, KeyCache
+from dfmeta.store.auth.oidc import (
     LEEWAY,
     OidcSettings,
     OidcVerifier,

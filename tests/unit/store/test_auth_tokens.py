@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dfmeta.exceptions import RecordError, TokenFileError
-from dfmeta.store import auth_edit
-from dfmeta.store.auth_edit import Grant
-from dfmeta.store.auth_tokens import (
+from dfmeta.store.auth import edit as auth_edit
+from dfmeta.store.auth.edit import Grant
+from dfmeta.store.auth.tokens import (
     FILE_MAX,
     StaticToken,
     TokenFile,

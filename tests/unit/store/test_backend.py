@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from dfmeta.exceptions import BackendError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.tokens import TokenMode
-from dfmeta.store import ec2, openstack
-from dfmeta.store.backend import PASSWORD_MAX, StoreBackend
-from dfmeta.store.paths import split_path
-from dfmeta.store.repository import Repository
-from dfmeta.store.schema import HTTP_TOKENS
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.db.schema import HTTP_TOKENS
+from dfmeta.store.guest import ec2, openstack
+from dfmeta.store.guest.backend import PASSWORD_MAX, StoreBackend
+from dfmeta.store.guest.paths import split_path
 from tests.harness.examples import examples
 from tests.unit.store.crawling import crawl, crawl_ec2
 

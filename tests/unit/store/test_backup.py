@@ -17,9 +17,9 @@ import pytest
 from click.testing import Result
 
 from dfmeta.exceptions import StoreDamagedError, StoreError
-from dfmeta.store import backup as copies
-from dfmeta.store.look import look
-from dfmeta.store.repository import Repository
+from dfmeta.store.db import backup as copies
+from dfmeta.store.db.look import look
+from dfmeta.store.db.repository import Repository
 from tests.harness.agent import program
 from tests.harness.tty import on_terminal
 from tests.unit.support import OTHER_INSTANCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.store.cache import ENTRY, Cache
+from dfmeta.store.db.cache import ENTRY, Cache
 
 
 def test_it_gives_what_it_was_given_with_what_that_was_read_under() -> None:

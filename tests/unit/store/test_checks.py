@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import RecordError
-from dfmeta.store import checks
+from dfmeta.store.api import checks
 
 
 def blob(*strings: bytes) -> str:

@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 
 from dfmeta.cmd.ctl import cli
 from dfmeta.exceptions import RecordError
-from dfmeta.store import listing
-from dfmeta.store.client import Client, _reach
-from dfmeta.store.defaults import EVERYWHERE
-from dfmeta.store.record import Kind, Push, Whole, parse_document
-from dfmeta.store.repository import PAGE, Repository
+from dfmeta.store.api import listing
+from dfmeta.store.api.client import Client, _reach
+from dfmeta.store.db.record import Kind, Push, Whole, parse_document
+from dfmeta.store.db.repository import PAGE, Repository
+from dfmeta.store.guest.defaults import EVERYWHERE
 from tests.harness import domains as libvirt
 from tests.unit.store.api_elsewhere import Api, served
 from tests.unit.support import OTHER_INSTANCE
@@ -399,7 +399,7 @@ def test_a_store_that_does_not_tell_addresses_is_not_written_to(
     over: Run, api: Api, elsewhere: Repository, instance_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere.put(instance_id, document={"a": 1})
-    monkeypatch.setattr("dfmeta.store.admin.wants_envelope", lambda _accept: False)
+    monkeypatch.setattr("dfmeta.store.api.admin.wants_envelope", lambda _accept: False)
     result = over("put", instance_id, "--name", "n")
     assert result.exit_code == 1
     assert "it is no store of dfmeta's" in result.stderr

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from dfmeta.exceptions import ConfigError, StoreAwayError, StoreError
-from dfmeta.store.record import Kind
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.record import Kind
+from dfmeta.store.db.repository import Repository
 from tests.harness.poll import wait_for
 from tests.harness.postgres import Postgres
 

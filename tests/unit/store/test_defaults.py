@@ -11,10 +11,10 @@ import pytest
 
 from dfmeta.exceptions import BackendError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store import defaults
-from dfmeta.store.backend import StoreBackend
-from dfmeta.store.record import Record, dump_document
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.record import Record, dump_document
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest import defaults
+from dfmeta.store.guest.backend import StoreBackend
 from tests.unit.support import OTHER_INSTANCE
 
 HOST = "KVM1"

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.store import documents
-from dfmeta.store.dialects import EC2_TREES, NOT_FOUND, Settings, answer, need, not_found
-from dfmeta.store.etags import conditional
-from dfmeta.store.paths import split_path
-from dfmeta.store.repository import Kind, Record
+from dfmeta.store.db.repository import Kind, Record
+from dfmeta.store.guest import documents
+from dfmeta.store.guest.dialects import EC2_TREES, NOT_FOUND, Settings, answer, need, not_found
+from dfmeta.store.guest.etags import conditional
+from dfmeta.store.guest.paths import split_path
 from tests.harness.examples import examples
 from tests.unit.store.crawling import crawl
 

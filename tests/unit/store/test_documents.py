@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import StoreError
-from dfmeta.store.documents import (
+from dfmeta.store.db.repository import Record
+from dfmeta.store.guest.documents import (
     RANDOM_SEED_BYTES,
     Document,
     addresses_of,
@@ -25,7 +26,6 @@ from dfmeta.store.documents import (
     vendor_data2_of,
     vendor_data_of,
 )
-from dfmeta.store.repository import Record
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store.backend import StoreBackend
-from dfmeta.store.dialects import Settings
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest.backend import StoreBackend
+from dfmeta.store.guest.dialects import Settings
 
 Ask = Callable[..., Answer]
 KEYS = ["ssh-ed25519 AAAA a/b=c", "ssh-rsa BBBB"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.store.etags import conditional, etag_of
+from dfmeta.store.guest.etags import conditional, etag_of
 
 FOUND = Answer(200, b"web1", content_type="text/plain", headers=(("X-One", "1"),))
 ETAG = etag_of(FOUND)

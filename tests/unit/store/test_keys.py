@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.store.keys import keys_of, name_keys
+from dfmeta.store.guest.keys import keys_of, name_keys
 
 
 def lines(members: dict[str, object]) -> list[str]:

@@ -10,11 +10,11 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
-from dfmeta.store.lookup import LATER
-from dfmeta.store.lookup_memory import QUIET, REST
-from dfmeta.store.lookup_upstream import pause
-from dfmeta.store.need import METADATA_ALONE
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest.need import METADATA_ALONE
+from dfmeta.store.lookup.memory import QUIET, REST
+from dfmeta.store.lookup.puller import LATER
+from dfmeta.store.lookup.upstream import pause
 from tests.harness.other_store import NOT_FOUND, Last, OtherStore, reply
 from tests.unit.store.lookup_support import (
     ADDRESS,

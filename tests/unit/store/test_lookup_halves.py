@@ -11,14 +11,14 @@ import pytest
 
 from dfmeta.exceptions import BackendError, BackendUpstreamError, LookupAwayError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store import defaults, dialects
-from dfmeta.store.backend import StoreBackend
-from dfmeta.store.dialects import Settings
-from dfmeta.store.lookup_upstream import AT_ONCE
-from dfmeta.store.need import METADATA_ALONE, USERDATA_ALONE
-from dfmeta.store.paths import split_path
-from dfmeta.store.record import Kind
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.record import Kind
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest import defaults, dialects
+from dfmeta.store.guest.backend import StoreBackend
+from dfmeta.store.guest.dialects import Settings
+from dfmeta.store.guest.need import METADATA_ALONE, USERDATA_ALONE
+from dfmeta.store.guest.paths import split_path
+from dfmeta.store.lookup.upstream import AT_ONCE
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.harness.poll import wait_for
 from tests.unit.store.lookup_support import (

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
-from dfmeta.store import lookup_http
-from dfmeta.store.lookup_http import Client, Exchange, Reply
+from dfmeta.store.lookup import http as lookup_http
+from dfmeta.store.lookup.http import Client, Exchange, Reply
 from tests.harness.certificates import Authority
 from tests.harness.other_store import Asked, Last, OtherStore, Reset, reply
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
-from dfmeta.store.lookup_memory import Flights, Memory
-from dfmeta.store.need import METADATA_ALONE
-from dfmeta.store.networks import Address
-from dfmeta.store.record import Kind, Record
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.networks import Address
+from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest.need import METADATA_ALONE
+from dfmeta.store.lookup.memory import Flights, Memory
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.harness.poll import wait_for
 from tests.unit.store.lookup_support import (
@@ -241,11 +241,11 @@ import eventlet
 eventlet.monkey_patch()
 import sys, time
 from dfmeta.exceptions import LookupAwayError
-from dfmeta.store.lookup import Puller
-from dfmeta.store.lookup_http import Client
-from dfmeta.store.lookup_upstream import Patience, Upstream
-from dfmeta.store.need import METADATA_ALONE
-from dfmeta.store.repository import Repository
+from dfmeta.store.lookup.puller import Puller
+from dfmeta.store.lookup.http import Client
+from dfmeta.store.lookup.upstream import Patience, Upstream
+from dfmeta.store.guest.need import METADATA_ALONE
+from dfmeta.store.db.repository import Repository
 
 url, database, known, unknown = sys.argv[1:]
 turns = 0

@@ -14,10 +14,10 @@ from urllib.parse import parse_qs
 import pytest
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
-from dfmeta.store.lookup_http import Client
-from dfmeta.store.lookup_oauth import DISCOVERY, EARLY, LIFE, Credentials, Tokens
-from dfmeta.store.lookup_upstream import Patience, Upstream
-from dfmeta.store.record import Kind
+from dfmeta.store.db.record import Kind
+from dfmeta.store.lookup.http import Client
+from dfmeta.store.lookup.oauth import DISCOVERY, EARLY, LIFE, Credentials, Tokens
+from dfmeta.store.lookup.upstream import Patience, Upstream
 from tests.harness.other_store import Asked, OtherStore, reply
 from tests.unit.support import INSTANCE
 

@@ -15,12 +15,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, make_url, text
 
 from dfmeta.exceptions import StoreError
-from dfmeta.store import database, migrations, schema
-from dfmeta.store.repository import Repository
+from dfmeta.store.db import database, migrations, schema
+from dfmeta.store.db.repository import Repository
 
 RACE = """
 import sys
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 sys.stdin.readline()
 with Repository(sys.argv[1]) as repository:
     repository.put(sys.argv[2])
@@ -140,7 +140,7 @@ def test_an_operator_can_go_back_and_forth(database_url: str) -> None:
 
 HOLD = """
 import sys
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 with Repository(sys.argv[1]) as repository:
     print(len(list(repository.list())), flush=True)
     sys.stdin.readline()

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.model import Answer
-from dfmeta.store.netconfig import derived
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest.netconfig import derived
 from tests.harness.examples import examples
 from tests.harness.netjson import CloudInit
 from tests.unit.support import INSTANCE

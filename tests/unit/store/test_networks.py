@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.store.networks import Address, containing, parse_address, parse_network
+from dfmeta.store.db.networks import Address, containing, parse_address, parse_network
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import yaml
 
 from dfmeta.guest import snippet
 from dfmeta.model import Answer
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 
 Ask = Callable[..., Answer]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDtmDuGK3tzmR4o/7QENvMOitBvsO8uN4Z1WblfVWyAg me@host"

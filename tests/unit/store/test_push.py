@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
 from dfmeta.exceptions import StoreError
-from dfmeta.store.networks import Network
-from dfmeta.store.record import Kind, Record
-from dfmeta.store.repository import DEFAULTS, Repository
+from dfmeta.store.db.networks import Network
+from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.repository import DEFAULTS, Repository
 from tests.harness.examples import examples
 
 ONE, TWO, THREE = (f"00000000-0000-4000-8000-00000000000{number}" for number in (1, 2, 3))

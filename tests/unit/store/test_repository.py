@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import ConfigError, StoreError
-from dfmeta.store.record import merge_patch
-from dfmeta.store.repository import PAGE, PAGE_TEXT, PutResult, Repository, parse_document
+from dfmeta.store.db.record import merge_patch
+from dfmeta.store.db.repository import PAGE, PAGE_TEXT, PutResult, Repository, parse_document
 from tests.harness.examples import examples
 
 SAME_DATABASE = settings(
@@ -362,8 +362,8 @@ def test_a_folder_below_a_file_is_an_error(tmp_path: Path) -> None:
 UNPRIVILEGED = """
 import os, sys
 from dfmeta.exceptions import StoreError
-from dfmeta.store import sqlite
-from dfmeta.store.repository import Repository
+from dfmeta.store.db import sqlite
+from dfmeta.store.db.repository import Repository
 if os.geteuid() == 0:
     os.setegid(65534)
     os.seteuid(65534)
@@ -408,7 +408,7 @@ GREEN = """
 import eventlet
 eventlet.monkey_patch()
 import sqlite3, sys
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 repository = Repository(sys.argv[1])
 other = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"), isolation_level=None)
 other.execute("BEGIN IMMEDIATE")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.guest import snippet
-from dfmeta.store.roles import together, with_roles
+from dfmeta.store.guest.roles import together, with_roles
 
 OWN = "#cloud-config\nruncmd:\n- [echo, \N{SNOWMAN}]\n"
 

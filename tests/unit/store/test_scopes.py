@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dfmeta.store import scopes
+from dfmeta.store.auth import scopes
 
 
 @pytest.mark.parametrize("kind", ["metadata", "userdata"])

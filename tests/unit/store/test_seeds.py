@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.store.record import KEEP, Kind, dump_document
-from dfmeta.store.seeds import body_of, parse_line, parse_seed, uuid_of
+from dfmeta.store.api.seeds import body_of, parse_line, parse_seed, uuid_of
+from dfmeta.store.db.record import KEEP, Kind, dump_document
 from tests.unit.support import INSTANCE
 
 META_DATA = """\

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from dfmeta.cmd import common
 from dfmeta.cmd.ctl import cli
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.harness.agent import program
 from tests.harness.tty import on_terminal
 

@@ -18,8 +18,8 @@ import pytest
 from click.testing import Result
 
 from dfmeta.cmd import store_import
-from dfmeta.store.repository import Repository
-from dfmeta.store.seeds import Seed
+from dfmeta.store.api.seeds import Seed
+from dfmeta.store.db.repository import Repository
 from tests.harness import domains as libvirt
 from tests.harness.poll import wait_for
 from tests.unit.support import OTHER_INSTANCE

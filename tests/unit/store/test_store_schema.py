@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dfmeta.cmd.ctl import cli
-from dfmeta.store.database import schema_of
-from dfmeta.store.repository import Repository
-from dfmeta.store.schema import HEAD
+from dfmeta.store.db.database import schema_of
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.db.schema import HEAD
 
 
 @pytest.fixture

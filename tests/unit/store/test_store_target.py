@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from dfmeta.store.repository import Repository
+from dfmeta.store.db.repository import Repository
 from tests.e2e.support import KEY
 from tests.harness import domains as libvirt
 from tests.unit.support import OTHER_INSTANCE

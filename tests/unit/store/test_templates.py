@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.store.templates import filled, rendered
+from dfmeta.store.guest.templates import filled, rendered
 
 DOCUMENT = {
     "facility": "da11",

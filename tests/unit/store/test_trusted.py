@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import ForwardedForError
-from dfmeta.store.networks import Address, parse_network
-from dfmeta.store.trusted import TrustedProxies
+from dfmeta.store.api.trusted import TrustedProxies
+from dfmeta.store.db.networks import Address, parse_network
 
 PROXY = ip_address("192.0.2.1")
 GUEST = ip_address("10.0.0.5")

@@ -8,8 +8,8 @@ from ipaddress import ip_network
 import pytest
 
 from dfmeta.exceptions import StoreError
-from dfmeta.store.record import Kind, Push, Whole
-from dfmeta.store.repository import Repository, parse_document
+from dfmeta.store.db.record import Kind, Push, Whole
+from dfmeta.store.db.repository import Repository, parse_document
 from tests.unit.support import OTHER_INSTANCE
 
 

@@ -1,0 +1,270 @@
+"""What an operator may put into a record. Pure functions.
+
+Each takes the option that the value came from, returns the value in its stored form, or raises
+:class:`~dfmeta.exceptions.RecordError` with the option, the value and what to do instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dfmeta.devices import validate_in
+from dfmeta.exceptions import DeviceError, RecordError
+from dfmeta.store import strict, strictjson
+from dfmeta.store.db.networks import Network, parse_network
+from dfmeta.store.db.schema import HTTP_TOKENS
+from dfmeta.store.guest.documents import LABEL_MAX
+from dfmeta.store.guest.values import is_one_line
+
+HOSTNAME_MAX: Final = 253
+"""RFC 1123, 2.1 with RFC 1035, 2.3.4: 255 octets on the wire."""
+TEXT_MAX: Final = 255
+"""Characters; Nova's limit for names, zones and the keys of ``meta``."""
+USERDATA_MAX: Final = 16 * 1024 * 1024
+"""Bytes. Far more than guests' programs take (EC2: 16 KiB); an image named by mistake is more."""
+
+_CLOUD_CONFIG: Final = "#cloud-config"
+_CLOUD_INIT: Final = ("#", "Content-Type:", "MIME-Version:")
+"""How what cloud-init takes begins, save for what is packed (cloudinit/handlers/__init__.py)."""
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
+_KEY_TYPE: Final = re.compile(
+    r"ssh-(rsa|dss|ed25519)|ecdsa-sha2-nistp(256|384|521)"
+    r"|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com"
+)
+_SHOWN: Final = 40
+"""Characters of a long value that an error repeats."""
+_OF_PUSH: Final = frozenset(
+    {"id", "ipAddresses", "metadata", "userdata", "userdata_encoding", "http_tokens"}
+)
+"""Members of a body of the admin API."""
+_LENGTH_BYTES: Final = 4
+"""Of the length before a string in an SSH key (RFC 4251, section 5)."""
+
+
+def hostname(option: str, text: str) -> str:
+    """Return a host name, with or without a domain (RFC 1123, 2.1). Empty stays empty."""
+    labels = text.split(".")
+    good = all(_LABEL.fullmatch(label) and len(label) <= LABEL_MAX for label in labels)
+    if text and (not good or len(text) > HOSTNAME_MAX):
+        raise RecordError(
+            what=option,
+            value=_short(text),
+            cause="it is not a host name",
+            remedy=f"Use letters, digits and dashes, at most {LABEL_MAX} between two dots",
+        )
+    return text
+
+
+def text_value(option: str, text: str, *, limit: int | None = TEXT_MAX) -> str:
+    """Return one line of text without control characters. Empty stays empty."""
+    if not is_one_line(text):
+        raise RecordError(
+            what=option,
+            value=_short(text),
+            cause="it has control characters in it, or is not UTF-8",
+            remedy="Use one line of text",
+        )
+    if limit is not None and len(text) > limit:
+        raise RecordError(
+            what=option,
+            value=_short(text),
+            cause=f"it has {len(text)} characters",
+            remedy=f"Use at most {limit}",
+        )
+    return text
+
+
+def meta_item(option: str, text: str) -> tuple[str, str]:
+    """Return key and value of ``k=v``; the value may be empty."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise RecordError(
+            what=option, value=_short(text), cause="it is not key=value", remedy="Write key=value"
+        )
+    return text_value(option, key), text_value(option, value, limit=None)
+
+
+def http_tokens(option: str, text: str) -> str | None:
+    """Return a mode of tokens; None for ``default``, which leaves it to the configuration."""
+    if text == "default":
+        return None
+    if text not in HTTP_TOKENS:
+        raise RecordError(
+            what=option,
+            value=_short(text),
+            cause="there is no such mode",
+            remedy=f"Give one of {', '.join(HTTP_TOKENS)}, or default",
+        )
+    return text
+
+
+def userdata(option: str, content: bytes, *, name: str) -> bytes:
+    """Return user-data as it is, unless it is too large.
+
+    :param name: of the file that it came from; errors show it in the place of the content.
+    """
+    if len(content) > USERDATA_MAX:
+        raise RecordError(
+            what=option,
+            value=name,
+            cause=f"it has more than {USERDATA_MAX} bytes",
+            remedy="Let the user-data fetch what is large",
+        )
+    return content
+
+
+def networks(option: str, texts: Sequence[str]) -> list[Network]:
+    """Return addresses and blocks of them; empty texts stand for none."""
+    found = []
+    for text in filter(None, texts):
+        try:
+            found.append(parse_network(text))
+        except ValueError:
+            raise RecordError(
+                what=option,
+                value=_short(text),
+                cause="it is neither an address nor a block of them",
+                remedy="Write 192.0.2.7, 2001:db8::7 or 192.0.2.0/28",
+            ) from None
+    return found
+
+
+def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
+    """Return a whole document.
+
+    :param name: of the file that it came from; errors show it in the place of the content.
+    """
+    try:
+        found = strict.parse_object(content)
+        if "id" in found and "metadata" in found and found.keys() <= _OF_PUSH:
+            raise RecordError(
+                what=option,
+                value=name,
+                cause="it is a body of the admin API, and a guest would find its metadata one "
+                "level too deep",
+                remedy="Give what stands in its member metadata, or put it on one line of a file "
+                "for dfmeta store import",
+            )
+        validate_in(found)
+    except ValueError as error:
+        raise RecordError(
+            what=option, value=name, cause=error, remedy="Name a file with one JSON object"
+        ) from None
+    except DeviceError as error:
+        raise RecordError(
+            what=option,
+            value=name,
+            cause=f"{error.path}: {error.cause}",
+            remedy="See doc/source/devices.rst for what devices may be",
+        ) from None
+    return found
+
+
+def network_config(option: str, content: bytes, *, name: str) -> str:
+    """Return a network configuration of cloud-init's as it is written, a YAML or JSON mapping."""
+    try:
+        text = strict.decode(content)
+        strict.parse_mapping(text)
+        strictjson.check(text)
+    except ValueError as error:
+        raise RecordError(
+            what=option,
+            value=name,
+            cause=error,
+            remedy="Name a file that begins with version: 2, or with network:",
+        ) from None
+    return text
+
+
+def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, Any]:
+    """Return vendor data: an object, or what cloud-init takes as user-data as well, a text.
+
+    A text of cloud-init's says in its first line what it is; a cloud-config has to be a mapping.
+    """
+    try:
+        text = strict.decode(content)
+        if text.lstrip().startswith("{"):
+            return strict.parse_object(text)
+        if not text.startswith(_CLOUD_INIT):
+            raise ValueError("its first line does not say what it is to cloud-init")
+        if text.startswith(_CLOUD_CONFIG):
+            strict.parse_mapping(text)
+        strictjson.check(text)
+    except ValueError as error:
+        raise RecordError(
+            what=option,
+            value=name,
+            cause=error,
+            remedy=f"Name a file with a JSON object, or one that begins with {_CLOUD_CONFIG} or #!",
+        ) from None
+    return text
+
+
+def ssh_keys(option: str, text: str, *, name: str = "") -> list[str]:
+    """Return the OpenSSH public keys in a text, a line each; blank and comment lines are skipped.
+
+    :param name: of the file that the text came from; errors show it in the place of the content,
+        which may be a private key named by mistake.
+    """
+    if not name and "\n" in text.strip() and "PRIVATE KEY" not in text:
+        raise RecordError(
+            what=option,
+            value=_short(text),
+            cause="it has a line break in it, and a key is one line",
+            remedy="Give one key for each --ssh-key, or @FILE",
+        )
+    # Not at what Python takes for the end of a line besides: it may stand in a comment.
+    lines = [line.strip() for line in text.split("\n")]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    for key in keys:
+        _check_key(option, key, shown=name)
+    if name and not keys:
+        raise RecordError(
+            what=option, value=name, cause="it holds no key", remedy="Name a .pub file"
+        )
+    return keys
+
+
+def _check_key(option: str, line: str, *, shown: str) -> None:
+    """Raise unless a line is a type, the base64 of a key of that type, and maybe a comment."""
+    kind, blob, *_ = [*line.split(None, 2), ""]
+    cause = ""
+    if "PRIVATE KEY" in line:
+        cause, shown = "it is a private key", shown or "(not shown)"
+    elif not is_one_line(line):
+        cause = "it has control characters in it, or is not UTF-8"
+    elif not _KEY_TYPE.fullmatch(kind):
+        cause = "it does not begin with a type of key, such as ssh-ed25519"
+    elif not _blob_is_of(kind, blob):
+        cause = f"what follows {kind} is not the base64 of such a key; it may be cut off"
+    if cause:
+        raise RecordError(
+            what=option,
+            value=shown or _short(line),
+            cause=cause,
+            remedy="Give a line of a .pub file, or @FILE",
+        )
+
+
+def _blob_is_of(kind: str, text: str) -> bool:
+    """Whether a key's base64 decodes to complete strings, the first of them its type."""
+    try:
+        blob = base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    strings = []
+    while blob:
+        length = int.from_bytes(blob[:_LENGTH_BYTES], "big")
+        strings.append(blob[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        if len(strings[-1]) != length or not length:
+            return False
+        blob = blob[_LENGTH_BYTES + length :]
+    return len(strings) > 1 and strings[0] == kind.encode()
+
+
+def _short(text: str) -> str:
+    """Return a value as an error may repeat it."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

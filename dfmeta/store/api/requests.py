@@ -1,0 +1,245 @@
+"""What is pushed to the admin API, validated. Pure functions.
+
+Errors read as those of hollow-metadataservice, one for each member that is wrong, in the order of
+its fields. Trust: none; a client that may push can still push anything. What comes out of here is
+stored without a further look.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dfmeta.devices import validate_in
+from dfmeta.devices.schema import ADDRESSES, NONE, SCHEMA
+from dfmeta.exceptions import ApiError, DeviceError
+from dfmeta.store import strictjson
+from dfmeta.store.api.attached import Selector
+from dfmeta.store.db.networks import Address, Network, parse_address, parse_network
+from dfmeta.store.db.record import KEEP, Keep, Kind
+from dfmeta.store.db.schema import HTTP_TOKENS
+
+ADDRESSES_MAX: Final = 1024
+"""Of one instance. More would keep the database from others for as long as they are written."""
+ENCODINGS: Final = ("plain", "base64")
+"""What ``userdata_encoding`` may be; the first where it is not given."""
+
+SELECTORS: Final = ("mac", "serial", "address", "path", "devname")
+"""What a query may name devices by."""
+TYPES: Final = ("nic", "disk")
+"""What ``type`` beside it may be."""
+
+INVALID: Final = "Invalid request"
+INVALID_BODY: Final = "invalid request body"
+
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_MAC: Final = re.compile(SCHEMA["$defs"]["mac"]["pattern"])
+_LINE_BREAKS: Final = str.maketrans("", "", "\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One half of a record, as :meth:`dfmeta.store.db.repository.Repository.push` takes it."""
+
+    record_id: str
+    """Lower case."""
+    content: Mapping[str, object] | bytes = field(repr=False)
+    networks: tuple[Network, ...]
+    http_tokens: str | Keep | None
+    """None: as configured."""
+
+
+def parse_push(kind: Kind, body: bytes) -> Push:
+    """Return what a body pushes.
+
+    :raises ApiError: 400, with every member that is wrong.
+    """
+    try:
+        members = strictjson.loads(body)
+    except ValueError:
+        members = None
+    if not isinstance(members, dict):
+        raise ApiError(status=400, message=INVALID_BODY)
+    errors: list[str] = []
+    record_id = _record_id(members.get("id"), errors)
+    content: Mapping[str, object] | bytes
+    if kind is Kind.METADATA:
+        content = _document(members.get("metadata"), errors)
+    else:
+        content = _userdata(members.get("userdata"), members.get("userdata_encoding"), errors)
+    networks = _networks(members.get("ipAddresses"), errors)
+    http_tokens = _http_tokens(members.get("http_tokens", KEEP), errors)
+    if errors:
+        raise ApiError(status=400, message=INVALID, errors=errors)
+    return Push(record_id, content, networks, http_tokens)
+
+
+def parse_id(text: str) -> str | None:
+    """Return an instance's id in lower case, None for what is no UUID with dashes."""
+    return text.lower() if _UUID.fullmatch(text) else None
+
+
+def parse_query(values: list[str]) -> Address:
+    """Return the address that ``ip_address`` asks for.
+
+    :param values: all that the query has of it.
+    :raises ApiError: 400 unless it is one address.
+    """
+    if not any(values):
+        raise ApiError(status=400, message=INVALID, errors=[_failed("ip_address", "required")])
+    try:
+        (text,) = values
+        return parse_address(text)
+    except ValueError:
+        error = ApiError(status=400, message=INVALID, errors=[_failed("ip_address", "ip_addr")])
+        raise error from None
+
+
+def parse_after(values: list[str]) -> str:
+    """Return the id, in lower case, that ``after`` asks for what follows; empty: for the first.
+
+    :param values: all that the query has of it.
+    :raises ApiError: 400 unless it is one UUID, or not there.
+    """
+    found = parse_id(values[0]) if len(values) == 1 else None
+    if values and found is None:
+        raise ApiError(status=400, message=INVALID, errors=[_failed("after", "uuid")])
+    return found or ""
+
+
+def parse_device(body: bytes) -> dict[str, Any]:
+    """Return the device that a body attaches; nothing but that it is an object has been looked at.
+
+    :raises ApiError: 400.
+    """
+    try:
+        return strictjson.loads_object(body)
+    except ValueError:
+        raise ApiError(status=400, message=INVALID_BODY) from None
+
+
+def parse_selector(query: Mapping[str, list[str]]) -> Selector:
+    """Return which devices a query means.
+
+    :param query: all of it; ``address`` is ``BUS:ADDRESS``.
+    :raises ApiError: 400 unless it is one of :data:`SELECTORS`, once, with at most one of
+        :data:`TYPES` as ``type``, and nothing else: what is meant to go should be clear.
+    """
+    types = query.get("type", [])
+    given = [(name, text) for name, texts in query.items() if name != "type" for text in texts]
+    bus, _, address = query.get("address", [""])[0].partition(":")
+    kind = {"type": types[0]} if types else {}
+    match given:
+        case _ if types and not (len(types) == 1 and types[0] in TYPES):
+            failed = _failed("type", "oneof")
+        case [("mac", text)] if _MAC.search(text):
+            return Selector({**kind, "mac": text.lower()})
+        case [("address", _)] if bus != NONE and re.fullmatch(ADDRESSES.get(bus, "(?!)"), address):
+            return Selector({**kind, "bus": bus, "address": address})
+        case [("serial" | "path" | "devname" as name, text)] if text:
+            return Selector({**kind, name: text})
+        case [("mac", text)] if text:
+            failed = _failed("mac", "mac")
+        case [("address", text)] if text:
+            failed = _failed("address", "bus:address")
+        case _:
+            failed = _failed("mac|serial|address|path|devname", "oneof")
+    raise ApiError(status=400, message=INVALID, errors=[failed])
+
+
+def refused_selector() -> ApiError:
+    """Return what a client is told whose query means devices of several types: 400."""
+    return ApiError(status=400, message=INVALID, errors=[_failed("type", "required")])
+
+
+def refused_devices(error: DeviceError) -> ApiError:
+    """Return what a client is told whose device breaks a rule: 400."""
+    return ApiError(
+        status=400, message=INVALID, errors=[_failed(f"metadata.{error.path}", "device")]
+    )
+
+
+def _failed(path: str, condition: str) -> str:
+    return f"validation failed on {path}, condition: {condition}"
+
+
+def _record_id(value: Any, errors: list[str]) -> str:
+    if value is None or value == "":
+        errors.append(_failed("id", "required"))
+        return ""
+    found = parse_id(value) if isinstance(value, str) else None
+    if found is None:
+        errors.append(_failed("id", "uuid"))
+    return found or ""
+
+
+def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
+    """Return the document, which is an object, or one in a string.
+
+    One member has rules of its own: guests make udev's rules of ``devices``.
+    """
+    if value is None or value == "":
+        errors.append(_failed("metadata", "required"))
+        return {}
+    if isinstance(value, str):
+        try:
+            value = strictjson.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, dict):
+        errors.append(_failed("metadata", "json"))
+        return {}
+    try:
+        validate_in(value)
+    except DeviceError as error:
+        errors.append(_failed(f"metadata.{error.path}", "device"))
+    return value
+
+
+def _userdata(value: Any, encoding: Any, errors: list[str]) -> bytes:
+    """Return user-data's bytes; none is the same as empty."""
+    text = "" if value is None else value
+    if not isinstance(text, str):
+        errors.append(_failed("userdata", "string"))
+    encoding = ENCODINGS[0] if encoding is None else encoding
+    if encoding not in ENCODINGS:
+        errors.append(_failed("userdata_encoding", "oneof"))
+    if not isinstance(text, str) or encoding not in ENCODINGS:
+        return b""
+    if encoding == "plain":
+        return text.encode()
+    try:
+        return base64.b64decode(text.translate(_LINE_BREAKS), validate=True)
+    except ValueError:
+        errors.append(_failed("userdata", "base64"))
+        return b""
+
+
+def _networks(value: Any, errors: list[str]) -> tuple[Network, ...]:
+    """Return all addresses in their order, each once."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        errors.append(_failed("ipAddresses", "array"))
+        return ()
+    if len(value) > ADDRESSES_MAX:
+        errors.append(_failed("ipAddresses", "max"))
+        return ()
+    found: dict[Network, None] = {}
+    for index, text in enumerate(value):
+        try:
+            # The library would take a number for an address as well.
+            found[parse_network(text if isinstance(text, str) else "")] = None
+        except ValueError:
+            errors.append(_failed(f"ipAddresses[{index}]", "ip_addr|cidr"))
+    return tuple(found)
+
+
+def _http_tokens(value: Any, errors: list[str]) -> str | Keep | None:
+    if value is KEEP or value is None or value in HTTP_TOKENS:
+        return value  # type: ignore[no-any-return]  # what it is has just been looked at
+    errors.append(_failed("http_tokens", "oneof"))
+    return KEEP

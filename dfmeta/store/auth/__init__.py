@@ -1,0 +1,1 @@
+"""Clients of the admin API: tokens of a file, OIDC, scopes."""

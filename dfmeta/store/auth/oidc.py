@@ -1,0 +1,164 @@
+"""JSON Web Tokens of an OpenID Connect issuer (RFC 7519, RFC 9068; OpenID Connect Discovery 1.0).
+
+A token counts when one of the issuer's keys has signed it, with an asymmetric algorithm that suits
+the key; when issuer and audience are the configured ones; and when it is within its time.
+
+Trust: a token is the client's until its signature is verified; before that, only its key id and
+algorithm are read, to look for a key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jwt
+
+from dfmeta.exceptions import IssuerError
+from dfmeta.store.auth.fetch import fetch_json
+from dfmeta.store.auth.keys import ALGORITHMS, Key, KeyCache, read_keys
+
+LOG = logging.getLogger(__name__)
+
+DISCOVERY: Final = "/.well-known/openid-configuration"
+LEEWAY: Final = 5.0
+"""Seconds that the issuer's clock and ours may differ."""
+REQUIRED: Final = ("exp", "iss", "aud")
+SCOPE_CLAIMS: Final = ("scope", "scp")
+"""RFC 8693, 4.2, and what some issuers call it."""
+
+# What a hostile token can make of JSON and of the libraries that read it.
+_UNSOUND: Final = (
+    jwt.PyJWTError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True)
+class OidcSettings:
+    """Whose tokens are taken."""
+
+    issuer: str
+    """As the claim ``iss`` has it, to the letter."""
+    audience: str
+    jwks_url: str = ""
+    """Empty: found by discovery."""
+    roles_claim: str = ""
+    """A claim that has scopes, or the way to one, ``realm_access.roles``; empty: none."""
+
+
+class OidcVerifier:
+    """Knows the tokens of one issuer.
+
+    :param keys: where its keys come from, see :func:`issuer_keys`.
+    """
+
+    def __init__(self, settings: OidcSettings, keys: KeyCache) -> None:
+        self._settings = settings
+        self._keys = keys
+
+    def scopes(self, token: str) -> frozenset[str] | None:
+        """See :class:`~dfmeta.store.auth.caller.Verifier`. PyJWT takes the system's time."""
+        if token.count(".") != 2:
+            return None
+        key = self._key_of(token)
+        if key is None:
+            return None
+        try:
+            claims = jwt.decode(
+                token,
+                key.public,
+                algorithms=list(key.algorithms),
+                audience=self._settings.audience,
+                issuer=self._settings.issuer,
+                leeway=LEEWAY,
+                options={"require": list(REQUIRED)},
+            )
+        except _UNSOUND as error:
+            LOG.debug("a token of the issuer is refused: %s", type(error).__name__)
+            return None
+        return granted(claims, self._settings.roles_claim)
+
+    def _key_of(self, token: str) -> Key | None:
+        """Return the key that a token says it is signed with.
+
+        What no key could verify is refused here: it is not to make anybody look for one.
+        """
+        try:
+            head = jwt.get_unverified_header(token)
+        except _UNSOUND:
+            return None
+        algorithm, kid = head.get("alg"), head.get("kid")
+        # Extensions that have to be understood are not (RFC 7515, 4.1.11): PyJWT 2.8 passes them.
+        if not isinstance(algorithm, str) or algorithm not in ALGORITHMS or "crit" in head:
+            return None
+        if not isinstance(kid, str | None):
+            return None
+        return self._keys.find(kid, algorithm)
+
+
+def granted(claims: Mapping[str, Any], roles_claim: str) -> frozenset[str]:
+    """Return the scopes in verified claims: of ``scope``, of ``scp`` and of the roles claim.
+
+    :param roles_claim: a claim's name, dots included, or names of members with dots between.
+    """
+    found: set[str] = set()
+    for name in SCOPE_CLAIMS:
+        found.update(_words(claims.get(name)))
+    if roles_claim in claims:
+        found.update(_words(claims[roles_claim]))
+    elif roles_claim:
+        found.update(_words(_follow(claims, roles_claim.split("."))))
+    return frozenset(found)
+
+
+def issuer_keys(settings: OidcSettings) -> Sequence[Key]:
+    """Fetch the issuer's keys.
+
+    :raises IssuerError: when there are none to be had.
+    """
+    url = settings.jwks_url or discover(settings.issuer)
+    try:
+        keys = tuple(read_keys(fetch_json(url)))
+    except IssuerError as error:
+        raise IssuerError(url=url, cause=error.cause) from error
+    if not keys:
+        raise IssuerError(url=url, cause="there is no key in it that can verify a token")
+    return keys
+
+
+def discover(issuer: str) -> str:
+    """Return where the issuer says that its keys are (OpenID Connect Discovery 1.0, 4).
+
+    :raises IssuerError: when it does not say so, or speaks for another issuer (4.3).
+    """
+    url = issuer.rstrip("/") + DISCOVERY
+    document = fetch_json(url)
+    if not isinstance(document, dict):
+        raise IssuerError(url=url, cause="it is not a JSON object")
+    if document.get("issuer") != issuer:
+        raise IssuerError(url=url, cause="it names another issuer than [store] oidc_issuer")
+    found = document.get("jwks_uri")
+    schemes = ("https://",) if issuer.lower().startswith("https:") else ("https://", "http://")
+    if not isinstance(found, str) or not found.lower().startswith(schemes):
+        raise IssuerError(url=url, cause=f"its jwks_uri does not begin with {' or '.join(schemes)}")
+    return found
+
+
+def _follow(claims: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        claims = claims.get(name) if isinstance(claims, Mapping) else None
+    return claims
+
+
+def _words(value: Any) -> Sequence[str]:
+    """Return the scopes in a claim: words of a string, or strings of a list."""
+    if isinstance(value, str):
+        return value.split()
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else ()

@@ -1,0 +1,1 @@
+"""The store's database: records, their owners and addresses, on SQLite or PostgreSQL."""

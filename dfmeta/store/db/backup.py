@@ -1,0 +1,239 @@
+"""Back-up and restore of a store in SQLite, while a daemon uses it.
+
+Both go through SQLite's own backup interface (https://www.sqlite.org/backup.html): a copy of the
+file alone lacks what stands in the write-ahead log, and a file that is put in the place of another
+while that one's log is there takes the log for its own
+(https://www.sqlite.org/howtocorrupt.html, 1.4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from dfmeta.exceptions import BackupError, StoreDamagedError
+from dfmeta.store.db.database import Database, of_system
+from dfmeta.store.db.sqlite import CUT, FOLDER_MODE, Sqlite, kind_of
+from dfmeta.store.db.urls import wrong_url
+
+BUSY_SECONDS: Final = 5.0
+"""How long another writer is waited for."""
+RETRY_SECONDS: Final = 0.002
+_NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
+_PRIMARY: Final = 0xFF
+"""SQLite's extended result codes keep the primary one in the low byte."""
+_MAGIC: Final = b"SQLite format 3\0"
+_PG_RESTORE: Final = "Restore it with pg_restore --clean --if-exists --dbname DATABASE FILE"
+_NAME_ONE: Final = "Name a file that dfmeta store backup wrote"
+
+
+def backup(url: str, file: Path) -> int:
+    """Write all of a store as it is at one moment into a new file, mode 0600.
+
+    :param url: the store's; see :class:`dfmeta.store.db.database.Database`.
+    :returns: how many records it has.
+    :raises StoreError: the store is no file, *file* is there already, or something fails.
+    """
+    path = _path_of(url, "Make its back-up with pg_dump --format=custom --file FILE DATABASE")
+    if file.exists():
+        raise BackupError(cause=f"{file}: it is there already", remedy="Name a new file")
+    if not file.absolute().parent.is_dir():
+        raise BackupError(cause=f"{file}: there is no such folder", remedy="Make the folder first")
+    if not path.exists():
+        raise BackupError(
+            cause=f"{path}: there is no store",
+            remedy="Name the daemon's configuration with --config-file",
+        )
+    if not path.stat().st_size:
+        raise StoreDamagedError(cause=f"{path}: {CUT}")
+    with _errors(path), _temporary(file) as copy:
+        _copy(path, copy)
+        count = _check(copy, shown=path)
+        copy.rename(file)
+    return count
+
+
+def before_restore(url: str) -> Path:
+    """Return where a restore keeps what was in the store before, unless it is told otherwise.
+
+    :raises StoreError: the store is no file.
+    """
+    path = _path_of(url, _PG_RESTORE)
+    return path.with_name(f"{path.name}.before-restore")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did."""
+
+    records: int
+    kept: Path | None
+    """The copy of what was there before; None: there is none."""
+
+
+def restore(url: str, file: Path, *, keep: Path | None = None) -> Restored:
+    """Make a store what it was when *file* was written; nothing of what has come since stays.
+
+    A daemon that uses the store runs on, and each of its answers is of the store before or of the
+    one after. A back-up of an earlier schema is brought up to date first.
+
+    :param url: the store's; see :class:`dfmeta.store.db.database.Database`.
+    :param keep: a file for what is there now; what stands in its place goes. None: it is not kept.
+    :raises StoreError: *file* is no back-up of a store, or of a newer dfmeta's, or *keep* cannot be
+        written; the store is as it was.
+    """
+    path = _path_of(url, _PG_RESTORE)
+    _look_at(file)
+    with _errors(path):
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    with _errors(file), _temporary(path) as copy:
+        _copy(file, copy)
+        count = _check(copy, shown=file)
+        Database(f"sqlite:///{copy}").close()
+        _without_log(copy)
+        kept = keep if keep is not None and _kept(path, keep) else None
+        with _errors(path):
+            _put_into_place(copy, path)
+    return Restored(count, kept)
+
+
+def _kept(path: Path, keep: Path) -> bool:
+    """Copy a store to another file; False: there is no whole store."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    try:
+        with _errors(keep), _temporary(keep) as copy:
+            _copy(path, copy)
+            _check(copy, shown=path)
+            copy.rename(keep)
+    except (StoreDamagedError, BackupError):
+        return False
+    return True
+
+
+def _path_of(url: str, remedy: str) -> Path:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise wrong_url(url, "it is not a URL") from None
+    if parsed.get_backend_name() != "sqlite":
+        raise BackupError(cause=f"the store is in {parsed.get_backend_name()}", remedy=remedy)
+    return Sqlite(parsed).path
+
+
+def _look_at(file: Path) -> None:
+    try:
+        with file.open("rb") as opened:
+            if opened.read(len(_MAGIC)) == _MAGIC:
+                return
+    except OSError as error:
+        raise BackupError(cause=f"{file}: {error.strerror}", remedy=_NAME_ONE) from error
+    raise BackupError(cause=f"{file}: it is no SQLite file", remedy=_NAME_ONE)
+
+
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        kind = kind_of(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK))
+        raise kind(cause=f"{path}: {error}") from error
+    except OSError as error:
+        raise of_system(error, str(error.filename or path)) from error
+
+
+@contextlib.contextmanager
+def _temporary(beside: Path) -> Iterator[Path]:
+    """Give an empty file in the same folder, mode 0600; it goes at the end."""
+    handle, name = tempfile.mkstemp(dir=beside.parent, prefix=f".{beside.name}.")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            Path(name + suffix).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a file that is there."""
+    with contextlib.closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
+    ) as connection:
+        yield connection
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Make a database what another one is, in one transaction.
+
+    :raises sqlite3.Error: also when another writer has it for longer than :data:`BUSY_SECONDS`.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+
+    def look(status: int, _left: int, _all: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            error = sqlite3.OperationalError("another program is writing to it for too long")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+
+    with _opened(source) as one, _opened(target) as other:
+        # A busy store is free for a moment between two writes: SQLite's own waiting, in steps
+        # of up to 0.1 s, would hardly ever meet it.
+        other.execute("PRAGMA busy_timeout=0")
+        # At once: piece by piece, each write of others would have it begin again.
+        one.backup(other, pages=-1, progress=look, sleep=RETRY_SECONDS)
+
+
+def _without_log(path: Path) -> None:
+    """Have a file of our own be all there is of it."""
+    with _opened(path) as connection:
+        _value(connection, "PRAGMA journal_mode=DELETE")
+
+
+def _check(path: Path, *, shown: Path) -> int:
+    """Return how many records a copy has.
+
+    :raises StoreError: it is not a whole store.
+    """
+    _without_log(path)
+    with _opened(path) as connection:
+        said = _value(connection, "PRAGMA quick_check(1)")
+        if said != "ok":
+            raise StoreDamagedError(cause=f"{shown}: it is damaged: {said}")
+        try:
+            _value(connection, "SELECT version_num FROM alembic_version")
+            return int(str(_value(connection, "SELECT count(*) FROM records")))
+        except sqlite3.OperationalError:
+            cause = f"{shown}: an SQLite file, but no store of dfmeta's"
+            raise BackupError(cause=cause, remedy=_NAME_ONE) from None
+
+
+def _put_into_place(copy: Path, path: Path) -> None:
+    # A file of 0 bytes is locked by programs that had it open before, and is no database.
+    if path.exists() and path.stat().st_size:
+        try:
+            _copy(copy, path)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & _PRIMARY not in _NO_DATABASE:
+                raise
+        else:
+            return
+    # There is no database whose log or readers could be mixed up with ours.
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    copy.rename(path)
+
+
+def _value(connection: sqlite3.Connection, statement: str) -> object:
+    row = connection.execute(statement).fetchone()
+    return None if row is None else row[0]

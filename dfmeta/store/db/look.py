@@ -1,0 +1,101 @@
+"""Looks at a store's database for a command, and leaves it as it is: nothing is made or moved."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from dfmeta.exceptions import StoreError
+
+OTHERS: Final = 0o077
+"""Rights that nobody but the owner may have."""
+BUSY: Final = 1.0
+"""Seconds that another process' lock is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What there is."""
+
+    shown: str
+    """Where, without a password."""
+    file: bool
+    there: bool = True
+    cut: bool = False
+    """It has 0 bytes."""
+    cause: str = ""
+    """Why it cannot be read; empty when it can."""
+    revision: str | None = None
+    open_files: tuple[str, ...] = ()
+    """Of its files, those that others than their owner may read or write."""
+    owners: tuple[tuple[str, int], ...] = ()
+    """Each of its files, with the user that it belongs to."""
+
+
+def look(url: str) -> Looked:
+    """Look at the database that *url* names.
+
+    :param url: an SQLAlchemy URL, the operator's word.
+    :raises ConfigError: the URL cannot work.
+    """
+    kind, sign, path = url.partition(":///")
+    if kind == "sqlite" and sign and path and "?" not in path:
+        # The usual one, and SQLAlchemy takes a while to import.
+        return _look_at_file(Path(path).absolute())
+    return _look_at_server(url)
+
+
+def _look_at_server(url: str) -> Looked:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    from dfmeta.store.db.database import schema_of
+    from dfmeta.store.db.urls import wrong_url
+
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise wrong_url(url, "it is not a URL") from None
+    shown = parsed.set(drivername=parsed.get_backend_name(), query={})
+    name = shown.render_as_string(hide_password=True)
+    try:
+        return Looked(name, file=False, revision=schema_of(url))
+    except StoreError as error:
+        return Looked(name, file=False, cause=str(error.fields["cause"]).removeprefix(f"{name}: "))
+
+
+def _look_at_file(path: Path) -> Looked:
+    shown = str(path)
+    try:
+        if not path.exists():
+            return Looked(shown, file=True, there=False)
+        files = [path, Path(f"{path}-wal"), Path(f"{path}-shm")]
+        there = [(str(one), one.stat()) for one in files if one.exists()]
+        exposed = [name for name, status in there if status.st_mode & OTHERS]
+        owners = tuple((name, status.st_uid) for name, status in there)
+        if not path.is_file():
+            return Looked(shown, file=True, cause="it is not a regular file")
+        if not path.stat().st_size:
+            return Looked(shown, file=True, cut=True, open_files=tuple(exposed))
+        revision = _revision(path, logged=files[1].exists())
+    except (OSError, sqlite3.Error) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        return Looked(shown, file=True, cause=cause)
+    return Looked(shown, file=True, revision=revision, open_files=tuple(exposed), owners=owners)
+
+
+def _revision(path: Path, *, logged: bool) -> str | None:
+    # Without a log nobody has it open, and SQLite would make one to read it (wal.html, "Read-Only
+    # Databases").
+    how = "mode=ro" if logged else "immutable=1"
+    connection = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=BUSY)
+    with contextlib.closing(connection):
+        tables = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+        if connection.execute(tables).fetchone() is None:
+            return None
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return str(row[0]) if row else None

@@ -1,0 +1,97 @@
+"""Bringing a database to the schema that this version of the code knows.
+
+The scripts are Alembic's and are found beside this file, wherever the package is installed; no
+``alembic.ini`` is needed.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import inspect, text
+
+from dfmeta.exceptions import StoreSchemaError
+from dfmeta.store.db import schema
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from sqlalchemy import Connection
+
+# Alembic keeps the running migration in module globals: one at a time in a process.
+_alembic_lock: Final = threading.Lock()
+
+
+def current_revision(connection: Connection) -> str | None:
+    """Return the revision that the database is at, None for an empty one."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def configuration(connection: Connection) -> Config:
+    """Return Alembic's configuration for these scripts, bound to an open connection."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def ensure_schema(connection: Connection) -> None:
+    """Bring the database to :data:`~dfmeta.store.db.schema.HEAD`; do nothing when it is there.
+
+    :param connection: inside a transaction that keeps other writers out, so that the second of
+        two processes finds the work done.
+    :raises StoreError: the database is at a revision that this version does not know.
+    """
+    found = current_revision(connection)
+    if found != schema.HEAD:
+        _upgrade(connection, found)
+
+
+def known_revisions(connection: Connection) -> list[str]:
+    """Return the revisions that this version can bring a database to, the oldest first."""
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory.from_config(configuration(connection)).walk_revisions()
+    return [script.revision for script in scripts][::-1]
+
+
+def move(connection: Connection, revision: str) -> None:
+    """Bring the database to *revision*, forward or back.
+
+    :param connection: inside a transaction that keeps other writers out.
+    :param revision: one of :func:`known_revisions`.
+    :raises StoreError: the database is at a revision that this version does not know.
+    """
+    found, known = current_revision(connection), known_revisions(connection)
+    _check_known(found, known)
+    if found is not None and known.index(revision) < known.index(found):
+        _run("downgrade", connection, revision)
+    elif found != revision:
+        _run("upgrade", connection, revision)
+
+
+def _upgrade(connection: Connection, found: str | None) -> None:
+    _check_known(found, known_revisions(connection))
+    _run("upgrade", connection, schema.HEAD)
+
+
+def _check_known(found: str | None, known: list[str]) -> None:
+    if found is not None and found not in known:
+        raise StoreSchemaError(
+            cause=f"the database has schema {found}, this version of dfmeta knows up to "
+            f"{schema.HEAD}"
+        )
+
+
+def _run(what: str, connection: Connection, revision: str) -> None:
+    """Run migrations. Alembic is imported here: it is slow and seldom needed."""
+    from alembic import command
+
+    with _alembic_lock:
+        getattr(command, what)(configuration(connection), revision)

@@ -1,0 +1,16 @@
+"""Alembic's entry point: run the migrations on the connection that the caller opened.
+
+The caller's transaction is the migration's: it commits the whole step or none of it.
+"""
+
+from __future__ import annotations
+
+from alembic import context
+
+from dfmeta.store.db import schema
+
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=schema.metadata
+)
+with context.begin_transaction():
+    context.run_migrations()

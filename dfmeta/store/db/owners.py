@@ -1,0 +1,101 @@
+"""Which record has which networks.
+
+Each has one owner. Who writes takes what it names from whoever had it, in the transaction that it
+writes in.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, and_, bindparam, delete, or_, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+
+from dfmeta.store.db.networks import Network
+from dfmeta.store.db.schema import addresses, records
+
+ADDRESSES: Final = (
+    select(addresses.c.network)
+    .where(addresses.c.record_id == bindparam("record_id"))
+    .order_by(addresses.c.position)
+)
+"""The networks of a record, in the order of the last write."""
+_LOCKS: Final = 512
+"""Advisory locks for all networks together: a server has some thousands in all."""
+_LOCK_NETWORKS: Final = text(
+    "SELECT pg_advisory_xact_lock(1684434277, key) FROM unnest(CAST(:keys AS int[])) AS key"
+)
+"""In the order of the array, which is sorted. The number says "dfme": these are ours."""
+_PUSHED: Final = select(records.c.id).where(
+    addresses.c.network == bindparam("network"),
+    addresses.c.record_id == records.c.id,
+    or_(
+        and_(records.c.metadata.is_not(None), records.c.metadata_fetched_at.is_(None)),
+        and_(records.c.userdata.is_not(None), records.c.userdata_fetched_at.is_(None)),
+    ),
+)
+
+
+def own(
+    connection: Connection, record_id: str, networks: Sequence[Network], *, spare: bool = False
+) -> bool:
+    """Make *networks* all that a record has, whoever had them; False: it had just these.
+
+    The record is locked, and the networks are, in one order by everybody: no two writers wait for
+    each other.
+
+    :param spare: but those that a record has of which something was pushed.
+    """
+    wanted = list(dict.fromkeys(str(network) for network in networks))
+    had = list(connection.execute(ADDRESSES, {"record_id": record_id}).scalars())
+    if wanted == had:
+        return False
+    _lock_networks(connection, {*wanted, *had})
+    if spare:
+        pushed = [name for name in wanted if name not in had and _is_pushed(connection, name)]
+        wanted = [name for name in wanted if name not in pushed]
+    rows = [
+        {"network": name, "record_id": record_id, "prefix": prefix, "position": position}
+        for position, name in enumerate(wanted)
+        for prefix in [int(name.rpartition("/")[2])]
+    ]
+    dropped = set(had) - set(wanted)
+    if dropped:
+        connection.execute(
+            delete(addresses).where(
+                addresses.c.network == bindparam("gone"),
+                addresses.c.record_id == bindparam("owner"),
+            ),
+            [{"gone": name, "owner": record_id} for name in dropped],
+        )
+    if rows:
+        statement = insert(connection, addresses)
+        fresh = {name: statement.excluded[name] for name in ("record_id", "prefix", "position")}
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=["network"], set_=fresh), rows
+        )
+    return True
+
+
+def _is_pushed(connection: Connection, network: str) -> bool:
+    return connection.execute(_PUSHED, {"network": network}).first() is not None
+
+
+def _lock_networks(connection: Connection, names: Collection[str]) -> None:
+    """Keep other writers from these networks, whether they stand in the table or not.
+
+    Locks on rows would not do: what another writer is about to add has no row to be locked, and
+    two that each wait for the other's would be a deadlock.
+    """
+    if connection.dialect.name == "postgresql" and names:
+        keys = sorted({zlib.crc32(name.encode()) % _LOCKS for name in names})
+        connection.execute(_LOCK_NETWORKS, {"keys": keys})
+
+
+def insert(connection: Connection, table: Any) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that may say what to do about a row that is there; the two read the same."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)

@@ -1,0 +1,479 @@
+"""Records in and out of the database."""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+from sqlalchemy import (
+    Connection,
+    Row,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    text,
+    update,
+)
+
+from dfmeta.store.db import networks as nets
+from dfmeta.store.db.apart import Apart, at_once
+from dfmeta.store.db.cache import Cache
+from dfmeta.store.db.columns import changes, half
+from dfmeta.store.db.database import SECONDS, Database
+from dfmeta.store.db.networks import Address, Network
+from dfmeta.store.db.owners import ADDRESSES, insert, own
+from dfmeta.store.db.record import (
+    KEEP,
+    Keep,
+    Kind,
+    Push,
+    PutResult,
+    Record,
+    Summary,
+    Whole,
+    dump_document,
+    parse_document,
+)
+from dfmeta.store.db.schema import records
+
+__all__ = ["KEEP", "Keep", "Kind", "PutResult", "Record", "Repository", "Summary", "parse_document"]
+
+SEED_BYTES: Final = 32
+PAGE: Final = 500
+"""Records of a page at most."""
+PAGE_TEXT: Final = 4 << 20
+"""Characters of its records' documents after which a page ends: they are held all at once."""
+DEFAULTS: Final = "default:"
+"""How the ids of records that are no instance's begin; see :mod:`dfmeta.store.guest.defaults`."""
+
+
+_BY_ID: Final = records.c.id == bindparam("record_id")
+_GET: Final = select(*records.c).where(_BY_ID)
+_LIST: Final = (
+    select(
+        records.c.id,
+        records.c.project_id,
+        records.c.metadata,
+        func.length(records.c.userdata).label("userdata_bytes"),
+        records.c.password.is_not(None).label("password_set"),
+        records.c.updated_at,
+    )
+    .where(
+        records.c.id > bindparam("after"),
+        records.c.id.like(bindparam("like")) == bindparam("defaults"),
+    )
+    .order_by(records.c.id)
+    .limit(PAGE)
+    # PostgreSQL's driver would have all of it before the first row is seen.
+    .execution_options(stream_results=True, max_row_buffer=25)
+)
+_COUNT: Final = select(func.count()).select_from(records)
+_UPDATE: Final = update(records).where(_BY_ID)
+_SET_PASSWORD: Final = _UPDATE.where(records.c.password.is_(None)).values(
+    password=bindparam("new_password")
+)
+_DELETE: Final = delete(records).where(_BY_ID)
+_XMIN: Final[Any] = literal_column("records.xmin::text || records.ctid::text")
+"""Another one for each version of a row, whoever wrote it (PostgreSQL, "System Columns")."""
+_VERSION: Final = select(_XMIN).select_from(records).where(_BY_ID)
+_OWNER: Final = {
+    "postgresql": text(
+        "SELECT record_id FROM addresses WHERE network = ANY(CAST(:networks AS text[]))"
+        " ORDER BY prefix DESC LIMIT 1"
+    ),
+    "sqlite": text(
+        "SELECT record_id FROM addresses WHERE network IN (SELECT value FROM json_each(:networks))"
+        " ORDER BY prefix DESC LIMIT 1"
+    ),
+}
+"""One parameter, where a list of them would cost more to write down than to look up."""
+
+
+class Repository:
+    """The records of one database. Safe to use from several threads.
+
+    What is read is kept and given again until somebody, this process or another, has written.
+
+    :param url: an SQLAlchemy URL; see :class:`dfmeta.store.db.database.Database`. Every method
+        raises :class:`~dfmeta.exceptions.StoreError` when the database fails.
+    :param apart: where what may block is run.
+    :param seconds: how long each method may take.
+    """
+
+    def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
+        self._database = Database(url, apart=apart, seconds=seconds)
+        self._cache: Cache[Record | None] = Cache()
+        self._generation = self._database.generation
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. Closing twice does no harm."""
+        self._database.close()
+
+    def ping(self, *, seconds: float | None = None) -> None:
+        """Ask the database something small; raises as everything here does."""
+        self._database.ping(seconds=seconds)
+
+    def get(self, record_id: str) -> Record | None:
+        """Return the record of an instance, None when there is none. The id's case is ignored.
+
+        The same object is returned for as long as the record has not changed.
+        """
+        key = record_id.lower()
+        version = self._database.version()
+        kept = self._kept(key)
+        if kept is not None and version is not None and kept[0] == version:
+            return kept[1]
+
+        def work(connection: Connection) -> tuple[object, Record | None]:
+            under = version
+            if connection.dialect.name == "postgresql":
+                under = connection.execute(_VERSION, {"record_id": key}).scalar()
+                if kept is not None and kept[0] == under:
+                    return kept
+            return under, _get(connection, key)
+
+        under, record = self._database.run(work)
+        self._keep(key, under, record)
+        return record
+
+    def find(self, address: Address) -> Record | None:
+        """Return the record that has *address*, by the longest prefix; None when none has."""
+        names = nets.containing(address)
+
+        def work(connection: Connection) -> str | None:
+            sqlite_too = connection.dialect.name == "sqlite"
+            networks = json.dumps(names) if sqlite_too else names
+            statement = _OWNER[connection.dialect.name]
+            found: str | None = connection.execute(statement, {"networks": networks}).scalar()
+            return found
+
+        owner = self._database.run(work)
+        return None if owner is None else self.get(owner)
+
+    def addresses(self, record_id: str) -> tuple[str, ...]:
+        """Return the networks of a record, canonical, in the order of the last write."""
+        parameters = {"record_id": record_id.lower()}
+        return self._database.run(
+            lambda connection: tuple(connection.execute(ADDRESSES, parameters).scalars())
+        )
+
+    def list(self, *, defaults: bool = False) -> Iterator[Summary]:
+        """Yield all records in the order of their ids, without loading their user-data.
+
+        :param defaults: those that are no instance's, and no others.
+        """
+        after = ""
+        while page := self.page(after, defaults=defaults):
+            yield from page
+            after = page[-1].id
+
+    def page(self, after: str, *, defaults: bool = False) -> Sequence[Summary]:
+        """Return the records that follow an id, :data:`PAGE` at most; none: there are no more.
+
+        There may be more after a page that is not full: large documents end one sooner.
+
+        :param after: of a record that there may be no more, in any case; empty: from the first.
+        :param defaults: as for :meth:`list`.
+        """
+        return self._database.run(functools.partial(_page, after=after.lower(), defaults=defaults))
+
+    def count(self) -> int:
+        """Return how many records there are, those of defaults with them."""
+        return self._database.run(lambda connection: int(connection.execute(_COUNT).scalar_one()))
+
+    def put(
+        self,
+        record_id: str,
+        *,
+        document: Mapping[str, object] | Whole | None = None,
+        userdata: bytes | Keep | None = KEEP,
+        project_id: str | Keep | None = KEEP,
+        http_tokens: str | Keep | None = KEEP,
+        networks: Sequence[Network] | Keep = KEEP,
+    ) -> PutResult:
+        """Create a record or change what is named of it, in one transaction.
+
+        :param record_id: a UUID in its usual form, any case; the caller has validated it.
+        :param document: a JSON merge patch (RFC 7396) to the record's document: a null removes a
+            member, an object is merged, anything else replaces; or all of it as
+            :class:`~dfmeta.store.db.record.Whole`. Validated by the caller.
+        :param userdata: None removes it, ``b""`` makes it empty.
+        :param project_id: None removes it.
+        :param http_tokens: None leaves it to the configuration. Validated by the caller.
+        :param networks: all of its addresses; others that have one of them lose it.
+        """
+        patch = {} if document is None else document
+        columns = {"userdata": userdata, "project_id": project_id, "http_tokens": http_tokens}
+
+        def work(connection: Connection) -> PutResult:
+            before, created = _lock(connection, record_id.lower())
+            values, changed = changes(before, patch=patch, columns=columns)
+            if values:
+                _update(connection, before.id, values)
+            if networks is not KEEP and own(connection, before.id, networks):
+                changed.append("addresses")
+            return PutResult(created=created, changed=tuple(changed))
+
+        return self._database.run(work, write=True)
+
+    def push(
+        self,
+        kind: Kind,
+        record_id: str,
+        *,
+        content: Mapping[str, object] | bytes,
+        networks: Sequence[Network],
+        http_tokens: str | Keep | None = KEEP,
+        fetched: bool = False,
+    ) -> bool:
+        """Replace one half of a record and all of its addresses, in one transaction.
+
+        The last write wins: an address that another record has moves here, one that is not named
+        any more goes. A document that its own ``updated_at`` calls older than the one that is there
+        changes nothing, addresses included.
+
+        :param kind: which half. The other one stays.
+        :param content: a document for METADATA, bytes for USERDATA. Validated by the caller.
+        :param networks: in their order; one that is there twice counts once.
+        :param fetched: it was asked for upstream, not pushed.
+        :returns: False when it was ignored for its age.
+        """
+
+        one = Push(
+            kind=kind,
+            record_id=record_id,
+            content=content,
+            networks=networks,
+            http_tokens=http_tokens,
+            fetched=fetched,
+        )
+        return self.push_all([one])[0]
+
+    def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
+        """Do several pushes in their order, in one transaction: all of them or none.
+
+        Other writers wait meanwhile. See :meth:`push`.
+        """
+        return self._database.run(
+            lambda connection: tuple(_push(connection, one) for one in pushes), write=True
+        )
+
+    def adopt(
+        self,
+        kind: Kind,
+        record_id: str,
+        *,
+        content: Mapping[str, object] | bytes,
+        networks: Sequence[Network] | Keep,
+        http_tokens: str | Keep | None = KEEP,
+        over: Record | None = None,
+    ) -> bool:
+        """Write one half of a record as upstream has it; like :meth:`push`, after what was pushed.
+
+        A half that was pushed stays, addresses and http_tokens stay where the other half was
+        pushed, and no record of which something was pushed loses an address.
+
+        :param over: the record as it was when upstream was asked: unless something has been
+            written since, it gives way although it was pushed.
+        :returns: False when it was ignored.
+        """
+
+        def work(connection: Connection) -> bool:
+            before, _created = _lock(connection, record_id.lower())
+            yields = over is None or over.updated_at != before.updated_at
+            values = half(before, kind=kind, content=content, fetched=True)
+            if values is None or (yields and before.pushed(kind)):
+                return False
+            whole = not (yields and before.pushed(kind.other))
+            if whole and http_tokens is not KEEP:
+                values["http_tokens"] = http_tokens
+            _update(connection, before.id, values)
+            if whole and networks is not KEEP:
+                own(connection, before.id, networks, spare=True)
+            return True
+
+        return self._database.run(work, write=True)
+
+    def change(
+        self,
+        record_id: str,
+        function: Callable[[dict[str, Any]], Mapping[str, object] | None],
+    ) -> Mapping[str, object] | None:
+        """Change a record's document while no other writer can, in one transaction.
+
+        It counts as pushed from then on.
+
+        :param function: from the document to the one that takes its place, validated; None leaves
+            it, and so does what it raises. It may be called again, and may run in another thread.
+        :returns: the new one; None: there is no document, or it was left.
+        """
+
+        def work(connection: Connection) -> Mapping[str, object] | None:
+            row = _locked(connection, record_id.lower())
+            if row is None or row.metadata is None:
+                return None
+            new = function(parse_document(row.id, row.metadata))
+            if new is not None:
+                values = {"metadata": dump_document(new), "metadata_fetched_at": None}
+                _update(connection, row.id, values)
+            return new
+
+        return self._database.run(work, write=True)
+
+    def remove(self, kind: Kind, record_id: str, *, fetched: bool = False) -> bool:
+        """Remove one half of a record, and with the last one all of it; False: it had none.
+
+        :param fetched: only if it came from upstream.
+        """
+
+        def work(connection: Connection) -> bool:
+            row = _locked(connection, record_id.lower())
+            if row is None or getattr(row, kind.value) is None:
+                return False
+            if fetched and getattr(row, f"{kind}_fetched_at") is None:
+                return False
+            if getattr(row, kind.other.value) is None:
+                _remove(connection, row.id)
+            else:
+                _update(connection, row.id, {kind.value: None, f"{kind}_fetched_at": None})
+            return True
+
+        return self._database.run(work, write=True)
+
+    def delete(self, record_id: str) -> bool:
+        """Remove a record with all that it holds; False when there was none."""
+
+        def work(connection: Connection) -> bool:
+            row = _locked(connection, record_id.lower())
+            if row is not None:
+                _remove(connection, row.id)
+            return row is not None
+
+        return self._database.run(work, write=True)
+
+    def set_password(self, record_id: str, password: bytes, *, seed: bytes | None = None) -> bool:
+        """Keep a guest's password unless it has one; False when it has, or has no record.
+
+        Of several at once exactly one returns True.
+
+        :param seed: make a record that holds nothing else, with this seed, where there is none.
+        """
+        parameters = {"record_id": record_id.lower(), "new_password": password}
+
+        def work(connection: Connection) -> bool:
+            if seed is not None:
+                _lock(connection, record_id.lower(), seed=seed)
+            return connection.execute(_SET_PASSWORD, parameters).rowcount == 1
+
+        return self._database.run(work, write=True)
+
+    def _kept(self, key: str) -> tuple[object, Record | None] | None:
+        with self._lock:
+            if self._generation != self._database.generation:
+                self._generation = self._database.generation
+                self._cache.clear()
+            return self._cache.get(key)
+
+    def _keep(self, key: str, under: object, record: Record | None) -> None:
+        if under is None:
+            return
+        size = 0 if record is None else len(record.metadata or "") + len(record.userdata or b"")
+        with self._lock:
+            self._cache.put(key, under, record, size=size)
+
+
+def _get(connection: Connection, record_id: str) -> Record | None:
+    row = connection.execute(_GET, {"record_id": record_id}).one_or_none()
+    return None if row is None else _record(row)
+
+
+def _record(row: Row[Any]) -> Record:
+    values = row._asdict()
+    for name in ("created_at", "updated_at", "metadata_fetched_at", "userdata_fetched_at"):
+        values[name] = None if values[name] is None else _utc(values[name])
+    return Record(**values)
+
+
+def _page(connection: Connection, *, after: str, defaults: bool) -> list[Summary]:
+    parameters = {"after": after, "like": f"{DEFAULTS}%", "defaults": defaults}
+    page: list[Summary] = []
+    size = 0
+    with connection.execute(_LIST, parameters) as rows:
+        for row in rows:
+            page.append(Summary(**(row._asdict() | {"updated_at": _utc(row.updated_at)})))
+            size += len(row.metadata or "")
+            if size >= PAGE_TEXT:
+                break
+    return page
+
+
+def _locked(connection: Connection, record_id: str) -> Row[Any] | None:
+    """Return a record's row, kept from other writers until the transaction ends."""
+    return connection.execute(_GET.with_for_update(), {"record_id": record_id}).one_or_none()
+
+
+def _lock(
+    connection: Connection, record_id: str, *, seed: bytes | None = None
+) -> tuple[Record, bool]:
+    """Return a record, locked, and whether it had to be made; a new one is empty."""
+    now = datetime.now(UTC)
+    values: dict[str, Any] = {
+        "id": record_id,
+        "seed": seed or secrets.token_bytes(SEED_BYTES),
+        "created_at": now,
+        "updated_at": now,
+    }
+    while True:
+        row = _locked(connection, record_id)
+        if row is not None:
+            return _record(row), False
+        statement = insert(connection, records).on_conflict_do_nothing()
+        if connection.execute(statement.returning(records.c.id), values).first() is not None:
+            return Record(**values), True
+
+
+def _push(connection: Connection, push: Push) -> bool:
+    before, _created = _lock(connection, push.record_id.lower())
+    values = half(before, kind=push.kind, content=push.content, fetched=push.fetched)
+    if values is None:
+        return False
+    if push.http_tokens is not KEEP:
+        values["http_tokens"] = push.http_tokens
+    _update(connection, before.id, values)
+    own(connection, before.id, push.networks)
+    return True
+
+
+def _update(connection: Connection, record_id: str, values: Mapping[str, Any]) -> None:
+    stamped = {"updated_at": datetime.now(UTC), **values}
+    connection.execute(_UPDATE.values(stamped), {"record_id": record_id})
+
+
+def _remove(connection: Connection, record_id: str) -> None:
+    own(connection, record_id, [])
+    connection.execute(_DELETE, {"record_id": record_id})
+
+
+def _utc(moment: datetime) -> datetime:
+    """Say that a moment is UTC: SQLite does not keep the zone, PostgreSQL gives its session's."""
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""A record as guests get it: the dialects' documents, entity tags, defaults."""

@@ -1,0 +1,92 @@
+"""What an instance without a record of its own gets: defaults of the store, a host, a project.
+
+They are records like others, whose ids no instance can have: ``default:*`` for every instance,
+``default:host:NAME`` for those on a host, ``default:project:ID`` for those of a project. The more
+special one comes before the more general one, member by member of the document (RFC 7396), and
+with its user-data as a whole. Pure.
+
+Trust: host and project are the host's own word. Whoever merely claims to be an instance gets
+nothing from here: there is no record whose project could vouch for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from dfmeta.store.db.record import Record, dump_document, merge_patch, parse_document
+from dfmeta.store.guest.documents import hostname_of
+
+EVERYWHERE: Final = "default:*"
+OF_HOST: Final = "default:host:"
+OF_PROJECT: Final = "default:project:"
+
+
+def of_host(name: str) -> str:
+    """Return the id of a host's defaults. Case makes no difference, as in DNS (RFC 4343)."""
+    return f"{OF_HOST}{name.lower()}"
+
+
+def of_project(project_id: str) -> str:
+    """Return the id of a project's defaults. Case makes no difference, as in all ids."""
+    return f"{OF_PROJECT}{project_id.lower()}"
+
+
+def layers(*, host: str, project_id: str) -> tuple[str, ...]:
+    """Return the ids of all defaults that an instance gets, the most general one first.
+
+    :param project_id: empty: not known.
+    """
+    general = (EVERYWHERE, of_host(host))
+    return (*general, of_project(project_id)) if project_id else general
+
+
+def merged(
+    found: Sequence[Record], instance_id: str, *, instance_name: str, project_id: str
+) -> Record | None:
+    """Return a record made of defaults, or None where there are none.
+
+    Its seed is made of the most general one's and the instance's id: ``random_seed`` stays as it
+    is, and no two instances have the same.
+
+    :param found: the defaults that there are, the most general one first.
+    :param instance_name: what people call the instance; empty: not known. The host name is made of
+        it, and the document's ``name`` is it, where the defaults have none.
+    :raises StoreError: a document among them is not a JSON object.
+    """
+    there = [record for record in found if not record.empty]
+    if not there:
+        return None
+    document: dict[str, Any] = {"name": instance_name, "hostname": hostname_of(instance_name)}
+    document = {name: text for name, text in document.items() if text}
+    for record in there:
+        document = merge_patch(document, parse_document(record.id, record.metadata))
+    first, special = there[0], there[::-1]
+    return Record(
+        id=instance_id.lower(),
+        seed=hmac.digest(first.seed, instance_id.lower().encode(), hashlib.sha256),
+        created_at=first.created_at,
+        updated_at=max(record.updated_at for record in there),
+        project_id=project_id or None,
+        metadata=dump_document(document),
+        userdata=next((one.userdata for one in special if one.userdata is not None), None),
+        http_tokens=next((one.http_tokens for one in special if one.http_tokens), None),
+    )
+
+
+def with_own(record: Record, own: Record | None) -> Record:
+    """Return a record made of defaults with what the instance's own, empty one holds.
+
+    :param own: an instance that has posted a password has a record, with nothing else in it.
+    """
+    if own is None:
+        return record
+    return replace(
+        record,
+        seed=own.seed,
+        password=own.password,
+        http_tokens=own.http_tokens or record.http_tokens,
+    )

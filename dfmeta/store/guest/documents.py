@@ -1,0 +1,234 @@
+"""What a guest is told, as one value: the same facts under every dialect. Pure functions.
+
+Trust: a document is the operator's, but may have been written by another program. A member of
+another type than expected, or with control characters in it, counts as not there; nothing in a
+document can make a listing name what does not exist. doc/source/store-documents.rst says which
+member becomes what.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from dfmeta.devices import validate
+from dfmeta.exceptions import DeviceError
+from dfmeta.store.db.repository import Record, parse_document
+from dfmeta.store.guest.keys import Key, keys_of
+from dfmeta.store.guest.netconfig import derived
+from dfmeta.store.guest.roles import with_roles
+from dfmeta.store.guest.values import first_text, list_of, object_of, plain, text_of
+
+RANDOM_SEED_BYTES: Final = 512
+"""As many as Nova gives (nova/api/metadata/base.py)."""
+USERDATA_TYPE: Final = "application/octet-stream"
+"""Any bytes: gzip, MIME, scripts."""
+LABEL_MAX: Final = 63
+"""Longest label of a host name (RFC 1123, 2.1)."""
+LAUNCH_INDEX_MAX: Final = 2**31 - 1
+CLOUD_INIT: Final = "cloud-init"
+"""The member of vendor data that cloud-init reads."""
+
+DEVICES_KEPT: Final = 256
+"""Lists of devices whose check is remembered: it takes a millisecond for two of them."""
+
+_TAG_KEY: Final = re.compile(r"(?!\.{1,2}$|_index$)[A-Za-z0-9+.,_:@-]{1,128}")
+"""What EC2 allows of a tag's key in instance metadata, without ``=``: cloud-init takes a listed
+``0=x`` for an SSH key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address of the guest, as its document has it."""
+
+    text: str
+    version: int
+    """4 or 6."""
+    public: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a guest may learn of itself. Secrets stay out of its ``repr``.
+
+    Texts are one line, and empty where the document has none.
+    """
+
+    instance_id: str
+    """Never empty."""
+    hostname: str
+    """Never empty."""
+    name: str
+    """Never empty."""
+    zone: str
+    """Availability zone."""
+    region: str
+    instance_type: str
+    project_id: str
+    launch_index: int | None
+    keys: tuple[Key, ...]
+    addresses: tuple[Address, ...]
+    instance_tags: Mapping[str, str]
+    """What the guest may see of tags; the keys are safe in a listing."""
+    created_at: datetime
+    random_seed: bytes = field(repr=False)
+    """The same for as long as the record lives; nobody can tell it from the instance's id."""
+    userdata: bytes | None = field(repr=False)
+    """None: there is none, which is not the same as empty."""
+    password: bytes = field(repr=False)
+    """Empty before the guest has set it."""
+    text: str | None = field(repr=False)
+    """The document as it was written; None: there is none, user-data alone."""
+    members: Mapping[str, Any] = field(repr=False)
+    """The document; ``{}`` where there is none. Of any types."""
+
+
+def from_record(record: Record) -> Document:
+    """Return what a record's guest is told.
+
+    :raises StoreError: the record's document is not a JSON object.
+    """
+    members = parse_document(record.id, record.metadata)
+    name = text_of(members.get("name"))
+    hostname = text_of(members.get("hostname")) or hostname_of(name) or record.id
+    return Document(
+        instance_id=text_of(members.get("id")) or record.id,
+        hostname=hostname,
+        name=name or hostname,
+        zone=first_text((members.get("availability_zone"), members.get("facility"))),
+        region=first_text((members.get("region"), members.get("metro"))),
+        instance_type=first_text((members.get("plan"), members.get("class"))),
+        project_id=record.project_id or "",
+        launch_index=_launch_index(members.get("launch_index")),
+        keys=keys_of(members),
+        addresses=_addresses(members.get("network")),
+        instance_tags=_tags(members.get("instance_tags")),
+        created_at=record.created_at,
+        random_seed=hashlib.shake_256(record.seed).digest(RANDOM_SEED_BYTES),
+        userdata=record.userdata,
+        password=record.password or b"",
+        text=record.metadata,
+        members=members,
+    )
+
+
+def hostname_of(name: str) -> str:
+    """Return a host name made of a free-text name, or an empty string when nothing is left of it.
+
+    Nova does the same with an instance's display name: blanks and underscores become dashes, what
+    else a host name may not hold goes.
+    """
+    dashed = re.sub(r"[\s_]+", "-", name.lower())
+    labels = [
+        re.sub(r"[^a-z0-9-]", "", label)[:LABEL_MAX].strip("-") for label in dashed.split(".")
+    ]
+    return ".".join(label for label in labels if label)
+
+
+def meta_of(document: Document) -> dict[str, Any]:
+    """Return what the operator wrote for the guest to read; any names, any values."""
+    return object_of(plain(document.members.get("meta")))
+
+
+def devices_of(document: Document) -> list[dict[str, Any]]:
+    """Return the tagged devices, as Nova's meta_data.json has them; none where they break a rule:
+    a guest makes rules of its own of them."""
+    given = document.members.get("devices")
+    return list_of(given) if given and _are_devices(given) else []
+
+
+def _are_devices(given: object) -> bool:
+    try:
+        return _valid_devices(json.dumps(given))
+    except (ValueError, RecursionError):
+        return False
+
+
+@functools.lru_cache(maxsize=DEVICES_KEPT)
+def _valid_devices(text: str) -> bool:
+    try:
+        validate({"devices": json.loads(text)})
+    except DeviceError:
+        return False
+    return True
+
+
+def vendor_data_of(document: Document) -> dict[str, Any]:
+    """Return the vendor's data as OpenStack has it: a text stands under ``cloud-init``.
+
+    With ``tag_devices`` it brings the program along that finds a guest's roles.
+    """
+    found = _vendor_data(document.members.get("vendor_data"))
+    if document.members.get("tag_devices") is True:
+        return {**found, CLOUD_INIT: with_roles(found.get(CLOUD_INIT))}
+    return found
+
+
+def vendor_data2_of(document: Document) -> dict[str, Any]:
+    """Return the vendor's second data, which OpenStack alone has."""
+    return _vendor_data(document.members.get("vendor_data2"))
+
+
+def network_data_of(document: Document) -> dict[str, list[dict[str, Any]]] | None:
+    """Return the network in the form of Nova's network_data.json: three lists of objects.
+
+    As the document gives it, else made of its ``network``. None where both say too little: of three
+    empty lists cloud-init makes a guest without a network.
+    """
+    given = object_of(plain(document.members.get("network_data")))
+    found = {
+        name: [one for one in list_of(given.get(name)) if object_of(one)]
+        for name in ("links", "networks", "services")
+    }
+    return found if any(found.values()) else derived(document.members.get("network"))
+
+
+def network_config_of(document: Document) -> str | dict[str, Any]:
+    """Return the network in cloud-init's form, as YAML or as an object; empty: there is none."""
+    given = document.members.get("network_config")
+    return given if isinstance(given, str) else object_of(plain(given))
+
+
+def addresses_of(document: Document, version: int, *, public: bool) -> list[str]:
+    """Return the addresses of one kind in the document's order."""
+    return [
+        one.text for one in document.addresses if one.version == version and one.public == public
+    ]
+
+
+def _vendor_data(value: object) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {CLOUD_INIT: value} if value else {}
+    return object_of(plain(value))
+
+
+def _launch_index(value: object) -> int | None:
+    # A bool is an int, and is none here.
+    return value if type(value) is int and 0 <= value <= LAUNCH_INDEX_MAX else None
+
+
+def _addresses(network: object) -> tuple[Address, ...]:
+    found = []
+    for one in map(object_of, list_of(object_of(network).get("addresses"))):
+        text = text_of(one.get("address"))
+        try:
+            version = ipaddress.ip_address(text).version
+        except ValueError:
+            continue
+        found.append(Address(text=text, version=version, public=one.get("public") is True))
+    return tuple(found)
+
+
+def _tags(value: object) -> dict[str, str]:
+    return {
+        key: text_of(text)
+        for key, text in object_of(value).items()
+        if _TAG_KEY.fullmatch(key) and isinstance(text, str) and text_of(text) == text.strip()
+    }

@@ -1,0 +1,134 @@
+"""Metadata as Equinix Metal's guests know it: the document, and an EC2 tree of its own form.
+
+The routes are those of specification 003. Pure functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dfmeta.model import Answer
+from dfmeta.store.guest import need as needs
+from dfmeta.store.guest.documents import Document, addresses_of
+from dfmeta.store.guest.need import Need
+from dfmeta.store.guest.templates import filled
+from dfmeta.store.guest.values import list_of, object_of, text_of
+
+METADATA: Final = "metadata"
+USERDATA: Final = "userdata"
+VERSION: Final = "2009-04-04"
+"""The only one that this tree has."""
+USERDATA_TYPE: Final = "text/plain"
+"""Without a charset: the bytes may be of any, or of none."""
+
+NOT_FOUND: Final = Answer(404, b'{"message":"resource not found"}', content_type="application/json")
+
+_META_DATA: Final = "meta-data"
+_USER_DATA: Final = "user-data"
+
+Tree = Mapping[str, "Tree | str"]
+
+
+def metadata(document: Document, templates: Mapping[str, str]) -> Answer | None:
+    """Answer ``/metadata``: the document as it was written, with what the templates add.
+
+    None when there is no document, but user-data alone.
+    """
+    if document.text is None:
+        return None
+    text = document.text.strip()
+    members = filled(document.members, templates)
+    added = {name: members[name] for name in members if name not in document.members}
+    if added:
+        # Put in before the end: what another program wrote is not written anew.
+        comma = "," if document.members else ""
+        text = f"{text[:-1]}{comma}{json.dumps(added)[1:]}"
+    return Answer(200, text.encode(), content_type="application/json")
+
+
+def userdata(document: Document) -> Answer | None:
+    """Answer ``/userdata``: raw bytes; None when there is none."""
+    if document.userdata is None:
+        return None
+    return Answer(200, document.userdata, content_type=USERDATA_TYPE)
+
+
+def answer(document: Document, segments: Sequence[str]) -> Answer | None:
+    """Answer a GET below ``/2009-04-04``; None for what is not there.
+
+    :param segments: the path after the version, decoded, without empty parts; a guest's words.
+    """
+    match segments:
+        case []:
+            folder = [f"{_META_DATA}/"] if document.text is not None else []
+            file = [_USER_DATA] if document.userdata is not None else []
+            return Answer(200, "\n".join([*folder, *file]).encode())
+        case [name] if name == _USER_DATA:
+            return userdata(document)
+        case [name, *items] if name == _META_DATA and document.text is not None:
+            return _item(_tree(document), items)
+    return None
+
+
+def need(segments: Sequence[str]) -> Need:
+    """Return what has to be known of a record to answer for a path.
+
+    :param segments: see :func:`answer`.
+    """
+    match segments:
+        case []:
+            return needs.BOTH
+        case [name] if name == _USER_DATA:
+            return needs.USERDATA_ALONE
+        case [name, *_] if name == _META_DATA:
+            return needs.METADATA_ALONE
+    return needs.ANY_HALF
+
+
+def _item(tree: Tree, items: Sequence[str]) -> Answer | None:
+    node: Tree | str | None = tree
+    for item in items:
+        node = node.get(item) if isinstance(node, Mapping) else None
+    if node is None:
+        return None
+    text = node if isinstance(node, str) else "\n".join(node)
+    return Answer(200, text.encode())
+
+
+def _tree(document: Document) -> Tree:
+    """Return the items in the original's order; those at the end only where there are some."""
+    members = document.members
+    spot = members.get("spot")
+    tree: dict[str, Tree | str] = {
+        "instance-id": text_of(members.get("id")),
+        "hostname": text_of(members.get("hostname")),
+        "iqn": text_of(members.get("iqn")),
+        "plan": text_of(members.get("plan")),
+        "facility": text_of(members.get("facility")),
+        "tags": "\n".join(tag for tag in map(text_of, list_of(members.get("tags"))) if tag),
+        "operating-system": _operating_system(object_of(members.get("operating_system"))),
+        "public-keys": "\n".join(key.data for key in document.keys),
+    }
+    if isinstance(spot, dict):
+        tree["spot"] = {"termination-time": text_of(spot.get("termination_time"))}
+    for name, version, public in (
+        ("public-ipv4", 4, True),
+        ("public-ipv6", 6, True),
+        ("local-ipv4", 4, False),
+    ):
+        if addresses := addresses_of(document, version, public=public):
+            tree[name] = "\n".join(addresses)
+    return tree
+
+
+def _operating_system(system: Mapping[str, Any]) -> Tree:
+    activation = object_of(system.get("license_activation"))
+    return {
+        "slug": text_of(system.get("slug")),
+        "distro": text_of(system.get("distro")),
+        "version": text_of(system.get("version")),
+        "license-activation": {"state": text_of(activation.get("state"))},
+        "image-tag": text_of(system.get("image_tag")),
+    }

@@ -1,0 +1,344 @@
+"""A guest's network out of its document: cloud-init's versions 1 and 2, and Equinix Metal's form.
+
+Pure functions. Each member has to be one that is known here: a link that lacks something that the
+document says of it would be a wrong one (see :class:`~dfmeta.store.guest.links.UnfitError`).
+
+Sources: https://docs.cloud-init.io/en/latest/reference/network-config-format-v1.html and -v2.html,
+and specification 003. Trust: a document is the operator's, of any types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network
+from typing import Any, Final
+
+from dfmeta.store.db.networks import Address, Network
+from dfmeta.store.guest.links import (
+    DYNAMIC,
+    DYNAMIC_STATEFUL,
+    Interface,
+    Link,
+    Route,
+    UnfitError,
+    address,
+    interface,
+    network,
+    network_data,
+)
+from dfmeta.store.guest.values import text_of
+
+MTU: Final = (68, 65535)
+"""Least and most (RFC 791)."""
+VLAN: Final = (1, 4094)
+MODES: Final = (
+    *("balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb"),
+    "balance-alb",
+)
+"""Of bonds, by the kernel's numbers (Documentation/networking/bonding.rst)."""
+
+_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+_DEFAULT: Final[dict[int, Network]] = {4: IPv4Network("0.0.0.0/0"), 6: IPv6Network("::/0")}
+_DHCP: Final = {"dhcp": DYNAMIC[0], "dhcp4": DYNAMIC[0], "dhcp6": DYNAMIC[1]}
+_DYNAMIC: Final = _DHCP | {kind: kind for kind in (*DYNAMIC[2:], DYNAMIC_STATEFUL)}
+"""Version 1's types of subnets → Nova's of networks."""
+_IP: Final = (
+    *("dhcp4", "dhcp6", "addresses", "gateway4", "gateway6", "routes", "nameservers", "mtu"),
+    *("accept-ra", "optional"),
+)
+"""What version 2 says of any device."""
+_BOND: Final = {
+    "mode": "bond_mode",
+    "mii-monitor-interval": "bond_miimon",
+    "miimon": "bond_miimon",
+    "transmit-hash-policy": "bond_xmit_hash_policy",
+    "xmit-hash-policy": "bond_xmit_hash_policy",
+    "lacp-rate": "bond_lacp_rate",
+}
+"""Parameters of a bond, as either version calls them → as the link has them."""
+
+
+def derived(given: object) -> dict[str, Any] | None:
+    """Return ``network_data.json`` made of a document's ``network``; None where that says less than
+    a guest needs, or more than the file can say."""
+    try:
+        config = _known(given)
+        version = config.get("version")
+        if "version" not in config:
+            return network_data(_equinix(config))
+        if type(version) is not int or version not in (1, 2):
+            raise UnfitError("no version that is known")
+        return _version1(config) if version == 1 else network_data(_version2(config))
+    except UnfitError:
+        return None
+
+
+def _version2(config: Mapping[str, Any]) -> list[Link]:
+    config = _known(config, "version", "renderer", "ethernets", "bonds", "vlans")
+    links: dict[str, Link] = {}
+    for name, one in _known(config.get("ethernets", {})).items():
+        one = _known(one, "match", "set-name", *_IP)
+        mac = _mac(_known(one.get("match", {}), "macaddress").get("macaddress"))
+        links[name] = Link(id=_id(name), kind="phy", mac=mac, name=_name(one.get("set-name")))
+        _configure2(links[name], one)
+    for name, one in _known(config.get("bonds", {})).items():
+        one = _known(one, "interfaces", "parameters", "macaddress", *_IP)
+        members = _texts(one.get("interfaces"))
+        links[name] = _bond(name, members, one.get("parameters", {}), one.get("macaddress"), links)
+        _configure2(links[name], one)
+    for name, one in _known(config.get("vlans", {})).items():
+        one = _known(one, "id", "link", "macaddress", *_IP)
+        links[name] = _vlan(name, one.get("link"), one.get("id"), one.get("macaddress"), links)
+        _configure2(links[name], one)
+    return list(links.values())
+
+
+def _configure2(link: Link, one: Mapping[str, Any]) -> None:
+    link.mtu = _number(one.get("mtu"), MTU)
+    link.advertisements = _flag(one.get("accept-ra"))
+    link.dynamic = [_DHCP[name] for name in ("dhcp4", "dhcp6") if _flag(one.get(name))]
+    link.addresses = [interface(text) for text in _list(one.get("addresses"))]
+    # Names to search are left out: there is no place for them.
+    servers = _known(one.get("nameservers", {}), "addresses", "search")
+    link.dns = [address(text) for text in _list(servers.get("addresses"))]
+    for version, name in ((4, "gateway4"), (6, "gateway6")):
+        if name in one:
+            link.routes.append(Route(_DEFAULT[version], address(one[name])))
+    for given in _list(one.get("routes")):
+        route = _known(given, "to", "via")
+        via = address(route.get("via"))
+        to = route.get("to")
+        link.routes.append(Route(_DEFAULT[via.version] if to == "default" else network(to), via))
+
+
+def _version1(config: Mapping[str, Any]) -> dict[str, Any]:
+    links: dict[str, Link] = {}
+    servers: list[Address] = []
+    routes: list[Route] = []
+    for given in _list(_known(config, "version", "config").get("config")):
+        one = _known(given)
+        match one.pop("type", None):
+            case "nameserver":
+                one = _known(one, "address", "search", "interface")
+                servers += [address(text) for text in _one_or_more(one.get("address"))]
+            case "route":
+                routes.append(_route1(one))
+            case kind:
+                link = _link1(str(kind), one, links)
+                links[link.id] = link
+    for route in routes:
+        _next_to(route, links).routes.append(route)
+    return network_data(list(links.values()), servers)
+
+
+def _link1(kind: str, one: Mapping[str, Any], links: Mapping[str, Link]) -> Link:
+    own = {
+        "physical": (),
+        "bond": ("bond_interfaces", "params"),
+        "vlan": ("vlan_link", "vlan_id"),
+    }.get(kind)
+    if own is None:
+        raise UnfitError("no type that is known")
+    one = _known(one, "name", "mac_address", "mtu", "subnets", "accept-ra", *own)
+    name, mac = _name(one.get("name")), one.get("mac_address")
+    if name in links:
+        raise UnfitError("two links have one name")
+    if kind == "bond":
+        members = _texts(one.get("bond_interfaces"))
+        link = _bond(name, members, one.get("params", {}), mac, links)
+    elif kind == "vlan":
+        link = _vlan(name, one.get("vlan_link"), one.get("vlan_id"), mac, links)
+    else:
+        link = Link(id=_id(name), kind="phy", mac=_mac(mac), name=name)
+    link.mtu = _number(one.get("mtu"), MTU)
+    link.advertisements = _flag(one.get("accept-ra"))
+    for subnet in _list(one.get("subnets")):
+        _configure1(link, _known(subnet))
+    return link
+
+
+def _configure1(link: Link, subnet: dict[str, Any]) -> None:
+    kind = subnet.pop("type", None)
+    if not isinstance(kind, str):
+        raise UnfitError("no type of a subnet")
+    static = ("address", "netmask", "gateway", "routes") if kind.startswith("static") else ()
+    subnet = _known(subnet, "dns_nameservers", "dns_search", *static)
+    link.dns += [address(text) for text in _one_or_more(subnet.get("dns_nameservers"))]
+    if kind in ("static", "static6"):
+        link.addresses.append(interface(subnet.get("address"), subnet.get("netmask")))
+        if "gateway" in subnet:
+            via = address(subnet["gateway"])
+            link.routes.append(Route(_DEFAULT[via.version], via))
+        link.routes += [_route1(_known(one)) for one in _list(subnet.get("routes"))]
+    elif kind in _DYNAMIC:
+        link.dynamic.append(_DYNAMIC[kind])
+    elif kind != "manual":
+        raise UnfitError("no type of a subnet that is known")
+
+
+def _route1(one: Mapping[str, Any]) -> Route:
+    one = _known(one, "destination", "network", "netmask", "prefix", "gateway")
+    to = [one[name] for name in ("destination", "network") if name in one]
+    masks = [one[name] for name in ("netmask", "prefix") if name in one]
+    if len(to) != 1 or len(masks) > 1:
+        raise UnfitError("a route leads nowhere, or to two networks")
+    return Route(network(to[0], *masks), address(one.get("gateway")))
+
+
+def _next_to(route: Route, links: Mapping[str, Link]) -> Link:
+    for link in links.values():
+        if any(route.via in one.network for one in link.addresses):
+            return link
+    raise UnfitError("a gateway is in none of the networks")
+
+
+def _equinix(given: Mapping[str, Any]) -> list[Link]:
+    """Return the links of Equinix Metal's form: one NIC, or a bond of all, has all addresses.
+
+    Members that say nothing of addresses are not looked at.
+    """
+    links: dict[str, Link] = {}
+    bonds: set[str] = set()
+    for one in map(_known, _list(given.get("interfaces"))):
+        name = _name(one.get("name"))
+        links[name] = Link(id=_id(name), kind="phy", mac=_mac(one.get("mac")))
+        bonds.add(_name(one.get("bond")))
+    bond = bonds.pop() if len(bonds) == 1 else ""
+    if len(links) != len(_list(given.get("interfaces"))) or (not bond and len(links) != 1):
+        raise UnfitError("it does not say which NIC has the addresses")
+    top = next(iter(links.values()))
+    if bond:
+        bonding = _known(given.get("bonding", {}))
+        mode = _number(bonding.get("mode"), (0, len(MODES) - 1))
+        how = {"mode": MODES[mode]} if mode is not None else {}
+        top = _bond(bond, list(links), how, bonding.get("mac"), links)
+        links[top.id] = top
+    _address(top, [_known(one) for one in _list(given.get("addresses"))])
+    return list(links.values())
+
+
+def _address(link: Link, addresses: list[dict[str, Any]]) -> None:
+    """Give a link its addresses. Of each family the first public gateway leads everywhere, or the
+    first where none is public; the others lead to the block that their network is of."""
+    default: set[int] = set()
+    for one in sorted(addresses, key=lambda one: one.get("public") is not True):
+        if one.get("enabled") is False:
+            continue
+        found = _masked(one)
+        link.addresses.append(found)
+        if "gateway" not in one:
+            continue
+        via, block = address(one["gateway"]), _known(one.get("parent_block", {}))
+        if found.version not in default:
+            default.add(found.version)
+            link.routes.append(Route(_DEFAULT[found.version], via))
+        elif block and (wider := _block(block)) != found.network:
+            link.routes.append(Route(wider, via))
+
+
+def _masked(one: Mapping[str, Any]) -> Interface:
+    """Return an entry's address; the mask may be there twice, and has to be the same."""
+    found = {
+        interface(one.get("address"), one[name]) for name in ("cidr", "netmask") if name in one
+    }
+    if len(found) != 1:
+        raise UnfitError("no prefix, or two")
+    return found.pop()
+
+
+def _block(block: Mapping[str, Any]) -> Network:
+    return network(block.get("network"), block.get("cidr", block.get("netmask")))
+
+
+def _bond(
+    name: str, members: list[str], parameters: object, mac: object, links: Mapping[str, Link]
+) -> Link:
+    """Return a bond. Its MAC is the first member's unless it has one, as the kernel does it."""
+    how: dict[str, str | int] = {}
+    for key, value in _known(parameters).items():
+        known = _BOND.get(key.replace("_", "-").removeprefix("bond-"))
+        if known is None:
+            raise UnfitError("no parameter of a bond that is known")
+        how[known] = _milliseconds(value) if known == "bond_miimon" else _id(value)
+    first = links.get(members[0]) if members else None
+    if first is None or how.get("bond_mode") not in MODES:
+        raise UnfitError("no member or no mode")
+    own = first.mac if mac is None else _mac(mac)
+    return Link(id=_id(name), kind="bond", mac=own, members=tuple(members), bond=how)
+
+
+def _vlan(name: str, below: object, vlan: object, mac: object, links: Mapping[str, Link]) -> Link:
+    """Return a VLAN. Its MAC is that of the link below unless it has one, as the kernel does it."""
+    parent, number = links.get(_id(below)), _number(vlan, VLAN)
+    if parent is None or number is None:
+        raise UnfitError("no link below, or no number")
+    own = parent.mac if mac is None else _mac(mac)
+    return Link(id=_id(name), kind="vlan", mac=own, below=parent.id, vlan=number)
+
+
+def _known(value: object, *names: str) -> dict[str, Any]:
+    """Return an object without its nulls.
+
+    :param names: all members that it may have; none: it may have any.
+    :raises UnfitError: it is no object, or has others.
+    """
+    if not isinstance(value, dict):
+        raise UnfitError("no object")
+    found = {name: one for name, one in value.items() if one is not None}
+    if names and not found.keys() <= set(names):
+        raise UnfitError("more than is known")
+    return found
+
+
+def _list(value: object) -> list[Any]:
+    if value is not None and not isinstance(value, list):
+        raise UnfitError("no list")
+    return value or []
+
+
+def _one_or_more(value: object) -> list[Any]:
+    return [value] if isinstance(value, str) else _list(value)
+
+
+def _texts(value: object) -> list[str]:
+    return [_id(one) for one in _list(value)]
+
+
+def _id(value: object) -> str:
+    if not text_of(value) or text_of(value) != value:
+        raise UnfitError("no name")
+    return str(value)
+
+
+def _name(value: object) -> str:
+    """Return a name that a device can have; empty where there is none."""
+    if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
+        raise UnfitError("no name of a device")
+    return value or ""
+
+
+def _mac(value: object) -> str:
+    if not isinstance(value, str) or not _MAC.fullmatch(value.lower()):
+        raise UnfitError("no MAC")
+    return value.lower()
+
+
+def _number(value: object, bounds: tuple[int, int]) -> int | None:
+    if value is not None and not (type(value) is int and bounds[0] <= value <= bounds[1]):
+        raise UnfitError("no number, or none that can be")
+    return value
+
+
+def _milliseconds(value: object) -> int:
+    text = str(value).removesuffix("ms")
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,6}", text):
+        raise UnfitError("no number of milliseconds")
+    return int(text)
+
+
+def _flag(value: object) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise UnfitError("neither true nor false")
+    return value

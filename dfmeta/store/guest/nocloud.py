@@ -1,0 +1,110 @@
+"""cloud-init's NoCloud seed below ``/nocloud``. Pure functions.
+
+For a guest whose SMBIOS serial number or kernel command line says
+``ds=nocloud;s=http://169.254.169.254/nocloud/``. cloud-init puts the names behind that URL; from a
+seed it takes meta-data, user-data and vendor-data in this order, newer releases network-config as
+well, and a seed without one of the first two is no seed (cloudinit/util.py, ``read_seeded``;
+https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import yaml
+
+from dfmeta.model import Answer
+from dfmeta.store.guest import need as needs
+from dfmeta.store.guest.documents import (
+    CLOUD_INIT,
+    USERDATA_TYPE,
+    Document,
+    meta_of,
+    network_config_of,
+    vendor_data_of,
+)
+from dfmeta.store.guest.need import Need
+from dfmeta.store.guest.roles import together
+
+METADATA: Final = "meta-data"
+USERDATA: Final = "user-data"
+VENDOR_DATA: Final = "vendor-data"
+NETWORK_CONFIG: Final = "network-config"
+
+
+def answer(document: Document, segments: Sequence[str]) -> Answer | None:
+    """Answer a GET below ``/nocloud``; None for what is not there.
+
+    :param segments: the path after ``nocloud``, decoded, without empty parts; a guest's words.
+    """
+    network_config = network_config_of(document)
+    names = [METADATA, USERDATA, VENDOR_DATA, *([NETWORK_CONFIG] if network_config else [])]
+    match segments:
+        case []:
+            return Answer(200, "\n".join(names).encode())
+        case [name] if name == METADATA:
+            return _yaml(_metadata(document))
+        case [name] if name == USERDATA:
+            return Answer(200, document.userdata or b"", content_type=USERDATA_TYPE)
+        case [name] if name == VENDOR_DATA:
+            return _text(_vendor_data(document))
+        case [name] if name == NETWORK_CONFIG and network_config:
+            if isinstance(network_config, str):
+                return _text(network_config)
+            return _yaml(network_config)
+    return None
+
+
+def need(segments: Sequence[str]) -> Need:
+    """Return what has to be known of a record to answer for a path.
+
+    :param segments: see :func:`answer`.
+    """
+    match segments:
+        case []:
+            return needs.METADATA
+        case [name] if name in (METADATA, VENDOR_DATA):
+            return needs.METADATA
+        case [name] if name == USERDATA:
+            return needs.USERDATA
+        case [name] if name == NETWORK_CONFIG:
+            return needs.METADATA_ALONE
+    return needs.ANY_HALF
+
+
+def _metadata(document: Document) -> dict[str, Any]:
+    """Return what cloud-init reads (cloudinit/sources/__init__.py), and ``meta`` for templates."""
+    content: dict[str, Any] = {
+        "instance-id": document.instance_id,
+        "local-hostname": document.hostname,
+    }
+    if document.launch_index is not None:
+        content["launch-index"] = document.launch_index
+    if document.keys:
+        content["public-keys"] = [key.data for key in document.keys]
+    if document.zone:
+        content["availability-zone"] = document.zone
+    if document.region:
+        content["region"] = document.region
+    if meta := meta_of(document):
+        content["meta"] = meta
+    return content
+
+
+def _vendor_data(document: Document) -> str:
+    """Return the one text that a seed has; OpenStack may have a list of them."""
+    found = vendor_data_of(document).get(CLOUD_INIT)
+    texts = found if isinstance(found, list) else [found]
+    return together(*(one for one in texts if isinstance(one, str) and one))
+
+
+def _text(text: str) -> Answer:
+    # With a question mark for what UTF-8 cannot hold: a lone surrogate.
+    return Answer(200, text.encode("utf-8", "replace"))
+
+
+def _yaml(content: dict[str, Any]) -> Answer:
+    # Not JSON: PyYAML reads its escapes of what is beyond U+FFFF as two characters. In ASCII:
+    # what it writes otherwise it does not always read again (U+0085).
+    return _text(yaml.safe_dump(content, sort_keys=False))

@@ -1,0 +1,175 @@
+"""OpenStack's metadata, as Nova serves it under ``/openstack``. Pure functions.
+
+Names, versions and what each version lists are Nova's (nova/api/metadata/base.py and
+https://docs.openstack.org/nova/latest/user/metadata.html). Where Nova answers a file in a version
+that does not list it, this answers 404: what is listed is what there is. The versions after
+2018-08-27 add facts about CPUs and shares, which the store does not have.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dfmeta.devices import as_of
+from dfmeta.model import Answer
+from dfmeta.store.db.record import Kind
+from dfmeta.store.guest.documents import (
+    USERDATA_TYPE,
+    Document,
+    devices_of,
+    meta_of,
+    network_data_of,
+    vendor_data2_of,
+    vendor_data_of,
+)
+from dfmeta.store.guest.need import ANY_HALF, METADATA, METADATA_ALONE, USERDATA_ALONE, Need
+
+JSON_TYPE: Final = "application/json"
+
+FOLSOM: Final = "2012-08-10"
+GRIZZLY: Final = "2013-04-04"
+HAVANA: Final = "2013-10-17"
+LIBERTY: Final = "2015-10-15"
+NEWTON_ONE: Final = "2016-06-30"
+NEWTON_TWO: Final = "2016-10-06"
+OCATA: Final = "2017-02-22"
+ROCKY: Final = "2018-08-27"
+VERSIONS: Final = (FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_ONE, NEWTON_TWO, OCATA, ROCKY)
+LATEST: Final = "latest"
+
+PASSWORD: Final = "password"  # noqa: S105 - the name of a path
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a version's folder, and the version that brought it."""
+
+    name: str
+    since: str
+    answer: Callable[[Document, str], Answer | None]
+    """None: this instance has none, so it is not listed either."""
+    need: Need = METADATA
+
+
+def answer(document: Document, segments: Sequence[str]) -> Answer | None:
+    """Answer a GET below ``/openstack``; None for what is not there.
+
+    :param segments: the path after ``openstack``, decoded, without empty parts; a guest's words.
+    """
+    if not segments:
+        return Answer(200, "\n".join((*VERSIONS, LATEST)).encode())
+    files = _in_version(segments[0])
+    if not files:
+        return None
+    version = _dated(segments[0])
+    match segments[1:]:
+        case []:
+            there = [file.name for file in files if file.answer(document, version) is not None]
+            return Answer(200, "\n".join(there).encode())
+        case [name]:
+            # One alone: each is made for the asking.
+            return next((one.answer(document, version) for one in files if one.name == name), None)
+    return None
+
+
+def need(segments: Sequence[str]) -> Need:
+    """Return what has to be known of a record to answer for a path.
+
+    :param segments: see :func:`answer`.
+    """
+    match segments:
+        case [version]:
+            # It lists what may not be there; those that are always there say nothing new.
+            files = [file for file in _in_version(version) if not file.need.record]
+            shown = {half for file in files for half in file.need.halves}
+            return Need(tuple(kind for kind in Kind if kind in shown), record=True)
+        case [version, name]:
+            found = (file.need for file in _in_version(version) if file.name == name)
+            return next(found, ANY_HALF)
+    return ANY_HALF
+
+
+def is_password(segments: Sequence[str]) -> bool:
+    """Whether a path below ``/openstack`` is where a guest posts its password."""
+    match segments:
+        case [version, name]:
+            return name == PASSWORD and (version == LATEST or version in VERSIONS[1:])
+    return False
+
+
+def _dated(version: str) -> str:
+    return VERSIONS[-1] if version == LATEST else version
+
+
+def _in_version(version: str) -> list[_File]:
+    """Return the files of a version; none of one that is not there."""
+    dated = _dated(version)
+    return [file for file in _FILES if dated in VERSIONS and file.since <= dated]
+
+
+def _metadata(document: Document, version: str) -> Answer:
+    """Build ``meta_data.json``. The launch index is 0 unless the document says otherwise."""
+    content: dict[str, Any] = {
+        "uuid": document.instance_id,
+        "name": document.name,
+        "hostname": document.hostname,
+        "launch_index": document.launch_index or 0,
+    }
+    if meta := meta_of(document):
+        content["meta"] = meta
+    if document.keys:
+        content["public_keys"] = {key.name: key.data for key in document.keys}
+        content["keys"] = [
+            {"name": key.name, "type": "ssh", "data": key.data} for key in document.keys
+        ]
+    if document.zone:
+        content["availability_zone"] = document.zone
+    if version >= GRIZZLY:
+        content["random_seed"] = base64.b64encode(document.random_seed).decode()
+    if version >= LIBERTY and document.project_id:
+        content["project_id"] = document.project_id
+    if version >= NEWTON_ONE and (devices := devices_of(document)):
+        content["devices"] = as_of(version, devices)
+    return _json(content)
+
+
+def _json(content: object) -> Answer:
+    return Answer(200, json.dumps(content).encode(), content_type=JSON_TYPE)
+
+
+def _userdata(document: Document, _version: str) -> Answer | None:
+    if document.userdata is None:
+        return None
+    return Answer(200, document.userdata, content_type=USERDATA_TYPE)
+
+
+def _password(document: Document, _version: str) -> Answer:
+    return Answer(200, document.password)
+
+
+def _vendor_data(document: Document, _version: str) -> Answer:
+    return _json(vendor_data_of(document))
+
+
+def _vendor_data2(document: Document, _version: str) -> Answer:
+    return _json(vendor_data2_of(document))
+
+
+def _network_data(document: Document, _version: str) -> Answer | None:
+    found = network_data_of(document)
+    return None if found is None else _json(found)
+
+
+_FILES: Final = (
+    _File("meta_data.json", FOLSOM, _metadata),
+    _File("user_data", FOLSOM, _userdata, USERDATA_ALONE),
+    _File(PASSWORD, GRIZZLY, _password, ANY_HALF),
+    _File("vendor_data.json", HAVANA, _vendor_data),
+    _File("network_data.json", LIBERTY, _network_data, METADATA_ALONE),
+    _File("vendor_data2.json", NEWTON_TWO, _vendor_data2),
+)
+"""In the order in which Nova lists them."""

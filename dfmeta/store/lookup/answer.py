@@ -1,0 +1,196 @@
+"""What upstream's answers say of a record.
+
+Two kinds of upstream are understood. dfmeta's own API, and whatever was written for
+hollow-metadataservice's client, give an envelope ``{id, ipAddresses, metadata}`` or
+``{id, ipAddresses, userdata}``. hollow-metadataservice itself gives the content alone when it is
+asked by id.
+
+Trust: upstream is the operator's, and may say what it likes of metadata. User-data that comes alone
+is some tenant's: what looks like an envelope there cannot name an address.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dfmeta.devices import validate_in
+from dfmeta.exceptions import DeviceError
+from dfmeta.store.api.checks import USERDATA_MAX
+from dfmeta.store.db.networks import Address, Network, parse_network
+from dfmeta.store.db.record import KEEP, Keep, Kind
+from dfmeta.store.db.schema import HTTP_TOKENS
+from dfmeta.store.lookup.http import Reply
+from dfmeta.store.strictjson import loads
+
+ENVELOPE: Final = "application/vnd.dfmeta.record+json"
+UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""In lower case."""
+
+_JSON: Final = frozenset({ENVELOPE, "application/json"})
+_MEMBERS: Final = frozenset(
+    {"id", "ipAddresses", "metadata", "userdata", "userdata_encoding", "http_tokens"}
+)
+_GZIP: Final = b"\x1f\x8b"
+_BLANK: Final = frozenset("\t\n\r\f")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One half of a record as upstream has it."""
+
+    id: str
+    """Lower case."""
+    content: Mapping[str, object] | bytes = field(repr=False)
+    networks: Sequence[Network] | Keep = KEEP
+    """KEEP: it does not say."""
+    http_tokens: str | Keep | None = KEEP
+
+    def names(self, address: Address) -> bool:
+        """Whether an address is one of the record's."""
+        return self.networks is not KEEP and any(address in network for network in self.networks)
+
+
+def by_address(kind: Kind, reply: Reply) -> Found:
+    """Return what an answer to a question for an address says: it has to be an envelope.
+
+    :raises ValueError: it is none. The error quotes nothing of it.
+    """
+    return _opened(kind, loads(reply.body))
+
+
+def by_id(kind: Kind, record_id: str, reply: Reply) -> Found:
+    """Return what an answer to a question for an id says: an envelope, or the content alone.
+
+    :param record_id: in lower case.
+    :raises ValueError: it is neither, or another record's.
+    """
+    if kind is Kind.USERDATA and reply.content_type not in _JSON:
+        return _alone(record_id, reply)
+    document = loads(reply.body)
+    if reply.content_type == ENVELOPE or _is_envelope(kind, document):
+        found = _opened(kind, document)
+        if found.id != record_id:
+            raise ValueError("it is another record's")
+        return found
+    if kind is Kind.USERDATA or not isinstance(document, dict):
+        raise ValueError("it is neither a record nor a document")
+    return Found(record_id, _checked(document))
+
+
+def _alone(record_id: str, reply: Reply) -> Found:
+    try:
+        document = loads(reply.body)
+        if _is_envelope(Kind.USERDATA, document) and document["id"].lower() == record_id:
+            # Go's servers call JSON text when they are not told. Were it a tenant's, it would say
+            # nothing but what that tenant's own user-data is.
+            return Found(record_id, _opened(Kind.USERDATA, document).content)
+    except (ValueError, AttributeError):
+        pass
+    if not reply.whole:
+        raise ValueError("nothing says where it ends")
+    return Found(record_id, _bounded(reply.body))
+
+
+def _is_envelope(kind: Kind, document: object) -> bool:
+    return (
+        isinstance(document, dict)
+        and {"id", kind.value} <= document.keys()
+        and ("ipAddresses" in document or document.keys() <= _MEMBERS)
+    )
+
+
+def _opened(kind: Kind, envelope: Any) -> Found:
+    record_id = envelope.get("id") if isinstance(envelope, dict) else None
+    if not isinstance(record_id, str) or not UUID.fullmatch(record_id.lower()):
+        raise ValueError("it has no id that is a UUID")
+    tokens = envelope.get("http_tokens", KEEP)
+    if tokens is not KEEP and tokens is not None and tokens not in HTTP_TOKENS:
+        raise ValueError("its http_tokens is no mode")
+    return Found(
+        record_id.lower(),
+        _document(envelope) if kind is Kind.METADATA else _userdata(envelope),
+        networks=_networks(envelope["ipAddresses"]) if "ipAddresses" in envelope else KEEP,
+        http_tokens=tokens,
+    )
+
+
+def _networks(listed: object) -> tuple[Network, ...]:
+    listed = [] if listed is None else listed
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise ValueError("its ipAddresses is no list of addresses")
+    try:
+        return tuple(parse_network(one) for one in listed)
+    except ValueError:
+        raise ValueError("one of its ipAddresses is no address") from None
+
+
+def _document(envelope: Mapping[str, Any]) -> Mapping[str, object]:
+    document = envelope.get("metadata")
+    if isinstance(document, str):
+        document = loads(document)
+    if isinstance(document, dict):
+        return _checked(document)
+    raise ValueError("its metadata is no object")
+
+
+def _checked(document: dict[str, object]) -> Mapping[str, object]:
+    try:
+        validate_in(document)
+    except DeviceError as error:
+        raise ValueError("its devices break a rule") from error
+    return document
+
+
+def _userdata(envelope: Mapping[str, Any]) -> bytes:
+    text = envelope.get("userdata")
+    if text is None:
+        return b""
+    if isinstance(text, str):
+        return _bounded(_decoded(text, envelope.get("userdata_encoding")))
+    raise ValueError("its userdata is no string")
+
+
+def _decoded(text: str, encoding: object) -> bytes:
+    if encoding is None:
+        return _guessed(text)
+    if encoding == "plain":
+        return text.encode()
+    if encoding != "base64":
+        raise ValueError("its userdata_encoding is not known")
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        raise ValueError("its userdata is not base64") from None
+
+
+def _guessed(text: str) -> bytes:
+    """Return user-data of which nobody says how it is written.
+
+    hollow-metadataservice's client takes base64, its README plain text. What is base64 to the
+    letter and would be text or gzip (cloud-init takes both) is base64: a script is never, it has
+    blanks in it.
+    """
+    plain = text.encode()
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except ValueError:
+        return plain
+    if base64.b64encode(decoded) != plain:
+        return plain
+    if decoded.startswith(_GZIP):
+        return decoded
+    try:
+        said = decoded.decode()
+    except UnicodeError:
+        return plain
+    return decoded if all(one.isprintable() or one in _BLANK for one in said) else plain
+
+
+def _bounded(content: bytes) -> bytes:
+    if len(content) > USERDATA_MAX:
+        raise ValueError(f"its userdata has over {USERDATA_MAX} bytes")
+    return content

@@ -1,0 +1,159 @@
+"""Questions to upstream: one half of a record, by instance id or by address."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+import tenacity
+
+from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.store.db.networks import Address
+from dfmeta.store.db.record import Kind
+from dfmeta.store.lookup.answer import ENVELOPE, Found, by_address, by_id
+from dfmeta.store.lookup.http import Client, Clock, Exchange, Reply
+from dfmeta.store.lookup.token import TokenSource
+
+AT_ONCE: Final = 32
+"""Questions under way for each half; others wait for their turn, within the time that they have."""
+WAIT: Final = 0.05
+"""Seconds before the second try, doubled before each that follows, and up to as much again."""
+WAIT_MAX: Final = 0.5
+
+_ACCEPT: Final = f"{ENVELOPE}, application/json"
+_TRANSIENT: Final = frozenset({408, 425, 429})
+"""What a server says that can answer later (RFC 9110, 15.5; RFC 8470; RFC 6585), 5xx aside."""
+_random: Final = random.SystemRandom()
+
+Wait = Callable[[int], float]
+"""Seconds to wait after a try, by its number from 1 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long upstream is waited for."""
+
+    timeout: float = 2.0
+    """Seconds for each try, its connection and token included; all of them share their sum."""
+    retries: int = 2
+    """Tries after the first one."""
+
+
+class Upstream:
+    """The store that knows more.
+
+    Safe to use from several threads. Blocks its caller.
+
+    :param base_url: the operator's, ``http`` or ``https``, with a path or without.
+    :param tokens: what shows who we are; None: nothing does.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        client: Client,
+        tokens: TokenSource | None = None,
+        patience: Patience | None = None,
+        clock: Clock = time.monotonic,
+        wait: Wait | None = None,
+    ) -> None:
+        self._base = base_url.rstrip("/")
+        self._name = urlsplit(base_url).netloc
+        self._client = client
+        self._tokens = tokens
+        self._patience = patience or Patience()
+        self._clock = clock
+        self._wait = wait or pause
+        self._turns = {kind: threading.BoundedSemaphore(AT_ONCE) for kind in Kind}
+
+    def by_address(self, kind: Kind, address: Address, *, retry: bool = True) -> Found | None:
+        """Return what upstream has for an address; None: nothing, or a record without it.
+
+        :raises LookupAwayError: it is slow, away, or answers with an error that may pass.
+        :raises LookupAnswerError: what it answers is nonsense.
+        """
+        path = f"/device-{kind}?ip_address={quote(str(address), safe='')}"
+        found = self._ask(kind, path, lambda reply: by_address(kind, reply), retry=retry)
+        # A record that does not name it would give one guest what is another's.
+        return found if found is not None and found.names(address) else None
+
+    def by_id(self, kind: Kind, record_id: str, *, retry: bool = True) -> Found | None:
+        """Return what upstream has for an instance id, a UUID in lower case; None: nothing.
+
+        :raises LookupAwayError: see :meth:`by_address`.
+        :raises LookupAnswerError: see there; another record is nonsense as well.
+        """
+        path = f"/device-{kind}/{record_id}"
+        return self._ask(kind, path, lambda reply: by_id(kind, record_id, reply), retry=retry)
+
+    def try_out(self, record_id: str, *, seconds: float) -> Reply:
+        """Ask for an instance's metadata once, and return the answer, whatever it is.
+
+        :param record_id: a UUID in lower case.
+        :raises LookupAwayError, LookupAnswerError: see :meth:`by_address`.
+        """
+        deadline = self._clock() + seconds
+        token = self._tokens.get(deadline=deadline) if self._tokens else ""
+        return self._exchange(f"/device-metadata/{record_id}", token, deadline)
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        self._client.close()
+
+    def _ask(
+        self, kind: Kind, path: str, read: Callable[[Reply], Found], *, retry: bool
+    ) -> Found | None:
+        tries = self._patience.retries + 1 if retry else 1
+        end = self._clock() + tries * self._patience.timeout
+        if not self._turns[kind].acquire(timeout=end - self._clock()):
+            cause = f"{AT_ONCE} look-ups of {kind} are under way already"
+            raise LookupAwayError(upstream=self._name, cause=cause, whole=False)
+        try:
+            retrying = tenacity.Retrying(
+                stop=lambda state: state.attempt_number >= tries or self._clock() + WAIT >= end,
+                wait=lambda state: min(self._wait(state.attempt_number), end - self._clock()),
+                retry=tenacity.retry_if_exception_type(LookupAwayError),
+                reraise=True,
+            )
+            reply = retrying(self._try, path, end)
+        finally:
+            self._turns[kind].release()
+        if reply.status == 404:
+            return None
+        try:
+            return read(reply)
+        except ValueError as error:
+            cause = f"what it answers is no record that can be taken: {error}"
+            raise LookupAnswerError(upstream=self._name, cause=cause) from error
+
+    def _try(self, path: str, end: float) -> Reply:
+        deadline = min(end, self._clock() + self._patience.timeout)
+        token = self._tokens.get(deadline=deadline) if self._tokens else ""
+        reply = self._exchange(path, token, deadline)
+        if reply.status == 401 and self._tokens:
+            token = self._tokens.get(deadline=deadline, refused=token)
+            reply = self._exchange(path, token, deadline)
+        if reply.status in (200, 404):
+            return reply
+        cause = f"it answers {reply.status}"
+        if reply.status >= 500 or reply.status in _TRANSIENT:
+            raise LookupAwayError(upstream=self._name, cause=cause)
+        raise LookupAnswerError(upstream=self._name, cause=cause)
+
+    def _exchange(self, path: str, token: str, deadline: float) -> Reply:
+        headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", "User-Agent": "dfmeta"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return self._client.exchange(Exchange(self._base + path, headers, deadline=deadline))
+
+
+def pause(attempt: int) -> float:
+    """Return the seconds to wait after a try: twice as many each time, and some more by chance."""
+    return min(WAIT * 2.0 ** (attempt - 1), WAIT_MAX) * (1 + _random.random())
