@@ -122,6 +122,7 @@ class World:
         )
         self.workers.start()
         until(lambda: len(self.serving()) == count, "the workers to serve")
+        until(self._know, "each to have read that it serves")
 
     def serving(self) -> list[Worker]:
         return [one for one in self.workers._workers if one.serving]
@@ -129,6 +130,9 @@ class World:
     def one(self) -> Worker:
         (found,) = self.serving()
         return found
+
+    def _know(self) -> bool:
+        return all({"what": "serve"} in process(one).got for one in self.serving())
 
     def replace(self) -> None:
         self.workers.reload(Terms(8.0, Limits()), self._count)
