@@ -12,7 +12,7 @@ from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Sample
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
+from tests.harness.poll import PATIENCE, wait_for
 
 PATH = "/latest/meta-data/hostname"
 MAC = "fa:16:3e:00:00:07"
@@ -261,7 +261,8 @@ def test_a_connection_in_the_making_outlives_the_tap(
     after_its_syn = f"tcp,in_port={guest.ofport},tcp_flags=-syn"
     host.ofctl("add-flow", "br-int", f"priority=400,{after_its_syn},actions=drop")
     with guest.namespace.open_socket() as connection:
-        connection.settimeout(10)
+        # Its segments are sent again, each time after twice as long.
+        connection.settimeout(10 * PATIENCE)
         connection.connect((METADATA_IP, 80))
         connection.sendall(f"GET {PATH} HTTP/1.0\r\nHost: it\r\n\r\n".encode())
         host.vsctl("del-port", "br-int", "tap-metadata")
