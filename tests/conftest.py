@@ -8,6 +8,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.harness.examples import USUAL, examples
 
+# Their assertions, too, show what they compared.
+pytest.register_assert_rewrite("tests.e2e", "tests.flows", "tests.unit", "tests.docs", "tests.real")
+
 pytest_plugins = ["tests.harness.failures", "tests.harness.fixtures"]
 
 # How long an example takes says how busy the machine is.

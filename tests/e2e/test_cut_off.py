@@ -183,11 +183,13 @@ def test_a_trace_ends_at_the_host_where_the_host_drops(scene: Scene) -> None:
     # Of the keys of first slots: the guest has had its port from the beginning of this module.
     address = "128.0.0.77/16 dev lo"
     scene.host.namespace.ip(f"address add {address}")
-    hangs(scene.guest)
-    end = scene.trace(scene.guest.port)
+    try:
+        hangs(scene.guest)
+        end = scene.trace(scene.guest.port)
+    finally:
+        scene.host.namespace.ip(f"address del {address}")
     assert end.startswith("Stops at the host: answers to guests do not leave by tap-metadata")
     assert "`ip rule show`" in end
-    scene.host.namespace.ip(f"address del {address}")
     scene.is_served()
 
 

@@ -88,9 +88,12 @@ def world() -> Iterator[World]:
     one.far.close()
 
 
+PLAIN = GuestRequest("GET", "/a")
+
+
 def ask(
     world: World,
-    request: GuestRequest = GuestRequest("GET", "/a"),  # noqa: B008  # it is frozen
+    request: GuestRequest = PLAIN,
     *,
     seconds: float = 3,
     goes_on: Callable[[str | None], bool] = lambda _said: True,

@@ -18,6 +18,11 @@ from tests.unit.store.lookup_support import build, clock, store  # noqa: F401  #
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 
 
+def said(backend: StoreBackend, identity: Identity) -> str | None:
+    """What the record says of tokens."""
+    return backend.open(GuestRequest("GET", "/latest"), identity).http_tokens
+
+
 @pytest.fixture
 def instance_id() -> str:
     return INSTANCE

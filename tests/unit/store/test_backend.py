@@ -23,6 +23,7 @@ from dfmeta.store.guest import ec2, openstack
 from dfmeta.store.guest.backend import PASSWORD_MAX, StoreBackend
 from dfmeta.store.guest.paths import split_path
 from tests.harness.examples import examples
+from tests.unit.store.conftest import said
 from tests.unit.store.crawling import crawl, crawl_ec2
 
 Ask = Callable[..., Answer]
@@ -474,11 +475,6 @@ def test_a_claimed_instance_is_shown_only_to_its_own_project(
 
 
 # Tokens
-
-
-def said(backend: StoreBackend, identity: Identity) -> str | None:
-    """What the record says of tokens."""
-    return backend.open(GuestRequest("GET", "/latest"), identity).http_tokens
 
 
 @pytest.mark.parametrize("mode", HTTP_TOKENS)

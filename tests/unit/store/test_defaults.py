@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from dfmeta.store.db.record import Record, dump_document
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults
 from dfmeta.store.guest.backend import StoreBackend
+from tests.unit.store.conftest import said
 from tests.unit.support import OTHER_INSTANCE
 
 HOST = "KVM1"
@@ -53,16 +55,11 @@ def backend(repository: Repository) -> StoreBackend:
     return StoreBackend(repository, host=HOST)
 
 
-def said(backend: StoreBackend, identity: Identity) -> str | None:
-    """What the record says of tokens."""
-    return backend.open(GuestRequest("GET", "/latest"), identity).http_tokens
-
-
 @pytest.fixture
 def asked(backend: StoreBackend, guest: Identity) -> Ask:
-    def ask(path: str, method: str = "GET", body: bytes = b"", **who: object) -> Answer:
+    def ask(path: str, method: str = "GET", body: bytes = b"", **who: Any) -> Answer:
         request = GuestRequest(method=method, path=path, body=body)
-        return backend.open(request, replace(guest, **who)).answer()  # type: ignore[arg-type]  # fields by name
+        return backend.open(request, replace(guest, **who)).answer()
 
     return ask
 
