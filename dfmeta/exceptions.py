@@ -404,12 +404,17 @@ class Unauthorized(DfmetaError):  # noqa: N818  # the status' own name
 
 
 class Forbidden(DfmetaError):  # noqa: N818  # the status' own name
-    """Who asks is known and may not: 403 (RFC 9110, 15.5.4). ``message`` is for the client."""
+    """The client's token is valid and has not the scope: 403 (RFC 9110, 15.5.4).
+
+    ``message`` is for the client.
+    """
 
     name = "forbidden"
     sentence = "{message}"
 
     message: str
+    client: str
+    """Its name, for the log."""
 
 
 class AuthUnavailable(DfmetaError):  # noqa: N818  # beside the two above

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from dfmeta.cmd import auth, database
 from dfmeta.conf import auth as auth_options
 from dfmeta.proxy.browsers import own_names, stranger
-from dfmeta.store.api.admin import AdminApi, later, refused
+from dfmeta.store.api.admin import AdminApi, Gate, later
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.db.repository import Repository
 
@@ -27,7 +27,6 @@ class StoreApi:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
-        self._names = own_names(conf.df_metadata.admin_listen)
         self._authorizer = _authorizer(conf)
         self._repository: Repository | None = None
         self._api: AdminApi | None = None
@@ -70,11 +69,7 @@ class StoreApi:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Answer one request (PEP 3333). Whoever shows a token is no web page of another site."""
-        if self._authorizer is None:
-            strange = stranger(environ, self._names)
-            if strange:
-                return refused(strange, environ, start_response)
+        """Answer one request (PEP 3333)."""
         return (self._api or later)(environ, start_response)
 
 
@@ -94,4 +89,12 @@ def _api(conf: cfg.ConfigOpts, authorizer: Authorizer | None, repository: Reposi
         max_body=group.max_body,
         refresh=upstream.refresh if upstream is not None else None,
         aside=tpool.execute,
+        # A client that shows a token is no web page of another site.
+        gate=None if authorizer is not None else _gate(conf.df_metadata.admin_listen),
     )
+
+
+def _gate(listen: str) -> Gate:
+    """Return the reason to refuse a web page of another site, by its request."""
+    names = own_names(listen)
+    return lambda environ: stranger(environ, names)

@@ -10,6 +10,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -30,8 +31,6 @@ from dfmeta.proxy.sockets import keep_room
 Listing = Callable[[], Any]
 Page = Callable[[webob.Request], webob.Response]
 
-_PATHS = frozenset({"/healthz", "/healthz/liveness", "/healthz/readiness", "/metrics", "/version"})
-"""Those that are always there."""
 _PAGE = "/"
 _OF_THIS_HOST = frozenset({"/options"})
 """Those that are answered to no other host: a digest lets who has it try secrets on its own."""
@@ -85,10 +84,17 @@ class AdminApplication:
     ) -> None:
         self._health = health
         self._metrics = metrics
-        self._listings = listings
         self.api = api
-        self._page = page
         self._names = own_names(listen)
+        self._routes: dict[str, Page] = {
+            "/healthz": self._live,
+            "/healthz/liveness": self._live,
+            "/healthz/readiness": self._ready,
+            "/metrics": self._counted,
+            "/version": lambda _request: _json({"version": version("dfmeta")}),
+            **{path: partial(self._listed, listing) for path, listing in listings.items()},
+            **({} if page is None else {_PAGE: page}),
+        }
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -97,44 +103,36 @@ class AdminApplication:
         path = environ.get("PATH_INFO", "")
         if self.api is not None and self.api.handles(path):
             return self.api(environ, start_response)
-        request = webob.Request(environ)
-        if not self._is_there(path):
+        request, page = webob.Request(environ), self._routes.get(path)
+        if page is None:
             # In the words of hollow-metadataservice, as the API has it below its own paths.
             response = _json({"message": "invalid request - route not found"}, status=404)
         elif request.method not in ("GET", "HEAD"):
             response = webob.exc.HTTPMethodNotAllowed(headers={"Allow": "GET, HEAD"})
         else:
-            response = self._route(path, request)
+            response = page(request)
         return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
 
-    def _is_there(self, path: str) -> bool:
-        return (
-            path in _PATHS or path in self._listings or (path == _PAGE and self._page is not None)
-        )
+    def _live(self, _request: webob.Request) -> webob.Response:
+        return _json({"status": "UP"})
 
-    def _route(self, path: str, request: webob.Request) -> webob.Response:
-        if path == _PAGE and self._page is not None:
-            return self._page(request)
-        if path in ("/healthz", "/healthz/liveness"):
-            return _json({"status": "UP"})
-        if path == "/healthz/readiness":
-            missing = self._health.missing()
-            if missing:
-                return _json({"status": "DOWN", "missing": missing}, status=503)
-            return _json({"status": "UP"})
-        if path == "/metrics":
-            return self._counted(request.environ.get("HTTP_ACCEPT", ""))
-        if path == "/version":
-            return _json({"version": version("dfmeta")})
+    def _ready(self, _request: webob.Request) -> webob.Response:
+        missing = self._health.missing()
+        if missing:
+            return _json({"status": "DOWN", "missing": missing}, status=503)
+        return _json({"status": "UP"})
+
+    def _listed(self, listing: Listing, request: webob.Request) -> webob.Response:
         strange = stranger(request.environ, self._names)
         if strange:
             return _json({"message": strange}, status=403)
-        if path in _OF_THIS_HOST and not request.environ.get(SAME_HOST):
+        if request.environ["PATH_INFO"] in _OF_THIS_HOST and not request.environ.get(SAME_HOST):
             return _json({"message": "this host alone may ask"}, status=403)
-        return _json(self._listings[path]())
+        return _json(listing())
 
-    def _counted(self, accept: str) -> webob.Response:
+    def _counted(self, request: webob.Request) -> webob.Response:
         """The metrics in Prometheus' text format 0.0.4, or in another one that a client accepts."""
+        accept = request.environ.get("HTTP_ACCEPT", "")
         # The library repeats any version that it is given, or fails over it.
         known = [one for one in accept.split(",") if _FORMATS.issuperset(_VERSION.findall(one))]
         encode, kind = choose_encoder(",".join(known))

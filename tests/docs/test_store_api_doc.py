@@ -12,7 +12,16 @@ import pytest
 from dfmeta.conf import api as options
 from dfmeta.proxy import admin_server as silence
 from dfmeta.store import strictjson
-from dfmeta.store.api import admin, attached, bodies, openapi, representations, requests
+from dfmeta.store.api import (
+    admin,
+    attached,
+    audit,
+    bodies,
+    openapi,
+    representations,
+    requests,
+    routes,
+)
 from dfmeta.store.db import repository
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.schema import HTTP_TOKENS
@@ -105,8 +114,8 @@ def test_the_page_has_the_names_and_numbers_of_the_code() -> None:
     assert f"``[store] {options.OPTS[0].name}``" in WORDS
     for mode in (*HTTP_TOKENS, *requests.ENCODINGS):
         assert f"``{mode}``" in WORDS
-    for name in admin._OPERATIONS:
-        assert f"``{name} /device-metadata" in WORDS
+    for route in [one for one in routes.ROUTES if one.kind is not Kind.USERDATA]:
+        assert f"``{route.method} {route.path.replace('{id}', 'ID')}" in WORDS
 
 
 def test_the_example_can_be_pushed() -> None:
@@ -124,3 +133,12 @@ def test_the_example_can_be_pushed() -> None:
 def test_the_page_has_each_way_to_name_devices() -> None:
     for name in requests.SELECTORS:
         assert f"``{name}={'BUS:' if name == 'address' else ''}{name.upper()}``" in WORDS
+
+
+def test_the_page_shows_lines_of_the_audit() -> None:
+    shown = re.findall(r"^ +(Audit: .*)", PAGE, re.MULTILINE)
+    assert len(shown) == 3
+    for line in shown:
+        method, path = re.match(r"Audit: (\w+) (\S+),", line).groups()  # type: ignore[union-attr]
+        assert method in routes.find(path.replace("{id}", "x"))[0]
+    assert f"more than {audit.REFUSALS} refused requests in a minute" in WORDS

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from webob import Request
+from webob.acceptparse import create_accept_header
 
 from dfmeta.devices.schema import ADDRESSES, SCHEMA
 from dfmeta.exceptions import BadRequestError
@@ -305,10 +307,6 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "store/guest/keys.py [^A-Za-z0-9._@-]+": ("a b!!c",),
     "store/lookup/answer.py UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
     "store/lookup/token.py _TOKEN": ("a.b",),
-    "store/api/representations.py _QUALITY": (
-        "q=0.123",
-        "q=1.000",
-    ),
     "store/api/requests.py ADDRESSES.get(bus, '(?!)')": (
         "0000:00:1f.a",
         "1:2.3",
@@ -380,7 +378,14 @@ READERS: Final[Mapping[str, tuple[Any, ...]]] = {
         lambda text: unless_known(FOUND, GuestRequest("GET", "/", headers={"if-none-match": text})),
         *((",", one, "x") for one in (" ", ",", '"a",', 'W/"a" ,', '"', "W/")),
     ),
-    "accept": (wants_envelope, *(("", one, "") for one in (",", ";", "a;q=1,", "q=0.1;", " "))),
+    "accept": (
+        lambda text: wants_envelope(create_accept_header(text)),
+        *(("", one, "") for one in (",", ";", "a/b;q=1,", 'a/b;c="d\\"', "q=0.1;", " ")),
+    ),
+    "if-none-match of an admin request": (
+        lambda text: "x" in Request.blank("/", headers={"If-None-Match": text}).if_none_match,
+        *(("", one, "") for one in (" ", ' "', '"', 'W/"', '\\"', '"a",')),
+    ),
     "forwarded for": (
         lambda text: TrustedProxies([PEER]).guest(PEER.network_address, text),
         ("192.0.2.1", ", 192.0.2.1", ""),

@@ -1,7 +1,7 @@
-"""The store's admin API: who may, pushes, reads and removes records over HTTP.
+"""The store's admin API: pushes, reads and removes records over HTTP.
 
-Routes, bodies, scopes and texts are those of hollow-metadataservice (specification 003), whose
-clients it serves; doc/source/store-api.rst says where ours differ.
+Routes are in :mod:`dfmeta.store.api.routes`; bodies and texts are those of hollow-metadataservice
+(specification 003), whose clients the API serves.
 
 Trust: none before the authorizer has agreed, and nothing of a body is read before that. After it,
 what is pushed is validated in :mod:`dfmeta.store.api.requests`.
@@ -16,6 +16,8 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs
 
+import webob
+
 from dfmeta.exceptions import (
     ApiError,
     AuthUnavailable,
@@ -28,8 +30,9 @@ from dfmeta.exceptions import (
     StoreFullError,
     Unauthorized,
 )
-from dfmeta.model import Answer, GuestRequest
-from dfmeta.store.api import attached, listing, openapi
+from dfmeta.model import Answer
+from dfmeta.store.api import attached, listing, openapi, routes
+from dfmeta.store.api.audit import Audit, Call
 from dfmeta.store.api.bodies import Body
 from dfmeta.store.api.representations import JSON, document, envelope, wants_envelope
 from dfmeta.store.api.requests import (
@@ -42,45 +45,32 @@ from dfmeta.store.api.requests import (
     refused_devices,
     refused_selector,
 )
-from dfmeta.store.auth import scopes
+from dfmeta.store.api.routes import Action
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.db.record import Kind, Record, parse_document
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.guest.etags import conditional
+from dfmeta.store.guest.etags import etag_of
 
 LOG = logging.getLogger(__name__)
 
-PREFIX: Final = "/api/v1"
-"""Every route is there below it as well."""
 NO_ROUTE: Final = "invalid request - route not found"
 NOT_FOUND: Final = "resource not found"
 LARGE: Final = 16 * 1024
 """Bytes of a body that is read aside: a megabyte of small objects takes a third of a second."""
 RETRY_SECONDS: Final = 1
-"""What an answer names that says "not now"."""
+"""Retry-After of an answer that says "not now"."""
 
 Environ = dict[str, Any]
 Refresh = Callable[[Kind, str], Record | None]
+Gate = Callable[[Environ], str]
 _T = TypeVar("_T")
-_Handler = Callable[[Kind, str, Environ, Body], Answer]
-
-_KINDS: Final = {f"device-{kind}": kind for kind in Kind}
-_OPERATIONS: Final[dict[str, scopes.Operation]] = {
-    "GET": "read",
-    "HEAD": "read",
-    "POST": "upsert",
-    "DELETE": "delete",
-}
-_OPENAPI: Final = "openapi.json"
-_RECORDS: Final = "records"
-_FIRST: Final = frozenset({*_KINDS, _RECORDS})
 
 
 class Aside(Protocol):
-    """Calls what computes for long, where nobody waits for it."""
+    """Calls a long computation where no other request waits for it."""
 
     def __call__(self, step: Callable[[], _T]) -> _T:
-        """Return what *step* returns, or raise what it raises."""
+        """Return the result of *step*, or raise its exception."""
         ...
 
 
@@ -92,13 +82,15 @@ def at_once(step: Callable[[], _T]) -> _T:
 class AdminApi:
     """Answers the API's requests (PEP 3333).
 
-    :param repository: where records are.
-    :param authorizer: decides on each request; None lets everybody do everything, and whoever
-        mounts it sees to it that only this host can reach it.
+    :param repository: the records.
+    :param authorizer: decides on each request. None: every client may do everything, and the
+        caller makes certain that this host alone can reach the API.
     :param max_body: bytes of a request's body.
     :param refresh: asks upstream for one half of a record, stores it and gives the record, None
         when upstream has none; raises StoreError. None: there is no upstream.
-    :param aside: calls what computes for long, where nobody waits for it.
+    :param aside: calls a long computation where no other request waits for it.
+    :param gate: gives the reason to refuse a request (PEP 3333's environment) before anything of
+        it is read, or an empty string.
     """
 
     def __init__(
@@ -109,17 +101,24 @@ class AdminApi:
         max_body: int,
         refresh: Refresh | None,
         aside: Aside = at_once,
+        gate: Gate | None = None,
     ) -> None:
         self._repository = repository
         self._aside = aside
         self._authorizer = authorizer
         self._max_body = max_body
         self._refresh = refresh or (lambda _kind, record_id: repository.get(record_id))
-        self._routes: dict[str, dict[str, _Handler]] = {
-            "all": {"GET": self._find, "POST": self._push},
-            "one": {"GET": self._get, "DELETE": self._delete},
-            "refresh": {"POST": self._refreshed},
-            "devices": {"GET": self._devices, "POST": self._attach, "DELETE": self._detach},
+        self._gate = gate
+        self._audit = Audit()
+        self._handlers: dict[Action, Callable[[Kind, Call], Answer]] = {
+            Action.FIND: self._find,
+            Action.PUSH: self._push,
+            Action.GET: self._get,
+            Action.DELETE: self._delete,
+            Action.REFRESH: self._refreshed,
+            Action.LIST_DEVICES: self._devices,
+            Action.ATTACH: self._attach,
+            Action.DETACH: self._detach,
         }
 
     @staticmethod
@@ -128,75 +127,76 @@ class AdminApi:
 
         :param path: PATH_INFO.
         """
-        first = path.removeprefix("/").partition("/")[0]
-        inside = path == PREFIX or path.startswith(f"{PREFIX}/")
-        return inside or first in _FIRST or path == f"/{_OPENAPI}"
+        return routes.is_ours(path)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
+        call = Call(webob.Request(environ))
+        status = 500
         try:
-            answer = self._answer(environ, Body(environ, self._max_body))
+            answer = self._answer(call)
+            status = answer.status
         except ApiError as error:
-            answer = _refusal(error)
+            status, answer = error.status, _refusal(error)
         except StoreError as error:
             answer = _refusal(_failure(error))
-        return _respond(answer, environ, start_response)
+            status = answer.status
+        finally:
+            self._audit.note(call, status)
+        return _respond(answer, call.request, start_response)
 
-    def _answer(self, environ: Environ, body: Body) -> Answer:
-        path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
-        match path.removeprefix(PREFIX).split("/"):
-            case ["", name] if name == _OPENAPI:
-                _allow(method, ["GET"])
-                text = openapi.text(secured=self._authorizer is not None)
-                return _conditional(Answer(200, text, content_type=JSON), environ)
-            case ["", name] if name == _RECORDS:
-                return self._list(method, environ)
-            case ["", name] if name in _KINDS:
-                route, record_id = "all", ""
-            case ["", name, "refresh", record_id] if name in _KINDS and record_id:
-                route = "refresh"
-            case ["", name, record_id, attached.MEMBER] if (
-                _KINDS.get(name) is Kind.METADATA and record_id
-            ):
-                route = "devices"
-            case ["", name, record_id] if name in _KINDS and record_id:
-                route = "one"
-            case _:
-                raise ApiError(status=404, message=NO_ROUTE)
-        handlers, kind = self._routes[route], _KINDS[name]
-        _allow(method, handlers)
-        # A device that goes changes a record, and removes none.
-        changes = route == "devices" and method == "DELETE"
-        operation: scopes.Operation = "upsert" if changes else _OPERATIONS[method]
-        self._authorize(environ, scopes.accepted(operation, kind))
-        if route != "all":
-            record_id = _known(parse_id(record_id))
-        handler = handlers["GET" if method == "HEAD" else method]
-        return handler(kind, record_id, environ, body)
+    def _answer(self, call: Call) -> Answer:
+        environ = call.request.environ
+        methods, given_id = routes.find(environ["PATH_INFO"])
+        if not methods:
+            raise ApiError(status=404, message=NO_ROUTE)
+        method = environ["REQUEST_METHOD"]
+        allowed = routes.allowed(methods)
+        if method not in allowed:
+            raise ApiError(status=405, message="method not allowed", allow=", ".join(allowed))
+        call.route = route = methods["GET" if method == "HEAD" else method]
+        call.record_id = parse_id(given_id) or ""
+        self._let_in(call, route.scopes)
+        if route.action is Action.DESCRIBE:
+            text = openapi.text(secured=self._authorizer is not None)
+            return Answer(200, text, content_type=JSON)
+        if route.kind is None:
+            return self._list(call)
+        if given_id:
+            _known(call.record_id or None)
+        return self._handlers[route.action](route.kind, call)
 
-    def _authorize(self, environ: Environ, accepted: tuple[str, ...]) -> None:
-        if self._authorizer is None:
+    def _let_in(self, call: Call, accepted: tuple[str, ...]) -> None:
+        """Return when a request may go on.
+
+        :raises ApiError: 401, 403 or 503.
+        """
+        environ = call.request.environ
+        refused = self._gate(environ) if self._gate is not None else ""
+        if refused:
+            raise ApiError(status=403, message=refused)
+        if self._authorizer is None or not accepted:
             return
         header = environ.get("HTTP_AUTHORIZATION")
         try:
-            self._authorizer.authorize(header, accepted)
+            call.client = self._authorizer.authorize(header, accepted).name
         except Unauthorized as error:
             raise ApiError(status=401, message=error.message) from error
         except Forbidden as error:
+            call.client = error.client
             raise ApiError(status=403, message=error.message) from error
         except AuthUnavailable as error:
             LOG.warning("the admin API cannot tell whether a token is good: %s", error)
             raise ApiError(status=503, message=error.message) from error
 
-    def _list(self, method: str, environ: Environ) -> Answer:
-        _allow(method, ["GET"])
-        self._authorize(environ, scopes.accepted_for_any("read"))
-        page = self._repository.page(parse_after(_asked(environ, "after")))
+    def _list(self, call: Call) -> Answer:
+        page = self._repository.page(parse_after(_query(call).get("after", [])))
         body = self._aside(lambda: listing.dump(page))
-        return _conditional(Answer(200, body, content_type=JSON), environ)
+        return Answer(200, body, content_type=JSON)
 
-    def _push(self, kind: Kind, _id: str, _environ: Environ, body: Body) -> Answer:
-        push = self._parsed(body, lambda text: parse_push(kind, text))
+    def _push(self, kind: Kind, call: Call) -> Answer:
+        push = self._parsed(call, lambda text: parse_push(kind, text))
+        call.record_id = push.record_id
         self._repository.push(
             kind,
             push.record_id,
@@ -206,56 +206,54 @@ class AdminApi:
         )
         return Answer(200, content_type="")
 
-    def _parsed(self, body: Body, parse: Callable[[bytes], _T]) -> _T:
-        text = body.read()
+    def _parsed(self, call: Call, parse: Callable[[bytes], _T]) -> _T:
+        text = Body(call.request.environ, self._max_body).read()
         return self._aside(lambda: parse(text)) if len(text) > LARGE else parse(text)
 
-    def _get(self, kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
-        return self._one(kind, self._repository.get(record_id), environ)
+    def _get(self, kind: Kind, call: Call) -> Answer:
+        return self._one(kind, self._repository.get(call.record_id), call)
 
-    def _refreshed(self, kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
-        return self._one(kind, self._refresh(kind, record_id), environ)
+    def _refreshed(self, kind: Kind, call: Call) -> Answer:
+        return self._one(kind, self._refresh(kind, call.record_id), call)
 
-    def _one(self, kind: Kind, record: Record | None, environ: Environ) -> Answer:
-        accept = environ.get("HTTP_ACCEPT", "")
+    def _one(self, kind: Kind, record: Record | None, call: Call) -> Answer:
         found = document(kind, record)
-        if found is not None and record is not None and wants_envelope(accept):
+        if found is not None and record is not None and wants_envelope(call.request.accept):
             found = envelope(kind, record, self._repository.addresses(record.id), named=True)
-        return _conditional(_known(found), environ)
+        return _known(found)
 
-    def _find(self, kind: Kind, _id: str, environ: Environ, _body: Body) -> Answer:
-        record = _known(self._repository.find(parse_query(_asked(environ, "ip_address"))))
+    def _find(self, kind: Kind, call: Call) -> Answer:
+        address = parse_query(_query(call).get("ip_address", []))
+        record = _known(self._repository.find(address))
         addresses = self._repository.addresses(record.id)
-        accept = environ.get("HTTP_ACCEPT", "")
-        found = envelope(kind, record, addresses, named=wants_envelope(accept))
-        return _conditional(_known(found), environ)
+        named = wants_envelope(call.request.accept)
+        return _known(envelope(kind, record, addresses, named=named))
 
-    def _delete(self, kind: Kind, record_id: str, _environ: Environ, _body: Body) -> Answer:
-        if not self._repository.remove(kind, record_id):
+    def _delete(self, kind: Kind, call: Call) -> Answer:
+        if not self._repository.remove(kind, call.record_id):
             raise ApiError(status=404, message=NOT_FOUND)
         return Answer(200, content_type="")
 
-    def _devices(self, _kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
-        record = _known(self._repository.get(record_id))
+    def _devices(self, _kind: Kind, call: Call) -> Answer:
+        record = _known(self._repository.get(call.record_id))
         text = _known(record.metadata)
-        return _conditional(_listed(parse_document(record.id, text)), environ)
+        return _listed(parse_document(record.id, text))
 
-    def _attach(self, _kind: Kind, record_id: str, _environ: Environ, body: Body) -> Answer:
-        device = self._parsed(body, parse_device)
+    def _attach(self, _kind: Kind, call: Call) -> Answer:
+        device = self._parsed(call, parse_device)
         try:
             changed = self._repository.change(
-                record_id, lambda document: attached.attach(document, device)
+                call.record_id, lambda document: attached.attach(document, device)
             )
         except DeviceError as error:
             raise refused_devices(error) from error
         return _listed(_known(changed))
 
-    def _detach(self, _kind: Kind, record_id: str, environ: Environ, _body: Body) -> Answer:
-        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        selector = parse_selector(query)
+    def _detach(self, _kind: Kind, call: Call) -> Answer:
+        selector = parse_selector(_query(call))
         try:
             changed = self._repository.change(
-                record_id, lambda document: attached.detach(document, selector)
+                call.record_id, lambda document: attached.detach(document, selector)
             )
         except DeviceError as error:
             raise refused_selector() from error
@@ -265,31 +263,33 @@ class AdminApi:
 def later(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer any request (PEP 3333) in the place of an API that is not there yet: 503."""
     error = ApiError(status=503, message="the store is not open yet")
-    return _respond(_refusal(error), environ, start_response)
-
-
-def refused(words: str, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Answer any request (PEP 3333) with 403 and why, before anything of it is read."""
-    error = ApiError(status=403, message=words)
-    return _respond(_refusal(error), environ, start_response)
+    return _respond(_refusal(error), webob.Request(environ), start_response)
 
 
 def _respond(
-    answer: Answer, environ: Environ, start_response: Callable[..., Any]
+    answer: Answer, request: webob.Request, start_response: Callable[..., Any]
 ) -> Iterable[bytes]:
-    headers = list(answer.headers)
-    if answer.status != HTTPStatus.NOT_MODIFIED:
-        headers.append(("Content-Length", str(len(answer.body))))
+    """Send an answer (PEP 3333); 304 in the place of one that the client has already.
+
+    The successful answer to GET has an entity tag, compared weakly (RFC 9110, 13.1.2).
+    """
+    status, headers = HTTPStatus(answer.status), list(answer.headers)
     if answer.content_type:
         headers.append(("Content-Type", answer.content_type))
-    status = HTTPStatus(answer.status)
-    start_response(f"{status.value} {status.phrase}", headers)
-    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body]
+    if answer.status == HTTPStatus.OK and request.method in ("GET", "HEAD"):
+        etag = etag_of(answer)
+        headers.append(("ETag", etag))
+        if etag.strip('"') in request.if_none_match:
+            status = HTTPStatus.NOT_MODIFIED
+            headers = [one for one in headers if one[0] != "Content-Type"]
+    words = f"{status.value} {status.phrase}"
+    response = webob.Response(status=words, headerlist=headers, body=answer.body)
+    return response(request.environ, start_response)  # type: ignore[no-any-return]  # untyped
 
 
-def _asked(environ: Environ, name: str) -> list[str]:
-    """Return all that a request's query has of a name."""
-    return parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True).get(name, [])
+def _query(call: Call) -> dict[str, list[str]]:
+    """Return a request's query: names, and all values of each. Other bytes than UTF-8 are ?."""
+    return parse_qs(call.request.query_string, keep_blank_values=True)
 
 
 def _listed(document: Mapping[str, Any]) -> Answer:
@@ -300,20 +300,6 @@ def _known(found: _T | None) -> _T:
     if found is None:
         raise ApiError(status=404, message=NOT_FOUND)
     return found
-
-
-def _allow(method: str, methods: Iterable[str]) -> None:
-    allowed = [one for one in _OPERATIONS if one in methods or (one == "HEAD" and "GET" in methods)]
-    if method not in allowed:
-        raise ApiError(status=405, message="method not allowed", allow=", ".join(allowed))
-
-
-def _conditional(answer: Answer, environ: Environ) -> Answer:
-    """Give a GET's answer its tag, and make it 304 where the client has it already."""
-    if environ["REQUEST_METHOD"] == "POST":
-        return answer
-    headers = {"if-none-match": environ.get("HTTP_IF_NONE_MATCH", "")}
-    return conditional(answer, GuestRequest(method="GET", path="", headers=headers))
 
 
 def _failure(error: StoreError) -> ApiError:

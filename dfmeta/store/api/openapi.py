@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final
 
 from dfmeta.store.api import openapi_devices
 from dfmeta.store.api.representations import ENVELOPE, JSON, USERDATA
 from dfmeta.store.api.requests import ADDRESSES_MAX, ENCODINGS
-from dfmeta.store.auth.scopes import Operation, accepted, accepted_for_any
+from dfmeta.store.api.routes import PREFIX, ROUTES, Action, Route
+from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import PAGE
 from dfmeta.store.db.schema import HTTP_TOKENS
 
@@ -229,6 +232,78 @@ _AFTER: Final[Object] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the description tells of an action; ``KIND`` stands for the record's kind."""
+
+    summary: str
+    parameters: tuple[Object, ...] = ()
+    found: Callable[[str], Object] | None = None
+    """Content of a successful answer, by the record's kind; None: it is empty."""
+    sent: Callable[[str], Object] | None = None
+    """Content of the request's body; None: it has none."""
+    missing: bool = True
+    """Whether 404 may be the answer."""
+    upstream: bool = False
+    """Whether another store is asked."""
+
+
+def _schema(name: str) -> Object:
+    return {"schema": {"$ref": f"#/components/schemas/{name}"}}
+
+
+def _record(kind: str) -> Object:
+    return _schema(f"{kind.capitalize()}Record")
+
+
+def _either(kind: str) -> Object:
+    """The half alone, or the record around it."""
+    if kind == Kind.METADATA:
+        return {JSON: _schema("Document"), ENVELOPE: _record(kind)}
+    text = {"schema": {"type": "string", "description": "Byte for byte; of any encoding."}}
+    return {USERDATA: text, ENVELOPE: _record(kind)}
+
+
+def _listed_devices(_kind: str) -> Object:
+    return {JSON: _schema("Devices")}
+
+
+_TOLD: Final[Mapping[Action, _Told]] = {
+    Action.DESCRIBE: _Told("This description.", found=lambda _kind: {JSON: {}}, missing=False),
+    Action.FIND: _Told(
+        "The record that has an address.",
+        (_IP_ADDRESS,),
+        found=lambda kind: {JSON: _record(kind), ENVELOPE: _record(kind)},
+    ),
+    Action.PUSH: _Told(
+        "Create or replace.",
+        sent=lambda kind: {JSON: _schema(f"{kind.capitalize()}Push")},
+        missing=False,
+    ),
+    Action.GET: _Told("An instance's KIND, or its record.", (_ID,), found=_either),
+    Action.DELETE: _Told("Remove.", (_ID,)),
+    Action.REFRESH: _Told("Ask upstream again.", (_ID,), found=_either, upstream=True),
+    Action.LIST: _Told(
+        "A page of all records, in short.",
+        (_AFTER,),
+        found=lambda _kind: {JSON: _schema("Records")},
+        missing=False,
+    ),
+    Action.LIST_DEVICES: _Told("The devices of an instance.", (_ID,), found=_listed_devices),
+    Action.ATTACH: _Told(
+        "Attach a device.",
+        (_ID,),
+        found=_listed_devices,
+        sent=lambda _kind: {
+            JSON: _schema("Device") | {"examples": {"disk": {"value": openapi_devices.EXAMPLE}}}
+        },
+    ),
+    Action.DETACH: _Told("Detach devices.", (_ID, openapi_devices.SELECTOR), found=_listed_devices),
+}
+_OF_A_KIND: Final = frozenset({Action.FIND, Action.PUSH, Action.GET, Action.DELETE, Action.REFRESH})
+"""Actions that both kinds have: an operation is named by both."""
+
+
 @functools.cache
 def text(*, secured: bool) -> bytes:
     """Return the description as JSON; see :func:`description`."""
@@ -240,15 +315,9 @@ def description(*, secured: bool) -> Object:
 
     :param secured: whether tokens are asked for.
     """
-    paths: Object = {"/openapi.json": _reading("This description.", "describe", {JSON: {}})}
-    for kind in ("metadata", "userdata"):
-        paths |= _paths(kind)
-    listed: Object = {JSON: {"schema": {"$ref": "#/components/schemas/Records"}}}
-    needed = accepted_for_any("read")
-    paths["/records"] = _reading(
-        "A page of all records, in short.", "list", listed, [_AFTER], needed=needed
-    )
-    paths["/device-metadata/{id}/devices"] = _devices()
+    paths: Object = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {}).update(_operations(route))
     return {
         "openapi": "3.1.0",
         "info": {
@@ -256,7 +325,7 @@ def description(*, secured: bool) -> Object:
             "version": version("dfmeta"),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}, {"url": "/api/v1"}],
+        "servers": [{"url": "/"}, {"url": PREFIX}],
         "paths": paths,
         "components": {
             "schemas": _SCHEMAS,
@@ -267,123 +336,54 @@ def description(*, secured: bool) -> Object:
     }
 
 
-def _paths(kind: str) -> Object:
-    one: Object = {(JSON if kind == "metadata" else USERDATA): _shown(kind)}
-    record = {"$ref": f"#/components/schemas/{kind.capitalize()}Record"}
-    both = one | {ENVELOPE: {"schema": record}}
-    found = {JSON: {"schema": record}, ENVELOPE: {"schema": record}}
-    push = {"$ref": f"#/components/schemas/{kind.capitalize()}Push"}
-    read, upsert = accepted("read", kind), accepted("upsert", kind)
-    return {
-        f"/device-{kind}": _reading(
-            "The record that has an address.", f"find-{kind}", found, [_IP_ADDRESS], needed=read
-        )
-        | {
-            "post": _operation("upsert", f"push-{kind}", upsert, "Create or replace.")
-            | {"requestBody": {"required": True, "content": {JSON: {"schema": push}}}}
-        },
-        f"/device-{kind}/{{id}}": _reading(
-            f"An instance's {kind}, or its record.", f"get-{kind}", both, [_ID], needed=read
-        )
-        | {
-            "delete": _operation(
-                "delete", f"delete-{kind}", accepted("delete", kind), "Remove.", [_ID]
-            )
-        },
-        f"/device-{kind}/refresh/{{id}}": {
-            "post": _operation(
-                "upsert", f"refresh-{kind}", upsert, "Ask upstream again.", [_ID], content=both
-            )
-        },
-    }
+def _operations(route: Route) -> Object:
+    """Return the methods of a route; with GET comes HEAD, which has the same headers."""
+    told = _TOLD[route.action]
+    kind = str(route.kind or "")
+    name = f"{route.action.value}-{kind}" if route.action in _OF_A_KIND else route.action.value
+    content = told.found(kind) if told.found is not None else None
+    operation = _operation(route, told, name, content)
+    if route.method != "GET":
+        return {route.method.lower(): operation}
+    head = _operation(route, told, f"{name}-head", {one: {} for one in content or ()})
+    return {"get": operation, "head": head}
 
 
-def _devices() -> Object:
-    listed: Object = {JSON: {"schema": {"$ref": "#/components/schemas/Devices"}}}
-    device: Object = {
-        JSON: {
-            "schema": {"$ref": "#/components/schemas/Device"},
-            "examples": {"disk": {"value": openapi_devices.EXAMPLE}},
-        }
-    }
-    changing = accepted("upsert", "metadata")
-    attach = _operation(
-        "upsert", "attach-device", changing, "Attach a device.", [_ID], content=listed
-    )
-    parameters = [_ID, openapi_devices.SELECTOR]
-    return _reading(
-        "The devices of an instance.",
-        "get-devices",
-        listed,
-        [_ID],
-        needed=accepted("read", "metadata"),
-    ) | {
-        "post": attach | {"requestBody": {"required": True, "content": device}},
-        "delete": _operation(
-            "upsert", "detach-device", changing, "Detach devices.", parameters, content=listed
-        ),
-    }
-
-
-def _reading(
-    summary: str,
-    name: str,
-    content: Object,
-    parameters: list[Object] | None = None,
-    *,
-    needed: tuple[str, ...] = (),
-) -> Object:
-    """Return GET, and HEAD with the same headers."""
-    parameters = [*(parameters or []), _IF_NONE_MATCH]
-    head: Object = {media_type: {} for media_type in content}
-    return {
-        "get": _operation("read", name, needed, summary, parameters, content=content),
-        "head": _operation("read", f"{name}-head", needed, summary, parameters, content=head),
-    }
-
-
-def _operation(
-    operation: Operation,
-    name: str,
-    needed: tuple[str, ...],
-    summary: str,
-    parameters: list[Object] | None = None,
-    *,
-    content: Object | None = None,
-) -> Object:
-    done: Object = {"description": "Done."} if content is None else _success(content, operation)
-    codes = ["400", "405", *(["401", "403", "404", "500", "503"] if needed else [])]
-    if name.startswith(("push", "list")):
-        codes.remove("404")
-    if operation != "read":
-        codes.append("507")
-    if name.startswith(("push", "attach")):
-        codes += ["408", "413"]
-    if name.startswith("refresh"):
-        codes.append("502")
+def _operation(route: Route, told: _Told, name: str, content: Object | None) -> Object:
+    codes = {"400", "405"}
+    if route.scopes:
+        codes |= {"401", "403", "500", "503"}
+    if told.missing:
+        codes.add("404")
+    if route.changes:
+        codes.add("507")
+    if told.sent is not None:
+        codes |= {"408", "413"}
+    if told.upstream:
+        codes.add("502")
     responses = {code: {"$ref": f"#/components/responses/{_ERRORS[code][0]}"} for code in codes}
-    if operation == "read":
+    parameters = list(told.parameters)
+    if not route.changes:
         responses["304"] = {"description": "What the client has still is what there is."}
-    scopes = f" Any of these scopes: {', '.join(needed)}." if needed else ""
+        parameters.append(_IF_NONE_MATCH)
+    responses["200"] = {"description": "Done."} if content is None else _success(content, route)
+    summary = told.summary.replace("KIND", str(route.kind))
+    scopes = f" Any of these scopes: {', '.join(route.scopes)}." if route.scopes else ""
+    sent = told.sent(str(route.kind)) if told.sent is not None else None
     return {
         "operationId": name,
         "summary": summary,
         "description": f"{summary}{scopes}",
-        "parameters": parameters or [],
-        **({} if needed else {"security": []}),
-        "responses": {"200": done, **dict(sorted(responses.items()))},
+        "parameters": parameters,
+        **({} if route.scopes else {"security": []}),
+        **({} if sent is None else {"requestBody": {"required": True, "content": sent}}),
+        "responses": dict(sorted(responses.items())),
     }
 
 
-def _success(content: Object, operation: Operation) -> Object:
-    headers = _ETAG if operation == "read" else {}
+def _success(content: Object, route: Route) -> Object:
+    headers = {} if route.changes else _ETAG
     return {"description": "Found.", "headers": headers, "content": content}
-
-
-def _shown(kind: str) -> Object:
-    if kind == "metadata":
-        return {"schema": {"$ref": "#/components/schemas/Document"}}
-    return {"schema": {"type": "string", "description": "Byte for byte; of any encoding."}}
 
 
 def _error(description: str, headers: tuple[str, ...]) -> Object:

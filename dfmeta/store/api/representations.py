@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ ENVELOPE: Final = "application/vnd.dfmeta.record+json"
 USERDATA: Final = "text/plain"
 """Without a charset: the bytes may be of any, or of none."""
 
-_QUALITY: Final = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)
 _VARY: Final = (("Vary", "Accept"),)
 
 
@@ -67,20 +65,17 @@ def envelope(kind: Kind, record: Record, addresses: Sequence[str], *, named: boo
     return Answer(200, text.encode(), content_type=media_type, headers=_VARY)
 
 
-def wants_envelope(accept: str) -> bool:
+def wants_envelope(accept: Any) -> bool:
     """Whether a request would rather have the envelope (RFC 9110, 12.5.1).
 
     It has to be named, and by a quality that is not below that of another type that is.
 
-    :param accept: value of Accept, the client's; what is not well-formed counts as quality 1.
+    :param accept: the client's Accept, as :mod:`webob.acceptparse` has it; one that is not
+        well-formed counts as not there.
     """
-    qualities: dict[str, float] = {}
-    for member in accept.split(","):
-        name, *parameters = (part.strip() for part in member.split(";"))
-        found = [match for one in parameters if (match := _QUALITY.fullmatch(one))]
-        qualities[name.lower()] = float(found[0][1]) if found else 1.0
-    wanted = qualities.get(ENVELOPE, 0.0)
-    return wanted > 0 and wanted >= max(qualities.values())
+    ranges = {one.partition(";")[0].lower(): quality for one, quality, *_ in accept.parsed or ()}
+    wanted = ranges.get(ENVELOPE, 0.0)
+    return bool(wanted > 0 and wanted >= max(ranges.values()))
 
 
 def _userdata(content: bytes) -> dict[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dfmeta.exceptions import Forbidden, Unauthorized
@@ -30,11 +31,20 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 """``b64token`` of RFC 6750, 2.1."""
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client of the admin API whose token is valid."""
+
+    name: str
+    """"token NAME" of the file, or "subject NAME" of the issuer; printable ASCII."""
+    scopes: frozenset[str]
+
+
 class Authorizer(Protocol):
     """Decides whether a request may go on."""
 
-    def authorize(self, header: str | None, accepted: Collection[str]) -> None:
-        """Return when it may.
+    def authorize(self, header: str | None, accepted: Collection[str]) -> Client:
+        """Return the client of a request that may go on.
 
         :param header: value of the request's Authorization, as it came; None when it has none.
         :param accepted: scopes of which any one is enough.
@@ -42,13 +52,14 @@ class Authorizer(Protocol):
         :raises Forbidden: when the token has none of *accepted*.
         :raises AuthUnavailable: when that cannot be found out at the moment.
         """
+        ...
 
 
 class Verifier(Protocol):
     """Knows one kind of token."""
 
-    def scopes(self, token: str) -> frozenset[str] | None:
-        """Return what *token*, of which nothing is known, allows; None when it is not valid here.
+    def client(self, token: str) -> Client | None:
+        """Return the client that has *token*, any text; None when it is not valid here.
 
         :raises AuthUnavailable: when that cannot be found out at the moment.
         """
@@ -63,16 +74,16 @@ class BearerAuthorizer:
     def __init__(self, *verifiers: Verifier) -> None:
         self._verifiers = verifiers
 
-    def authorize(self, header: str | None, accepted: Collection[str]) -> None:
+    def authorize(self, header: str | None, accepted: Collection[str]) -> Client:
         """See :class:`Authorizer`."""
         token = bearer_token(header)
         for verifier in self._verifiers:
-            scopes = verifier.scopes(token)
-            if scopes is None:
+            client = verifier.client(token)
+            if client is None:
                 continue
-            if scopes.isdisjoint(accepted):
-                raise Forbidden(message=_denied(scopes, accepted))
-            return
+            if client.scopes.isdisjoint(accepted):
+                raise Forbidden(message=_denied(client.scopes, accepted), client=client.name)
+            return client
         raise Unauthorized(message=INVALID)
 
 

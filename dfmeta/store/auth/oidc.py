@@ -17,6 +17,7 @@ from typing import Any, Final
 import jwt
 
 from dfmeta.exceptions import IssuerError
+from dfmeta.store.auth.caller import Client
 from dfmeta.store.auth.fetch import fetch_json
 from dfmeta.store.auth.keys import ALGORITHMS, Key, KeyCache, read_keys
 
@@ -26,6 +27,7 @@ DISCOVERY: Final = "/.well-known/openid-configuration"
 LEEWAY: Final = 5.0
 """Seconds that the issuer's clock and ours may differ."""
 REQUIRED: Final = ("exp", "iss", "aud")
+SUBJECT_SHOWN: Final = 128
 SCOPE_CLAIMS: Final = ("scope", "scp")
 """RFC 8693, 4.2, and what some issuers call it."""
 
@@ -63,7 +65,7 @@ class OidcVerifier:
         self._settings = settings
         self._keys = keys
 
-    def scopes(self, token: str) -> frozenset[str] | None:
+    def client(self, token: str) -> Client | None:
         """See :class:`~dfmeta.store.auth.caller.Verifier`. PyJWT takes the system's time."""
         if token.count(".") != 2:
             return None
@@ -83,7 +85,8 @@ class OidcVerifier:
         except _UNSOUND as error:
             LOG.debug("a token of the issuer is refused: %s", type(error).__name__)
             return None
-        return granted(claims, self._settings.roles_claim)
+        scopes = granted(claims, self._settings.roles_claim)
+        return Client(f"subject {subject(claims)}", scopes)
 
     def _key_of(self, token: str) -> Key | None:
         """Return the key that a token says it is signed with.
@@ -101,6 +104,18 @@ class OidcVerifier:
         if not isinstance(kid, str | None):
             return None
         return self._keys.find(kid, algorithm)
+
+
+def subject(claims: Mapping[str, Any]) -> str:
+    """Return the subject in verified claims (RFC 7519, 4.1.2) as a line of a log shows it.
+
+    :returns: :data:`SUBJECT_SHOWN` printable ASCII characters at most; others are escaped, spaces
+        included. "-" where there is no subject.
+    """
+    found = claims.get("sub")
+    text = found if isinstance(found, str) else ""
+    escaped = text.encode("unicode_escape").decode("ascii").replace(" ", r"\x20")
+    return escaped[:SUBJECT_SHOWN] or "-"
 
 
 def granted(claims: Mapping[str, Any], roles_claim: str) -> frozenset[str]:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dfmeta.exceptions import TokenFileError
+from dfmeta.store.auth.caller import Client
 
 LOG = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class TokenFile:
         self._tokens = read_tokens(path)
         self._warn_if_gone()
 
-    def scopes(self, token: str) -> frozenset[str] | None:
+    def client(self, token: str) -> Client | None:
         """See :class:`~dfmeta.store.auth.caller.Verifier`."""
         self._follow()
         digest = hash_token(token)
@@ -98,7 +99,7 @@ class TokenFile:
                 found = one
         if found is None or found.expired(self._clock()):
             return None
-        return frozenset(found.scopes)
+        return Client(f"token {found.name}", frozenset(found.scopes))
 
     def _follow(self) -> None:
         mark = _mark(self._path)

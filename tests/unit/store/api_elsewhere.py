@@ -13,7 +13,7 @@ import webob
 
 from dfmeta.health import Health
 from dfmeta.proxy.admin import AdminApplication
-from dfmeta.store.auth.caller import BearerAuthorizer
+from dfmeta.store.auth.caller import BearerAuthorizer, Client
 from dfmeta.store.db.repository import Repository
 from tests.unit.store.api_support import make_api
 
@@ -45,9 +45,9 @@ class Api(ThreadingMixIn, WSGIServer):
         """Where it listens."""
         return f"http://127.0.0.1:{self.server_port}"
 
-    def scopes(self, token: str) -> frozenset[str] | None:
-        """What a token may do; see :class:`dfmeta.store.auth.caller.Verifier`."""
-        return self.allowed if token == self.token else None
+    def client(self, token: str) -> Client | None:
+        """See :class:`dfmeta.store.auth.caller.Verifier`."""
+        return Client("token known", self.allowed) if token == self.token else None
 
     def _answer(
         self, environ: dict[str, Any], start_response: Callable[..., Any]

@@ -68,9 +68,10 @@ class ApiServer:
             self._process.wait()
 
     def complaints(self) -> str:
-        """All that it has written to stderr."""
+        """All that it has written to stderr, but for its audit."""
         self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace")
+        lines = self._stderr.read().decode(errors="replace").splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("Audit: "))
 
     def _answers(self) -> bool:
         assert self._process is not None

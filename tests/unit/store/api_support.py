@@ -11,7 +11,8 @@ from typing import Any
 import webob
 
 from dfmeta.exceptions import Forbidden, Unauthorized
-from dfmeta.store.api.admin import AdminApi, Refresh, at_once
+from dfmeta.store.api.admin import AdminApi, Gate, Refresh, at_once
+from dfmeta.store.auth import caller as auth
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.db.repository import Repository
 
@@ -27,12 +28,14 @@ class Tokens:
     def __init__(self) -> None:
         self.asked: list[tuple[str | None, tuple[str, ...]]] = []
 
-    def authorize(self, header: str | None, accepted: Collection[str]) -> None:
+    def authorize(self, header: str | None, accepted: Collection[str]) -> auth.Client:
         self.asked.append((header, tuple(accepted)))
         if header is None:
             raise Unauthorized(message="who is there?")
-        if not set(header.removeprefix("Bearer ").split(",")) & set(accepted):
-            raise Forbidden(message="not you")
+        scopes = frozenset(header.removeprefix("Bearer ").split(","))
+        if scopes.isdisjoint(accepted):
+            raise Forbidden(message="not you", client="token known")
+        return auth.Client("token known", scopes)
 
 
 def make_api(
@@ -42,6 +45,7 @@ def make_api(
     max_body: int = MAX_BODY,
     refresh: Refresh | None = None,
     aside: Any = at_once,
+    gate: Gate | None = None,
 ) -> AdminApi:
     """An API whose defaults are those of a daemon on loopback."""
     return AdminApi(
@@ -50,6 +54,7 @@ def make_api(
         max_body=max_body,
         refresh=refresh,
         aside=aside,
+        gate=gate,
     )
 
 

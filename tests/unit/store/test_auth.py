@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import Forbidden, Unauthorized
 from dfmeta.store.auth import scopes
-from dfmeta.store.auth.caller import INVALID, MALFORMED, MISSING, BearerAuthorizer, bearer_token
+from dfmeta.store.auth.caller import (
+    INVALID,
+    MALFORMED,
+    MISSING,
+    BearerAuthorizer,
+    Client,
+    bearer_token,
+)
 from dfmeta.store.auth.tokens import StaticToken, TokenFile, format_line, hash_token
 
 TOKEN = "dfm_a-token-that-is-in-the-file"
@@ -23,9 +30,10 @@ class Known:
         self.tokens = tokens
         self.asked: list[str] = []
 
-    def scopes(self, token: str) -> frozenset[str] | None:
+    def client(self, token: str) -> Client | None:
         self.asked.append(token)
-        return frozenset(self.tokens[token].split()) if token in self.tokens else None
+        known = self.tokens.get(token)
+        return None if known is None else Client(f"token {token}", frozenset(known.split()))
 
 
 @pytest.mark.parametrize("header", [None, "", " ", "\t"])

@@ -26,11 +26,13 @@ from dfmeta.store.auth.caller import INVALID, BearerAuthorizer
 from dfmeta.store.auth.keys import AWAY_PAUSE, LIFESPAN, RETRY_PAUSE, SEARCH_PAUSE, KeyCache
 from dfmeta.store.auth.oidc import (
     LEEWAY,
+    SUBJECT_SHOWN,
     OidcSettings,
     OidcVerifier,
     discover,
     granted,
     issuer_keys,
+    subject,
 )
 from tests.harness.issuer import (
     AUDIENCE,
@@ -91,6 +93,26 @@ def test_a_token_of_the_issuer_passes_with_its_scopes(issuer: Issuer, rig: Rig) 
     rig.authorizer.authorize(f"Bearer {token}", ("read", "metadata:read:metadata"))
     with pytest.raises(Forbidden, match="Have: metadata:read:metadata,openid; Need: write"):
         rig.authorizer.authorize(f"Bearer {token}", ("write",))
+
+
+@pytest.mark.parametrize(
+    ("claims", "name"),
+    [
+        ({"sub": "service-account-ci"}, "service-account-ci"),
+        ({"sub": "a b\nAudit: c\u00e9"}, r"a\x20b\nAudit:\x20c\xe9"),
+        ({"sub": "x" * 500}, "x" * SUBJECT_SHOWN),
+        ({"sub": ""}, "-"),
+        ({"sub": ["x"]}, "-"),
+        ({}, "-"),
+    ],
+)
+def test_the_subject_names_the_client(claims: dict[str, Any], name: str) -> None:
+    assert subject(claims) == name
+
+
+def test_a_client_is_named_by_its_verified_subject(issuer: Issuer, rig: Rig) -> None:
+    token = issuer.token(KEY, scope="read", sub="ci")
+    assert rig.authorizer.authorize(f"Bearer {token}", ("read",)).name == "subject ci"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""The audit of the admin API: one line for each change of a record, and for each refused client.
+
+A line names the method, the path, the instance, the client's token or subject, its address and the
+status of the answer; never a body, a query or a part of a token.
+
+Trust: of a request, only the method and path of a route, an id that is a UUID and the name of a
+verified client are written. An address without a token can ask as often as it likes: its lines are
+limited, and those that were left out are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import webob
+
+from dfmeta.store.api.routes import Route
+
+LOG = logging.getLogger(__name__)
+
+REFUSED: Final = (401, 403)
+"""Statuses of a client that may not do what it asks for (RFC 9110, 15.5.2 and 15.5.4)."""
+REFUSALS: Final = 60
+"""Lines of refused clients within :data:`PERIOD`."""
+PERIOD: Final = 60.0
+"""Seconds."""
+NOT_KNOWN: Final = "an unknown client"
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, and the facts about it that its line has."""
+
+    request: webob.Request
+    route: Route | None = None
+    """None: no path of the API, or a method that the path does not have."""
+    record_id: str = ""
+    """In lower case; empty: not known."""
+    client: str = NOT_KNOWN
+
+
+class Audit:
+    """Writes the lines.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = -PERIOD
+        self._refused = 0
+
+    def note(self, call: Call, status: int) -> None:
+        """Write the line of a request, where it has one.
+
+        :param status: of the answer.
+        """
+        route = call.route
+        if route is None or not (route.changes or status in REFUSED):
+            return
+        level = logging.INFO
+        if status in REFUSED:
+            level = logging.WARNING
+            if not self._has_room():
+                return
+        LOG.log(
+            level,
+            "Audit: %s %s, instance %s, by %s from %s: %d",
+            call.request.environ["REQUEST_METHOD"],
+            route.path,
+            call.record_id or "unknown",
+            call.client,
+            call.request.environ.get("REMOTE_ADDR") or "unknown",
+            status,
+        )
+
+    def _has_room(self) -> bool:
+        """Whether one more line of a refused client may be written; begins a period if need be."""
+        now = self._clock()
+        if now - self._since >= PERIOD:
+            left_out = self._refused - REFUSALS
+            if left_out > 0:
+                LOG.warning("Audit: %d more requests of refused clients had no line", left_out)
+            self._since, self._refused = now, 0
+        self._refused += 1
+        return self._refused <= REFUSALS

@@ -1,0 +1,115 @@
+"""The admin API's routes, one table: requests are matched with it, and OpenAPI is made from it.
+
+Paths, methods and scopes are those of hollow-metadataservice (specification 003);
+doc/source/store-api.rst names the differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from dfmeta.store.auth import scopes
+from dfmeta.store.db.record import Kind
+
+PREFIX: Final = "/api/v1"
+"""Every route is below it as well."""
+ID: Final = "{id}"
+"""Stands for an instance's id in a path."""
+
+
+class Action(Enum):
+    """What a route does with records."""
+
+    DESCRIBE = "describe"
+    FIND = "find"
+    PUSH = "push"
+    REFRESH = "refresh"
+    LIST_DEVICES = "get-devices"
+    ATTACH = "attach-device"
+    DETACH = "detach-device"
+    GET = "get"
+    DELETE = "delete"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path."""
+
+    method: str
+    """GET, which stands for HEAD as well, POST or DELETE."""
+    path: str
+    """Without the prefix; :data:`ID` stands for one segment."""
+    action: Action
+    kind: Kind | None = None
+    """Of records; None: of both kinds, or of none."""
+    scopes: tuple[str, ...] = ()
+    """Any one is enough; empty: no token is asked for."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether records are other ones afterwards."""
+        return self.method != "GET"
+
+
+def _routes() -> Iterator[Route]:
+    yield Route("GET", "/openapi.json", Action.DESCRIBE)
+    for kind in Kind:
+        path = f"/device-{kind}"
+        read, upsert, delete = (scopes.accepted(one, kind) for one in ("read", "upsert", "delete"))
+        yield Route("GET", path, Action.FIND, kind, read)
+        yield Route("POST", path, Action.PUSH, kind, upsert)
+        yield Route("POST", f"{path}/refresh/{ID}", Action.REFRESH, kind, upsert)
+        if kind is Kind.METADATA:
+            devices = f"{path}/{ID}/devices"
+            yield Route("GET", devices, Action.LIST_DEVICES, kind, read)
+            yield Route("POST", devices, Action.ATTACH, kind, upsert)
+            # A device that goes changes a record, and removes none.
+            yield Route("DELETE", devices, Action.DETACH, kind, upsert)
+        yield Route("GET", f"{path}/{ID}", Action.GET, kind, read)
+        yield Route("DELETE", f"{path}/{ID}", Action.DELETE, kind, delete)
+    yield Route("GET", "/records", Action.LIST, None, scopes.accepted_for_any("read"))
+
+
+ROUTES: Final = tuple(_routes())
+"""In the order in which a path is matched with them."""
+
+Methods = Mapping[str, Route]
+_PATHS: Final[Mapping[tuple[str, ...], dict[str, Route]]] = {
+    tuple(path.split("/")[1:]): {one.method: one for one in ROUTES if one.path == path}
+    for path in dict.fromkeys(one.path for one in ROUTES)
+}
+_FIRST: Final = frozenset(segments[0] for segments in _PATHS)
+
+
+def is_ours(path: str) -> bool:
+    """Whether a path is the API's to answer, be it with 404.
+
+    :param path: PATH_INFO, the client's.
+    """
+    first = path.removeprefix("/").partition("/")[0]
+    return first in _FIRST or path == PREFIX or path.startswith(f"{PREFIX}/")
+
+
+def find(path: str) -> tuple[Methods, str]:
+    """Return the routes of a path by their methods, and the text where an instance's id stands.
+
+    :param path: PATH_INFO, the client's; the id may be any text that is not empty.
+    :returns: no routes where there is no such path; an empty id where the path has none.
+    """
+    root, *segments = path.removeprefix(PREFIX).split("/")
+    for there, methods in _PATHS.items():
+        if root == "" and len(there) == len(segments):
+            pairs = list(zip(there, segments, strict=True))
+            if all(given if name == ID else given == name for name, given in pairs):
+                return methods, next((given for name, given in pairs if name == ID), "")
+    return {}, ""
+
+
+def allowed(methods: Methods) -> tuple[str, ...]:
+    """Return the methods of a path as Allow names them (RFC 9110, 10.2.1)."""
+    order = ("GET", "HEAD", "POST", "DELETE")
+    return tuple(one for one in order if one in methods or (one == "HEAD" and "GET" in methods))
