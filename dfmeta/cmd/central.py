@@ -22,31 +22,32 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta import hub, metrics
-from dfmeta.cmd import backends, database, last_words, readiness, reloading, status_page
+from dfmeta.admin import listener as admin
+from dfmeta.admin.page import StatusPage
+from dfmeta.admin.server import AdminServer
+from dfmeta.cmd import readiness, reloading, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
-from dfmeta.cmd.api import StoreApi
 from dfmeta.cmd.keeping import notify
-from dfmeta.cmd.limits import limits, rates
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import ConfigError, DfmetaError, StartError
 from dfmeta.health import Health
-from dfmeta.proxy import admin
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
-from dfmeta.proxy.admin_server import AdminServer
 from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import keep_room, listen_to_all
-from dfmeta.proxy.status_http import StatusPage
 from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.wsgi import Application, Settings
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import parse_network
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import dialects
+from dfmeta.wiring import backends, database, last_words
+from dfmeta.wiring.api import StoreApi
+from dfmeta.wiring.limits import limits, rates
 
 LOG = logging.getLogger("dfmeta.store")
 

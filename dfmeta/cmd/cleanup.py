@@ -17,7 +17,6 @@ from dfmeta import hub
 from dfmeta.apps import switch
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import keeper
-from dfmeta.cmd.layout import layout_of
 from dfmeta.cmd.remembering import meters_of
 from dfmeta.cmd.waiting import LINES, Waiting
 from dfmeta.exceptions import StartError
@@ -26,6 +25,7 @@ from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.registry import Registry
 from dfmeta.state import State, StateFile
+from dfmeta.wiring.layout import layout_of
 
 LOG = logging.getLogger(__name__)
 

@@ -21,14 +21,14 @@ from prometheus_client import Metric
 
 import dfmeta.conf
 from dfmeta import hub, metrics
+from dfmeta.admin import listener as admin
 from dfmeta.apps import switch
 from dfmeta.apps.controller import Controller
-from dfmeta.cmd import identity, last_words, layout, options, readiness, reloading, status_page
+from dfmeta.cmd import options, readiness, reloading, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, GUEST_OPTIONS, activated
 from dfmeta.cmd.elsewhere import refuse_elsewhere
 from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
-from dfmeta.cmd.lock import BridgeLock
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.remembering import meters_of, remember
@@ -41,12 +41,13 @@ from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.health import Health
 from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
-from dfmeta.proxy import admin
 from dfmeta.registry import Registry
 from dfmeta.state import StateFile
+from dfmeta.wiring import identity, last_words, layout
+from dfmeta.wiring.lock import BridgeLock
 
 if TYPE_CHECKING:
-    from dfmeta.cmd.api import StoreApi
+    from dfmeta.wiring.api import StoreApi
 
 LOG = logging.getLogger("dfmeta.agent")
 
@@ -224,7 +225,7 @@ class Daemon:
         if self.conf.df_metadata.backend != "store":
             return None
         # SQLAlchemy takes a third of a second to import: not where Nova answers.
-        from dfmeta.cmd.api import StoreApi
+        from dfmeta.wiring.api import StoreApi
 
         self._api = StoreApi(self.conf)
         return self._api
@@ -232,7 +233,7 @@ class Daemon:
     def _prepare_api(self, conf: cfg.ConfigOpts) -> Callable[[], None]:
         if conf.df_metadata.backend != "store":
             return partial(setattr, self._admin, "api", None)
-        from dfmeta.cmd.api import StoreApi
+        from dfmeta.wiring.api import StoreApi
 
         api = self._api = self._api or StoreApi(conf)
         replace = api.prepare(conf)
@@ -246,7 +247,7 @@ class Daemon:
     def _store_answers(self) -> bool:
         if self._front is None or self.conf.df_metadata.backend != "store":
             return True
-        from dfmeta.cmd.database import answers
+        from dfmeta.wiring.database import answers
 
         return answers(self.conf.store.connection)
 
@@ -261,7 +262,7 @@ class Daemon:
         self.tap.adopt(activated(f"{PROG}-guests", GUEST_OPTIONS, place=self.tap.place))
         front = self._front = Front(self.conf, self.registry)
         if self._api is not None:
-            from dfmeta.cmd.database import repository
+            from dfmeta.wiring.database import repository
 
             self._api.open(repository(self.conf.store.connection))
         # As early as can be: what is left of an earlier run already leads guests here.

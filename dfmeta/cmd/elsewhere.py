@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from dfmeta.cmd.lock import BridgeLock
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.ports.ovsdb import TapElsewhereError
+from dfmeta.wiring.lock import BridgeLock
 
 
 def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> None:

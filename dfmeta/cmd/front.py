@@ -12,18 +12,18 @@ from prometheus_client import Metric
 
 import dfmeta.conf
 from dfmeta import metrics
-from dfmeta.cmd import backends
-from dfmeta.cmd.limits import limits, rates
 from dfmeta.cmd.privileges import go_first
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.desk import Desk
 from dfmeta.proxy.engine import Engine, InProcess, Terms
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
-from dfmeta.proxy.workers import Workers
+from dfmeta.proxy.worker.desk import Desk
+from dfmeta.proxy.worker.workers import Workers
 from dfmeta.proxy.wsgi import Application
 from dfmeta.registry import Registry
+from dfmeta.wiring import backends
+from dfmeta.wiring.limits import limits, rates
 
 
 class Front:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from dfmeta.cmd.activation import passed
 from dfmeta.cmd.holding import HolderKeeper, Terms
-from dfmeta.cmd.lock import bridge_id
 from dfmeta.state import State
+from dfmeta.wiring.lock import bridge_id
 
 LOG = logging.getLogger(__name__)
 

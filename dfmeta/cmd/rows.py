@@ -10,7 +10,7 @@ from dfmeta.conditions import Conditions
 from dfmeta.flows.key import key_of
 from dfmeta.hub import Turns
 from dfmeta.model import Port
-from dfmeta.proxy import remedies
+from dfmeta.proxy.nova import remedies
 from dfmeta.proxy.recent import CLASSES, CLOSED, RECENT, Asked, Failure, Recent
 from dfmeta.registry import Registry
 

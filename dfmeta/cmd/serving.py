@@ -14,20 +14,21 @@ from eventlet.patcher import original
 
 import dfmeta.conf
 from dfmeta import hub, metrics
-from dfmeta.cmd import backends, privileges
-from dfmeta.cmd.limits import limits, rates, share
+from dfmeta.cmd import privileges
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.proxy.claims import Mirror
-from dfmeta.proxy.pipe import Message, Pipe
 from dfmeta.proxy.recent import RECENT
-from dfmeta.proxy.remote import RemoteComplaints, RemoteRates, RemoteStore
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import FDS_MAX
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.proxy.use import Place, Use
+from dfmeta.proxy.worker.pipe import Message, Pipe
+from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore
+from dfmeta.proxy.worker.use import Place, Use
 from dfmeta.proxy.wsgi import Application
 from dfmeta.registry import Claim
+from dfmeta.wiring import backends
+from dfmeta.wiring.limits import limits, rates, share
 
 LOG = logging.getLogger("dfmeta.worker")
 

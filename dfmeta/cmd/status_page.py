@@ -18,6 +18,8 @@ from eventlet.semaphore import Semaphore
 from oslo_config import cfg
 from prometheus_client import Metric
 
+from dfmeta.admin.page import StatusPage
+from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, render
 from dfmeta.cmd.rows import failure_row
 from dfmeta.exceptions import StoreError
 from dfmeta.health import Health
@@ -25,10 +27,8 @@ from dfmeta.hub import Turns
 from dfmeta.metrics import Samples
 from dfmeta.model import Caller, Endpoint, Peer
 from dfmeta.ports.sources import name_of
-from dfmeta.proxy import remedies
+from dfmeta.proxy.nova import remedies
 from dfmeta.proxy.recent import RECENT, Failure, Recent
-from dfmeta.proxy.status import FAILURES_SHOWN, Query, Status, render
-from dfmeta.proxy.status_http import StatusPage
 
 if TYPE_CHECKING:
     from dfmeta.store.db.repository import Repository

@@ -1,7 +1,7 @@
 """Engines: the part of the proxy that accepts guests' connections and answers them.
 
 The daemon drives one engine and knows no more of it than :class:`Engine` says: this process by
-itself (:class:`InProcess`), or processes beside it (:class:`~dfmeta.proxy.workers.Workers`).
+itself (:class:`InProcess`), or processes beside it (:class:`~dfmeta.proxy.worker.workers.Workers`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A few numbers for each port, kept for as long as its guest has it. A worker keep
 told the daemon yet, and the daemon adds it up.
 
 Trust: of what a guest sends nothing is kept but which kind of path it was. Reasons are words of
-ours, of the system's or of OpenSSL's; see :mod:`dfmeta.proxy.remedies`.
+ours, of the system's or of OpenSSL's; see :mod:`dfmeta.proxy.nova.remedies`.
 """
 
 from __future__ import annotations

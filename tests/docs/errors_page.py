@@ -26,9 +26,7 @@ from click.testing import CliRunner
 
 import dfmeta
 import dfmeta.conf
-from dfmeta.cmd import last_words
-from dfmeta.cmd.ctl import cli, usage_error
-from dfmeta.cmd.lock import BridgeLock
+from dfmeta.cli.ctl import cli, usage_error
 from dfmeta.cmd.logs import warn
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import DfmetaError, StoreError
@@ -37,6 +35,8 @@ from dfmeta.store.api.admin import _failure
 from dfmeta.store.api.client import _refused as refusal
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.sqlite import kind_of
+from dfmeta.wiring import last_words
+from dfmeta.wiring.lock import BridgeLock
 
 PAGE: Final = (Path(__file__).parents[2] / "doc/source/errors.rst").read_text(encoding="utf-8")
 FOLDER: Final = "/var/lib/dfmeta"
@@ -330,7 +330,7 @@ def _unexpected(maker: Maker) -> str:
             raise KeyError("ofport")
         except KeyError as error:
             last_words.say_unexpected("dfmeta", error)
-    return re.sub(r" in \S+:\d+:", " in dfmeta/cmd/ports_command.py:35:", said.getvalue().strip())
+    return re.sub(r" in \S+:\d+:", " in dfmeta/cli/ports_command.py:35:", said.getvalue().strip())
 
 
 def _system(maker: Maker) -> str:

@@ -324,8 +324,8 @@ KNOWN: Mapping[tuple[str, str, str], Callable[[Program], set[str]]] = {
     ("dfmeta/proxy/access.py", "", "spent.backend"): lambda p: _backends(p) | _ourselves(p),
     ("dfmeta/proxy/connection.py", "", "abandoned.reason"): _reasons_to_close,
     ("dfmeta/proxy/connection.py", "", "error.reason"): _reasons_to_refuse,
-    ("dfmeta/proxy/admin_connection.py", "_note_refused", "reason"): _reasons_of_heads,
-    ("dfmeta/proxy/admin_server.py", "_note_closed", "reason"): lambda _: {"too_many", "defect"},
+    ("dfmeta/admin/connection.py", "_note_refused", "reason"): _reasons_of_heads,
+    ("dfmeta/admin/server.py", "_note_closed", "reason"): lambda _: {"too_many", "defect"},
     ("dfmeta/proxy/server.py", "", "entry.limit"): _limits_of_room,
 }
 """Module, function ("": any) and expression → the closed set that it comes from."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 
 from dfmeta import hub
+from dfmeta.admin import server as admin_server
 from dfmeta.apps import controller, learner
 from dfmeta.conf import agent
 from dfmeta.flows.desired import Guest, address_flows, guest_flows
@@ -17,7 +18,6 @@ from dfmeta.flows.key import SLOTS
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress
-from dfmeta.proxy import admin_server
 from tests.docs.label_values import Metric, Program
 from tests.docs.page import Section, sections
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from dfmeta.cmd import daemon
 from dfmeta.conf import agent, limits, rate, store
-from dfmeta.proxy import access, complaints, connection, server, tokens, workers
+from dfmeta.proxy import access, complaints, connection, server, tokens
+from dfmeta.proxy.worker import workers
 from tests.docs.page import Section, sections
 from tests.docs.statuses import reasons, statuses
 

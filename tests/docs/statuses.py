@@ -21,7 +21,7 @@ ANSWERING: Mapping[str, int | str] = {"_text": 0, "Answer": 0, "BadRequestError"
 PASSED_ON = frozenset(
     {
         # What Nova says.
-        "nova.py: reply.status",
+        "backend.py: reply.status",
         # What the daemon's backend says to a worker.
         "remote.py: reply['status']",
         # What its callers say, who are looked at.

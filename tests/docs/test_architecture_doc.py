@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.test_layout import MAY_IMPORT
+from tests.docs.test_layout import MAY_IMPORT, ROOMS
 from tests.harness.netns import ROOT
 
 PAGE = (ROOT / "doc/source/architecture.rst").read_text(encoding="utf-8")
@@ -63,13 +63,14 @@ def test_the_drawing_has_the_order_that_imports_have() -> None:
     everything = set().union(*drawn)
     for number, floor in enumerate(drawn):
         below = set().union(*drawn[number + 1 :])
-        for one in floor - {"cmd"}:
+        for one in floor:
             assert MAY_IMPORT[one] & everything <= below, one
 
 
-def test_every_room_of_the_store_is_named() -> None:
-    rooms = {one.parent.name for one in (ROOT / "dfmeta/store").glob("*/__init__.py")}
-    assert rooms == set(re.findall(r"``dfmeta/store/(\w+)/``", PAGE))
+@pytest.mark.parametrize("part", ROOMS)
+def test_every_room_is_named(part: str) -> None:
+    rooms = {one.parent.name for one in (ROOT / "dfmeta" / part).glob("*/__init__.py")}
+    assert rooms == set(re.findall(rf"``dfmeta/{part}/(\w+)/``", PAGE))
 
 
 @pytest.mark.parametrize("walk", WALKS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dfmeta.cmd.devices_command import devices as command
+from dfmeta.cli.devices_command import devices as command
 from dfmeta.devices import validate
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.model import BUSES, Device, Disk, Nic

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "doc/source/doctor.rst").read_text(encoding="utf-8")
 MODULES = [
     *sorted((ROOT / "dfmeta/inspect").glob("*.py")),
-    *sorted((ROOT / "dfmeta/cmd").glob("doctor_*.py")),
-    ROOT / "dfmeta/proxy/remedies.py",
+    *sorted((ROOT / "dfmeta/cli").glob("doctor_*.py")),
+    ROOT / "dfmeta/proxy/nova/remedies.py",
 ]
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in MODULES}
 FIELDS = ("Looks at", "Wrong when", "Remedy")

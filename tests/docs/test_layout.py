@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
 BASE = {"model", "exceptions"}
 PURE = BASE | {"flows", "packets", "numbering", "slots", "registry", "devices"}
-# What a part may import of dfmeta, besides itself. `cmd` ties all together and may all.
+# What a part may import of dfmeta, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "model": set(),
@@ -46,14 +46,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ports": PURE | {"metrics", "health", "hub", "inspect"},
     "host": PURE | {"metrics", "health", "hub", "inspect"},
     "guest": set(),
+    "admin": PURE | {"proxy", "metrics", "health", "hub", "inspect"},
 }
-# Rooms of the store: which others of them each may import.
-STORE_ROOMS: dict[str, set[str]] = {
-    "db": set(),
-    "guest": {"db"},
-    "auth": set(),
-    "api": {"db", "guest", "auth"},
-    "lookup": {"db", "guest", "api"},
+_BELOW = MAY_IMPORT.keys() - {"__init__", "guest"}
+MAY_IMPORT["wiring"] = _BELOW - {"apps"}
+MAY_IMPORT["cli"] = _BELOW - {"admin"} | {"wiring"}
+MAY_IMPORT["cmd"] = _BELOW | {"wiring"}
+# Rooms of a part: which others of them each may import. The part's own modules import none of
+# them.
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "store": {
+        "db": set(),
+        "guest": {"db"},
+        "auth": set(),
+        "api": {"db", "guest", "auth"},
+        "lookup": {"db", "guest", "api"},
+    },
+    "proxy": {"nova": set(), "worker": set()},
 }
 # Libraries that only some parts may know.
 ONLY_IN: dict[str, set[str]] = {
@@ -61,7 +70,7 @@ ONLY_IN: dict[str, set[str]] = {
     "ovsdbapp": {"ports"},
     "ovs": {"ports"},
     "pyroute2": {"host"},
-    "oslo_config": {"conf", "cmd"},
+    "oslo_config": {"conf", "wiring", "cli", "cmd"},
     "sqlalchemy": {"store"},
     "keystoneauth1": {"conf", "ports"},
     "alembic": {"store"},
@@ -69,8 +78,8 @@ ONLY_IN: dict[str, set[str]] = {
     "oauthlib": {"store"},
     "tenacity": {"store"},
     "jsonschema": {"devices"},
-    "jinja2": {"proxy"},
-    "httplib2": {"proxy", "store", "ports", "cmd"},
+    "jinja2": {"admin"},
+    "httplib2": {"proxy", "store", "ports", "cli"},
 }
 # What has no place where nothing may wait, look at a clock or open a socket.
 NOT_IN_FLOWS = {"eventlet", "socket", "time", "random", "os", "logging", "subprocess", "datetime"}
@@ -107,23 +116,35 @@ def of_dfmeta(path: Path) -> set[str]:
     return found - {part(path)}
 
 
-@pytest.mark.parametrize("room", STORE_ROOMS)
-def test_rooms_of_the_store_import_one_way(room: str) -> None:
-    parts = [one for one in MODULES if name(one).startswith(f"dfmeta/store/{room}/")]
+def room_of(path: Path) -> str:
+    """The room of a part that a module stands in; empty for the part's own modules."""
+    inside = path.relative_to(ROOT / "dfmeta").parts
+    return inside[1] if len(inside) > 2 else ""
+
+
+@pytest.mark.parametrize(
+    ("of", "room"), [(of, room) for of, rooms in ROOMS.items() for room in (*rooms, "")]
+)
+def test_rooms_import_one_way(of: str, room: str) -> None:
+    parts = [one for one in MODULES if part(one) == of and room_of(one) == room]
     assert parts
     found = {
         one.split(".")[2]
         for path in parts
         for one in imports(path)
-        if one.startswith("dfmeta.store.") and one.split(".")[2] in STORE_ROOMS
+        if one.startswith(f"dfmeta.{of}.") and one.split(".")[2] in ROOMS[of]
     }
-    assert found - {room} <= STORE_ROOMS[room]
+    assert found - {room} <= ROOMS[of].get(room, set())
+
+
+@pytest.mark.parametrize("of", ROOMS)
+def test_each_room_has_its_rule(of: str) -> None:
+    rooms = {room_of(one) for one in MODULES if part(one) == of} - {"", "migrations"}
+    assert rooms == ROOMS[of].keys()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_imports_point_one_way(path: Path) -> None:
-    if part(path) == "cmd":
-        return
     assert part(path) in MAY_IMPORT, "a new part: say above what it may import"
     stray = of_dfmeta(path) - MAY_IMPORT[part(path)]
     assert not stray, f"{name(path)} may not import {stray}"
@@ -179,7 +200,7 @@ def test_the_store_as_a_service_has_nothing_of_the_switch() -> None:
 
 
 def test_doctor_asks_without_the_hub() -> None:
-    asked = ["dfmeta.cmd.doctor_command", "dfmeta.cmd.lookup", "dfmeta.store.lookup.upstream"]
+    asked = ["dfmeta.cli.doctor_command", "dfmeta.wiring.lookup", "dfmeta.store.lookup.upstream"]
     assert brought_along([*asked, "dfmeta.store.db.database"], "eventlet") == "[]"
 
 

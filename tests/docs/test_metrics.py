@@ -152,7 +152,7 @@ def test_a_call_that_is_new_is_noticed(call: str, noticed: str | None) -> None:
         ("dfmeta/proxy/wsgi.py", 'Abandoned("changed")', 'Abandoned("gone")', '"gone" is not'),
         ("dfmeta/proxy/room.py", '"waiting_per_port", tuple', '"w", tuple', 'limit="w" is not'),
         ("dfmeta/ports/resolver.py", '_count(name, "late")', '_count(name, "x")', '="x" is not'),
-        ("dfmeta/proxy/nova.py", 'name = "nova"', 'name = "n"', 'backend="n" is not there'),
+        ("dfmeta/proxy/nova/backend.py", 'name = "nova"', 'name = "n"', 'backend="n" is not there'),
         ("dfmeta/apps/learner.py", "metrics.HELD_SYNS.set", "print", "HELD_SYNS is declared, and"),
         ("dfmeta/proxy/http1.py", 'reason="header_lines"', 'reason="many"', 'reason="many" is'),
     ],

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from dfmeta import conf
+from dfmeta.cli.ctl import COMMANDS
 from dfmeta.cmd import central
-from dfmeta.cmd.ctl import COMMANDS
 from dfmeta.flows.pipeline import PURPOSES, TABLES, Layout
 from dfmeta.proxy.limits import BACKLOG
 

@@ -103,7 +103,7 @@ def test_a_word_that_is_wrong_is_noticed(text: str, other: str) -> None:
         (HTTP1, "status=414", "status=400", "414 is in the table, and never comes"),
         (HTTP1, "status=414", "status=431", "request_line_max: 431 is not there"),
         ("dfmeta/proxy/connection.py", "1.1 100 Cont", "1.1 103 Cont", "103 is not in the table"),
-        ("dfmeta/proxy/nova.py", "Answer(", "Answer(505, ", "505 is not in the table"),
+        ("dfmeta/proxy/nova/backend.py", "Answer(", "Answer(505, ", "505 is not in the table"),
     ],
 )
 def test_what_changes_in_the_code_is_noticed(
@@ -115,6 +115,6 @@ def test_what_changes_in_the_code_is_noticed(
 
 
 def test_what_the_admin_listener_answers_is_no_guests() -> None:
-    admin = "dfmeta/proxy/admin.py"
+    admin = "dfmeta/admin/listener.py"
     found, unknown = statuses({admin: "Answer(418)", "dfmeta/proxy/other.py": "Answer(200)"})
     assert (found, unknown) == ({200}, [])

@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 import dfmeta.conf
+from dfmeta.cli.ctl import cli
+from dfmeta.cli.store_place import TOKEN
 from dfmeta.cmd import daemon, reloading
-from dfmeta.cmd.ctl import cli
-from dfmeta.cmd.store_place import TOKEN
 from dfmeta.conf import neutron
 from dfmeta.conf.daemons import AGENT, EVERY, READS, RELOADED, STORE, Changes
 from dfmeta.exceptions import ConfigError

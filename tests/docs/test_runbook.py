@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta import conf
-from dfmeta.cmd.ctl import COMMANDS
+from dfmeta.cli.ctl import COMMANDS
 from dfmeta.proxy.limits import Limits
 from dfmeta.store.guest.backend import CONFLICT
 from tests.docs import runbook_page

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.cmd.ctl import COMMANDS
+from dfmeta.cli.ctl import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "etc/dfmeta/dfmeta.conf.sample"

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.admin import page as status_http
+from dfmeta.admin import status
 from dfmeta.cmd import status_page
 from dfmeta.conf import agent
-from dfmeta.proxy import recent, status, status_http
+from dfmeta.proxy import recent
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "doc/source/status.rst").read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.admin import server as silence
 from dfmeta.conf import api as options
-from dfmeta.proxy import admin_server as silence
 from dfmeta.store import strictjson
 from dfmeta.store.api import (
     admin,

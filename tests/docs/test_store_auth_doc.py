@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.cmd.token_command import token
+from dfmeta.cli.token_command import token
 from dfmeta.conf import auth as options
 from dfmeta.store.auth import caller as auth
 from dfmeta.store.auth import fetch as auth_fetch

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.admin.server import HELD
 from dfmeta.cmd import central, daemon
 from dfmeta.conf import agent, limits
-from dfmeta.proxy.admin_server import HELD
 from dfmeta.store.api.checks import USERDATA_MAX
 
 ROOT = Path(__file__).parents[2]

@@ -171,7 +171,7 @@ class Shell:
 
     def _programs(self, folder: Path) -> None:
         code = (
-            "import sys\nfrom dfmeta import conf\nfrom dfmeta.cmd.ctl import main\n"
+            "import sys\nfrom dfmeta import conf\nfrom dfmeta.cli.ctl import main\n"
             f"conf.DEFAULT_FILES = ({str(self.agent.config_file)!r},)\nmain()"
         )
         _script(folder / "dfmeta", sys.executable, "-c", code)

@@ -112,7 +112,7 @@ def operator(host: OpenvSwitch, make_agent: MakeAgent, folder: Path) -> Iterator
         {"df_metadata": {"libvirt_xml_path": folder / "libvirt"}, "store": {"defaults": True}}
     )
     program = (
-        "import sys\nfrom dfmeta import conf\nfrom dfmeta.cmd.ctl import main\n"
+        "import sys\nfrom dfmeta import conf\nfrom dfmeta.cli.ctl import main\n"
         f"conf.DEFAULT_FILES = ({str(agent.config_file)!r},)\nmain()"
     )
     script(folder / "bin" / "dfmeta", sys.executable, "-c", program)

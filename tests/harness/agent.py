@@ -281,6 +281,6 @@ def program(name: str) -> list[str]:
     modules = {
         "dfmeta-agent": "dfmeta.cmd.agent",
         "dfmeta-store": "dfmeta.cmd.store",
-        "dfmeta": "dfmeta.cmd.ctl",
+        "dfmeta": "dfmeta.cli.ctl",
     }
     return [sys.executable, "-m", modules[name]]

@@ -42,7 +42,7 @@ _counter = itertools.count()
 MEASURING = "COVERAGE_PROCESS_START"
 """What coverage.py starts by in a process, and with which settings."""
 _DAEMONS = frozenset({"dfmeta-agent", "dfmeta-store", "dfmeta.cmd.agent", "dfmeta.cmd.store"})
-_COMMANDS = frozenset({"dfmeta", "dfmeta-tag-devices", "dfmeta.cmd.ctl"})
+_COMMANDS = frozenset({"dfmeta", "dfmeta-tag-devices", "dfmeta.cli.ctl"})
 
 
 class CommandError(RuntimeError):

@@ -12,8 +12,8 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
-from dfmeta.proxy import nova
-from dfmeta.proxy.nova import NovaBackend, NovaSettings
+from dfmeta.proxy.nova import backend as nova
+from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
 from tests.unit.support import INSTANCE, PROJECT
 from tests.unit.upstream import Upstream
 

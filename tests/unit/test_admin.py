@@ -13,10 +13,10 @@ import pytest
 import webob
 from prometheus_client import CollectorRegistry, Counter
 
+from dfmeta.admin import listener as admin
+from dfmeta.admin.listener import AdminApplication
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
-from dfmeta.proxy import admin
-from dfmeta.proxy.admin import AdminApplication
 from tests.unit.support import let_hub_run
 
 ROWS = [{"port": "tap1", "ofport": 13}]

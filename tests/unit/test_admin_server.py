@@ -13,11 +13,11 @@ import eventlet
 import pytest
 
 from dfmeta import metrics
+from dfmeta.admin import server as admin_server
+from dfmeta.admin.listener import AdminApplication
+from dfmeta.admin.server import LIMITS, AdminServer
 from dfmeta.exceptions import BadRequestError
 from dfmeta.health import Health
-from dfmeta.proxy import admin_server
-from dfmeta.proxy.admin import AdminApplication
-from dfmeta.proxy.admin_server import LIMITS, AdminServer
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
 from tests.unit.support import Listener

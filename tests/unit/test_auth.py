@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.cmd.auth import build, check_open
 from dfmeta.exceptions import ConfigError, Forbidden, Unauthorized
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.auth.tokens import StaticToken, format_line, hash_token
+from dfmeta.wiring.auth import build, check_open
 from tests.harness.issuer import AUDIENCE, Issuer, jwk, rsa_key
 from tests.unit.support import Load
 

@@ -9,9 +9,9 @@ import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.cmd import backends
 from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
-from dfmeta.proxy.nova import NovaBackend, NovaSettings
+from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
+from dfmeta.wiring import backends
 from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, PROJECT
 

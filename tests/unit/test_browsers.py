@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.proxy.browsers import own_name, own_names, stranger
+from dfmeta.admin.browsers import own_name, own_names, stranger
 
 OURS = frozenset({"localhost", "admin.example.org", "compute1", "compute1.example.org"})
 

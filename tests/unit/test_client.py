@@ -10,8 +10,8 @@ import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.cmd.client import ask_agent
-from dfmeta.cmd.gather import daemon_facts, daemon_version
+from dfmeta.cli.client import ask_agent
+from dfmeta.cli.gather import daemon_facts, daemon_version
 from dfmeta.exceptions import NotRunningError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dfmeta.cmd import ctl
+from dfmeta.cli import ctl
 from dfmeta.store.db.repository import Repository
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
 

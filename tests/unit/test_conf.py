@@ -9,11 +9,11 @@ import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.cmd.layout import layout_of
 from dfmeta.conf import nova, store
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.model import HttpHost
+from dfmeta.wiring.layout import layout_of
 from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Load
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.admin.listener import AdminApplication
 from dfmeta.cmd import daemon as daemon_module
 from dfmeta.cmd.daemon import Daemon
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
-from dfmeta.proxy.admin import AdminApplication
 from tests.unit.support import Load
 
 

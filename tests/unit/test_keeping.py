@@ -18,12 +18,12 @@ import pytest
 from dfmeta.cmd import holding
 from dfmeta.cmd.holding import HolderKeeper, Terms
 from dfmeta.cmd.keeping import FD_NAME, SystemdKeeper, keeper, notify
-from dfmeta.cmd.lock import lock_name
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
 from dfmeta.host.process import named_sockets
 from dfmeta.proxy import holder
 from dfmeta.state import State
+from dfmeta.wiring.lock import lock_name
 from tests.harness.poll import wait_for
 
 NO_DEVICE = "dfm-none"

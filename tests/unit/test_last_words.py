@@ -14,12 +14,14 @@ from typing import Any
 import click
 import pytest
 
-from dfmeta.cmd import central, ctl, daemon, last_words
+from dfmeta.cli import ctl
+from dfmeta.cmd import central, daemon
 from dfmeta.exceptions import ConfigError, StoreError
 from dfmeta.store.db.repository import Repository
+from dfmeta.wiring import last_words
 from tests.harness.poll import wait_for
 
-PROGRAM = (sys.executable, "-c", "from dfmeta.cmd.ctl import main; main()")
+PROGRAM = (sys.executable, "-c", "from dfmeta.cli.ctl import main; main()")
 Said = tuple[int, str]
 
 
@@ -53,7 +55,7 @@ def test_what_nobody_has_thought_of_is_one_line(
     monkeypatch.delenv(last_words.DEBUG, raising=False)
     status, said = dfmeta("ports")
     assert status == 1
-    assert said.startswith("dfmeta: AttributeError in dfmeta/cmd/ctl.py:")
+    assert said.startswith("dfmeta: AttributeError in dfmeta/cli/ctl.py:")
     assert said.endswith("what DFMETA_DEBUG=1 has it print [unexpected]\n")
     assert said.count("\n") == 1
 
@@ -150,7 +152,7 @@ def reads_stdin(pid: int) -> bool:
 
 
 def test_an_interrupt_is_status_130_and_no_traceback(config: Path) -> None:
-    program = "from dfmeta.cmd.ctl import main; import sys; main()"
+    program = "from dfmeta.cli.ctl import main; import sys; main()"
     words = [sys.executable, "-c", program, "store", "import", "--config-file", str(config), "-"]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from dfmeta.cmd.limits import limits, rates, share
 from dfmeta.conf.limits import OPTS
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
+from dfmeta.wiring.limits import limits, rates, share
 from tests.unit.support import Load
 
 

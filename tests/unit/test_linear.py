@@ -181,9 +181,9 @@ def schema_patterns(schema: object) -> Iterator[str]:
 
 USES: Final = uses()
 EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
-    "cmd/config_drive.py _VERSION": ("2018-08-27",),
-    "cmd/token_command.py _DURATION": ("12h",),
-    "cmd/token_command.py [\\s,]+": ("a, b\t,",),
+    "cli/config_drive.py _VERSION": ("2018-08-27",),
+    "cli/token_command.py _DURATION": ("12h",),
+    "cli/token_command.py [\\s,]+": ("a, b\t,",),
     "conf/auth.py _BLANK": ("a b",),
     "conf/auth.py _JWKS_URL": ("https://a.b/c?d",),
     "conf/auth.py _URL": ("https://a.b/c/d",),
@@ -256,8 +256,8 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
         "12. priority 0",
     ),
     "ports/sources.py _PROJECT": ("a1",),
-    "proxy/admin.py _VERSION": ("; version=1.0.0",),
-    "proxy/browsers.py _HOST": (
+    "admin/listener.py _VERSION": ("; version=1.0.0",),
+    "admin/browsers.py _HOST": (
         "[::1]:80",
         "a.b:80",
     ),
@@ -268,13 +268,13 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "proxy/http1.py _NAME": ("a.b%2d:80",),
     "proxy/http1.py _REQUEST_LINE": ("GET /a/b?c HTTP/1.1",),
     "proxy/http1.py _TOKEN": ("a-B",),
-    "proxy/nova.py _VISIBLE": ("a1",),
-    "proxy/nova_request.py PRINTABLE": ("a b",),
-    "proxy/replies.py _CHUNK": (b'1f \t;a="b"',),
-    "proxy/replies.py _FIELD": ("A-b: c\té",),
-    "proxy/replies.py _LENGTH": ("12",),
-    "proxy/replies.py _STATUS": ("HTTP/1.1 200 All right",),
-    "proxy/status_http.py _DIGITS": ("12",),
+    "proxy/nova/backend.py _VISIBLE": ("a1",),
+    "proxy/nova/request.py PRINTABLE": ("a b",),
+    "proxy/nova/replies.py _CHUNK": (b'1f \t;a="b"',),
+    "proxy/nova/replies.py _FIELD": ("A-b: c\té",),
+    "proxy/nova/replies.py _LENGTH": ("12",),
+    "proxy/nova/replies.py _STATUS": ("HTTP/1.1 200 All right",),
+    "admin/page.py _DIGITS": ("12",),
     "proxy/tokens.py _TOKEN": ("a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1",),
     "proxy/tokens.py _TTL": ("12",),
     "proxy/wsgi.py _ADMIN": (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.cmd.lock import BridgeLock
 from dfmeta.exceptions import AlreadyRunningError
+from dfmeta.wiring.lock import BridgeLock
 
 
 @pytest.fixture

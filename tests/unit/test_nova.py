@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
 from dfmeta.model import GuestRequest, HttpHost
-from dfmeta.proxy import nova
-from dfmeta.proxy.upstream import POOL_SIZE
+from dfmeta.proxy.nova import backend as nova
+from dfmeta.proxy.nova.upstream import POOL_SIZE
 from tests.harness.examples import examples
 from tests.unit.nova_support import (
     IDENTITY,

@@ -11,7 +11,7 @@ import pytest
 
 from dfmeta.exceptions import BackendAnswerError, BackendError, BackendTimeoutError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.proxy import replies
+from dfmeta.proxy.nova import replies
 from tests.unit.nova_support import PASSWORD, SHORT, Counted, answering, ask, get
 from tests.unit.support import PROJECT
 from tests.unit.upstream import Upstream

@@ -12,11 +12,11 @@ from eventlet.greenpool import GreenPool
 from oslo_config import cfg
 
 import dfmeta.conf
+from dfmeta.admin.listener import AdminApplication
 from dfmeta.cmd.options import Options
 from dfmeta.conf import daemons, values
 from dfmeta.conf.values import Digest, Taken
 from dfmeta.health import Health
-from dfmeta.proxy.admin import AdminApplication
 from dfmeta.proxy.environ import SAME_HOST
 from tests.unit.support import Load
 

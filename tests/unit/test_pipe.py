@@ -9,7 +9,7 @@ import eventlet
 import pytest
 from eventlet.green import socket
 
-from dfmeta.proxy.pipe import BYTES, Message, Pipe
+from dfmeta.proxy.worker.pipe import BYTES, Message, Pipe
 
 
 class Ends:

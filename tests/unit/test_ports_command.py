@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dfmeta.cmd import ports_command
-from dfmeta.cmd.ports_command import answer_of, ports
+from dfmeta.cli import ports_command
+from dfmeta.cli.ports_command import answer_of, ports
 
 NOW = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
 SINCE = "2026-11-22T14:02:00Z"

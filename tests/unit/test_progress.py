@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.cmd import progress
-from dfmeta.cmd.progress import Work
+from dfmeta.cli import progress
+from dfmeta.cli.progress import Work
 from dfmeta.cmd.waiting import BEGIN, EXTENSION, LINES, Waiting
 from tests.harness.poll import wait_for
 

@@ -10,12 +10,12 @@ import pytest
 from oslo_config import cfg
 
 from dfmeta.cmd import reloading
-from dfmeta.cmd.api import StoreApi
 from dfmeta.conf import daemons
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE, Changes
 from dfmeta.exceptions import ConfigError
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
+from dfmeta.wiring.api import StoreApi
 from tests.unit.store.api_support import INSTANCE, Client
 from tests.unit.support import Load
 

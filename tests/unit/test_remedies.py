@@ -8,8 +8,8 @@ import ssl
 
 import pytest
 
-from dfmeta.proxy import remedies
-from dfmeta.proxy.remedies import explain
+from dfmeta.proxy.nova import remedies
+from dfmeta.proxy.nova.remedies import explain
 
 
 def tls(reason: str) -> ssl.SSLError:

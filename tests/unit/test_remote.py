@@ -12,12 +12,12 @@ from eventlet.green import socket
 
 from dfmeta.exceptions import BackendError, BackendUnreachableError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
-from dfmeta.proxy import remote
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.desk import Desk
-from dfmeta.proxy.pipe import Pipe
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
-from dfmeta.proxy.remote import RemoteComplaints, RemoteRates, RemoteStore
+from dfmeta.proxy.worker import remote
+from dfmeta.proxy.worker.desk import Desk
+from dfmeta.proxy.worker.pipe import Pipe
+from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore
 from tests.unit.support import INSTANCE, PROJECT
 
 HERE = Endpoint(13)

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import UpstreamAnswerError, UpstreamLostError
-from dfmeta.proxy import replies
-from dfmeta.proxy.replies import Reply, read_reply
+from dfmeta.proxy.nova import replies
+from dfmeta.proxy.nova.replies import Reply, read_reply
 from tests.harness.examples import examples
 
 OK = b"HTTP/1.1 200 OK\r\n"

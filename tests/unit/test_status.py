@@ -17,6 +17,9 @@ from uuid import UUID
 import pytest
 
 from dfmeta import metrics
+from dfmeta.admin import troubles
+from dfmeta.admin.page import FILTER_MAX, StatusPage, parse
+from dfmeta.admin.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
 from dfmeta.cmd.status_page import (
     NAMES_ASKED,
     RECORDS_KEPT,
@@ -26,10 +29,7 @@ from dfmeta.cmd.status_page import (
     failures_of_ports,
 )
 from dfmeta.model import Endpoint, Identity, Peer, PortState
-from dfmeta.proxy import troubles
 from dfmeta.proxy.recent import Recent
-from dfmeta.proxy.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
-from dfmeta.proxy.status_http import FILTER_MAX, StatusPage, parse
 from dfmeta.registry import Claim
 from dfmeta.store.db.repository import Repository
 from tests.docs.label_values import Program, sources

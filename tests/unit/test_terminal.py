@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.cmd import (
+from dfmeta.cli import (
     common,
     doctor_command,
     flows_command,
@@ -18,7 +18,7 @@ from dfmeta.cmd import (
     store_commands,
     token_command,
 )
-from dfmeta.cmd import terminal as drawn
+from dfmeta.cli import terminal as drawn
 from dfmeta.store.db.repository import Repository
 from tests.harness.agent import program
 from tests.harness.tty import Shown, on_terminal

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dfmeta.cmd.auth import build
-from dfmeta.cmd.common import load_config
-from dfmeta.cmd.ctl import cli
-from dfmeta.cmd.token_command import parse_expiry
+from dfmeta.cli.common import load_config
+from dfmeta.cli.ctl import cli
+from dfmeta.cli.token_command import parse_expiry
 from dfmeta.exceptions import Forbidden, RecordError, Unauthorized
 from dfmeta.store.auth import scopes
 from dfmeta.store.auth.tokens import hash_token
+from dfmeta.wiring.auth import build
 
 Run = Callable[..., Result]
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)

@@ -38,12 +38,12 @@ fetch_json(f"{url}/x", timeout=30)
 import eventlet
 eventlet.monkey_patch()
 import socket
-from dfmeta.proxy.tls import client_context
+from dfmeta.proxy.nova.tls import client_context
 connect(socket, client_context(None, cert=None, key=None))
 """,
     "the doctor as Nova's client": """
 import socket
-from dfmeta.proxy.trust import nova_context
+from dfmeta.proxy.nova.trust import nova_context
 connect(socket, nova_context(None, cert=None, key=None, insecure=False))
 """,
     "Neutron's client": """

@@ -22,9 +22,9 @@ from dfmeta.exceptions import (
     StartError,
 )
 from dfmeta.model import HttpHost
-from dfmeta.proxy import nova
-from dfmeta.proxy import upstream as connections
-from dfmeta.proxy.tls import client_context
+from dfmeta.proxy.nova import backend as nova
+from dfmeta.proxy.nova import upstream as connections
+from dfmeta.proxy.nova.tls import client_context
 from tests.harness.certificates import Authority
 from tests.unit.nova_support import (
     PASSWORD,

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.proxy.use import Place, Use
+from dfmeta.proxy.worker.use import Place, Use
 
 ONE, OTHER = (1, 0, 0, 5), (2, 0, 3, 6)
 

@@ -11,6 +11,8 @@ import eventlet
 import pytest
 
 from dfmeta import hub
+from dfmeta.admin import listener as admin
+from dfmeta.admin.server import AdminServer
 from dfmeta.apps import switch as switch_module
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
@@ -26,8 +28,6 @@ from dfmeta.health import Health
 from dfmeta.hub import ThreadEndedError, Vital
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.ports.resolver import Resolver
-from dfmeta.proxy import admin
-from dfmeta.proxy.admin_server import AdminServer
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry

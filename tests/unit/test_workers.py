@@ -17,11 +17,11 @@ from eventlet.green import socket as green_socket
 
 from dfmeta import hub, metrics
 from dfmeta.model import Endpoint
-from dfmeta.proxy import workers as workers_module
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.pipe import Message, Pipe
-from dfmeta.proxy.workers import Worker, Workers
+from dfmeta.proxy.worker import workers as workers_module
+from dfmeta.proxy.worker.pipe import Message, Pipe
+from dfmeta.proxy.worker.workers import Worker, Workers
 from dfmeta.registry import Registry
 from tests.unit.support import address, let_hub_run, port, until
 

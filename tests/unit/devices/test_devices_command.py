@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dfmeta.cmd.ctl import cli
+from dfmeta.cli.ctl import cli
 from dfmeta.store.db.repository import Repository
 from tests.harness.domains import status, write
 from tests.unit.devices.documents import DATA, load

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dfmeta.cmd.doctor_asks import _of_nova, real_guests
-from dfmeta.cmd.later import Later
+from dfmeta.cli.doctor_asks import _of_nova, real_guests
+from dfmeta.cli.later import Later
 from dfmeta.inspect.checks_nova import NovaFact
 from dfmeta.inspect.facts import GuestFailure, KnownPort
 from dfmeta.model import HttpHost, PortState
-from dfmeta.proxy.ask_nova import Question, ask_nova
-from dfmeta.proxy.nova_request import NovaSettings, signed
+from dfmeta.proxy.nova.ask import Question, ask_nova
+from dfmeta.proxy.nova.request import NovaSettings, signed
 from tests.unit.inspect.values import INSTANCE, PORT
 
 QUESTION = Question(INSTANCE, "project")

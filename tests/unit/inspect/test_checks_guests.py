@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dfmeta.cmd.gather import _known
+from dfmeta.cli.gather import _known
 from dfmeta.inspect.checks_guests import ALL, KINDS, guests
 from dfmeta.inspect.facts import GuestFailure, KnownPort
 from dfmeta.inspect.finding import SHOWN, Finding, Status

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dfmeta.cmd import common, doctor_command, flows_command, ports_command
+from dfmeta.cli import common, doctor_command, flows_command, ports_command
 from dfmeta.inspect.finding import Status
 from dfmeta.inspect.ledger import State
 from dfmeta.model import PortState

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.cmd.gather import with_cuts
+from dfmeta.cli.gather import with_cuts
 from dfmeta.inspect import cuts
 from dfmeta.inspect.cuts import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
 from dfmeta.model import PortState

@@ -11,8 +11,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import webob
 
+from dfmeta.admin.listener import AdminApplication
 from dfmeta.health import Health
-from dfmeta.proxy.admin import AdminApplication
 from dfmeta.store.auth.caller import BearerAuthorizer, Client
 from dfmeta.store.db.repository import Repository
 from tests.unit.store.api_support import make_api

@@ -116,9 +116,9 @@ def main(url: str, how: str, descriptor: str) -> None:
     import eventlet
     from eventlet.green import socket as green_socket
 
-    from dfmeta.cmd.database import repository
+    from dfmeta.admin import listener as admin
     from dfmeta.health import Health
-    from dfmeta.proxy import admin
+    from dfmeta.wiring.database import repository
     from tests.unit.store.api_support import Tokens, make_api
 
     api = make_api(repository(url), authorizer=Tokens() if how == "secured" else None)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import create_engine, text
 
-from dfmeta.cmd.ctl import cli
+from dfmeta.cli.ctl import cli
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.cmd import backends
-from dfmeta.cmd.api import StoreApi
 from dfmeta.conf.store import TEMPLATES
 from dfmeta.exceptions import ConfigError
 from dfmeta.model import GuestRequest, Identity
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend
+from dfmeta.wiring import backends
+from dfmeta.wiring.api import StoreApi
 from tests.unit.store.api_support import ENVELOPE, INSTANCE, Client
 from tests.unit.support import Load
 

@@ -290,7 +290,7 @@ def test_a_file_that_is_cut_to_nothing_is_named_and_restored_while_it_is_open(
             with pytest.raises(StoreDamagedError, match=r"store\.db: it has been cut to 0 bytes"):
                 ask()
         assert look(url).cut
-        program = "from dfmeta.cmd.ctl import main; main()"
+        program = "from dfmeta.cli.ctl import main; main()"
         another_process = [sys.executable, "-W", "ignore", "-c", program]
         config = file.parent / "dfmeta.conf"
         for words in (("list",), ("backup", "x.db"), ("restore", str(file))):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dfmeta.cmd.ctl import cli
+from dfmeta.cli.ctl import cli
 from dfmeta.exceptions import RecordError
 from dfmeta.store.api import listing
 from dfmeta.store.api.client import Client, _reach

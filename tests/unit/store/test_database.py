@@ -21,7 +21,7 @@ import sys, time
 from dfmeta.cmd.patching import patch
 patch()
 import eventlet
-from dfmeta.cmd.database import answers, repository
+from dfmeta.wiring.database import answers, repository
 from dfmeta.exceptions import StoreAwayError
 
 url = sys.argv[1]

@@ -7,11 +7,11 @@ from ipaddress import ip_address
 
 import pytest
 
-from dfmeta.cmd import lookup as from_configuration
 from dfmeta.exceptions import LookupAwayError
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import METADATA_ALONE, USERDATA_ALONE
+from dfmeta.wiring import lookup as from_configuration
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.unit.store.lookup_support import (
     ADDRESS,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dfmeta.cmd import common
-from dfmeta.cmd.ctl import cli
+from dfmeta.cli import common
+from dfmeta.cli.ctl import cli
 from dfmeta.store.db.repository import Repository
 from tests.harness.agent import program
 from tests.harness.tty import on_terminal
@@ -377,7 +377,7 @@ def test_the_help_names_the_commands() -> None:
 
 
 def test_the_store_s_libraries_are_not_loaded_for_other_commands() -> None:
-    program = "import sys, dfmeta.cmd.ctl; print([m for m in sys.modules if 'sqlalchemy' in m])"
+    program = "import sys, dfmeta.cli.ctl; print([m for m in sys.modules if 'sqlalchemy' in m])"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
@@ -385,7 +385,7 @@ def test_the_store_s_libraries_are_not_loaded_for_other_commands() -> None:
 
 
 def test_the_program_itself_ends_with_the_status(config: Path) -> None:
-    program = "from dfmeta.cmd.ctl import main; main()"
+    program = "from dfmeta.cli.ctl import main; main()"
     line = ["store", "get", "web1", "--config-file", str(config)]
     done = subprocess.run(
         [sys.executable, "-c", program, *line],

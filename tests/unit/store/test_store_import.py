@@ -17,7 +17,7 @@ from typing import IO
 import pytest
 from click.testing import Result
 
-from dfmeta.cmd import store_import
+from dfmeta.cli import store_import
 from dfmeta.store.api.seeds import Seed
 from dfmeta.store.db.repository import Repository
 from tests.harness import domains as libvirt
@@ -470,7 +470,7 @@ PROGRAM = (
     sys.executable,
     "-c",
     (
-        "import os; from dfmeta.cmd import progress; from dfmeta.cmd.ctl import main; "
+        "import os; from dfmeta.cmd import progress; from dfmeta.cli.ctl import main; "
         "progress.LINES = float(os.environ.get('DFMETA_TEST_LINES', 5)); "
         "progress.BEGIN = float(os.environ.get('DFMETA_TEST_BEGIN', 1)); main()"
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dfmeta.cmd.ctl import cli
+from dfmeta.cli.ctl import cli
 from dfmeta.store.db.database import schema_of
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.db.schema import HEAD

@@ -1,0 +1,1 @@
+"""The admin listener: health, metrics, listings, the status page, and its server."""

@@ -1,0 +1,299 @@
+"""The status page: values in, HTML out.
+
+Everything in it is escaped by the template engine, whoever it is from: names of ports and of
+instances are a tenant's words. No user-data, token, password, query or path of a guest's gets here.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dfmeta.admin.troubles import SEVERE, signs
+from dfmeta.inspect.moments import span
+from dfmeta.metrics import Samples
+from dfmeta.model import PortState
+from dfmeta.proxy.recent import CLASSES
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+SHOWN: Final = 200
+"""Guests that one page shows; the others are found by the filter."""
+FAILURES_SHOWN: Final = 10
+"""Of those of all guests."""
+FAILING, EARLIER = "failing", "failed earlier"
+"""What a guest's port is besides its state: not answered well since it failed, or well by now."""
+STATES: Final = (FAILING, EARLIER, *(str(one) for one in PortState))
+"""What the page can be filtered by."""
+_FOLDER: Final = Path(__file__).with_name("templates")
+_RANKS: Final[Mapping[str, int]] = {
+    FAILING: 0,
+    str(PortState.BROKEN): 1,
+    str(PortState.TRUNK): 1,
+    str(PortState.NO_INSTANCE): 1,
+    str(PortState.NO_OFPORT): 1,
+    str(PortState.NO_PROJECT): 1,
+    str(PortState.CUT_OFF): 1,
+    str(PortState.NO_CONNECTION): 0,
+    EARLIER: 2,
+    str(PortState.SERVED): 3,
+    str(PortState.DEAD): 4,
+}
+_TONES: Final[Mapping[int, str]] = {0: "bad", 1: "warn", 2: "warn", 3: "good", 4: "off"}
+
+Row = Mapping[str, Any]
+Figures = Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What the page is asked for.
+
+    :param port: shows the ports of whose name, ids, names or addresses it is a part.
+    :param state: one of :data:`STATES`, or "" for all.
+    :param refresh: seconds until it is to be loaded anew; 0: never.
+    """
+
+    port: str = ""
+    state: str = ""
+    refresh: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What the daemon, or the store as a service, is like at a moment."""
+
+    program: str
+    version: str
+    host: str
+    now: float
+    since: float
+    """Both in seconds of the clock."""
+    missing: Sequence[str]
+    facts: Sequence[tuple[str, str]] = ()
+    """Name and value of what people ask first."""
+    ports: Sequence[Row] | None = None
+    """As ``GET /ports`` has them; None: there are no ports."""
+    failures: Sequence[Row] = ()
+    """As the member ``last_failure``, with ``port``, ``instance``, ``name`` and ``remedy``; the
+    latest, that first."""
+    failures_in_all: int = 0
+    samples: Samples
+
+
+def render(status: Status, query: Query) -> str:
+    """The page. May take tens of milliseconds: not to be called where others wait.
+
+    Trust: all values are escaped.
+    """
+    rows = [_guest(row, status.now) for row in status.ports or ()]
+    found = sorted((row for row in rows if _matches(row, query)), key=_order)
+    troubles = list(signs(status.samples))
+    view = {
+        "query": query,
+        "states": STATES,
+        "guests": found[:SHOWN],
+        "found": len(found),
+        "failures": [_told(one, status.now) for one in status.failures],
+        "more_failures": max(0, status.failures_in_all - len(status.failures)),
+        "troubles": troubles,
+        "severe": SEVERE,
+        **_summary(status, rows),
+        **_figures(status.samples),
+        "style": _style(),
+        "span": span,
+        "clock": _clock,
+        "stamp": _stamp,
+    }
+    return _template().render(status=status, **view)
+
+
+def style_hash() -> str:
+    """What Content-Security-Policy lets the page's one style by (CSP 3, 2.3.1)."""
+    digest = hashlib.sha256(_style().encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+@functools.cache
+def _style() -> str:
+    return (_FOLDER / "status.css").read_text(encoding="utf-8")
+
+
+@functools.cache
+def _template() -> Template:
+    # 30 ms that only those who look at the page pay for.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    engine = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return engine.get_template("status.html")
+
+
+def rank(state: str) -> int:
+    """How far up those in one of :data:`STATES` stand; the least comes first."""
+    return _RANKS[state]
+
+
+# Guests
+
+
+def _guest(row: Row, now: float) -> dict[str, Any]:
+    last = row["last_failure"]
+    word = row["state"]
+    if row["state"] == PortState.SERVED and last is not None and not last["own"]:
+        word = FAILING if last["failing"] else EARLIER
+    place = rank(word)
+    asked, record = row["requests"], row.get("record_name", "")
+    return {
+        **row,
+        "word": word,
+        "rank": place,
+        "tone": _TONES[place],
+        "failed": None if last is None else _told(last, now),
+        "counts": [(one, asked[one]) for one in CLASSES if asked[one]] if asked else [],
+        "asked_ago": _ago(asked["last_at"], now) if asked else "",
+        "name": row["instance_name"] or record or row["instance"] or row["port"],
+        "record": record,
+    }
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Those that fail first, the latest of them before the others; then as the switch counts."""
+    failed = row["failed"]
+    since = failed["ago_seconds"] if failed is not None and row["rank"] in (0, 2) else 0.0
+    return row["rank"], since, row["ofport"] is None, row["ofport"] or 0, row["port"]
+
+
+def _matches(row: Mapping[str, Any], query: Query) -> bool:
+    if query.state and query.state not in (row["word"], row["state"]):
+        return False
+    if not query.port:
+        return True
+    wanted = query.port.lower()
+    names = (row["port"], row["instance"], row["instance_name"], row["project"], row["iface_id"])
+    texts = [*names, row["record"], row["key"] or "", row["mac"]]
+    texts += [one[name] for one in row["addresses"] for name in ("ip", "mac", "key")]
+    return any(wanted in text.lower() for text in texts)
+
+
+def _told(one: Row, now: float) -> dict[str, Any]:
+    status = "no answer" if one["status"] is None else str(one["status"])
+    seconds = max(0.0, now - _seconds(one["at"]))
+    since = one.get("failing_since")
+    return {
+        **one,
+        "said": status,
+        "ago": f"{span(seconds)} ago",
+        "ago_seconds": seconds,
+        "lasts": span(max(0.0, now - _seconds(since))) if since else "",
+        "pieces": one["remedy"].split("`"),
+    }
+
+
+def _summary(status: Status, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    failing = sum(row["rank"] == 0 for row in rows)
+    unserved = sum(row["rank"] == 1 for row in rows)
+    if status.missing:
+        verdict, tone = f"Not ready: {', '.join(status.missing)} missing", "bad"
+    elif failing:
+        verdict, tone = _many(failing, "guest fails", "guests fail"), "bad"
+    elif unserved:
+        verdict, tone = _many(unserved, "port is not served", "ports are not served"), "warn"
+    else:
+        verdict, tone = "Ready" if status.ports is None else "Ready, no guest fails", "good"
+    dead = sum(row["state"] == PortState.DEAD for row in rows)
+    return {
+        "verdict": verdict,
+        "tone": tone,
+        "failing": failing,
+        "unserved": unserved,
+        "dead": dead,
+        # All others are: those that are not well have a rank of their own.
+        "served": len(rows) - failing - unserved - dead,
+        "total": len(rows),
+    }
+
+
+# Figures
+
+
+def _figures(samples: Samples) -> dict[str, Any]:
+    def total(name: str) -> float:
+        return sum(value for (there, _labels), value in samples.items() if there == name)
+
+    def by(name: str, label: str) -> Figures:
+        found: dict[str, float] = {}
+        for (there, labels), value in samples.items():
+            if there == name:
+                key = dict(labels)[label]
+                found[key] = found.get(key, 0.0) + value
+        return sorted(found.items())
+
+    requests: dict[str, dict[str, float]] = {}
+    for (name, labels), value in samples.items():
+        if name == "dfmeta_requests_total":
+            known = dict(labels)
+            requests.setdefault(known["backend"], {})[known["status"]] = value
+    lookups: dict[str, dict[str, float]] = {}
+    for (name, labels), value in samples.items():
+        if name == "dfmeta_identity_lookups_total":
+            known = dict(labels)
+            lookups.setdefault(known["source"], {})[known["outcome"]] = value
+    return {
+        "classes": CLASSES[:-1],
+        "requests": sorted(requests.items()),
+        "asked": total("dfmeta_requests_total"),
+        "connections": total("dfmeta_open_connections"),
+        "held_syns": total("dfmeta_held_syns"),
+        "connected": total("dfmeta_switch_connected") > 0,
+        "lookups": sorted(lookups.items()),
+        "outcomes": sorted({outcome for one in lookups.values() for outcome in one}),
+        "sets": [
+            ("requests", "Refused by dfmeta", by("dfmeta_refused_requests_total", "reason")),
+            ("requests", "Held", by("dfmeta_held_requests_total", "why")),
+            ("requests", "Delayed", [("rate", total("dfmeta_delayed_requests_total"))]),
+            ("requests", "Closed", by("dfmeta_closed_connections_total", "reason")),
+            ("requests", "Limits reached", by("dfmeta_limits_hit_total", "limit")),
+            ("flows", "Flows", by("dfmeta_flows", "purpose")),
+            ("flows", "Comparisons", by("dfmeta_reconciles_total", "result")),
+            ("flows", "Flow-mods", by("dfmeta_flow_mods_total", "command")),
+            ("flows", "First SYNs", by("dfmeta_packet_ins_total", "outcome")),
+            ("flows", "Dropped, meters last", by("dfmeta_dropped_packets_total", "reason")),
+            ("store", "Look-ups", by("dfmeta_store_lookups_total", "outcome")),
+        ],
+    }
+
+
+# Words
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat()
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
+
+
+def _ago(moment: str, now: float) -> str:
+    return f"{span(max(0.0, now - _seconds(moment)))} ago"

@@ -1,0 +1,179 @@
+"""What the commands share: configuration files, and rows for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta.cli import terminal
+from dfmeta.cli.terminal import Styles
+from dfmeta.wiring.last_words import PROG
+
+TABLE: Final = "table"
+JSON: Final = "json"
+SENTENCE: Final = 200
+"""Characters of a command's sentence in the help of its group."""
+CONFIG_FILE: Final = "--config-file"
+_CONFIG_FILES: Final = f"{__name__}.config_files"
+
+Row = Mapping[str, object]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def ending(*examples: str, failed: str) -> str:
+    """Return what stands at the end of a command's help: examples, and what its status says.
+
+    :param failed: when the status is 1, as a clause.
+    """
+    lines = "\n".join(f"  {one}" for one in examples)
+    return (
+        f"\b\nExamples:\n{lines}\n\n"
+        f"Exit status: 0, or 1 when {failed}, or 2 when the command line, the configuration or "
+        "what is given is wrong; the last line on stderr says what and why."
+    )
+
+
+class Group(click.Group):
+    """A group whose help has the first sentence of each command, whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of the commands."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, one.get_short_help_str(limit=SENTENCE)) for name, one in found if one]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def config_options(function: F) -> F:
+    """Give a command ``--config-file``, repeatable, as ``config_files: tuple[str, ...]``.
+
+    Files that stand before the command, see :func:`config_before`, come first.
+    """
+    return _config_option(expose=True)(function)
+
+
+def config_before(function: F) -> F:
+    """Give a group ``--config-file``, for the commands in it."""
+    return _config_option(expose=False)(function)
+
+
+def _config_option(*, expose: bool) -> Callable[[F], F]:
+    return click.option(
+        CONFIG_FILE,
+        "config_files",
+        multiple=True,
+        metavar="FILE",
+        expose_value=expose,
+        callback=_config_files,
+        help="The daemon's configuration. Repeatable; a later file overrides an earlier one.",
+    )
+
+
+def _config_files(
+    ctx: click.Context, _option: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    files: tuple[str, ...] = (*ctx.meta.get(_CONFIG_FILES, ()), *value)
+    ctx.meta[_CONFIG_FILES] = files
+    return files
+
+
+def format_option(function: F) -> F:
+    """Give a listing ``--format table|json`` as ``fmt: str``."""
+    return click.option(
+        "--format",
+        "fmt",
+        type=click.Choice([TABLE, JSON]),
+        default=TABLE,
+        show_default=True,
+        help="A table for people, or an array of JSON objects for programs.",
+    )(function)
+
+
+def wide_option(function: F) -> F:
+    """Give a listing ``--wide`` as ``wide: bool``."""
+    return click.option(
+        "--wide",
+        is_flag=True,
+        help="On a terminal: all columns, in lines that may be longer than it is wide.",
+    )(function)
+
+
+def load_config(files: Sequence[str]) -> cfg.ConfigOpts:
+    """Return the configuration that the daemon would have with the same files.
+
+    :raises ConfigError: a file or a value in it is wrong.
+    """
+    return dfmeta.conf.load(files, prog=PROG)
+
+
+def print_rows(
+    rows: Iterable[Row],
+    columns: Mapping[str, str],
+    fmt: str,
+    *,
+    styles: Styles | None = None,
+    drop: Sequence[str] = (),
+    wide: bool = False,
+) -> None:
+    """Print rows to stdout: for people on a terminal, for programs in a pipe.
+
+    :param columns: key in a row to heading, in order.
+    :param fmt: ``table``: drawn on a terminal, aligned text without lines, cuts and breaks in a
+        pipe. ``json``: an array of objects with the columns' keys.
+    :param styles: colours, for a terminal alone; none where NO_COLOR is set.
+    :param drop: columns that a narrow terminal does without, the least important one first.
+    :param wide: a terminal gets all columns.
+    """
+    picked = [{key: row.get(key) for key in columns} for row in rows]
+    if fmt == JSON:
+        click.echo(json.dumps(picked, indent=2))
+        return
+    if sys.stdout.isatty():
+        parts = [{key: _parts(value) for key, value in row.items()} for row in picked]
+        terminal.draw_table(columns, parts, styles=styles or {}, drop=drop, wide=wide)
+        return
+    cells = [[cell_text(value) for value in row.values()] for row in picked]
+    table = [list(columns.values()), *cells]
+    widths = [max(len(line[column]) for line in table) for column in range(len(columns))]
+    for line in table:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def cell_text(value: object) -> str:
+    """Return a value as a table shows it: on one line, with control characters escaped.
+
+    A record may hold what another program wrote; it is not to move the operator's cursor.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(cell_text(item) for item in value) or "-"
+    if isinstance(value, Mapping):
+        return (
+            ", ".join(f"{cell_text(key)}={cell_text(item)}" for key, item in value.items()) or "-"
+        )
+    text = str(value)
+    if text.isprintable():
+        return text or "-"
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def _parts(value: object) -> terminal.Parts:
+    """Return a value's parts for a terminal: items of a list stay whole, and words of a text."""
+    if isinstance(value, list) and value:
+        return terminal.items([cell_text(item) for item in value])
+    if isinstance(value, Mapping) and value:
+        return terminal.items([cell_text({key: item}) for key, item in value.items()])
+    return terminal.words(cell_text(value))

@@ -1,0 +1,136 @@
+"""The ``dfmeta`` command. Each of its commands is imported when it is used."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from typing import Any, Final
+
+import click
+
+from dfmeta.cli.common import Group, config_before
+from dfmeta.cli.help_command import command_meant
+from dfmeta.exceptions import (
+    ConfigError,
+    DeviceError,
+    DfmetaError,
+    RecordError,
+    StartError,
+    TagRuleError,
+    UsageError,
+)
+from dfmeta.wiring import last_words
+from dfmeta.wiring.last_words import PROG
+
+COMMANDS: Final = {
+    "devices": "dfmeta.cli.devices_command:devices",
+    "doctor": "dfmeta.cli.doctor_command:doctor",
+    "flows": "dfmeta.cli.flows_command:flows",
+    "help": "dfmeta.cli.help_command:show_help",
+    "ports": "dfmeta.cli.ports_command:ports",
+    "store": "dfmeta.cli.store_commands:store",
+    "token": "dfmeta.cli.token_command:token",
+    "trace": "dfmeta.cli.trace_command:trace",
+    "version": "dfmeta.cli.help_command:show_version",
+}
+"""Name to where its ``click.Command`` is, ``module:attribute``."""
+
+FAILED: Final = 1
+WRONG_INPUT: Final = 2
+
+
+class LazyGroup(Group):
+    """A group that imports a command when it is asked for, and turns our errors into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names, the lazy ones included."""
+        return sorted({*super().list_commands(ctx), *COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that is not there is told from the nearest that is.
+
+        :raises click.UsageError: there is none of that name.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if near and near[0] not in error.message:
+                said = f"{error.message.rstrip('.')}. Did you mean {near[0]}?"
+                raise click.UsageError(said, ctx) from error
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a :class:`DfmetaError` is one line on stderr and an exit status."""
+        try:
+            return super().invoke(ctx)
+        except DfmetaError as error:
+            last_words.say(PROG, error)
+            ctx.exit(exit_status(error))
+
+
+def exit_status(error: DfmetaError) -> int:
+    """Return 2 for what the operator has to correct in the input, else 1."""
+    wrong_input = ConfigError | RecordError | StartError | DeviceError | TagRuleError | UsageError
+    return WRONG_INPUT if isinstance(error, wrong_input) else FAILED
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Each command's own --help has examples and what its status says.",
+)
+@click.version_option(package_name=PROG, prog_name=PROG)
+@config_before
+def cli() -> None:
+    """Look after a host's metadata service and its store.
+
+    When guests complain: doctor, then ports, then trace with the guest's port.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    last_words.escape_what_cannot_be_encoded()
+    sys.exit(_status())
+
+
+def _status() -> int:
+    try:
+        # What a command gives back is nothing; click has a status only where it was asked to exit.
+        return int(cli.main(prog_name=PROG, standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return WRONG_INPUT
+    except click.UsageError as error:
+        if error.ctx is None:  # the parser knows the option and not whose it is
+            root = click.Context(cli, info_name=PROG)
+            error.ctx, _left = command_meant(sys.argv[1:], root)
+        click.echo(error.ctx.get_usage(), err=True)
+        last_words.say(PROG, usage_error(error))
+        return WRONG_INPUT
+    except click.ClickException as error:
+        last_words.say(PROG, UsageError(cause=error.format_message()))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return last_words.INTERRUPTED
+    except Exception as error:  # whatever it is, it is one line
+        last_words.say_unexpected(PROG, error)
+        return FAILED
+
+
+def usage_error(error: click.UsageError) -> UsageError:
+    """Return what is said of a command line that click cannot read."""
+    path = error.ctx.command_path if error.ctx is not None else PROG
+    return UsageError(cause=error.format_message(), remedy=f"{path} --help shows what there is")

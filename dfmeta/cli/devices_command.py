@@ -1,0 +1,168 @@
+"""``dfmeta devices``: device role tags of libvirt's domains."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from dfmeta.cli import config_drive
+from dfmeta.cli.common import Group, config_before, config_options, ending, load_config
+from dfmeta.devices import validate
+from dfmeta.devices.elements import SIZE_MAX
+from dfmeta.devices.libvirt import DomainDevices, read_domain
+from dfmeta.devices.rules import TagRule
+from dfmeta.exceptions import DeviceError, DomainError, RecordError
+from dfmeta.store import strictjson
+
+SUFFIX: Final = ".xml"
+_TAG_HELP: Final = (
+    "Gives TAG to one device: nic:VALUE=TAG or disk:VALUE=TAG, where VALUE is a NIC's MAC, target, "
+    "alias, network or port id, or a disk's serial, target, alias or volume. A KEY before it looks "
+    "there alone: nic:network:default=mgmt. Repeatable."
+)
+
+
+@click.group("devices", cls=Group)
+@config_before
+def devices() -> None:
+    """Tell guests the roles of their devices.
+
+    Tags are given to disks and network interfaces of a libvirt domain, and reach the guest in its
+    record of the store or on its config drive.
+    """
+
+
+@devices.command(
+    "from-libvirt",
+    epilog=ending(
+        "dfmeta devices from-libvirt web --tag disk:vda=root",
+        "dfmeta devices from-libvirt web.xml --tag nic:network:default=mgmt --store",
+        failed="the store cannot be written",
+    ),
+)
+@config_options
+@click.argument("domain")
+@click.option("--tag", "tags", multiple=True, metavar="TYPE:[KEY:]VALUE=TAG", help=_TAG_HELP)
+@click.option("--store", "store", is_flag=True, help="Put it into the domain's record as well.")
+def from_libvirt(
+    config_files: tuple[str, ...], domain: str, *, tags: tuple[str, ...], store: bool
+) -> None:
+    """Print the document of the devices of DOMAIN: a name, a UUID, or a file of its XML."""
+    rules = [TagRule.parse(one) for one in tags]
+    found = _domain(config_files, domain)
+    document = found.document(rules)
+    if store:
+        # Late: the store's libraries are large.
+        from dfmeta.store.db.repository import Repository
+
+        with Repository(load_config(config_files).store.connection) as repository:
+            result = repository.put(found.uuid, document=document)
+        done = "created" if result.created else "changed" if result.changed else "nothing to change"
+        click.echo(f"{found.uuid}: {done}", err=True)
+    click.echo(json.dumps(document, indent=2))
+
+
+@devices.command(
+    "write-config-drive",
+    epilog=ending(
+        "dfmeta devices write-config-drive drive --domain web.xml --tag disk:vda=root",
+        failed="a file cannot be written",
+    ),
+)
+@config_options
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--domain", help="Whose devices: a name, a UUID, or a file of its XML.")
+@click.option("--tag", "tags", multiple=True, metavar="TYPE:[KEY:]VALUE=TAG", help=_TAG_HELP)
+@click.option("--file", "name", metavar="FILE", help="A document to write; - reads stdin.")
+def write_config_drive(
+    config_files: tuple[str, ...],
+    folder: Path,
+    *,
+    domain: str | None,
+    tags: tuple[str, ...],
+    name: str | None,
+) -> None:
+    """Write devices into the meta_data.json files below FOLDER, a config drive's content."""
+    if (domain is None) == (name is None):
+        raise click.UsageError("name either --domain or --file")
+    if name is not None and tags:
+        raise click.UsageError("--tag goes with --domain: a document has its tags")
+    rules = [TagRule.parse(one) for one in tags]
+    instance_id = ""
+    if domain is not None:
+        found = _domain(config_files, domain)
+        document, instance_id = found.document(rules), found.uuid
+    else:
+        document = _document(str(name))
+    for path in config_drive.write(folder, document, instance_id=instance_id):
+        click.echo(f"{path}: written")
+
+
+def _document(name: str) -> dict[str, Any]:
+    """Read a document, or the whole ``meta_data.json`` that has one."""
+    content, limit = _read("--file", name, limit=config_drive.SIZE_MAX), config_drive.SIZE_MAX
+    try:
+        if len(content) > limit:
+            raise ValueError(f"it has more than {limit} bytes")
+        document = strictjson.loads(content)
+    except ValueError as error:
+        raise RecordError(
+            what="--file", value=name, cause=str(error), remedy="Name a document of devices"
+        ) from error
+    validate(document)
+    if "devices" not in document:
+        raise DeviceError(path="document", cause="has no devices")
+    return {"devices": document["devices"]}
+
+
+def _domain(config_files: Sequence[str], asked: str) -> DomainDevices:
+    """Find a domain: what runs before what is defined.
+
+    :raises RecordError: there is none, or more than one.
+    """
+    if asked == "-" or "/" in asked or asked.endswith(SUFFIX):
+        try:
+            return read_domain(_read("DOMAIN", asked, limit=SIZE_MAX))
+        except DomainError as error:
+            raise _no_domain(asked, str(error)) from error
+    paths = load_config(config_files).df_metadata.libvirt_xml_path
+    known = list(_domains([Path(one) for one in paths]))
+    # A name may look like a UUID; libvirt looks for the UUID first.
+    found = [one for one in known if one.uuid == asked.lower()]
+    found = found or [one for one in known if one.name == asked]
+    if not found:
+        raise _no_domain(asked, f"there is no such domain in {', '.join(paths)}")
+    if len({one.uuid for one in found}) > 1:
+        raise _no_domain(asked, "several domains have that name")
+    return max(found, key=lambda one: one.active)
+
+
+def _domains(folders: Sequence[Path]) -> Iterator[DomainDevices]:
+    """Yield all domains that can be read; one that is broken hides no other."""
+    for folder in folders:
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
+            with suppress(OSError, DomainError), path.open("rb") as file:
+                yield read_domain(file.read(SIZE_MAX + 1))
+
+
+def _no_domain(asked: str, cause: str) -> RecordError:
+    remedy = "Give a name or UUID as virsh list --all --name --uuid shows, or a file of XML"
+    return RecordError(what="DOMAIN", value=asked, cause=cause, remedy=remedy)
+
+
+def _read(option: str, name: str, *, limit: int) -> bytes:
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read(limit + 1)
+        with Path(name).open("rb") as file:
+            return file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        remedy = "Name a file that can be read"
+        raise RecordError(what=option, value=name, cause=cause, remedy=remedy) from error

@@ -1,0 +1,295 @@
+"""``dfmeta doctor``: everything a working host needs, one line each, with what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+from oslo_config import cfg
+
+from dfmeta.apps.look import (
+    NoSocketError,
+    Reading,
+    check_socket,
+    read_bits,
+    read_flows,
+    read_meters,
+)
+from dfmeta.cli import doctor_host, doctor_system, gather, terminal
+from dfmeta.cli.common import (
+    TABLE,
+    cell_text,
+    config_options,
+    ending,
+    format_option,
+    load_config,
+    print_rows,
+    wide_option,
+)
+from dfmeta.cli.doctor_asks import Asks
+from dfmeta.cli.flows_command import compare
+from dfmeta.cli.in_force import InForce, take_over
+from dfmeta.cli.progress import shown
+from dfmeta.conf import limits as limit_options
+from dfmeta.conf.unknown import unknown_options
+from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
+from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.host.conntrack import read_conntrack
+from dfmeta.host.look import read_host
+from dfmeta.inspect import (
+    checks_daemon,
+    checks_guests,
+    checks_host,
+    checks_limits,
+    checks_meters,
+    checks_path,
+    checks_switch,
+)
+from dfmeta.inspect.checks_daemon import OptionFacts
+from dfmeta.inspect.cuts import PortBits, cut_of
+from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
+from dfmeta.inspect.finding import Finding, Status, healthy, unknown, wrong
+from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
+from dfmeta.ports.look import read_snapshot
+from dfmeta.proxy.limits import BACKLOG
+
+COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
+STYLES: Final = {"status": {"ok": "green", "wrong": "bold red", "unknown": "yellow"}}
+
+
+@click.command(
+    "doctor",
+    epilog=ending(
+        "dfmeta doctor",
+        "dfmeta doctor --format json",
+        failed="anything is wrong, or dfmeta-agent does not run",
+    ),
+)
+@config_options
+@format_option
+@wide_option
+@click.option(
+    "--root",
+    default="/",
+    metavar="FOLDER",
+    help="Where this host's files are, for doctor in a container that has them elsewhere: of "
+    "systemd-networkd, cloud-init and the machine's maker.",
+)
+def doctor(config_files: tuple[str, ...], *, fmt: str, wide: bool, root: str) -> None:
+    """Check all that a working host needs: ok, or what is wrong and what to do.
+
+    Each check is a line: its status (ok, wrong, unknown), its name, what was found and, where it is
+    wrong, the remedy. Nothing is changed. Run it as root, on the host.
+    """
+    conf = load_config(config_files)
+    # What libraries have to say stands in a finding, or is none of the operator's business.
+    logging.disable()
+    # Only for who is watching: programs read what doctor says, and take stderr for trouble.
+    with shown("checking the host", lines=False):
+        findings = list(examine(conf, Path(root)))
+    rows = [_row(finding) for finding in findings]
+    if fmt == TABLE and not wide and sys.stdout.isatty():
+        # A command that is folded cannot be copied.
+        texts = [{key: cell_text(text) for key, text in row.items() if text} for row in rows]
+        terminal.draw_findings(texts, ("status", "check"), ("text", "remedy"), styles=STYLES)
+    else:
+        print_rows(rows, COLUMNS, fmt, styles=STYLES, wide=wide)
+    sys.exit(0 if healthy(findings) else 1)
+
+
+def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
+    """Make every check.
+
+    :param root: the folder that the host's files are in.
+    """
+    # From here on the daemon's values count, not those that its files have by now.
+    in_force = take_over(conf)
+    wanted = gather.settings(conf)
+    facts = gather.daemon_facts(conf)
+    yield checks_daemon.user(os.geteuid())
+    yield checks_daemon.daemon(facts, wanted)
+    yield from _configuration(conf, in_force, running=facts.running)
+    owners = gather.owners(conf)
+    folder = gather.folder_facts(wanted.state_path)
+    yield checks_daemon.state_path(folder, wanted, owners=owners)
+    try:
+        snapshot: Snapshot | None = read_snapshot(wanted.ovsdb)
+        cause = ""
+    except OvsdbError as error:
+        snapshot, cause = None, str(error)
+    # Who does not answer is not asked again and again: each time costs its whole time-out.
+    asked = conf if facts.running else None
+    known = _known_ports(asked, wanted, snapshot)
+    asks = Asks(
+        conf, known or (), running=facts.running, owners=owners, secrets=in_force.taken.secrets
+    )
+    yield from doctor_system.files(conf, wanted, owners)
+    yield checks_switch.ovsdb(cause, wanted)
+    version, cause = _vswitchd(wanted)
+    yield checks_switch.vswitchd(version, cause)
+    yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
+    bits = _bits(wanted) if version else {}
+    yield from _bridge(wanted, snapshot, bits)
+    yield from _switch(asked, wanted, snapshot)
+    yield from _host(conf, wanted, snapshot, running=facts.running)
+    path = gather.path_facts(conf) if facts.running else None
+    yield checks_path.path(path, wanted)
+    yield from doctor_system.system(wanted, root)
+    yield from asks.findings()
+    yield from doctor_system.clock(conf, asks.skews)
+    yield from checks_guests.guests(known or (), datetime.now(UTC), running=facts.running)
+    if known is None:
+        yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")
+    else:
+        known = gather.with_cuts(known, bits, wanted.bridge)
+        yield from checks_daemon.ports(known, wanted, running=facts.running, snapshot=snapshot)
+    if snapshot is not None:
+        yield from checks_switch.other_ports(snapshot, wanted)
+
+
+def _configuration(conf: cfg.ConfigOpts, in_force: InForce, *, running: bool) -> Iterator[Finding]:
+    strange = unknown_options(conf)
+    for error in strange:
+        yield wrong("configuration", str(error), error.remedy)
+    taken = in_force.taken
+    facts = OptionFacts(
+        reload=taken.reload,
+        restart=taken.restart,
+        given=taken.given,
+        files=taken.files,
+        cause=in_force.cause,
+    )
+    for finding in checks_daemon.configuration(facts, running=running):
+        # Of a file with a wrong name it cannot be said that each is an option's.
+        if not (strange and finding.status is Status.OK):
+            yield finding
+
+
+def _vswitchd(wanted: Settings) -> tuple[str, str]:
+    """What ovs-vswitchd calls itself, or why it does not answer."""
+    try:
+        return Vswitchd(run_folder(wanted.ovsdb)).version(), ""
+    except VswitchdError as error:
+        return "", str(error)
+
+
+def _bits(wanted: Settings) -> dict[int, PortBits]:
+    """What the switch says of each port; nothing where it does not answer, as other lines say."""
+    with contextlib.suppress(SwitchError):
+        return read_bits(Path(wanted.socket), wanted.layout)
+    return {}
+
+
+def _bridge(
+    wanted: Settings, snapshot: Snapshot | None, bits: Mapping[int, PortBits]
+) -> Iterator[Finding]:
+    if snapshot is None:
+        for check in ("bridge", "tap", "tap-vlan"):
+            yield unknown(check, "OVSDB does not answer")
+        return
+    yield checks_switch.bridge(snapshot.bridge(wanted.bridge), wanted)
+    tap = snapshot.interface(wanted.tap, wanted.bridge)
+    found = bits.get(tap.ofport or 0) if tap is not None else None
+    # Whether its device is up and has its link is the line of the device.
+    cut = cut_of(found.of_switch(), wanted.tap, bridge=wanted.bridge) if found else None
+    yield from checks_switch.tap_port(tap, snapshot, cut=cut, wanted=wanted)
+
+
+def _switch(
+    conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot | None
+) -> Iterator[Finding]:
+    """:param conf: None when the daemon does not run."""
+    path, there = Path(wanted.socket), snapshot or Snapshot()
+    reading: Reading | None = None
+    try:
+        check_socket(path)
+        yield checks_switch.management_socket("", wanted)
+        reading = read_flows(path, wanted.layout)
+        yield checks_switch.openflow("", wanted)
+    except NoSocketError as error:
+        yield checks_switch.management_socket(str(error), wanted)
+        yield unknown("openflow", "the bridge does not answer")
+    except SwitchError as error:
+        yield checks_switch.openflow(str(error), wanted)
+    if reading is None:
+        yield unknown("foreign-flows", "the switch does not answer")
+        yield unknown("flows", "not compared: the switch does not answer")
+        yield unknown("meters", "the switch does not answer")
+        return
+    names = _guest_ports(there, wanted)
+    yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted)
+    yield from _our_flows(conf, wanted, there)
+    yield _meters(reading, names, wanted)
+
+
+def _meters(reading: Reading, names: dict[int, str], wanted: Settings) -> Finding:
+    try:
+        there = read_meters(Path(wanted.socket), wanted.layout)
+    except SwitchError as error:
+        return unknown("meters", str(error))
+    return checks_meters.meters(reading.ours, there, names=names, wanted=wanted)
+
+
+def _our_flows(
+    conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot
+) -> Iterator[Finding]:
+    if conf is None:
+        yield unknown("flows", "not compared: dfmeta-agent says what ought to be there")
+        return
+    try:
+        _, rows, problem = compare(conf, wanted, snapshot=snapshot)
+    except SwitchError as error:
+        yield unknown("flows", f"not compared: {error}")
+        return
+    yield from checks_switch.our_flows(rows, problem, wanted=wanted)
+
+
+def _host(
+    conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot | None, *, running: bool
+) -> Iterator[Finding]:
+    try:
+        host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table)
+    except HostError as error:
+        yield wrong("host", str(error), "run doctor as root, in the host's own network namespace")
+        return
+    yield from doctor_host.way(host, wanted, snapshot)
+    yield checks_host.arp_ignore(host, wanted)
+    yield checks_host.listener(host, wanted, running=running)
+    yield from checks_limits.queue(host.limits, backlog=BACKLOG)
+    tracked = read_conntrack(wanted.host_ip, wanted.port)
+    yield checks_limits.conntrack(tracked, rate=RATES[Purpose.GUEST_SYN])
+    yield checks_limits.neighbours(host.limits)
+    if conf.df_metadata.backend == "nova":
+        needed = conf[limit_options.GROUP.name].connections
+        yield checks_limits.local_ports(host.limits, needed=needed)
+
+
+def _known_ports(
+    conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot | None
+) -> tuple[KnownPort, ...] | None:
+    """Guests' ports as the daemon knows them, else as OVSDB does; None: neither answers."""
+    if conf is not None:
+        with contextlib.suppress(NotRunningError):  # it has ended since it was asked first
+            return gather.daemon_ports(conf)
+    return gather.ovsdb_ports(snapshot, wanted.bridge) if snapshot is not None else None
+
+
+def _guest_ports(snapshot: Snapshot, wanted: Settings) -> dict[int, str]:
+    ports = gather.ovsdb_ports(snapshot, wanted.bridge)
+    return {port.ofport: port.name for port in ports if port.ofport is not None}
+
+
+def _row(finding: Finding) -> dict[str, str]:
+    return {
+        "status": str(finding.status),
+        "check": finding.check,
+        "text": finding.text,
+        "remedy": finding.remedy,
+    }

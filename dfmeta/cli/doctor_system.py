@@ -1,0 +1,154 @@
+"""``dfmeta doctor``'s looks at the daemon's process, its files and the system around it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import stat
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta.cli import gather
+from dfmeta.conf import limits as limit_options
+from dfmeta.host.process import read_process, read_sockets
+from dfmeta.host.system import (
+    own_route,
+    read_clock,
+    read_cloud,
+    read_networkd,
+    read_sockets_enabled,
+)
+from dfmeta.inspect import checks_process, checks_store, checks_system
+from dfmeta.inspect.checks_daemon import Owners
+from dfmeta.inspect.checks_process import VersionFacts
+from dfmeta.inspect.checks_store import DiskFacts
+from dfmeta.inspect.checks_system import ClockFacts, SecretFile
+from dfmeta.inspect.facts import Settings
+from dfmeta.inspect.finding import Finding
+from dfmeta.wiring.lock import lock_name
+
+OWN_FILES: Final = 256
+"""Descriptors beside those of guests' connections, as of a worker (:mod:`dfmeta.cmd.serving`)."""
+_KEYS: Final = (
+    (None, "nova_client_priv_key"),
+    ("neutron", "keyfile"),
+    ("store", "lookup_token_file"),
+    ("store", "token_file"),
+)
+"""Options that name a file which is a secret."""
+_OF_KEYSTONE: Final = ("password", "application_credential_secret", "client_secret", "token")
+
+
+def process(
+    conf: cfg.ConfigOpts, wanted: Settings, *, ovs: str, running: bool
+) -> Iterator[Finding]:
+    """What the daemon's process may do and what it runs on.
+
+    :param ovs: ovs-vswitchd's words on its version; empty: it does not answer.
+    :param running: the daemon answers.
+    """
+    facts = read_process(lock_name(wanted.ovsdb, wanted.bridge))
+    said = gather.daemon_version(conf) if running else ""
+    yield from checks_process.versions(
+        VersionFacts(
+            metadata.version("dfmeta"), said, ovs, platform.python_version(), gather.packages()
+        )
+    )
+    count = conf.df_metadata.proxy_workers
+    sockets = read_sockets(checks_process.wanted_sockets(wanted))
+    yield from checks_process.permissions(facts, sockets, workers=count)
+    connections = conf[limit_options.GROUP.name].connections
+    # With workers each has its own, and theirs are set from the daemon's hard limit.
+    yield checks_process.open_files(facts, 2 * connections + OWN_FILES)
+    if count:
+        yield checks_process.workers(facts, count)
+
+
+def files(conf: cfg.ConfigOpts, wanted: Settings, owners: Owners) -> Iterator[Finding]:
+    """Whether files with secrets are closed, and there is room to write."""
+    yield checks_system.secret_files(_secret_files(conf, owners))
+    folder = Path(wanted.state_path)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    with contextlib.suppress(OSError):
+        there = os.statvfs(folder)
+        room = DiskFacts(
+            free=there.f_bavail * there.f_frsize,
+            total=there.f_blocks * there.f_frsize,
+            inodes=there.f_favail if there.f_files else None,
+        )
+        yield checks_store.disk(room, wanted.state_path)
+
+
+def system(wanted: Settings, root: Path) -> Iterator[Finding]:
+    """systemd's socket units and networkd, and the host's own need of metadata.
+
+    :param root: the folder that the host's files are in.
+    """
+    yield checks_system.networkd(read_networkd(root), wanted)
+    yield checks_system.sockets(read_sockets_enabled(root))
+    route = own_route(wanted.ip, but=wanted.tap)
+    yield checks_system.cloud(read_cloud(root, route), wanted)
+
+
+def clock(conf: cfg.ConfigOpts, skews: list[tuple[str, float]]) -> Iterator[Finding]:
+    """Whether the clock is right, as others have said and the kernel says."""
+    yield from checks_system.clock(ClockFacts(read_clock(), skews), _needs(conf))
+
+
+def _needs(conf: cfg.ConfigOpts) -> list[str]:
+    """What is refused while the clock is wrong."""
+    group, store = conf.df_metadata, conf.store
+    nova = group.backend == "nova" and conf.nova_metadata_protocol == "https"
+    urls = (store.lookup_base_url, store.lookup_issuer, store.oidc_issuer)
+    tls = group.backend == "store" and any((url or "").startswith("https") for url in urls)
+    issuer = group.backend == "store" and (store.oidc_issuer or store.lookup_issuer)
+    found = [
+        ("Nova's certificate", nova),
+        ("Keystone's tokens", "neutron" in group.identity_sources),
+        ("the certificates of [store]'s servers", tls),
+        ("the issuer's tokens", issuer),
+    ]
+    return [what for what, needed in found if needed]
+
+
+def _secret_files(conf: cfg.ConfigOpts, owners: Owners) -> list[SecretFile]:
+    found: dict[str, list[str]] = {}
+    for group, options in dfmeta.conf.own_opts():
+        for option in options:
+            if option.secret:
+                _note_secret(found, conf, option.dest, group)
+    for name in _OF_KEYSTONE:
+        with contextlib.suppress(cfg.NoSuchOptError):
+            _note_secret(found, conf, name, "neutron")
+    for group, name in _KEYS:
+        path = (conf[group] if group else conf)[name]
+        if path:
+            found.setdefault(path, []).append(name)
+    files = []
+    for path, names in found.items():
+        with contextlib.suppress(OSError):
+            found_there = os.stat(path)
+            mode, uid = stat.S_IMODE(found_there.st_mode), found_there.st_uid
+            strange = uid == owners.worker
+            files.append(SecretFile(path, ", ".join(names), mode, uid=uid, strange=strange))
+    return files
+
+
+def _note_secret(
+    found: dict[str, list[str]], conf: cfg.ConfigOpts, name: str, group: str | None
+) -> None:
+    place = conf.get_location(name, group)
+    value = str((conf[group] if group else conf)[name] or "")
+    # Most databases are files, whose address is none.
+    if name == "connection" and not urlsplit(value).password:
+        return
+    if value and place is not None and place.location is cfg.Locations.user:
+        found.setdefault(place.detail, []).append(name)

@@ -1,0 +1,288 @@
+"""Facts for the commands that look at a host: settings, OVSDB, the daemon's ports, the proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import pwd
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from importlib import metadata
+from ipaddress import AddressValueError, IPv4Address
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+from packaging.requirements import Requirement
+
+from dfmeta.cli.client import ask_agent
+from dfmeta.exceptions import NotRunningError
+from dfmeta.flows.service import Tap
+from dfmeta.host.listeners import listener_at, listeners_of, program_of
+from dfmeta.host.process import read_process
+from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, Owners
+from dfmeta.inspect.checks_path import PathFacts
+from dfmeta.inspect.cuts import PortBits, cut_of
+from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
+from dfmeta.inspect.vswitchd import management_socket
+from dfmeta.model import OBSERVED, GuestAddress, PortState
+from dfmeta.proxy.tokens import unusable_key
+from dfmeta.state import UNREADABLE, State, read_state
+from dfmeta.store import strictjson
+from dfmeta.wiring.layout import layout_of
+from dfmeta.wiring.lock import lock_name
+
+TIMEOUT = 3.0
+"""Seconds for the daemon to say how it is."""
+_RUN_TIME_EXTRAS = ("neutron", "postgresql")
+"""The others are for who works on dfmeta."""
+
+
+def settings(conf: cfg.ConfigOpts) -> Settings:
+    """What *conf* wants the host to be like."""
+    group = conf.df_metadata
+    bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
+    remembered = State()
+    with contextlib.suppress(*UNREADABLE):
+        remembered = read_state(Path(group.state_path))
+    return Settings(
+        bridge=bridge,
+        tap=group.metadata_interface,
+        ip=group.ip,
+        host_ip=group.host_ip,
+        port=group.port or remembered.port or None,
+        listener=remembered.listener,
+        route_table=group.route_table,
+        layout=layout_of(group),
+        ovsdb=ovsdb,
+        socket=str(management_socket(group.openflow_connection, ovsdb, bridge)),
+        admin=group.admin_listen,
+        state_path=group.state_path,
+        sources=tuple(group.identity_sources),
+        needs_project=group.backend == "nova",
+    )
+
+
+def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
+    """Every guest port as the running daemon sees it.
+
+    :raises NotRunningError: when it does not run.
+    """
+    rows = ask_agent(conf, "/ports")
+    try:
+        return tuple(_known(row) for row in rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotRunningError(
+            address=conf.df_metadata.admin_listen,
+            cause="/ports gives rows of another kind",
+            remedy="It is another program, or a dfmeta-agent of another version: restart it",
+        ) from error
+
+
+def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
+    """Every guest port as OVSDB has it, without its addresses."""
+    ports = [one.port for one in snapshot.interfaces if one.bridge == bridge]
+    return tuple(
+        KnownPort(
+            port.name,
+            port.ofport,
+            port.state,
+            instance=port.instance_id,
+            iface_id=port.iface_id,
+            mac=port.mac,
+            fault=port.fault,
+            project=port.project_id,
+        )
+        for port in ports
+        if port is not None
+    )
+
+
+def with_cuts(
+    ports: Iterable[KnownPort], bits: Mapping[int, PortBits], bridge: str
+) -> tuple[KnownPort, ...]:
+    """Add to *ports* what cuts them off on the switch at this moment.
+
+    :param bits: port number → what the switch says of it.
+    """
+    return tuple(_with_cut(port, bits.get(port.ofport or 0), bridge) for port in ports)
+
+
+def _with_cut(port: KnownPort, bits: PortBits | None, bridge: str) -> KnownPort:
+    cut = cut_of(bits, port.name, bridge=bridge)
+    if cut is None:
+        return port
+    if port.state not in (PortState.SERVED, *OBSERVED):
+        return replace(port, cut=cut)
+    return replace(port, cut=cut, state=PortState.CUT_OFF, fault=str(cut))
+
+
+def tap_of(wanted: Settings, snapshot: Snapshot) -> Tap | None:
+    """What the flows lead to; None while a part of it is not known."""
+    found = snapshot.interface(wanted.tap, wanted.bridge)
+    if found is None or found.ofport is None or not found.mac_in_use or wanted.port is None:
+        return None
+    return Tap(
+        ofport=found.ofport,
+        mac=found.mac_in_use,
+        port=wanted.port,
+        ip=wanted.host_ip,
+        guest_ip=wanted.ip,
+    )
+
+
+def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
+    """Whether the daemon runs, and what it still misses."""
+    try:
+        document = _ask(conf, "/healthz/readiness")
+        missing = tuple(str(one) for one in document.get("missing", ()))
+        up = document["status"] == "UP"
+    except (OSError, http.client.HTTPException) as error:
+        cause = getattr(error, "strerror", None) or str(error) or "no answer in time"
+        return DaemonFacts(running=False, cause=cause, other=_other_program(conf))
+    except (ValueError, KeyError, AttributeError, TypeError):
+        cause, other = "its answer is not dfmeta-agent's", _other_program(conf)
+        return DaemonFacts(running=False, cause=cause, other=other or "its name cannot be seen")
+    return DaemonFacts(running=True, ready=up, missing=missing)
+
+
+def path_facts(conf: cfg.ConfigOpts) -> PathFacts:
+    """Have the running daemon probe the path to its proxy."""
+    try:
+        found = ask_agent(conf, "/probe")
+        return PathFacts(
+            asked=bool(found["sent"]),
+            answered=bool(found["answered"]),
+            cause=str(found["cause"]),
+            seconds=float(found["seconds"]),
+            whole=bool(found["whole_checksum"]),
+        )
+    except NotRunningError as error:
+        return PathFacts(asked=False, cause=str(error.fields["cause"]))
+    except (KeyError, TypeError, ValueError):
+        return PathFacts(asked=False, cause="dfmeta-agent of another version runs: restart it")
+
+
+def daemon_version(conf: cfg.ConfigOpts) -> str:
+    """Version of the daemon that runs; empty when it does not say."""
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return str(_ask(conf, "/version")["version"])
+    return ""
+
+
+def packages() -> tuple[tuple[str, str, str], ...]:
+    """Packages outside of what dfmeta asks for: name, version (empty: none), what is wanted.
+
+    Those of an extra count where they are there.
+    """
+    found = []
+    for text in metadata.requires("dfmeta") or ():
+        wanted = Requirement(text)
+        of_extra = "extra" in str(wanted.marker or "")
+        if wanted.marker is not None and not of_extra and not wanted.marker.evaluate():
+            continue
+        try:
+            there = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError:
+            there = ""
+        if of_extra and not (there and _at_run_time(text)):
+            continue
+        if not there or not wanted.specifier.contains(there, prereleases=True):
+            found.append((wanted.name, there, str(wanted.specifier)))
+    return tuple(found)
+
+
+def explicit(conf: cfg.ConfigOpts, name: str, group: str) -> bool:
+    """Whether an operator has set an option, and not its default."""
+    place = conf.get_location(name, group)
+    return place is not None and bool(place.location.is_user_controlled)
+
+
+def folder_facts(path: str) -> FolderFacts:
+    """What state_path is."""
+    try:
+        found = Path(path).stat()
+        files = [(one.name, one.stat()) for one in Path(path).iterdir() if one.is_file()]
+    except FileNotFoundError:
+        return FolderFacts(there=False)
+    except OSError as error:
+        return FolderFacts(there=True, error=error.strerror or str(error))
+    owners = {path: found.st_uid} | {f"{path}/{name}": one.st_uid for name, one in files}
+    return FolderFacts(
+        there=True,
+        folder=stat.S_ISDIR(found.st_mode),
+        mode=stat.S_IMODE(found.st_mode),
+        open_files=tuple(sorted(name for name, one in files if one.st_mode & 0o077)),
+        owners=dict(sorted(owners.items())),
+        key=unusable_key(Path(path)),
+    )
+
+
+def owners(conf: cfg.ConfigOpts) -> Owners:
+    """Whose the daemon's files may be."""
+    group = conf.df_metadata
+    process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
+    worker = None
+    with contextlib.suppress(KeyError):
+        worker = pwd.getpwnam(group.proxy_worker_user).pw_uid
+    return Owners(worker=worker, daemon=process.uid if process is not None else None)
+
+
+def _other_program(conf: cfg.ConfigOpts) -> str:
+    """Name the program that listens at admin_listen; empty: the daemon, systemd for it, or none."""
+    group = conf.df_metadata
+    listener = listener_at(group.admin_listen)
+    if listener is None:
+        return ""
+    process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
+    if process is not None and listener in listeners_of(process.pid):
+        return ""
+    found = program_of(listener.inode)
+    return "" if found.endswith(", pid 1") else found
+
+
+def _at_run_time(requirement: str) -> bool:
+    return any(f'extra == "{extra}"' in requirement for extra in _RUN_TIME_EXTRAS)
+
+
+def _ask(conf: cfg.ConfigOpts, path: str) -> Any:
+    """Get *path* from the admin listener, whatever status it has."""
+    connection = http.client.HTTPConnection(conf.df_metadata.admin_listen, timeout=TIMEOUT)
+    try:
+        connection.request("GET", path, headers={"Connection": "close"})
+        return strictjson.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def _known(row: Mapping[str, Any]) -> KnownPort:
+    return KnownPort(
+        row["port"],
+        row["ofport"],
+        PortState(row["state"]),
+        instance=row["instance"],
+        iface_id=row["iface_id"],
+        mac=row["mac"],
+        fault=row["fault"],
+        project=row["project"],
+        instance_name=row["instance_name"],
+        addresses={one["slot"]: _address(one) for one in row["addresses"]},
+        asked=row["requests"] is not None,
+        failure=_failure(row["last_failure"]),
+    )
+
+
+def _failure(row: Mapping[str, Any] | None) -> GuestFailure | None:
+    if row is None or not row["failing"]:
+        return None
+    since = datetime.fromisoformat(row["failing_since"])
+    return GuestFailure(row["status"], row["brief"], row["remedy"], since, row["times"])
+
+
+def _address(row: Mapping[str, Any]) -> GuestAddress:
+    try:
+        return GuestAddress(row["mac"], IPv4Address(row["ip"]))
+    except AddressValueError as error:
+        raise ValueError(row["ip"]) from error

@@ -1,0 +1,194 @@
+"""``dfmeta store``: records from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import Final
+
+import click
+
+from dfmeta.cli.common import (
+    TABLE,
+    Group,
+    config_before,
+    ending,
+    format_option,
+    print_rows,
+    wide_option,
+)
+from dfmeta.cli.progress import counted
+from dfmeta.cli.store_backup import backup, restore
+from dfmeta.cli.store_delete import delete
+from dfmeta.cli.store_import import import_records
+from dfmeta.cli.store_place import Place, place_options
+from dfmeta.cli.store_put import WORDS, put
+from dfmeta.cli.store_schema import schema
+from dfmeta.cli.store_target import Asked, Target, no_defaults, no_record, target_options
+from dfmeta.exceptions import NoRecordError
+from dfmeta.store.api.client import UNKNOWN, Client
+from dfmeta.store.api.listing import row_of, timestamp
+from dfmeta.store.db.record import Record, parse_document
+from dfmeta.store.guest.defaults import EVERYWHERE
+
+EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
+READING: Final = "reading the store"
+LIST_COLUMNS: Final = {
+    "id": "ID",
+    "hostname": "HOSTNAME",
+    "name": "NAME",
+    "project_id": "PROJECT",
+    "ssh_keys": "KEYS",
+    "userdata_bytes": "USER-DATA",
+    "password_set": "PASSWORD",
+    "updated_at": "UPDATED",
+}
+LIST_DROP: Final = (
+    "password_set",
+    "project_id",
+    "userdata_bytes",
+    "ssh_keys",
+    "updated_at",
+    "name",
+    "hostname",
+)
+"""What a narrow terminal does without, the least important one first."""
+FIELDS: Final = {
+    "id": "id",
+    "hostname": "hostname",
+    "name": "name",
+    "project_id": WORDS["project_id"],
+    "availability_zone": WORDS["availability_zone"],
+    "ssh_keys": WORDS["ssh_keys"],
+    "meta": "meta",
+    "addresses": "addresses",
+    "userdata_bytes": "user-data, bytes",
+    "vendor_data": WORDS["vendor_data"],
+    "network_config": WORDS["network_config"],
+    "password_set": "password set",
+    "http_tokens": WORDS["http_tokens"],
+    "created_at": "created",
+    "updated_at": "updated",
+}
+
+
+@click.group("store", cls=Group)
+@config_before
+def store() -> None:
+    """Put, read and remove instances' metadata.
+
+    Without --url it is the database that the configuration names, which this user has to be able to
+    write; with it, the admin API of a running store.
+    """
+
+
+for _command in (put, delete, import_records, backup, restore, schema):
+    store.add_command(_command)
+
+
+@store.command(
+    "get",
+    epilog=ending(
+        f"dfmeta store get {EXAMPLE}",
+        f"dfmeta store get {EXAMPLE} --user-data",
+        f"dfmeta store get {EXAMPLE} --format json",
+        failed="there is no such record, or the store does not answer",
+    ),
+)
+@place_options
+@format_option
+@target_options
+@click.option("--user-data", is_flag=True, help="Write the user-data alone, byte for byte.")
+@click.option("--password", is_flag=True, help="Write what the guest posted, byte for byte.")
+@click.option("--document", is_flag=True, help="Write the document alone, as put --json takes it.")
+def get(
+    place: Place,
+    asked: Asked,
+    *,
+    fmt: str,
+    user_data: bool,
+    password: bool,
+    document: bool,
+) -> None:
+    """Show the record of INSTANCE.
+
+    User-data and password are not in it: --user-data and --password write them, and nothing else.
+    """
+    if user_data + password + document > 1:
+        raise click.UsageError(
+            "--user-data, --password and --document exclude each other: name one of them"
+        )
+    conf = place.conf()
+    with place.opened(conf) as records:
+        target = asked.find(conf, records)
+        record = records.get(target.record_id)
+        addresses = records.addresses(target.record_id) if record else ()
+    if record is None:
+        raise no_record(target)
+    if user_data:
+        _write_bytes(record.userdata, target=target, what="user-data")
+    elif password:
+        _write_bytes(record.password, target=target, what="password")
+    elif document:
+        click.echo(json.dumps(parse_document(record.id, record.metadata), indent=2))
+    elif fmt == TABLE:
+        row = _full_row(record, addresses)
+        rows = [{"field": title, "value": row.get(key)} for key, title in FIELDS.items()]
+        print_rows(rows, {"field": "FIELD", "value": "VALUE"}, fmt)
+    else:
+        print_rows([_full_row(record, addresses)], {key: key for key in FIELDS}, fmt)
+
+
+@store.command(
+    "list",
+    epilog=ending(
+        "dfmeta store list",
+        "dfmeta store list --default",
+        failed="the store does not answer",
+    ),
+)
+@place_options
+@format_option
+@wide_option
+@click.option("--default", is_flag=True, help="The defaults in the place of instances' records.")
+def list_records(place: Place, *, fmt: str, wide: bool, default: bool) -> None:
+    """List all records, each on a line."""
+    with place.opened(place.conf()) as records:
+        if not isinstance(records, Client):
+            found = counted(records.list(defaults=default), READING, unit="records")
+            rows = [row_of(one) for one in found]
+        elif default:
+            raise no_defaults("--default", EVERYWHERE)
+        else:
+            rows = list(counted(records.list(), READING, unit="records"))
+        print_rows(rows, LIST_COLUMNS, fmt, drop=LIST_DROP, wide=wide)
+
+
+def _write_bytes(content: bytes | None, *, target: Target, what: str) -> None:
+    if content is None:
+        raise NoRecordError(
+            cause=f"{target.shown} has no {what}",
+            remedy="dfmeta store get without that option shows what it has",
+        )
+    sys.stdout.buffer.write(content)
+
+
+def _full_row(record: Record, addresses: tuple[str, ...]) -> dict[str, object]:
+    """Return what ``get`` shows: the document as it is stored, no user-data and no password."""
+    document = parse_document(record.id, record.metadata)
+    return {
+        **{key: document.get(key) for key in FIELDS},
+        "id": record.id,
+        "project_id": record.project_id,
+        "addresses": list(addresses),
+        "userdata_bytes": None if record.userdata is None else len(record.userdata),
+        "password_set": None if record.created_at == UNKNOWN else record.password is not None,
+        "http_tokens": record.http_tokens,
+        "created_at": _moment(record.created_at),
+        "updated_at": _moment(record.updated_at),
+    }
+
+
+def _moment(moment: datetime) -> str | None:
+    return None if moment == UNKNOWN else timestamp(moment)

@@ -1,0 +1,124 @@
+"""``dfmeta store delete``, and the copy of what it removes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dfmeta.cli.agreed import agreed, yes_option
+from dfmeta.cli.common import CONFIG_FILE, ending
+from dfmeta.cli.store_place import Place, place_options
+from dfmeta.cli.store_target import Asked, Target, no_record, target_options
+from dfmeta.exceptions import StoreError
+from dfmeta.store.api.client import Client
+from dfmeta.store.db.record import Record, parse_document
+
+FOLDER: Final = "deleted"
+"""In state_path."""
+_EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
+
+
+@click.command(
+    "delete",
+    epilog=ending(
+        f"dfmeta store delete {_EXAMPLE}",
+        failed="there is no such record, or the answer was no",
+    ),
+)
+@place_options
+@target_options
+@yes_option
+@click.option(
+    "--copy",
+    "folder",
+    metavar="FOLDER",
+    help="Where a copy is kept, of the last time for each record. Without it: deleted in "
+    "state_path, and with --url nowhere. Empty: nowhere.",
+)
+def delete(place: Place, asked: Asked, *, yes: bool, folder: str | None) -> None:
+    """Remove the record of INSTANCE, user-data and password included.
+
+    On a terminal it asks first; a script is not asked. What it prints has the command that puts the
+    record back from its copy: all of it but the password that the guest has posted.
+    """
+    conf = place.conf()
+    with place.opened(conf) as records:
+        target = asked.find(conf, records)
+        if folder is None:
+            here = not isinstance(records, Client)
+            folder = str(Path(conf.df_metadata.state_path) / FOLDER) if here else ""
+        agreed(f"Remove the record of {target.shown}?", yes=yes)
+        back = ""
+        if folder and (record := records.get(target.record_id)) is not None:
+            options = _keep(record, records.addresses(record.id), folder=Path(folder))
+            back = shlex.join([*_command(place, asked, target), *options]) if options else ""
+        if not records.delete(target.record_id):
+            raise no_record(target)
+    click.echo(f"{target.shown}: deleted")
+    if back:
+        click.echo(f"A copy is kept; this puts it back: {back}")
+
+
+def _command(place: Place, asked: Asked, target: Target) -> list[str]:
+    """Return the beginning of the command that puts a record back."""
+    words = ["dfmeta", "store", "put"]
+    for option, values in (
+        (CONFIG_FILE, place.config_files),
+        ("--url", [place.url] if place.url else []),
+        ("--token-file", [place.token_file] if place.token_file else []),
+        ("--ca-file", [place.ca_file] if place.ca_file else []),
+    ):
+        words += [word for value in values for word in (option, value)]
+    if not target.default:
+        return [*words, target.record_id]
+    name = target.record_id.split(":", 2)[2:]
+    return [*words, asked.option, *name]
+
+
+def _keep(record: Record, addresses: tuple[str, ...], *, folder: Path) -> list[str]:
+    """Write a record's contents into files, its owner's alone.
+
+    :returns: the options of a put that puts them back; none: there is nothing to keep.
+    :raises StoreError: a file cannot be written.
+    """
+    options: list[str] = []
+    document = None
+    if record.metadata is not None:
+        document = json.dumps(parse_document(record.id, record.metadata), indent=2).encode()
+    name = record.id.replace(":", "-").replace("/", "-").replace("*", "all")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for option, suffix, content in (
+            ("--json", ".json", document),
+            ("--user-data", ".user-data", record.userdata),
+        ):
+            path = folder.absolute() / f"{name}{suffix}"
+            path.unlink(missing_ok=True)
+            if content is not None:
+                _write(path, content)
+                options += [option, str(path)]
+    except OSError as error:
+        raise StoreError(
+            cause=f"{error.filename or folder}: no copy can be kept: {error.strerror}",
+            remedy="Name another folder with --copy, or none with --copy ''. Nothing was deleted",
+        ) from error
+    for option, value in (("--project", record.project_id), ("--http-tokens", record.http_tokens)):
+        options += [option, value] if value else []
+    return [*options, *(word for one in addresses for word in ("--address", one))]
+
+
+def _write(path: Path, content: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(handle, "wb") as file:
+            file.write(content)
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise

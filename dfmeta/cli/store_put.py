@@ -1,0 +1,237 @@
+"""``dfmeta store put``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import click
+
+from dfmeta.cli.common import cell_text, ending
+from dfmeta.cli.progress import shown
+from dfmeta.cli.store_defaults import lost_defaults
+from dfmeta.cli.store_files import STDIN, checked, read
+from dfmeta.cli.store_place import Place, place_options
+from dfmeta.cli.store_target import Asked, Target, target_options
+from dfmeta.exceptions import RecordError
+from dfmeta.store.api import checks
+from dfmeta.store.db.record import KEEP, PutResult, Whole, merge_patch
+
+WORDS: Final = {
+    "project_id": "project",
+    "availability_zone": "availability zone",
+    "ssh_keys": "ssh keys",
+    "http_tokens": "http tokens",
+    "userdata": "user-data",
+    "vendor_data": "vendor data",
+    "tag_devices": "tag devices",
+    "network_config": "network config",
+}
+"""What a put changed, for people, where the name of the member is not what they call it."""
+_EMPTY_REMOVES: Final = "Empty: remove it."
+_FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
+
+
+@click.command(
+    "put",
+    epilog=ending(
+        "dfmeta store put 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10 --hostname web --ssh-key @id.pub",
+        "dfmeta store put web --user-data user-data.yaml --meta tier=front",
+        "dfmeta store put --default --ssh-key @id.pub",
+        failed="the store cannot be written or does not answer",
+    ),
+)
+@place_options
+@target_options
+@click.option("--hostname", help=f"Host name, with or without a domain. {_EMPTY_REMOVES}")
+@click.option("--name", help=f"The instance's name, free text. {_EMPTY_REMOVES}")
+@click.option(
+    "--user-data", metavar="FILE", help=f"Any bytes; - reads standard input. {_EMPTY_REMOVES}"
+)
+@click.option(
+    "--vendor-data",
+    metavar="FILE",
+    help="What cloud-init runs before the user-data and below it: a text such as user-data, or a "
+    f"JSON object. {_EMPTY_REMOVES}",
+)
+@click.option(
+    "--tag-devices/--no-tag-devices",
+    default=None,
+    help="Have vendor data bring the program along that finds devices by their roles in the guest.",
+)
+@click.option(
+    "--network-config",
+    metavar="FILE",
+    help=f"cloud-init's network configuration, YAML or JSON. {_EMPTY_REMOVES}",
+)
+@click.option(
+    "--ssh-key",
+    "ssh_keys",
+    multiple=True,
+    metavar="KEY|@FILE",
+    help="An OpenSSH public key, or a file of them. Repeatable; together they take the place of "
+    "all keys before. Empty: no key.",
+)
+@click.option("--project", help=f"Id of the project that owns the instance. {_EMPTY_REMOVES}")
+@click.option("--availability-zone", help=f"Where the instance runs. {_EMPTY_REMOVES}")
+@click.option(
+    "--meta",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="For the guest to read. Repeatable; keys that are not named stay.",
+)
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    metavar="NETWORK",
+    help="An address of the instance, or a block of them, for a store that knows guests by their "
+    "address. Repeatable; together they take the place of all before. Empty: none.",
+)
+@click.option(
+    "--http-tokens",
+    metavar="MODE|default",
+    help="Whether the guest may ask with a token, or has to: off, optional or required. default: "
+    "what the daemon's configuration says.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="A whole document, a JSON object, in the place of the one before; the other options "
+    "change it.",
+)
+def put(place: Place, asked: Asked, **options: Any) -> None:
+    """Create the record of INSTANCE, or change what is named of it and nothing else.
+
+    INSTANCE is a UUID, or the name of a libvirt domain on this host or of a record.
+    """
+    if [options[name] for name in _FILES].count(STDIN) > 1:
+        raise click.UsageError("standard input can be read once: name files for the others")
+    conf = place.conf()
+    values = _values(**options)
+    if asked.default_id is not None:
+        _check_default(options, values["document"])
+    with place.opened(conf) as records:
+        target = asked.find(conf, records)
+        if not any(given not in (None, ()) for given in options.values()):
+            raise click.UsageError(
+                "nothing is named that the record is to have: give an option such as --hostname"
+            )
+        lost = lost_defaults(conf, records, target)
+        with shown(f"writing {target.shown}"):
+            result = records.put(target.record_id, **values)
+        left = lost.members(records)
+    click.echo(_sentence(target, result))
+    if left:
+        click.echo(lost.sentence(words_of(left)), err=True)
+
+
+def _values(
+    *,
+    json_file: str | None,
+    user_data: str | None,
+    project: str | None,
+    http_tokens: str | None,
+    addresses: tuple[str, ...],
+    **members: Any,
+) -> dict[str, Any]:
+    """Return what the repository is to put."""
+    patch = _patch(**members)
+    values: dict[str, Any] = {"document": patch}
+    if json_file is not None:
+        document = checked("--json", json_file, checks.document) or {}
+        values["document"] = Whole(merge_patch(document, patch))
+    if user_data is not None:
+        values["userdata"] = checked("--user-data", user_data, checks.userdata)
+    if project is not None:
+        values["project_id"] = checks.text_value("--project", project) or None
+    if http_tokens is not None:
+        values["http_tokens"] = checks.http_tokens("--http-tokens", http_tokens)
+    values["networks"] = checks.networks("--address", addresses) if addresses else KEEP
+    return values
+
+
+def _patch(
+    *,
+    ssh_keys: tuple[str, ...],
+    meta: tuple[str, ...],
+    tag_devices: bool | None,
+    **texts: str | None,
+) -> dict[str, object]:
+    """Return what the options change in a document; an empty value removes (RFC 7396: null)."""
+    patch: dict[str, object] = {}
+    for member, check in (
+        ("hostname", checks.hostname),
+        ("name", checks.text_value),
+        ("availability_zone", checks.text_value),
+    ):
+        if (text := texts[member]) is not None:
+            patch[member] = check(_option(member), text) or None
+    for member, read_file in (
+        ("vendor_data", checks.vendor_data),
+        ("network_config", checks.network_config),
+    ):
+        if (name := texts[member]) is not None:
+            patch[member] = checked(_option(member), name, read_file)
+    if tag_devices is not None:
+        patch["tag_devices"] = tag_devices or None
+    if ssh_keys:
+        patch["ssh_keys"] = _read_keys(ssh_keys) or None
+    if meta:
+        patch["meta"] = dict(checks.meta_item("--meta", item) for item in meta)
+    return patch
+
+
+def _option(member: str) -> str:
+    return f"--{member.replace('_', '-')}"
+
+
+def _read_keys(values: tuple[str, ...]) -> list[str]:
+    """Return the keys of all ``--ssh-key`` options, each a key itself or ``@FILE``."""
+    keys: list[str] = []
+    for value in values:
+        if value.startswith("@"):
+            content = read("--ssh-key", value[1:]).decode("utf-8", "surrogateescape")
+            keys += checks.ssh_keys("--ssh-key", content, name=value)
+        else:
+            keys += checks.ssh_keys("--ssh-key", value)
+    return keys
+
+
+def _check_default(options: dict[str, Any], document: Any) -> None:
+    """Refuse what cannot be true of several instances.
+
+    :raises RecordError: naming the option.
+    """
+    for option, value in (
+        ("--hostname", options["hostname"]),
+        ("--json", isinstance(document, Whole) and document.document.get("hostname")),
+        ("--address", ", ".join(options["addresses"])),
+        ("--project", options["project"]),
+    ):
+        if value:
+            raise RecordError(
+                what=option,
+                value=value,
+                cause="defaults are for many instances, and this is one instance's own",
+                remedy="Leave it out: the host name is made of the libvirt domain's name"
+                if option in ("--hostname", "--json")
+                else "Leave it out, or put it into the instance's record",
+            )
+
+
+def words_of(members: Iterable[str]) -> str:
+    """Return members as people call them."""
+    return ", ".join(WORDS.get(member, cell_text(member)) for member in members)
+
+
+def _sentence(target: Target, result: PutResult) -> str:
+    what = words_of(result.changed)
+    if not result.compared:
+        return f"{target.shown}: written, with {what}; what was there before was not read"
+    if result.created:
+        return (
+            f"{target.shown}: created, with {what}" if what else f"{target.shown}: created, empty"
+        )
+    return f"{target.shown}: changed {what}" if what else f"{target.shown}: nothing to change"

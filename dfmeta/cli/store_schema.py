@@ -1,0 +1,37 @@
+"""``dfmeta store schema``: which schema the database has, and the way back to an older one."""
+
+from __future__ import annotations
+
+import click
+
+from dfmeta.cli.common import config_options, ending, load_config
+from dfmeta.cli.progress import shown
+from dfmeta.exceptions import RecordError
+from dfmeta.store.db.database import move_schema, schema_of
+from dfmeta.store.db.schema import HEAD, REVISIONS
+
+
+@click.command(
+    "schema", epilog=ending("dfmeta store schema", failed="the database cannot be opened")
+)
+@config_options
+@click.option(
+    "--to",
+    metavar="REVISION",
+    help="Bring the database to this schema, forward or back. It is refused while another dfmeta "
+    "has it open; the next one that opens it brings it to its own.",
+)
+def schema(config_files: tuple[str, ...], to: str | None) -> None:
+    """Show the schema of the database, or change it before an older dfmeta is installed."""
+    url = load_config(config_files).store.connection
+    if to is not None:
+        if to not in REVISIONS:
+            raise RecordError(
+                what="--to",
+                value=to,
+                cause="this dfmeta does not know it",
+                remedy=f"Give one of {', '.join(REVISIONS)}",
+            )
+        with shown(f"bringing the database to schema {to}"):
+            move_schema(url, to)
+    click.echo(f"schema {schema_of(url) or 'none, the database is empty'}; this dfmeta's is {HEAD}")

@@ -1,0 +1,182 @@
+"""Which record a command means: an instance's, by UUID or name, or a set of defaults."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from oslo_config import cfg
+
+from dfmeta.cli.common import cell_text
+from dfmeta.cli.store_place import Records
+from dfmeta.exceptions import NoRecordError, RecordError
+from dfmeta.ports.domain import Domain
+from dfmeta.ports.folders import Folders
+from dfmeta.store.api import checks
+from dfmeta.store.api.client import Client
+from dfmeta.store.api.listing import row_of
+from dfmeta.store.api.seeds import uuid_of
+from dfmeta.store.guest import defaults
+
+INSTANCE = "INSTANCE"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The record that is meant."""
+
+    record_id: str
+    shown: str
+    """For people: with the name that it was found by."""
+    default: bool = False
+    """It is a set of defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line says of it."""
+
+    instance: str | None
+    default_id: str | None
+    option: str = ""
+    """The option that names the defaults."""
+
+    def find(self, conf: cfg.ConfigOpts, records: Records) -> Target:
+        """Find out which record is meant.
+
+        :raises RecordError: nothing is, or more than one thing.
+        """
+        if self.default_id is None:
+            text = self.instance or ""
+            record_id = uuid_of(text) or named(text, Domains(conf), records)
+            named_so = record_id != text.lower()
+            shown = f"{record_id} ({cell_text(text)})" if named_so else record_id
+            return Target(record_id, shown)
+        if isinstance(records, Client):
+            raise no_defaults(self.option, self.default_id)
+        return Target(self.default_id, self.default_id, default=True)
+
+
+class Domains:
+    """libvirt's domains on this host, by the names that virsh lists."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        folders = [Path(path) for path in conf.df_metadata.libvirt_xml_path]
+        scan = Folders(folders).scan()
+        self.trouble = "; ".join(filter(None, [scan.error, *scan.broken]))
+        """What could not be read; empty: all could."""
+        self._domains: list[Domain] = scan.domains
+
+    def ids(self, name: str) -> list[str]:
+        """Return the UUIDs of the domains that have a name: one, unless something is odd."""
+        return sorted(
+            {one.instance_id for one in self._domains if name and one.domain_name == name}
+        )
+
+    def of(self, instance_id: str) -> Domain | None:
+        """Return the domain of an instance."""
+        return next((one for one in self._domains if one.instance_id == instance_id), None)
+
+
+def target_options(function: F) -> F:
+    """Give a command INSTANCE, or an option for defaults in its place, as ``asked: Asked``."""
+
+    @click.argument("instance", metavar=f"[{INSTANCE}]", required=False)
+    @click.option("--default", is_flag=True, help="The defaults for every instance.")
+    @click.option("--default-host", metavar="NAME", help="Those for a host's instances.")
+    @click.option("--default-project", metavar="ID", help="Those for a project's instances.")
+    @functools.wraps(function)
+    def command(
+        instance: str | None,
+        default: bool,
+        default_host: str | None,
+        default_project: str | None,
+        **values: Any,
+    ) -> Any:
+        host = _named("--default-host", default_host)
+        project = _named("--default-project", default_project)
+        asked = [
+            Asked(instance=instance, default_id=default_id, option=option)
+            for option, given, default_id in (
+                (INSTANCE, instance is not None, None),
+                ("--default", default, defaults.EVERYWHERE),
+                ("--default-host", default_host is not None, defaults.of_host(host)),
+                ("--default-project", default_project is not None, defaults.of_project(project)),
+            )
+            if given
+        ]
+        if len(asked) != 1:
+            raise click.UsageError(
+                f"name one of {INSTANCE}, --default, --default-host and --default-project"
+            )
+        return function(asked=asked[0], **values)
+
+    return command  # type: ignore[return-value]  # what click calls has other parameters
+
+
+def no_defaults(option: str, value: str) -> RecordError:
+    """Return what is said of an option for defaults that goes with an admin API."""
+    return RecordError(
+        what=option,
+        value=value,
+        cause="the admin API has records of instances alone",
+        remedy="Run the command on the store's own host, without --url",
+    )
+
+
+def no_record(target: Target) -> NoRecordError:
+    """Return what is said of a record that there is not."""
+    listing = "dfmeta store list --default" if target.default else "dfmeta store list"
+    return NoRecordError(
+        cause=f"no record of {target.shown}", remedy=f"{listing} shows what there is"
+    )
+
+
+def named(name: str, domains: Domains, records: Records) -> str:
+    """Return the UUID of the instance that has a name: of a domain's, else of a record's.
+
+    :raises RecordError: none has, or several have.
+    """
+    found, where = domains.ids(name), "libvirt domains"
+    if not found and name:
+        found, where = records_by_name(records).get(name, []), "records"
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RecordError(
+            what=INSTANCE,
+            value=name,
+            cause=f"{len(found)} {where} have that name: {', '.join(found)}",
+            remedy="Give the UUID of the one that is meant",
+        )
+    trouble = f" ({cell_text(domains.trouble)})" if domains.trouble else ""
+    raise RecordError(
+        what=INSTANCE,
+        value=name,
+        cause=f"it is no UUID with dashes, and no libvirt domain here{trouble} and no record has "
+        "that name",
+        remedy="Give the UUID as virsh domuuid or openstack server show print it; dfmeta store "
+        "list has the names of records",
+    )
+
+
+def records_by_name(records: Records) -> dict[str, list[str]]:
+    """Return the ids of the records that have a name, by that name."""
+    found: dict[str, list[str]] = {}
+    for row in records.list() if isinstance(records, Client) else map(row_of, records.list()):
+        if row.get("name"):
+            found.setdefault(str(row["name"]), []).append(str(row["id"]))
+    return found
+
+
+def _named(option: str, text: str | None) -> str:
+    if text is None:
+        return ""
+    if not text.strip():
+        raise RecordError(what=option, value=text, cause="it is empty", remedy="Name one")
+    return checks.text_value(option, text)

@@ -1,0 +1,182 @@
+"""``dfmeta token``: the static tokens of the store's admin API."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dfmeta.cli.common import (
+    Group,
+    config_before,
+    config_options,
+    ending,
+    format_option,
+    load_config,
+    print_rows,
+    wide_option,
+)
+from dfmeta.exceptions import ConfigError, NoTokenError, RecordError
+from dfmeta.store.api.listing import timestamp
+from dfmeta.store.auth import edit as auth_edit
+from dfmeta.store.auth import scopes
+from dfmeta.store.auth.tokens import StaticToken, read_tokens
+
+COLUMNS: Final = {
+    "name": "NAME",
+    "scopes": "SCOPES",
+    "created_at": "CREATED",
+    "expires_at": "EXPIRES",
+    "state": "STATE",
+}
+DROP: Final = ("created_at",)
+"""What a narrow terminal does without."""
+_DURATION: Final = re.compile(r"([0-9]{1,6})([smhdw])", re.ASCII)
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@click.group("token", cls=Group)
+@config_before
+def token() -> None:
+    """Create, list and revoke the static tokens of the store's admin API.
+
+    They are kept as hashes in the file that [store] token_file names. The daemon notices a change
+    by itself.
+    """
+
+
+@token.command(
+    "create",
+    epilog=ending(
+        "dfmeta token create --scope read",
+        "dfmeta token create --scope read --scope write --name deployer --expires 30d",
+        failed="the file of tokens cannot be written",
+    ),
+)
+@config_options
+@click.option(
+    "--scope",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="SCOPE",
+    help="What the token allows: read, write, create, update, delete, or one of those for one kind "
+    "of record, such as metadata:read:userdata. Repeatable. dfmeta store put --url needs "
+    "read and write.",
+)
+@click.option("--name", default="", help="To revoke it by. Unset: token-1, or the next free one.")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    help="When it ends: after 90m, 12h, 30d or 52w, or at 2030-01-31 or 2030-01-31T12:00:00Z "
+    "(UTC unless it says otherwise). Unset: never.",
+)
+def create(
+    config_files: tuple[str, ...], *, names: tuple[str, ...], name: str, expires: str | None
+) -> None:
+    """Make a token, print it and keep its hash. It is printed this once."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    grant = auth_edit.Grant(
+        scopes=_scopes(names),
+        created=now,
+        name=name,
+        expires=None if expires is None else parse_expiry(expires, now),
+    )
+    path = _token_file(config_files)
+    made = auth_edit.new_token()
+    added = auth_edit.add(path, grant, made)
+    # Alone on stdout, so that a script can take it.
+    click.echo(made)
+    ends = f"until {timestamp(added.expires)}" if added.expires else "without an end"
+    click.echo(f"{added.name}: created, {ends}, with {', '.join(added.scopes)}", err=True)
+
+
+@token.command("list", epilog=ending("dfmeta token list", failed="the file cannot be read"))
+@config_options
+@format_option
+@wide_option
+def list_tokens(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
+    """List the tokens; what they are cannot be shown again."""
+    now = time.time()
+    rows = [_row(one, now) for one in read_tokens(_token_file(config_files))]
+    print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
+
+
+@token.command(
+    "revoke", epilog=ending("dfmeta token revoke deployer", failed="there is no such token")
+)
+@config_options
+@click.argument("name")
+def revoke(config_files: tuple[str, ...], name: str) -> None:
+    """Remove the token NAME: the daemon refuses it from its next request on."""
+    if not auth_edit.remove(_token_file(config_files), name):
+        raise NoTokenError(cause=f"no token named {name}")
+    click.echo(f"{name}: revoked")
+
+
+def parse_expiry(text: str, now: datetime) -> datetime:
+    """Return when a token ends that is made *now*.
+
+    :param text: the operator's; a number with a unit, or a date or time of ISO 8601.
+    :raises RecordError: when it is none of these, or not after *now*.
+    """
+    try:
+        duration = _DURATION.fullmatch(text.strip())
+        if duration:
+            moment = now + timedelta(**{_UNITS[duration[2]]: int(duration[1])})
+        else:
+            moment = datetime.fromisoformat(text.strip())
+            # In UTC now, for the first and the last year have hours that are in no year there.
+            moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise _wrong_expiry(text, "it is not a time") from error
+    if moment <= now:
+        raise _wrong_expiry(text, "it is over already")
+    return moment
+
+
+def _wrong_expiry(text: str, cause: str) -> RecordError:
+    remedy = "Give 90m, 12h, 30d or 52w, or a time to come such as 2030-01-31T12:00:00Z"
+    return RecordError(what="--expires", value=text, cause=cause, remedy=remedy)
+
+
+def _scopes(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the scopes of all ``--scope`` options, each perhaps several with commas or blanks."""
+    given = dict.fromkeys(one for name in names for one in re.split(r"[\s,]+", name) if one)
+    unknown = [one for one in given if one not in scopes.known()]
+    if unknown or not given:
+        raise RecordError(
+            what="--scope",
+            value=unknown[0] if unknown else "",
+            cause="no operation of the admin API asks for it",
+            remedy=f"Give some of {', '.join(scopes.known())}",
+        )
+    return tuple(given)
+
+
+def _token_file(config_files: Sequence[str]) -> Path:
+    path = load_config(config_files).store.token_file
+    if not path:
+        raise ConfigError(
+            option="[store] token_file",
+            value="",
+            cause="it is not set, so that there is no file to keep tokens in",
+            remedy="Set it in the daemon's configuration, such as /etc/dfmeta/tokens, and name "
+            "that configuration with --config-file",
+        )
+    return Path(path)
+
+
+def _row(one: StaticToken, now: float) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "scopes": list(one.scopes),
+        "created_at": timestamp(one.created) if one.created else None,
+        "expires_at": timestamp(one.expires) if one.expires else None,
+        "state": "expired" if one.expired(now) else "valid",
+    }

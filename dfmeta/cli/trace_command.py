@@ -1,0 +1,306 @@
+"""``dfmeta trace PORT``: a guest's SYN through the switch and the host and back, in words."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+from oslo_config import cfg
+
+from dfmeta.apps.look import read_bits, read_flows
+from dfmeta.cli import doctor_host, gather
+from dfmeta.cli.common import config_options, ending, load_config
+from dfmeta.cli.in_force import say, take_over
+from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
+from dfmeta.flows.key import key_of
+from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.reading import read_address
+from dfmeta.flows.service import Tap
+from dfmeta.host.look import read_host
+from dfmeta.inspect import checks_host, checks_path, legs, which
+from dfmeta.inspect.checks_path import PathFacts
+from dfmeta.inspect.cuts import PortBits, cut_of
+from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
+from dfmeta.inspect.finding import Status
+from dfmeta.inspect.moments import clock
+from dfmeta.inspect.tracing import parse
+from dfmeta.inspect.vswitchd import Vswitchd, run_folder
+from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
+from dfmeta.ports.look import read_snapshot
+
+LEADS: Final = (
+    "The way leads to the proxy and back. The flows were followed on the switch, and the host "
+    "answered a SYN of dfmeta-agent's own."
+)
+UNPROBED: Final = (
+    "The switch's flows lead to tap-metadata and back, and no check of the host finds a fault. No "
+    "packet was sent."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What every port's trace goes by."""
+
+    wanted: Settings
+    snapshot: Snapshot
+    ports: tuple[KnownPort, ...]
+    running: bool
+    """The daemon runs and has given the ports."""
+    bits: Mapping[int, PortBits]
+    """Port number → what the switch says of the port."""
+    unseen: str = ""
+    """Why the switch has said nothing; empty: it has."""
+    path: PathFacts | None = None
+    """How the daemon's own probe of the host fared; None: the daemon does not run."""
+
+
+@click.command(
+    "trace",
+    epilog=ending(
+        "dfmeta trace tap3c1f2a5e-7b",
+        "dfmeta trace 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10",
+        "dfmeta trace 10.0.0.5",
+        failed="a fault is found on the way, or the port is not served",
+    ),
+)
+@config_options
+@click.argument("port")
+def trace(config_files: tuple[str, ...], *, port: str) -> None:
+    """Follow a SYN of PORT through the switch and the host, and the answer back.
+
+    PORT is a port's name, iface-id, MAC or guest's address, or an instance's id or name; each port
+    that it means is traced. The switch is asked what it would do, the host is looked at as `dfmeta
+    doctor` does, and a running dfmeta-agent probes the way through the host by a SYN of its own;
+    nothing of the guest's is sent and nothing changes. The last line says where the way ends, or
+    that no fault was found.
+    """
+    conf = load_config(config_files)
+    say(take_over(conf))
+    scene = look(conf)
+    found = list(which.named(scene.ports, port)) or _of_domain(conf, scene, port)
+    wanted, snapshot = scene.wanted, scene.snapshot
+    trunks = which.behind_trunk(scene.ports, snapshot, port, bridge=wanted.bridge)
+    found += [one for one in trunks if one not in found]
+    if not found:
+        why = which.no_port(snapshot, port, wanted=wanted, running=scene.running)
+        click.echo(f"Stops before it starts: {why}.")
+        sys.exit(1)
+    stops = [follow(scene, one) for one in found]
+    sys.exit(1 if any(stops) else 0)
+
+
+def look(conf: cfg.ConfigOpts) -> Scene:
+    """Gather what every port's trace goes by.
+
+    :raises OvsdbError: when OVSDB does not answer.
+    """
+    wanted = gather.settings(conf)
+    snapshot, bits, unseen = read_snapshot(wanted.ovsdb), dict[int, PortBits](), ""
+    try:
+        bits = read_bits(Path(wanted.socket), wanted.layout)
+    except SwitchError as error:
+        unseen = str(error)
+    try:
+        ports, running = gather.daemon_ports(conf), True
+    except NotRunningError:
+        ports, running = _without_daemon(wanted, snapshot), False
+    ports = gather.with_cuts(ports, bits, wanted.bridge)
+    path = gather.path_facts(conf) if running else None
+    return Scene(wanted, snapshot, ports, running=running, bits=bits, unseen=unseen, path=path)
+
+
+def _of_domain(conf: cfg.ConfigOpts, scene: Scene, text: str) -> list[KnownPort]:
+    """Ports of the libvirt domains of this host that have that name."""
+    from dfmeta.cli.store_target import Domains
+
+    ids = Domains(conf).ids(text)
+    return [port for instance in ids for port in which.named(scene.ports, instance)]
+
+
+def follow(scene: Scene, port: KnownPort) -> str:
+    """Trace one port and print it.
+
+    :return: where it stops; empty when no fault is found.
+    """
+    stop = ""
+    for line in _walk(scene, port):
+        if isinstance(line, Stop):
+            stop = line.text
+            break
+        click.echo(line)
+    text = stop[:1].upper() + stop[1:]
+    probed = scene.path is not None and scene.path.answered
+    click.echo(f"{text}." if stop else LEADS if probed else UNPROBED)
+    return stop
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The way ends here."""
+
+    text: str
+
+
+def _walk(scene: Scene, port: KnownPort) -> Iterator[str | Stop]:
+    wanted = scene.wanted
+    tap = gather.tap_of(wanted, scene.snapshot)
+    stop = which.unusable(port)
+    if not stop and tap is None:
+        stop = f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
+    if stop or tap is None:
+        yield Stop(f"stops before it starts: {stop}")
+        return
+    slot, address = _address(port)
+    yield _head(port, slot, address)
+    if port.cut or port.state is PortState.CUT_OFF:
+        yield Stop(f"stops at {port.name}: {port.cut or port.fault}")
+        return
+    of_tap = cut_of(scene.bits.get(tap.ofport), wanted.tap, bridge=wanted.bridge)
+    if of_tap is not None:
+        yield Stop(f"stops at {wanted.tap}: {of_tap}")
+        return
+    if scene.unseen:
+        yield f"         whether a port is cut off is not known: {scene.unseen}"
+    yield from _both_ways(scene, port, tap, (slot, address))
+
+
+def _both_ways(
+    scene: Scene, port: KnownPort, tap: Tap, known: tuple[int, GuestAddress | None]
+) -> Iterator[str | Stop]:
+    wanted, (slot, address) = scene.wanted, known
+    vswitchd = Vswitchd(run_folder(wanted.ovsdb))
+    used = address or _guess(port)
+    text = vswitchd.trace(wanted.bridge, legs.syn(port, used, tap=tap))
+    leg = legs.there(parse(text), port, tap=tap, layout=wanted.layout)
+    yield from (f"  there  {step}" for step in leg.steps)
+    if leg.stop:
+        yield Stop(leg.stop)
+        return
+    after = parse(vswitchd.trace(wanted.bridge, legs.syn(port, used, tap=tap, flags="ack")))
+    stop = legs.on(after, wanted.layout)
+    if stop:
+        yield Stop(stop)
+        return
+    if leg.to_controller:
+        yield from _controller(scene, port, address)
+    yield from _host(scene)
+    if not scene.running:
+        yield Stop("stops at the proxy: dfmeta-agent does not run, or not with this configuration")
+        return
+    if port.state is PortState.NO_PROJECT:
+        yield Stop(
+            f"stops at the proxy (no project): {port.fault}. `ovs-vsctl set Interface {port.name} "
+            "external_ids:project-id=<project's id>`"
+        )
+        return
+    if port.failure is not None:
+        yield f"  proxy  its guest is answered there, and fails: {_experience(port.failure)}"
+    answer = legs.syn_ack(port, used, slot=slot, tap=tap)
+    way_back = parse(vswitchd.trace(wanted.bridge, answer))
+    expected = None if leg.to_controller else address
+    leg = legs.back(way_back, port, address=expected, tap=tap, layout=wanted.layout)
+    yield from (f"  back   {step}" for step in leg.steps)
+    if leg.stop:
+        yield Stop(leg.stop)
+        return
+    if expected is None:
+        yield "         where the controller puts its key's flow in before that SYN goes on"
+    yield from _probe(scene)
+    if port.state in OBSERVED:
+        yield Stop(f"the port is in the state '{port.state}': {port.fault}")
+
+
+def _host(scene: Scene) -> Iterator[str | Stop]:
+    """Look at the host as doctor does; the first fault ends the way."""
+    wanted = scene.wanted
+    host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table)
+    findings = list(doctor_host.way(host, wanted, scene.snapshot))
+    listener = checks_host.listener(host, wanted, running=scene.running)
+    fine = [one.check for one in findings if one.status is Status.OK]
+    yield f"  host   ok: {', '.join(fine)}"
+    for one in findings:
+        if one.status is Status.UNKNOWN:
+            yield f"  host   {one.check} is not known: {one.text}"
+    yield f"  proxy  {listener.text}"
+    wrong = [one for one in (*findings, listener) if one.status is Status.WRONG]
+    if wrong:
+        yield from (f"  host   {one.check} is wrong: {one.text}" for one in wrong[1:])
+        yield Stop(f"stops at the host: {wrong[0].text}; {wrong[0].remedy}")
+
+
+def _probe(scene: Scene) -> Iterator[str | Stop]:
+    """Take in how the daemon's own probe fared, which goes by what the host really does."""
+    if scene.path is None:
+        yield "  probe  none was sent: dfmeta-agent does not run"
+        return
+    probe = checks_path.path(scene.path, scene.wanted)
+    yield f"  probe  {probe.text}"
+    if probe.status is Status.WRONG:
+        yield Stop(f"stops at the host: {probe.text}: `dfmeta doctor` has the remedy")
+
+
+def _experience(failure: GuestFailure) -> str:
+    said = "no answer" if failure.status is None else str(failure.status)
+    since = clock(failure.since, datetime.now(UTC))
+    return f"{said} ({failure.brief}) since {since}: {failure.remedy}"
+
+
+def _controller(
+    scene: Scene, port: KnownPort, address: GuestAddress | None
+) -> Iterator[str | Stop]:
+    why = "no address is known yet" if address is None else f"{address.ip} has no flow"
+    yield f"         the first SYN goes to the controller: {why}"
+    if not scene.running:
+        yield Stop(
+            "stops at the controller: dfmeta-agent does not run, or not with this configuration"
+        )
+    elif address is not None:
+        yield Stop(
+            f"stops at the controller: it knows {address.ip} of {port.name}, but the address' "
+            "flow is missing in the metadata service table"
+        )
+    else:
+        yield f"         which will put the flows of {port.name} in for instance {port.instance}"
+
+
+def _address(port: KnownPort) -> tuple[int, GuestAddress | None]:
+    """Slot and address to trace: the first that is known."""
+    for slot, address in sorted(port.addresses.items()):
+        return slot, address
+    return 0, None
+
+
+def _without_daemon(wanted: Settings, snapshot: Snapshot) -> tuple[KnownPort, ...]:
+    """Guests' ports as OVSDB has them, with the addresses that the switch still has flows for."""
+    found: dict[Endpoint, dict[int, GuestAddress]] = {}
+    with contextlib.suppress(DfmetaError):  # without them the way of an unseen address is traced
+        for seen in read_flows(Path(wanted.socket), wanted.layout).ours:
+            if seen.flow is None or seen.flow.purpose is not Purpose.ADDRESS:
+                continue
+            read = read_address(seen.flow)
+            if read.endpoint is not None and read.slot is not None and read.address is not None:
+                found.setdefault(read.endpoint, {})[read.slot] = read.address
+    ports = gather.ovsdb_ports(snapshot, wanted.bridge)
+    return tuple(
+        replace(port, addresses=found.get(Endpoint(port.ofport or 0), {})) for port in ports
+    )
+
+
+def _guess(port: KnownPort) -> GuestAddress:
+    return replace(legs.UNSEEN, mac=port.mac) if port.mac else legs.UNSEEN
+
+
+def _head(port: KnownPort, slot: int, address: GuestAddress | None) -> str:
+    who = f"instance {port.instance}" if port.instance else "no instance"
+    what = "no address known yet"
+    if address is not None:
+        key = key_of(Endpoint(port.ofport or 0), slot)
+        what = f"{address.ip} {address.mac}, key {key}"
+    return f"{port.name} (ofport {port.ofport}), {who}, {what}"

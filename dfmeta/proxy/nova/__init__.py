@@ -1,0 +1,1 @@
+"""Nova's metadata API as the backend: signed requests, its answers, its failures in words."""

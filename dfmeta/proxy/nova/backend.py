@@ -1,0 +1,273 @@
+"""Nova's metadata API as a backend.
+
+The upstream header set is built from scratch: of the guest's headers only ``Accept`` and, for a
+password, the body's type go on, so that no spelling of an X- header of a guest's can reach Nova
+(``X-Metadata-Provider`` would switch it to another way of authenticating).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import string
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import eventlet
+
+from dfmeta import metrics
+from dfmeta.exceptions import (
+    BackendAnswerError,
+    BackendError,
+    BackendTimeoutError,
+    BackendUnreachableError,
+    UpstreamAnswerError,
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamStaleError,
+)
+from dfmeta.model import Answer, GuestRequest, Identity, View
+from dfmeta.proxy.nova.remedies import reach
+from dfmeta.proxy.nova.replies import Reply
+from dfmeta.proxy.nova.request import PRINTABLE, NovaSettings, signed
+from dfmeta.proxy.nova.tls import client_context
+from dfmeta.proxy.nova.upstream import Exchange, Server
+
+LOG = logging.getLogger(__name__)
+
+REST = 10.0
+"""Seconds that a host which failed is left alone while there are others."""
+RETRY_PAUSE = 0.2
+LEAST_PATIENCE = 0.05
+"""Seconds below which another try could not succeed, and would hide why the last one failed."""
+SIGNED_MAX = 4096
+"""Instances whose signature is remembered."""
+IDEMPOTENT = frozenset({"GET", "HEAD"})
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""RFC 9110, 7.6.1: these end here."""
+_OURS = frozenset({"content-type", "content-length", "date", "server"})
+_ENDS_HERE = HOP_BY_HOP | _OURS
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+_REASONS: dict[type[BackendError], str] = {
+    BackendUnreachableError: "unreachable",
+    BackendTimeoutError: "timeout",
+    BackendAnswerError: "broken",
+}
+_REMARKS = {
+    400: "Nova refused how it was asked, unless the guest is to blame: see its log, and "
+    "nova_metadata_protocol and nova_client_cert",
+    403: "metadata_proxy_shared_secret differs from [neutron] metadata_proxy_shared_secret in "
+    "nova.conf",
+}
+_FAILED = "Nova's metadata API, or what stands before it, has failed: see its log"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request as Nova gets it, wherever that is: all but the Host."""
+
+    method: str
+    line: bytes
+    rest: bytes
+
+    @property
+    def once(self) -> bool:
+        return self.method not in IDEMPOTENT
+
+    def of(self, server: Server) -> Exchange:
+        return Exchange(self.method, b"%bHost: %b\r\n%b" % (self.line, server.name, self.rest))
+
+
+class NovaBackend:
+    """Signs requests and forwards them, over kept connections.
+
+    :raises StartError: when a file with certificates cannot be loaded.
+    """
+
+    name = "nova"
+
+    def __init__(self, settings: NovaSettings) -> None:
+        self._settings = settings
+        context = None
+        if settings.protocol == "https":
+            context = client_context(
+                settings.ca_cert,
+                cert=settings.client_cert,
+                key=settings.client_key,
+                insecure=settings.insecure,
+            )
+        self._servers = [Server(host, context) for host in dict.fromkeys(settings.hosts)]
+        self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
+
+    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
+        """Forward *request*; see :class:`~dfmeta.proxy.backends.Backend`.
+
+        GET and HEAD are sent again, to the next host, until *deadline*. A POST is sent once;
+        only when no byte of it has left is it tried elsewhere.
+        """
+        asked = self._asked(request, identity)
+        error: BackendError | None = None
+        useless: set[Server] = set()
+        for server, patience in self._tries(deadline, useless):
+            if error is not None:
+                metrics.BACKEND_RETRIES.labels(_REASONS[type(error)]).inc()
+            try:
+                reply = self._ask(server, asked, patience)
+            except BackendError as caught:
+                if asked.once and not isinstance(caught, BackendUnreachableError):
+                    raise
+                error = caught
+                self._let_rest(server, error)
+                if isinstance(error, BackendAnswerError):
+                    # It was there and had time: it would say the same again.
+                    useless.add(server)
+            else:
+                server.rests_until = 0.0
+                return _answer(reply, head=request.method == "HEAD")
+        raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
+
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """Nothing is looked up: Nova says nothing of tokens."""
+        del goes_on
+        return View("", lambda: self.answer(request, identity, deadline=deadline))
+
+    def remark(self, answer: Answer) -> str:
+        """What to look at for a status that tells of a fault; see
+        :class:`~dfmeta.proxy.backends.Backend`."""
+        return _FAILED if answer.status >= 500 else _REMARKS.get(answer.status, "")
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        for server in self._servers:
+            server.close()
+
+    def _tries(self, deadline: float, useless: set[Server]) -> Iterator[tuple[Server, float]]:
+        """Whom to ask next, and for how many seconds at most, until there is no time."""
+        half = max(0.1, (deadline - time.monotonic()) / 2)
+        least, held = 0.0, False
+        while candidates := [server for server in self._servers if server not in useless]:
+            now = time.monotonic()
+            for server in [one for one in candidates if one.rests_until <= now] or candidates:
+                left = deadline - time.monotonic()
+                if left <= least:
+                    return
+                least = LEAST_PATIENCE
+                yield server, min(left, half) if len(self._servers) > 1 else left
+            over = deadline - time.monotonic() <= RETRY_PAUSE + LEAST_PATIENCE
+            if over or len(useless) == len(self._servers):
+                return
+            if not held:
+                held = True
+                metrics.HELD_REQUESTS.labels("backend").inc()
+            eventlet.sleep(RETRY_PAUSE)
+
+    def _let_rest(self, server: Server, error: BackendError) -> None:
+        now = time.monotonic()
+        if len(self._servers) > 1 and server.rests_until <= now:
+            # Another will answer, so that nobody else would tell of it.
+            LOG.warning("%s; asking others for %d s. %s", error, REST, error.remedy)
+        server.rests_until = now + REST
+
+    def _asked(self, request: GuestRequest, identity: Identity) -> _Asked:
+        headers = [self._signed(identity.instance_id, identity.project_id)]
+        if PRINTABLE.fullmatch(request.guest_ip):
+            headers.append(f"X-Forwarded-For: {request.guest_ip}\r\n")
+        accept = request.headers.get("accept", "")
+        if PRINTABLE.fullmatch(accept):
+            headers.append(f"Accept: {accept}\r\n")
+        body = b""
+        if request.method not in IDEMPOTENT:
+            body = request.body
+            kind = request.headers.get("content-type", "")
+            kind = kind if PRINTABLE.fullmatch(kind) else "text/plain"
+            headers.append(f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n")
+        line = f"{request.method} {_target(request)} HTTP/1.1\r\n".encode("ascii")
+        return _Asked(request.method, line, "".join([*headers, "\r\n"]).encode("ascii") + body)
+
+    def _ask(self, server: Server, asked: _Asked, patience: float) -> Reply:
+        exchange = asked.of(server)
+        reply = None
+        try:
+            with eventlet.Timeout(patience, False):
+                reply = _send(server, exchange, once=asked.once)
+        except UpstreamError as error:
+            cause = f"{server.host.authority}: {error}"
+            kind = _kind(error, once=asked.once)
+            raise kind(backend=self.name, cause=cause, remedy=error.remedy) from error
+        if reply is None:
+            raise self._too_late(server, patience, sent=exchange.sent)
+        return reply
+
+    def _too_late(self, server: Server, patience: float, *, sent: bool) -> BackendError:
+        where = server.host.authority
+        if not sent:
+            cause = f"{where}: no connection within {patience:.1f} s"
+            remedy = reach("it runs and no firewall is between")
+            return BackendUnreachableError(backend=self.name, cause=cause, remedy=remedy)
+        cause = f"{where} has not answered within {patience:.1f} s"
+        return BackendTimeoutError(backend=self.name, cause=cause, remedy="Look into its log")
+
+
+def _send(server: Server, exchange: Exchange, *, once: bool) -> Reply:
+    if once:
+        # A kept connection may end while it is sent, and nobody could say what was read of it.
+        return server.exchange(exchange, fresh=True)
+    try:
+        return server.exchange(exchange)
+    except UpstreamStaleError:
+        metrics.BACKEND_RETRIES.labels("stale").inc()
+    return server.exchange(exchange, fresh=True)
+
+
+def _kind(error: UpstreamError, *, once: bool) -> type[BackendError]:
+    if isinstance(error, UpstreamAwayError):
+        return BackendUnreachableError
+    if once:
+        return BackendTimeoutError
+    return BackendAnswerError if isinstance(error, UpstreamAnswerError) else BackendUnreachableError
+
+
+def _target(request: GuestRequest) -> str:
+    # A leading // makes some servers read a host from it.
+    target = "/" + request.path.lstrip("/")
+    if request.query:
+        target = f"{target}?{request.query}"
+    if _VISIBLE.fullmatch(target):
+        return target
+    return urllib.parse.quote(target.encode("latin-1", "replace"), safe=string.punctuation)
+
+
+def _answer(reply: Reply, *, head: bool) -> Answer:
+    drop = _ENDS_HERE | reply.options if reply.options else _ENDS_HERE
+    headers = [pair for pair in reply.headers if pair[0] not in drop]
+    if head:
+        headers += [pair for pair in reply.headers if pair[0] == "content-length"][:1]
+    kinds = [value for name, value in reply.headers if name == "content-type"]
+    return Answer(
+        reply.status,
+        reply.body,
+        content_type=kinds[0] if kinds else "",
+        headers=tuple(headers),
+    )

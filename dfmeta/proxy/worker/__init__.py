@@ -1,0 +1,1 @@
+"""Worker processes: the engine that serves guests with several of them."""

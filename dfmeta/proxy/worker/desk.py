@@ -1,0 +1,76 @@
+"""What the daemon answers its workers; see :mod:`dfmeta.proxy.worker.remote`."""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import dataclass
+
+import eventlet
+
+from dfmeta.exceptions import BackendError, BackendUpstreamError
+from dfmeta.model import Endpoint, GuestRequest, Identity
+from dfmeta.proxy.backends import Backend
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.rate import RateLimiter
+from dfmeta.proxy.worker.pipe import Message, Pipe
+
+
+@dataclass(slots=True)
+class Desk:
+    """Answers questions. A worker has already checked whose they are, and checks again before an
+    answer leaves."""
+
+    backend: Backend
+    rates: RateLimiter
+    complaints: Complaints
+
+    def handle(self, pipe: Pipe, message: Message) -> bool:
+        """Take a message of a worker's; False for one that is not for here."""
+        match message["what"]:
+            case "rate":
+                verdict = self.rates.ask(Endpoint(*message["endpoint"]), message["ip"])
+                fields = {name: getattr(verdict, name) for name in type(verdict).__slots__}
+                pipe.answer(message, fields)
+            case "complaint":
+                self.complaints.about(
+                    Endpoint(*message["endpoint"]),
+                    message["kind"],
+                    "%s",
+                    message["text"],
+                    level=message["level"],
+                )
+            case "open":
+                eventlet.spawn_n(self._ask_backend, pipe, message)
+            case _:
+                return False
+        return True
+
+    def _ask_backend(self, pipe: Pipe, message: Message) -> None:
+        identity = Identity(**message["identity"])
+        try:
+            asked, words = message["request"], message["goes_on"]
+            request = GuestRequest(**{**asked, "body": base64.b64decode(asked["body"])})
+            deadline = time.monotonic() + message["patience"]
+            view = self.backend.open(
+                request, identity, deadline=deadline, goes_on=lambda said: said in words
+            )
+            if view.http_tokens not in words:
+                pipe.answer(message, {"http_tokens": view.http_tokens})
+                return
+            answer = view.answer()
+        except BackendError as error:
+            upstream = isinstance(error, BackendUpstreamError)
+            fields = {"error": str(error.cause), "remedy": error.remedy, "upstream": upstream}
+            pipe.answer(message, fields)
+            return
+        pipe.answer(
+            message,
+            {
+                "http_tokens": view.http_tokens,
+                "status": answer.status,
+                "content_type": answer.content_type,
+                "headers": list(answer.headers),
+            },
+            answer.body,
+        )

@@ -1,0 +1,1 @@
+"""From the configuration to objects: what the processes and the commands share."""

@@ -1,0 +1,58 @@
+"""From the configuration to the backend that it names."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+from dfmeta.conf import store as store_options
+from dfmeta.proxy.backends import Backend
+from dfmeta.proxy.nova.backend import NovaBackend
+from dfmeta.proxy.tokens import TokenMode
+from dfmeta.proxy.wsgi import Settings
+from dfmeta.wiring import nova_settings
+
+if TYPE_CHECKING:
+    from dfmeta.store.guest import dialects
+
+
+def build(conf: cfg.ConfigOpts) -> Backend:
+    """Build the backend.
+
+    :raises StoreError: when the store cannot be opened.
+    """
+    if conf.df_metadata.backend == "nova":
+        return NovaBackend(nova_settings.build(conf))
+    # SQLAlchemy takes a third of a second to import: not where Nova answers.
+    from dfmeta.store.guest.backend import StoreBackend
+    from dfmeta.wiring.database import puller, repository
+
+    store = repository(conf.store.connection)
+    host = socket.gethostname() if conf.store.defaults else None
+    return StoreBackend(store, answers(conf), reader=puller(conf), host=host)
+
+
+def answers(conf: cfg.ConfigOpts) -> dialects.Settings:
+    """What the store needs to know of its answers."""
+    from dfmeta.store.guest import dialects
+
+    return dialects.Settings(
+        ec2_tree=conf.store.ec2_tree,
+        templates={name: conf.store[name] for name in store_options.TEMPLATES},
+    )
+
+
+def settings(conf: cfg.ConfigOpts) -> Settings:
+    """What the WSGI application needs to know."""
+    return Settings(
+        timeout_answer=conf.df_metadata.timeout_answer,
+        needs_project=conf.df_metadata.backend == "nova",
+        refuse_forwarded=conf.df_metadata.refuse_forwarded,
+        http_tokens=TokenMode(conf.store.http_tokens),
+        http_tokens_of={
+            instance: TokenMode(mode)
+            for instance, mode in store_options.http_tokens_of(conf).items()
+        },
+    )
