@@ -35,12 +35,13 @@ from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import ConfigError, DfmetaError, StartError
 from dfmeta.health import Health
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
+from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import keep_room, listen_to_all
 from dfmeta.proxy.tokens import Tokens, load_key
-from dfmeta.proxy.wsgi import Application, Settings
+from dfmeta.proxy.wsgi import Face
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import parse_network
 from dfmeta.store.db.repository import Repository
@@ -242,7 +243,11 @@ class Guests:
             sock,
             "",
             self._addresses,
-            AddressApplication(self._application, self._addresses, lambda: self._server.limits),
+            Face(
+                AddressApplication(
+                    self._application, self._addresses, lambda: self._server.limits
+                ).answer
+            ),
             hold_timeout=conf.df_metadata.hold_timeout,
             limits=limits(conf),
         )

@@ -13,6 +13,7 @@ from prometheus_client import Metric
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd.privileges import go_first
+from dfmeta.proxy.application import Application
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engine import Engine, InProcess, Terms
 from dfmeta.proxy.rate import RateLimiter
@@ -20,7 +21,7 @@ from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.worker.desk import Desk
 from dfmeta.proxy.worker.workers import Workers
-from dfmeta.proxy.wsgi import Application
+from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Registry
 from dfmeta.wiring import backends
 from dfmeta.wiring.limits import limits, rates
@@ -74,7 +75,7 @@ class Front:
                 sock,
                 group.metadata_interface,
                 self._registry,
-                self._application,
+                Face(self._application.answer),
                 hold_timeout=terms.hold_timeout,
                 limits=terms.limits,
             )

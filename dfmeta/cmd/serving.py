@@ -17,6 +17,7 @@ from dfmeta import hub, metrics
 from dfmeta.cmd import privileges
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.guest_counts import ACCEPTED
+from dfmeta.proxy.application import Application
 from dfmeta.proxy.claims import Mirror
 from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.server import GuestServer
@@ -25,7 +26,7 @@ from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.worker.pipe import Message, Pipe
 from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore
 from dfmeta.proxy.worker.use import Place, Use
-from dfmeta.proxy.wsgi import Application
+from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Claim
 from dfmeta.wiring import backends
 from dfmeta.wiring.limits import limits, rates, share
@@ -125,7 +126,7 @@ class Serving:
             self._listener,
             conf.df_metadata.metadata_interface,
             self._mirror,
-            application,
+            Face(application.answer),
             hold_timeout=conf.df_metadata.hold_timeout,
             limits=mine,
         )
@@ -135,12 +136,15 @@ class Serving:
         hub.VITAL.spawn("review of use", self._review_use)
 
     def _stop(self, grace: float) -> None:
-        if self._server is not None:
-            self._server.stop(grace)
-        self._pipe.send({"what": "samples", "samples": metrics.samples()})
-        self._tell_recent()
-        eventlet.sleep(0)
-        self._pipe.close()
+        try:
+            if self._server is not None:
+                self._server.stop(grace)
+            self._pipe.send({"what": "samples", "samples": metrics.samples()})
+            self._tell_recent()
+            eventlet.sleep(0)
+        finally:
+            # With it ends the process, whatever has failed.
+            self._pipe.close()
 
     def _push(self) -> None:
         for turn in itertools.count(1):

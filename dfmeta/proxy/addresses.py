@@ -10,11 +10,10 @@ the requests of many. The books of the server and of the rates are kept by addre
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
 from weakref import WeakValueDictionary
 
 from eventlet.semaphore import Semaphore
@@ -22,10 +21,10 @@ from eventlet.semaphore import Semaphore
 from dfmeta.exceptions import BackendError, ForwardedForError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress, View
 from dfmeta.proxy import access
-from dfmeta.proxy.connection import Turn
+from dfmeta.proxy.application import Application
+from dfmeta.proxy.exchange import Exchange, Turn
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.peers import Peers, described
-from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Application
 from dfmeta.registry import Claim
 from dfmeta.store.api.trusted import HEADER, TrustedProxies
 from dfmeta.store.db.networks import Address
@@ -134,43 +133,31 @@ class AddressApplication:
         self._places: WeakValueDictionary[Peer, Semaphore] = WeakValueDictionary()
         """Of guests behind proxies, while they have requests."""
 
-    def __call__(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        """Answer one request (PEP 3333).
+    def answer(self, exchange: Exchange) -> Answer:
+        """Answer one request; see :data:`~dfmeta.proxy.exchange.Handler`.
 
         :raises Abandoned: when nothing may be answered.
         """
-        peer: Claim = environ[CLAIM]
-        request: GuestRequest = environ[REQUEST]
+        peer, request = exchange.claim, exchange.request
         try:
             address = self._addresses.trusted.guest(peer.address.ip, request.headers.get(HEADER))
         except ForwardedForError as error:
             access.refused(peer, 400, "forwarded_for")
-            return _refuse(error, start_response, head=request.method == "HEAD")
+            return Answer(400, f"400 Bad Request: {error}\n".encode())
         if peer.caller == Peer(address):
-            return self._answer(environ, start_response, address=address, turn=environ[TURN])
-        environ["REMOTE_ADDR"] = str(address)
-        environ[REQUEST] = replace(request, guest_ip=str(address))
+            return self._ask(exchange, address)
         turn = Turn(self._place(Peer(address)))
+        request = replace(request, guest_ip=str(address))
         try:
-            return self._answer(environ, start_response, address=address, turn=turn)
+            return self._ask(replace(exchange, request=request, turn=turn), address)
         finally:
             # The proxy takes the answer, not the guest: nothing more is waited for.
             turn.end()
 
-    def _answer(
-        self,
-        environ: dict[str, Any],
-        start_response: Callable[..., Any],
-        *,
-        address: Address,
-        turn: Callable[[float], bool],
-    ) -> Iterable[bytes]:
-        path = environ[REQUEST].path
-        environ[CLAIM] = self._addresses.asking(address, path, partial(turn, environ[DEADLINE]))
-        environ[TURN] = _has_come
-        return self._application(environ, start_response)
+    def _ask(self, exchange: Exchange, address: Address) -> Answer:
+        path, turn = exchange.request.path, partial(exchange.turn, exchange.deadline)
+        claim = self._addresses.asking(address, path, turn)
+        return self._application.answer(replace(exchange, claim=claim, turn=_has_come))
 
     def _place(self, peer: Peer) -> Semaphore:
         found = self._places.get(peer)
@@ -212,12 +199,3 @@ class AddressStore:
 def _has_come(_deadline: float) -> bool:
     """The turn that was waited for before."""
     return True
-
-
-def _refuse(
-    error: ForwardedForError, start_response: Callable[..., Any], *, head: bool
-) -> list[bytes]:
-    body = f"400 Bad Request: {error}\n".encode()
-    headers = [("Content-Type", "text/plain; charset=UTF-8"), ("Content-Length", str(len(body)))]
-    start_response("400 Bad Request", headers)
-    return [] if head else [body]

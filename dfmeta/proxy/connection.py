@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import formatdate
+from enum import Enum, auto
 from typing import Any, Protocol
 
 import eventlet
@@ -21,11 +22,11 @@ from eventlet.hubs import trampoline
 from dfmeta import metrics
 from dfmeta.exceptions import BadRequestError
 from dfmeta.proxy import access
-from dfmeta.proxy.environ import Incoming, guest_environ
+from dfmeta.proxy.environ import Incoming, guest_environ, request_of
+from dfmeta.proxy.exchange import Abandoned, Exchange, Slots, Turn
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import abort, quiet, unread
-from dfmeta.proxy.wsgi import DEADLINE, TURN, Abandoned
 from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
@@ -42,18 +43,6 @@ WHOLE = 65536
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Headers = list[tuple[str, str]]
-
-
-class Slots(Protocol):
-    """A port's places for requests, as eventlet's semaphore has them."""
-
-    def acquire(self, blocking: bool = ..., timeout: float | None = ...) -> bool:
-        """Take one; False when there was none in time."""
-        ...
-
-    def release(self, *args: Any) -> Any:
-        """Give one back."""
-        ...
 
 
 class Host(Protocol):
@@ -98,27 +87,15 @@ class Host(Protocol):
         ...
 
 
-class Turn:
-    """A request's place among those of its port, until its answer has been taken."""
+class Phase(Enum):
+    """What a connection does."""
 
-    def __init__(self, slots: Slots) -> None:
-        self._slots: Slots = slots
-        self._taken = False
-
-    def __call__(self, deadline: float) -> bool:
-        """Take the place, and wait for it until *deadline* (monotonic); False when none came."""
-        self._taken = self._slots.acquire(blocking=False)
-        if not self._taken:
-            metrics.LIMITS.labels("requests_per_port").inc()
-            metrics.HELD_REQUESTS.labels("port").inc()
-            left = max(deadline - time.monotonic(), 0.001)
-            self._taken = self._slots.acquire(timeout=left)
-        return self._taken
-
-    def end(self) -> None:
-        """Give it back, if it was taken."""
-        if self._taken:
-            self._slots.release()
+    BUSY = auto()
+    """It reads a request, or answers one."""
+    KEPT = auto()
+    """It waits for a further request, of which nothing has come."""
+    LAST = auto()
+    """It ends behind this request: no further one is read."""
 
 
 class EndedError(Exception):
@@ -139,21 +116,20 @@ class GuestConnection:
         self.sock = sock
         self.claim = claim
         self._host = host
-        self._accepted = accepted
-        self._waited = waited
+        self._began = accepted - waited
+        """Monotonic seconds from which on its first request waits."""
+        self._first = True
+        """Whether no request has been read yet."""
         self._buffer = bytearray()
         self._incoming = Incoming(None)
-        self._last = False
-        self._first = True
-        self._between = False
-        """Whether it has been answered and nothing of a further request has come."""
+        self._phase = Phase.BUSY
         self._aborted = False
-        """Whether somebody else has ended it, who has counted that."""
+        """Whether the server has ended it, which has counted that."""
 
     def run(self) -> None:
         """Serve it to its end. No error of the guest's or of its connection's leaves."""
         try:
-            while not self._last:
+            while self._phase is not Phase.LAST:
                 self._turn()
         except EndedError:
             pass
@@ -170,7 +146,7 @@ class GuestConnection:
     @property
     def between(self) -> bool:
         """Whether it is kept for a further request, of which nothing has come."""
-        return self._between and quiet(self.sock)
+        return self._phase is Phase.KEPT and quiet(self.sock)
 
     @property
     def may_go(self) -> bool:
@@ -179,13 +155,13 @@ class GuestConnection:
 
     def cut(self) -> None:
         """Close it; whoever reads from or writes to it wakes up."""
-        self._last = True
+        self._phase = Phase.LAST
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """Close it at once; what it still had to say is thrown away."""
-        self._last = self._aborted = True
+        self._phase, self._aborted = Phase.LAST, True
         abort(self.sock)
 
     # One request
@@ -196,15 +172,20 @@ class GuestConnection:
             self._host.turn(self)
         head = self._read_head()
         now = time.monotonic()
-        waited = now - self._accepted + self._waited if self._first else 0.0
+        waited = now - self._began if self._first else 0.0
+        self._first = False
         there = head.length or head.chunked
         self._incoming = Incoming((lambda _size: self._read_body(head)) if there else None)
-        environ = guest_environ(self.claim, head, self._incoming)
-        environ[DEADLINE] = now + max(self._host.hold_timeout - waited, 0.0)
-        self._first = False
-        turn = environ[TURN] = Turn(self._host.slots(self))
+        turn = Turn(self._host.slots(self))
+        exchange = Exchange(
+            claim=self.claim,
+            request=request_of(head, self.claim),
+            deadline=now + max(self._host.hold_timeout - waited, 0.0),
+            turn=turn,
+            read=self._incoming.read,
+        )
         try:
-            self._answer(head, environ)
+            self._answer(head, guest_environ(exchange, head, self._incoming))
         finally:
             turn.end()
             self._incoming.close()
@@ -212,11 +193,12 @@ class GuestConnection:
     def _read_head(self) -> Head:
         limits = self._host.limits
         first, now = self._first, time.monotonic()
+        kept = not first and not self._buffer
         if first:
             # Whoever waited for others of its port was not read from meanwhile.
             until = now + limits.header_timeout
-        elif not self._buffer:
-            self._between = True
+        elif kept:
+            self._phase = Phase.KEPT
             self._host.idle(self)
             until = now + limits.keepalive_timeout
         else:
@@ -232,8 +214,10 @@ class GuestConnection:
                 raise BadRequestError(
                     status=408, reason="header_timeout", cause="the request did not come in time"
                 ) from None
-            if self._between:
-                self._between = False
+            if kept:
+                kept = False
+                if self._phase is Phase.KEPT:
+                    self._phase = Phase.BUSY
                 self._host.busy(self)
                 until = time.monotonic() + limits.header_timeout
         head = parse_head(bytes(self._buffer[:end]), limits.head)
@@ -302,15 +286,16 @@ class GuestConnection:
     def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
         """Send an answer, and end the connection where no further request may follow."""
         if not self._keeps(head):
-            self._last = True
-        rendered = render(status, headers, minor=head.minor, keep=not self._last)
+            self._phase = Phase.LAST
+        last = self._phase is Phase.LAST
+        rendered = render(status, headers, minor=head.minor, keep=not last)
         if len(body) < WHOLE:
             self._send(rendered + body)
         else:
             # Not in one piece: for as long as a guest does not read it, it would be there twice.
             self._send(rendered)
             self._send(body)
-        if self._last and self._more_to_come():
+        if self._phase is Phase.LAST and self._more_to_come():
             self._linger()
 
     def _more_to_come(self) -> bool:
@@ -323,7 +308,7 @@ class GuestConnection:
         return ready and not self._host.draining and self._host.may_keep()
 
     def _refuse(self, error: BadRequestError) -> None:
-        self._last = True
+        self._phase = Phase.LAST
         status, reason = int(str(error.status)), str(error.reason)
         if reason == "header_timeout" and not self._buffer:
             self._note_silent()

@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from dfmeta.model import GuestRequest
+from dfmeta.proxy.exchange import Exchange
 from dfmeta.proxy.http1 import Head
-from dfmeta.proxy.wsgi import CLAIM, REQUEST
+from dfmeta.proxy.wsgi import EXCHANGE
 from dfmeta.registry import Claim
 
 SAME_HOST = "dfmeta.same_host"
@@ -75,20 +76,29 @@ class Incoming(io.IOBase):
         raise io.UnsupportedOperation("a body is read whole, not in lines")
 
 
-def guest_environ(claim: Claim, head: Head, incoming: Incoming) -> dict[str, Any]:
-    """Build the environment of a guest's request (PEP 3333).
+def request_of(head: Head, claim: Claim) -> GuestRequest:
+    """Return a guest's request without its body.
 
-    :param claim: the port that it came in on; all else in it is the guest's words.
+    :param head: the guest's words.
     """
-    request = GuestRequest(
+    return GuestRequest(
         head.method,
         head.path,
         query=head.query,
         headers=head.headers,
         guest_ip=str(claim.address.ip),
     )
-    environ = base_environ(head, server=("169.254.169.254", "80"), peer=request.guest_ip)
-    environ |= {"wsgi.input": incoming, CLAIM: claim, REQUEST: request}
+
+
+def guest_environ(exchange: Exchange, head: Head, incoming: Incoming) -> dict[str, Any]:
+    """Build the environment of a guest's request (PEP 3333).
+
+    :param exchange: the request; applications of dfmeta read nothing else.
+    :param head: the guest's words, for any other application.
+    """
+    guest_ip = exchange.request.guest_ip
+    environ = base_environ(head, server=("169.254.169.254", "80"), peer=guest_ip)
+    environ |= {"wsgi.input": incoming, EXCHANGE: exchange}
     if head.length:
         environ["CONTENT_LENGTH"] = str(head.length)
     return environ

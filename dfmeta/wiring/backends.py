@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from dfmeta.conf import store as store_options
+from dfmeta.proxy.application import Settings
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.nova.backend import NovaBackend
 from dfmeta.proxy.tokens import TokenMode
-from dfmeta.proxy.wsgi import Settings
 from dfmeta.wiring import nova_settings
 
 if TYPE_CHECKING:

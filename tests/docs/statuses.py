@@ -14,8 +14,6 @@ from pathlib import PurePosixPath
 from tests.docs.label_values import parsed
 
 PROXY = "dfmeta/proxy/"
-ADMIN = f"{PROXY}admin.py"
-"""Another listener, and no guest's."""
 ANSWERING: Mapping[str, int | str] = {"_text": 0, "Answer": 0, "BadRequestError": "status"}
 """What makes an answer → where its status stands."""
 PASSED_ON = frozenset(
@@ -25,7 +23,7 @@ PASSED_ON = frozenset(
         # What the daemon's backend says to a worker.
         "remote.py: reply['status']",
         # What its callers say, who are looked at.
-        "wsgi.py: status",
+        "application.py: status",
     }
 )
 _INTERIM = re.compile(rb"HTTP/1\.1 ([1-5]\d\d)")
@@ -39,7 +37,7 @@ def statuses(texts: Mapping[str, str]) -> tuple[set[int], list[str]]:
     found: set[int] = set()
     faults: list[str] = []
     for module, text in texts.items():
-        if not module.startswith(PROXY) or module == ADMIN:
+        if not module.startswith(PROXY):
             continue
         for node in ast.walk(parsed(text)):
             for status in _of(node):

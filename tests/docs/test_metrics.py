@@ -21,6 +21,7 @@ PAGE = (ROOT / "doc/source/metrics.rst").read_text(encoding="utf-8")
 SOURCES = sources()
 PROGRAM = Program(SOURCES)
 ACCESS = "dfmeta/proxy/access.py"
+ANSWERING = "dfmeta/proxy/application.py"
 
 
 def of_metrics() -> Iterator[Any]:
@@ -149,7 +150,12 @@ def test_a_call_that_is_new_is_noticed(call: str, noticed: str | None) -> None:
     [
         (ACCESS, '"header": "header_max"', '"header": "x"', 'limit="header_max" is there, and'),
         (ACCESS, 'labels("silent")', 'labels("mute")', 'reason="mute" is not there'),
-        ("dfmeta/proxy/wsgi.py", 'Abandoned("changed")', 'Abandoned("gone")', '"gone" is not'),
+        (
+            "dfmeta/proxy/application.py",
+            'Abandoned("changed")',
+            'Abandoned("gone")',
+            '"gone" is not',
+        ),
         ("dfmeta/proxy/room.py", '"waiting_per_port", tuple', '"w", tuple', 'limit="w" is not'),
         ("dfmeta/ports/resolver.py", '_count(name, "late")', '_count(name, "x")', '="x" is not'),
         ("dfmeta/proxy/nova/backend.py", 'name = "nova"', 'name = "n"', 'backend="n" is not there'),

@@ -22,7 +22,7 @@ from tests.unit.support import INSTANCE, address
 
 PAGE = (Path(__file__).parents[2] / "doc/source/proxy.rst").read_text(encoding="utf-8")
 SOURCES = sources()
-WSGI = "dfmeta/proxy/wsgi.py"
+WSGI = "dfmeta/proxy/application.py"
 HTTP1 = "dfmeta/proxy/http1.py"
 
 
@@ -98,8 +98,8 @@ def test_a_word_that_is_wrong_is_noticed(text: str, other: str) -> None:
     [
         (WSGI, "_text(504)", "_text(505)", "505 is not in the table"),
         (WSGI, "_text(504)", "_text(503)", "504 is in the table, and never comes"),
-        (WSGI, "_text(504)", "_text(error.status)", "not known: wsgi.py: error.status"),
-        (WSGI, "_text(504)", "_text()", "not known: wsgi.py: _text()"),
+        (WSGI, "_text(504)", "_text(error.status)", "not known: application.py: error.status"),
+        (WSGI, "_text(504)", "_text()", "not known: application.py: _text()"),
         (HTTP1, "status=414", "status=400", "414 is in the table, and never comes"),
         (HTTP1, "status=414", "status=431", "request_line_max: 431 is not there"),
         ("dfmeta/proxy/connection.py", "1.1 100 Cont", "1.1 103 Cont", "103 is not in the table"),

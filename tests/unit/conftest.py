@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ with warnings.catch_warnings():
 
 import dfmeta.conf
 from dfmeta import hub
+from dfmeta.guest_counts import ACCEPTED
+from dfmeta.proxy.recent import RECENT
 from tests.harness.certificates import Authority
 from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401  # fixtures
 from tests.unit.support import Load
@@ -32,6 +35,14 @@ def vital(monkeypatch: pytest.MonkeyPatch) -> hub.Vital:
     fresh = hub.Vital()
     monkeypatch.setattr(hub, "VITAL", fresh)
     return fresh
+
+
+@pytest.fixture(autouse=True)
+def books() -> Iterator[None]:
+    """Take away the process' counts of guests: a worker of the next test would hand them over."""
+    yield
+    RECENT.take()
+    ACCEPTED.take()
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,13 @@ from eventlet.event import Event
 
 from dfmeta.exceptions import LookupAnswerError, StoreAwayError, StoreError
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore
+from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
-from dfmeta.proxy.wsgi import Application, Settings
+from dfmeta.proxy.wsgi import Face
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import Address, parse_network
 from dfmeta.store.db.record import Kind, Record
@@ -77,7 +78,7 @@ class World:
             self.listener,
             "",
             self.addresses,
-            AddressApplication(application, self.addresses, lambda: limits),
+            Face(AddressApplication(application, self.addresses, lambda: limits).answer),
             hold_timeout=5.0,
             limits=limits,
         )

@@ -20,11 +20,13 @@ from dfmeta.exceptions import (
 from dfmeta.flows.key import key_of
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.numbering import Device
+from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
 from dfmeta.proxy.tokens import TokenMode, Tokens
-from dfmeta.proxy.wsgi import CLAIM, DEADLINE, REQUEST, TURN, Abandoned, Application, Settings
+from dfmeta.proxy.wsgi import EXCHANGE, Face
 from dfmeta.registry import Claim, Registry
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, let_hub_run, port
 
@@ -137,16 +139,17 @@ class World:
 
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         path, _mark, query = path.partition("?")
-        environ = {
-            CLAIM: self.claim,
-            REQUEST: GuestRequest(
+        exchange = Exchange(
+            claim=self.claim,
+            request=GuestRequest(
                 method, path, query=query, headers=named, body=body, guest_ip="10.0.0.5"
             ),
-            DEADLINE: time.monotonic() + seconds,
-            TURN: lambda _deadline: not late,
-            "wsgi.input": unread,
-        }
-        answer = b"".join(self.application(environ, start_response))
+            deadline=time.monotonic() + seconds,
+            turn=lambda _deadline: not late,
+            read=bytes if unread is None else unread.read,
+        )
+        face = Face(self.application.answer)
+        answer = b"".join(face({EXCHANGE: exchange}, start_response))
         return Given(*given, answer)
 
 

@@ -22,10 +22,11 @@ from dfmeta import metrics
 from dfmeta.flows.key import key_of
 from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.connection import GuestConnection, render
+from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
-from dfmeta.proxy.wsgi import DEADLINE, REQUEST, TURN, Abandoned
+from dfmeta.proxy.wsgi import EXCHANGE
 from dfmeta.registry import Registry
 from tests.unit.support import address, let_hub_run, port
 
@@ -84,10 +85,11 @@ class Server:
         self.noted.append("busy")
 
     def _echo(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        request = replace(environ[REQUEST], body=environ["wsgi.input"].read())
+        exchange: Exchange = environ[EXCHANGE]
+        request = replace(exchange.request, body=environ["wsgi.input"].read())
         self.asked.append(request)
         self.environs.append(environ)
-        self.turns.append(environ[TURN](environ[DEADLINE]))
+        self.turns.append(exchange.turn(exchange.deadline))
         body = f"{request.method} {request.path} {request.body!r}".encode()
         start_response("200 OK", [("Content-Length", str(len(body)))])
         return [body]
@@ -486,7 +488,7 @@ def test_what_the_syn_has_waited_and_the_queue_counts_once() -> None:
     guest = Guest(server, waited=2.0, accepted=time.monotonic() - 1.0)
     guest.send(GET + GET)
     assert [guest.status(), guest.status()] == [200, 200]
-    left = [environ[DEADLINE] - time.monotonic() for environ in server.environs]
+    left = [environ[EXCHANGE].deadline - time.monotonic() for environ in server.environs]
     assert left == pytest.approx([2.0, 5.0], abs=0.5)
     guest.close()
 

@@ -277,7 +277,7 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "admin/page.py _DIGITS": ("12",),
     "proxy/tokens.py _TOKEN": ("a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1",),
     "proxy/tokens.py _TTL": ("12",),
-    "proxy/wsgi.py _ADMIN": (
+    "proxy/application.py _ADMIN": (
         "/api/v1/metadata/x",
         "/healthz/a",
         "/metrics",
@@ -285,8 +285,8 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
         "/device-metadata/a",
         "/records/a",
     ),
-    "proxy/wsgi.py _OPENSTACK_VERSION": ("//openstack//latest",),
-    "proxy/wsgi.py _PASSWORD": ("/openstack/latest/password/",),
+    "proxy/application.py _OPENSTACK_VERSION": ("//openstack//latest",),
+    "proxy/application.py _PASSWORD": ("/openstack/latest/password/",),
     "store/auth/caller.py _TOKEN": ("a+/-==",),
     "store/auth/tokens.py _DIGEST": (
         "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",

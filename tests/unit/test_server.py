@@ -49,13 +49,13 @@ class World:
         self.server.start()
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        assert environ["dfmeta.turn"](environ["dfmeta.deadline"])
+        assert environ["dfmeta.exchange"].turn(environ["dfmeta.exchange"].deadline)
         self.running += 1
         self.most = max(self.most, self.running)
         if self.gate is not None:
             self.gate.wait()
         self.running -= 1
-        body = environ["dfmeta.claim"].identity.port_name.encode()
+        body = environ["dfmeta.exchange"].claim.identity.port_name.encode()
         start_response("200 OK", [("Content-Length", str(len(body)))])
         return [body]
 
@@ -192,7 +192,7 @@ def test_a_port_with_many_requests_does_not_keep_a_guest_that_comes_anew_waiting
     plain = world.server.application
 
     def slow(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        answered.append(environ["dfmeta.claim"].identity.port_name)
+        answered.append(environ["dfmeta.exchange"].claim.identity.port_name)
         until = time.thread_time() + 2 * SHARE
         while time.thread_time() < until:
             pass

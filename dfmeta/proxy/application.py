@@ -1,0 +1,333 @@
+"""The application: a guest's request to a backend and its answer back.
+
+Who asks was decided when the connection was accepted and is asked again, of the registry, before
+the backend is and before a byte of the answer leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import eventlet
+
+from dfmeta import metrics
+from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUpstreamError
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.proxy import access
+from dfmeta.proxy.access import Spent
+from dfmeta.proxy.backends import Backend
+from dfmeta.proxy.claims import Claims
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.exchange import Abandoned, Exchange
+from dfmeta.proxy.rate import RateLimiter
+from dfmeta.proxy.recent import REASONS, RECENT
+from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
+from dfmeta.registry import Claim
+
+HOLD_POLL = 0.1
+DOUBT_POLL = 0.01
+"""Seconds between two looks whether what a request waits for is there. A doubt about a number ends
+with OVSDB's next answer, within milliseconds where OVSDB is there."""
+_PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
+_OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
+_ADMIN = re.compile(
+    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|ports|probe|options"
+    r"|(?:device-(?:meta|user)data|records)(?:/.*)?)"
+)
+"""What the admin listener has is not there for guests, whatever a backend would make of it."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the application is told of the configuration."""
+
+    timeout_answer: str = "auto"
+    needs_project: bool = False
+    """The backend has no use for an instance whose project is not known."""
+    refuse_forwarded: bool = False
+    """A request that a proxy has passed on is refused."""
+    http_tokens: TokenMode = TokenMode.OPTIONAL
+    http_tokens_of: Mapping[str, TokenMode] = field(default_factory=dict)
+    """Instance, in lower case → what holds for it, whatever else says."""
+
+
+class Application:
+    """A guest's requests, one call each."""
+
+    def __init__(
+        self,
+        registry: Claims,
+        backend: Backend,
+        settings: Settings,
+        *,
+        tokens: Tokens,
+        rates: RateLimiter,
+        complaints: Complaints,
+    ) -> None:
+        self._registry = registry
+        self._backend = backend
+        self._settings = settings
+        self._tokens = tokens
+        self._rates = rates
+        self._complaints = complaints
+        registry.subscribe(self._endpoint_changed)
+
+    def replace(self, backend: Backend, settings: Settings) -> None:
+        """Answer from *backend* from the next request on."""
+        self._backend, self._settings = backend, settings
+
+    def answer(self, exchange: Exchange) -> Answer:
+        """Answer one request; see :data:`~dfmeta.proxy.exchange.Handler`.
+
+        :raises Abandoned: when nothing may be answered.
+        """
+        claim, request = exchange.claim, exchange.request
+        deadline = exchange.deadline
+        spent = Spent(time.monotonic())
+        try:
+            answer = self._guard(
+                exchange, spent, lambda: self._limit(claim, spent) or self._refuse(request, spent)
+            )
+            if answer is None:
+                # What is refused costs no more than its head.
+                whole = exchange.whole()
+                deadline = whole.deadline
+                spent.waited += deadline - exchange.deadline
+                answer = self._guard(whole, spent, lambda: self._ask(whole, spent))
+            self._await_certainty(claim, deadline, spent)
+            if not self._registry.holds(claim):
+                raise Abandoned("changed")
+        except Abandoned as abandoned:
+            access.unanswered(claim, request, abandoned.reason, spent)
+            raise
+        access.answered(claim, request, answer, spent, time.monotonic())
+        return answer
+
+    def _await_certainty(self, claim: Claim, deadline: float, spent: Spent) -> None:
+        """Wait while the number of the guest's port is in doubt.
+
+        Neither the backend learns of a guest that may be another one, nor does the guest get an
+        answer: so before each, and behind all else that takes time.
+
+        :param deadline: monotonic seconds.
+        :raises Abandoned: when that takes longer than the request may wait.
+        """
+        if self._registry.certain(claim.caller):
+            return
+        begun = time.monotonic()
+        metrics.HELD_REQUESTS.labels("number").inc()
+        while not self._registry.certain(claim.caller):
+            if time.monotonic() >= deadline:
+                raise Abandoned("timeout")
+            eventlet.sleep(DOUBT_POLL)
+        spent.waited += time.monotonic() - begun
+
+    def _guard(self, exchange: Exchange, spent: Spent, ask: Callable[[], T]) -> T | Answer:
+        """Return the result of *ask*, or an answer where it fails."""
+        try:
+            return ask()
+        except BackendError as error:
+            spent.reason = _in_words(str(error.cause), error.remedy)
+            return self._failed(exchange, error)
+        except Exception as error:
+            claim = exchange.claim
+            # A defect of ours must cost this request alone; the guest learns nothing of it.
+            self._complaints.about(
+                claim.caller,
+                "defect",
+                "%s: a request of %s failed: %s. Report this with the traceback below",
+                claim.identity.port_name,
+                claim.identity.instance_id,
+                type(error).__name__,
+                level=logging.ERROR,
+                exc_info=True,
+            )
+            spent.reason = REASONS["defect"]
+            return _text(500)
+
+    # What needs no backend
+
+    def _limit(self, claim: Claim, spent: Spent) -> Answer | None:
+        verdict = self._rates.ask(claim.caller, claim.address.ip.version)
+        if verdict.refuse:
+            access.refuse("rate")
+            spent.reason = REASONS["rate"]
+            self._complaints.about(
+                claim.caller,
+                "rate",
+                "%s (%s): refused with 429, it asks too often. See what the guest does, or raise "
+                "the limits of [metadata_rate_limiting]",
+                claim.identity.port_name,
+                claim.identity.instance_id,
+            )
+            return _text(429, ("Retry-After", str(verdict.retry_after)))
+        if verdict.delay:
+            metrics.DELAYED_REQUESTS.inc()
+            eventlet.sleep(verdict.delay)
+            spent.waited += verdict.delay
+        return None
+
+    def _refuse(self, request: GuestRequest, spent: Spent) -> Answer | None:
+        if _ADMIN.fullmatch(request.path):
+            return _text(404)
+        if self._settings.refuse_forwarded and passed_on(request):
+            access.refuse("forwarded")
+            spent.reason = REASONS["forwarded"]
+            return _text(403)
+        if is_token_path(request.path):
+            if request.method != "PUT" or not passed_on(request):
+                return None
+            # Whoever asks, and whether there are tokens or not.
+            access.refuse("token")
+            spent.reason = REASONS["token"]
+            return _text(403)
+        allowed = ("GET", "HEAD", "POST") if _PASSWORD.fullmatch(request.path) else ("GET", "HEAD")
+        if request.method in allowed:
+            return None
+        access.refuse("method")
+        return _text(405, ("Allow", ", ".join(allowed)))
+
+    # The backend
+
+    def _ask(self, exchange: Exchange, spent: Spent) -> Answer:
+        claim, request, deadline = exchange.claim, exchange.request, exchange.deadline
+        self._await_certainty(claim, deadline, spent)
+        begun = time.monotonic()
+        identity = self._registry.current(claim)
+        spent.waited += time.monotonic() - begun
+        if identity is not None and self._lacks_project(identity):
+            identity = self._await_project(claim, deadline, spent)
+            if identity is not None and self._lacks_project(identity):
+                return self._out_of_time(request)
+        if identity is None:
+            raise Abandoned("changed")
+        begun = time.monotonic()
+        there = exchange.turn(deadline)
+        spent.waited += time.monotonic() - begun
+        if not there:
+            return self._out_of_time(request)
+        return self._forward(exchange, spent)
+
+    def _forward(self, exchange: Exchange, spent: Spent) -> Answer:
+        claim, request, deadline = exchange.claim, exchange.request, exchange.deadline
+        self._await_certainty(claim, deadline, spent)
+        identity = self._registry.current(claim)
+        if identity is None:
+            raise Abandoned("changed")
+        begun = time.monotonic()
+        # Where it fails, it was the backend that was asked.
+        spent.backend = self._backend.name
+        try:
+            view = self._backend.open(
+                request,
+                identity,
+                deadline=deadline,
+                goes_on=lambda said: self._shake_hands(said, request, identity) is None,
+            )
+            refusal = self._shake_hands(view.http_tokens, request, identity)
+            answer = view.answer() if refusal is None else refusal
+        finally:
+            spent.asked += time.monotonic() - begun
+        if refusal is not None:
+            spent.backend = access.OURSELVES
+            known = view.http_tokens is not None or request.method != "PUT"
+            if known and refusal.status >= 400:
+                access.refuse("token")
+                spent.reason = REASONS["token"]
+            return refusal
+        remark = self._backend.remark(answer)
+        if remark:
+            said = f"answered {answer.status}"
+            spent.reason = _in_words(f"{self._backend.name} {said}", remark)
+            self._complain(claim, f"status {answer.status}", said, remark)
+        return answer
+
+    def _shake_hands(
+        self, said: str | None, request: GuestRequest, identity: Identity
+    ) -> Answer | None:
+        """What EC2's handshake answers, or nothing: then the request goes on.
+
+        :param said: what the backend says of tokens, see :attr:`~dfmeta.model.View.http_tokens`.
+        """
+        mode = self._settings.http_tokens
+        if said is None:
+            # Of other paths a PUT was refused before.
+            if request.method == "PUT":
+                return _text(404)
+        else:
+            own = self._settings.http_tokens_of.get(identity.instance_id.lower())
+            mode = own or (TokenMode(said) if said else mode)
+        return handshake(request, identity, mode, self._tokens)
+
+    def _await_project(self, claim: Claim, deadline: float, spent: Spent) -> Identity | None:
+        begun = time.monotonic()
+        metrics.HELD_REQUESTS.labels("project").inc()
+        identity = self._registry.current(claim)
+        while identity is not None and self._lacks_project(identity):
+            if time.monotonic() >= deadline:
+                self._complain(
+                    claim,
+                    "project",
+                    "cannot be asked, the project of the instance is not known",
+                    "See `dfmeta ports` for what the sources in identity_sources say of the port",
+                )
+                break
+            eventlet.sleep(HOLD_POLL)
+            identity = self._registry.current(claim)
+        spent.waited += time.monotonic() - begun
+        if identity is not None and self._lacks_project(identity):
+            spent.reason = REASONS["project"]
+        return identity
+
+    def _lacks_project(self, identity: Identity) -> bool:
+        # Of an instance that is only claimed, the project is what the claim is checked against.
+        return (self._settings.needs_project or identity.claimed) and not identity.project_id
+
+    def _failed(self, exchange: Exchange, error: BackendError) -> Answer:
+        # Another remedy within the minute is another thing to do.
+        kind = f"{type(error).__name__}: {error.remedy}"
+        self._complain(exchange.claim, kind, str(error.cause), error.remedy)
+        if exchange.request.method == "POST" and isinstance(error, BackendTimeoutError):
+            return _text(504)
+        if isinstance(error, BackendUpstreamError):
+            return _text(502)
+        return self._out_of_time(exchange.request)
+
+    def _complain(self, claim: Claim, kind: str, cause: str, remedy: str) -> None:
+        self._complaints.about(
+            claim.caller,
+            kind,
+            "%s (%s): backend %s %s",
+            claim.identity.port_name,
+            claim.identity.instance_id,
+            self._backend.name,
+            _in_words(cause, remedy),
+        )
+
+    def _out_of_time(self, request: GuestRequest) -> Answer:
+        how = self._settings.timeout_answer
+        retried = _OPENSTACK_VERSION.match(request.path) is not None
+        if how == "close" or (how == "auto" and retried):
+            raise Abandoned("timeout")
+        return _text(503, ("Retry-After", "2"))
+
+    def _endpoint_changed(self, endpoint: Endpoint) -> None:
+        # Another guest is not to be slowed down for what this one did.
+        self._rates.forget(endpoint)
+        self._complaints.forget(endpoint)
+        RECENT.forget(endpoint)
+
+
+def _text(status: int, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, f"{status} {access.phrase(status)}\n".encode(), headers=headers)
+
+
+def _in_words(cause: str, remedy: str) -> str:
+    return f"{cause}. {remedy}" if remedy else cause
