@@ -9,7 +9,7 @@ from typing import Self
 
 from bench.load import PATH
 from bench.peers import SECRET, Nova
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest, Ids, uuid_of
@@ -83,7 +83,7 @@ class Stand:
             (sample,) = guest.http_many(1, path=PATH)
             assert sample.status == 200, sample
         assert wait_for(lambda: self._learned() >= len(self.guests), 5, "the guests to be known")
-        return [key_of(Endpoint(guest.ofport), 0) for guest in self.guests]
+        return [IN_PORT.key_of(Endpoint(guest.ofport), 0) for guest in self.guests]
 
     def _learned(self) -> float:
         return self.agent.metric("dfmeta_packet_ins_total", outcome="learned")

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.key import SLOTS, key_of, parse_key
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.model import Caller, Endpoint, GuestAddress, Identity, PeerAddress, Port, PortState
 from dfmeta.numbering import Device, Numbering
 from dfmeta.slots import Guest, Learned, Slot
@@ -78,6 +78,7 @@ class Registry:
     :param host_addresses: gives the addresses of the host itself, which no key may be.
     :param ask: see :class:`~dfmeta.numbering.Numbering`; :meth:`answered` takes the answer.
     :param clock: monotonic seconds.
+    :param keys: the scheme of the keys; the flows have the same.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class Registry:
         *,
         ask: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
+        keys: Keys = IN_PORT,
     ) -> None:
+        self.keys = keys
         self._host_addresses = host_addresses
         self._clock = clock
         self.version = 0
@@ -310,7 +313,7 @@ class Registry:
             return False
         if any(slot.address == address for slot in guest.slots.values()):
             return False
-        if key_of(endpoint, number) in self._host_addresses():
+        if self.keys.key_of(endpoint, number) in self._host_addresses():
             return False
         self.touch(endpoint)
         guest.slots[number] = Slot(address, next(self._epochs), now)
@@ -325,7 +328,7 @@ class Registry:
         word for an in_port; anything that is not a key in use is nobody.
         """
         try:
-            endpoint, number = parse_key(peer)
+            endpoint, number = self.keys.parse(peer)
         except KeyRangeError:
             return None
         guest = self._guests.get(endpoint)
@@ -489,8 +492,8 @@ class Registry:
             self._resting.pop(guest.endpoint, None)
         free = [
             number
-            for number in SLOTS
-            if number not in guest.slots and key_of(guest.endpoint, number) not in taken
+            for number in self.keys.slots
+            if number not in guest.slots and self.keys.key_of(guest.endpoint, number) not in taken
         ]
         rested = [number for number in free if number not in resting]
         if rested or guest.slots:

@@ -18,7 +18,7 @@ from dfmeta.cli import doctor_host, gather
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.service import Tap
@@ -301,6 +301,6 @@ def _head(port: KnownPort, slot: int, address: GuestAddress | None) -> str:
     who = f"instance {port.instance}" if port.instance else "no instance"
     what = "no address known yet"
     if address is not None:
-        key = key_of(Endpoint(port.ofport or 0), slot)
+        key = IN_PORT.key_of(Endpoint(port.ofport or 0), slot)
         what = f"{address.ip} {address.mac}, key {key}"
     return f"{port.name} (ofport {port.ofport}), {who}, {what}"

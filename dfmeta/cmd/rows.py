@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dfmeta.conditions import Conditions
-from dfmeta.flows.key import key_of
 from dfmeta.hub import Turns
 from dfmeta.model import Port
 from dfmeta.proxy.nova import remedies
@@ -40,7 +39,7 @@ def port_rows(
         keys = [
             {
                 "slot": number,
-                "key": str(key_of(endpoint, number)),
+                "key": str(registry.keys.key_of(endpoint, number)),
                 "mac": slot.address.mac,
                 "ip": str(slot.address.ip),
                 "connections": slot.connections,
@@ -52,7 +51,7 @@ def port_rows(
             {
                 "port": port.name,
                 "ofport": port.ofport,
-                "key": str(key_of(endpoint, 0)) if endpoint else None,
+                "key": str(registry.keys.key_of(endpoint, 0)) if endpoint else None,
                 "addresses": keys,
                 "iface_id": port.iface_id,
                 "mac": port.mac,

@@ -1,58 +1,32 @@
-"""ARP responders: a guest learns the service's MAC, the host learns a key's."""
+"""ARP (RFC 826) in flows: the match of a question, and the actions that make an answer of it."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from dfmeta.flows.flow import (
     ARP_REPLY,
     ARP_REQUEST,
     ETH_ARP,
-    UNTAGGED,
     Action,
-    Flow,
     Move,
     Output,
     SetField,
-    flow,
+    Value,
 )
-from dfmeta.flows.pipeline import PORT_IN_PORT, Purpose
+from dfmeta.flows.pipeline import PORT_IN_PORT
 
 _MAC_BITS = 48
 _IPV4_BITS = 32
 
 
-def guest_arp(ofport: int, mac: str, *, ip: str) -> Flow:
-    """Answer an untagged question for *ip* from the guest at *ofport* with *mac*.
-
-    The MAC is hardly used, since the classification flow does not look at it, but the guest's
-    network stack needs one (specification, "Proposed Change").
-    """
-    return flow(
-        Purpose.GUEST_ARP,
-        {
-            "in_port": ofport,
-            "vlan_vid": UNTAGGED,
-            "eth_type": ETH_ARP,
-            "arp_op": ARP_REQUEST,
-            "arp_tpa": ip,
-        },
-        actions=_answer(mac, ip),
-    )
+def question(ip: str) -> Mapping[str, Value]:
+    """Match a question for the MAC of *ip*."""
+    return {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
 
 
-def key_arp(key: str, mac: str) -> Flow:
-    """Answer the host's question for *key* with the guest's *mac*.
-
-    Stands in the reply table, so that it can only be reached from tap-metadata. *mac* is what the
-    guest calls itself: it goes to tap-metadata alone and the reply flow sets its own destination.
-    """
-    return flow(
-        Purpose.KEY_ARP,
-        {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST, "arp_tpa": key},
-        actions=_answer(mac, key),
-    )
-
-
-def _answer(mac: str, ip: str) -> tuple[Action, ...]:
+def answer(mac: str, ip: str) -> tuple[Action, ...]:
+    """Turn a question into the answer that *mac* has *ip*, on the port that it came in on."""
     return (
         Move("eth_src", "eth_dst", _MAC_BITS),
         SetField("eth_src", mac),

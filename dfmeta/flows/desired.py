@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dfmeta.flows.arp import guest_arp, key_arp
 from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import key_of
+from dfmeta.flows.neighbour import guest_arp, key_arp
 from dfmeta.flows.reply import probe, reply, reply_drop
 from dfmeta.flows.service import Tap, first_syn, known_address, service_drop
 from dfmeta.model import Endpoint, GuestAddress
@@ -43,14 +42,14 @@ def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
         for slot, address in sorted(guest.addresses.items())
         for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
     ]
-    ofport = guest.endpoint.ofport
+    ofport, ip, family = guest.endpoint.ofport, tap.guest_ip, tap.family
     return (
         *flows,
-        first_syn(ofport, meter=guest.meter),
-        guest_arp(ofport, tap.mac, ip=tap.guest_ip),
-        guest_fragment(ofport, tap.guest_ip),
-        guest_http(ofport, tap.guest_ip),
-        guest_syn(ofport, tap.guest_ip, meter=guest.syn_meter),
+        first_syn(ofport, family, meter=guest.meter),
+        guest_arp(ofport, tap.mac, ip=ip, family=family),
+        guest_fragment(ofport, ip, family),
+        guest_http(ofport, ip, family),
+        guest_syn(ofport, ip, family, meter=guest.syn_meter),
     )
 
 
@@ -59,7 +58,7 @@ def address_flows(
 ) -> tuple[Flow, ...]:
     """Flows of one known address: its way back, then its way in."""
     return (
-        key_arp(str(key_of(endpoint, slot)), address.mac),
+        key_arp(str(tap.keys.key_of(endpoint, slot)), address.mac, family=tap.family),
         reply(endpoint, address, slot=slot, tap=tap),
         known_address(endpoint, address, slot=slot, tap=tap),
     )

@@ -159,6 +159,9 @@ def _ipv4(data: bytes) -> str:
 def _reader(kind: Any) -> Callable[[bytes], int | str] | None:
     if isinstance(kind, type_desc.IntDescr):
         return _number
+    if kind is type_desc.IPv6Addr:
+        to_text: Callable[[bytes], str] = kind.to_user
+        return to_text
     return {type_desc.MacAddr: _mac, type_desc.IPv4Addr: _ipv4}.get(kind)
 
 

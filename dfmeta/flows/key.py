@@ -6,7 +6,9 @@ the Dragonflow metadata specification ("Proposed Change": ``int(src_ip) <- in_po
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
+from typing import Final, Protocol
 
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.model import OFPORT_MAX, Endpoint
@@ -31,37 +33,65 @@ its lowest 16 bits), which no guest's port has."""
 NEXT_HOP_MAC = "02:64:66:6d:65:01"
 
 
-def key_of(endpoint: Endpoint, slot: int) -> IPv4Address:
-    """Give the source address that frames of *endpoint* in *slot* carry towards the proxy.
+class Keys(Protocol):
+    """A scheme of keys: the source address that stands for an endpoint and one of its slots.
 
-    :raises KeyRangeError: for a port, VID or slot that cannot be expressed, or that is not usable
-        as a source address.
+    The registry, its mirror in a worker and the builders of flows are given one, so that a guest
+    is known by the same key on the switch and at the proxy.
     """
-    if slot not in SLOTS:
-        raise _refuse(endpoint, slot, "the slot is not one of those that Linux accepts")
-    if not 1 <= endpoint.ofport <= OFPORT_MAX:
-        raise _refuse(endpoint, slot, "the ofport is not that of an ordinary port")
-    if not 0 <= endpoint.vid <= VID_MAX:
-        raise _refuse(endpoint, slot, "the VID is not one that 802.1Q gives to a VLAN")
-    number = BASE | slot << SLOT_SHIFT | endpoint.vid << VID_SHIFT | endpoint.ofport
-    return IPv4Address(number)
+
+    @property
+    def slots(self) -> Sequence[int]:
+        """Those that an endpoint has, in the order in which they are given out."""
+        ...
+
+    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address:
+        """Give the source address that frames of *endpoint* in *slot* carry towards the proxy.
+
+        :raises KeyRangeError: for an endpoint or a slot that has no key.
+        """
+        ...
+
+    def parse(self, address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
+        """Give the endpoint and the slot that *address* stands for.
+
+        The address is what a peer's frames carry; only dfmeta's own service flows can put one on
+        tap-metadata, and whether it stands for a known guest is the registry's to say.
+
+        :raises KeyRangeError: when it is not a key at all.
+        """
+        ...
 
 
-def parse_key(address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
-    """Give the endpoint and the slot that *address* stands for.
+class InPortKeys:
+    """``identity_scheme = in_port``: the key is made of the numbers of the port; see the module."""
 
-    The address is what a peer's frames carry; only dfmeta's own service flows can put one on
-    tap-metadata, and whether it stands for a known guest is the registry's to say.
+    slots: Sequence[int] = SLOTS
 
-    :raises KeyRangeError: when it is not a key at all.
-    """
-    number = int(address)
-    endpoint = Endpoint(ofport=number & OFPORT_MASK, vid=number >> VID_SHIFT & VID_MASK)
-    slot = number >> SLOT_SHIFT & _SLOT_MASK
-    if not number & BASE or address.version != 4:
-        raise _refuse(endpoint, slot, f"{address} is no IPv4 address from 128.0.0.0 on")
-    key_of(endpoint, slot)
-    return endpoint, slot
+    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address:
+        """See :meth:`Keys.key_of`; also refused is a key that no source address can be."""
+        if slot not in SLOTS:
+            raise _refuse(endpoint, slot, "the slot is not one of those that Linux accepts")
+        if not 1 <= endpoint.ofport <= OFPORT_MAX:
+            raise _refuse(endpoint, slot, "the ofport is not that of an ordinary port")
+        if not 0 <= endpoint.vid <= VID_MAX:
+            raise _refuse(endpoint, slot, "the VID is not one that 802.1Q gives to a VLAN")
+        number = BASE | slot << SLOT_SHIFT | endpoint.vid << VID_SHIFT | endpoint.ofport
+        return IPv4Address(number)
+
+    def parse(self, address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
+        """See :meth:`Keys.parse`."""
+        number = int(address)
+        endpoint = Endpoint(ofport=number & OFPORT_MASK, vid=number >> VID_SHIFT & VID_MASK)
+        slot = number >> SLOT_SHIFT & _SLOT_MASK
+        if not number & BASE or address.version != 4:
+            raise _refuse(endpoint, slot, f"{address} is no IPv4 address from 128.0.0.0 on")
+        self.key_of(endpoint, slot)
+        return endpoint, slot
+
+
+IN_PORT: Final[Keys] = InPortKeys()
+"""The scheme of the specification."""
 
 
 def _refuse(endpoint: Endpoint, slot: int, cause: str) -> KeyRangeError:

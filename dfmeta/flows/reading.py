@@ -8,18 +8,15 @@ with dfmeta's cookie: a value that does not fit is left out.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from dfmeta.exceptions import KeyRangeError
+from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.flow import Flow, SetField, Value
-from dfmeta.flows.key import parse_key
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, GuestAddress
-
-_KEY_FIELDS: Mapping[Purpose, str] = {Purpose.REPLY: "ipv4_dst", Purpose.KEY_ARP: "arp_tpa"}
-"""The match field with the key, of a flow that does not enter at the guest's port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +43,40 @@ class FlowAddress:
 NONE = FlowAddress()
 
 
-def read_address(flow: Flow) -> FlowAddress:
-    """Give endpoint, key, slot and address of *flow*, as far as it has them."""
+def read_address(flow: Flow, keys: Keys = IN_PORT, family: Family = IPV4) -> FlowAddress:
+    """Give endpoint, key, slot and address of *flow*, as far as it has them.
+
+    :param keys: the scheme of its key.
+    :param family: of its addresses.
+    """
     if flow.purpose is Purpose.FROM_TAP:
         return NONE
-    if flow.purpose in _KEY_FIELDS:
-        key = flow.field(_KEY_FIELDS[flow.purpose])
+    # These do not enter at the guest's port: the key is what they match.
+    if flow.purpose in (Purpose.REPLY, Purpose.KEY_ARP):
+        is_reply = flow.purpose is Purpose.REPLY
+        key = flow.field(family.destination if is_reply else family.asked)
         if not isinstance(key, str):
             return NONE
-        endpoint, slot = _parsed(key)
-        if flow.purpose is not Purpose.REPLY:
+        endpoint, slot = _parsed(key, keys)
+        if not is_reply:
             return FlowAddress(endpoint, key, slot)
-        mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, "ipv4_dst"))
+        mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
         return FlowAddress(endpoint, key, slot, mac, ip)
     ofport = flow.field("in_port")
     endpoint = Endpoint(ofport) if isinstance(ofport, int) else None
     if flow.purpose is not Purpose.ADDRESS:
         return FlowAddress(endpoint)
-    key = _set(flow, "ipv4_src")
+    key = _set(flow, family.source)
     if not isinstance(key, str):
         return FlowAddress(endpoint)
-    meant, slot = _parsed(key)
-    mac, ip = _mac(flow.field("eth_src")), _ip(flow.field("ipv4_src"))
+    meant, slot = _parsed(key, keys)
+    mac, ip = _mac(flow.field("eth_src")), _ip(flow.field(family.source))
     return FlowAddress(endpoint, key, slot if meant == endpoint else None, mac, ip)
 
 
-def _parsed(key: str) -> tuple[Endpoint | None, int | None]:
+def _parsed(key: str, keys: Keys) -> tuple[Endpoint | None, int | None]:
     try:
-        return parse_key(IPv4Address(key))
+        return keys.parse(IPv4Address(key))
     except (KeyRangeError, ValueError):
         return None, None
 

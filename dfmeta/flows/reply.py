@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dfmeta.flows.flow import (
-    ETH_IP,
-    PROTO_TCP,
     Action,
     Flow,
     Output,
@@ -12,7 +10,7 @@ from dfmeta.flows.flow import (
     ToController,
     flow,
 )
-from dfmeta.flows.key import PROBE_KEY, key_of
+from dfmeta.flows.key import PROBE_KEY
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_PORT, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress
@@ -26,18 +24,17 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
     """
     actions: list[Action] = [
         SetField("eth_dst", address.mac),
-        SetField("ipv4_dst", str(address.ip)),
+        SetField(tap.family.destination, str(address.ip)),
         SetField("tcp_src", METADATA_PORT),
     ]
     if tap.ip != tap.guest_ip:
-        actions.append(SetField("ipv4_src", tap.guest_ip))
+        actions.append(SetField(tap.family.source, tap.guest_ip))
     return flow(
         Purpose.REPLY,
         {
-            "eth_type": ETH_IP,
-            "ip_proto": PROTO_TCP,
-            "ipv4_src": tap.ip,
-            "ipv4_dst": str(key_of(endpoint, slot)),
+            **tap.family.tcp,
+            tap.family.source: tap.ip,
+            tap.family.destination: str(tap.keys.key_of(endpoint, slot)),
             "tcp_src": tap.port,
         },
         actions=(*actions, Output(endpoint.ofport)),
@@ -49,10 +46,9 @@ def probe(tap: Tap) -> Flow:
     return flow(
         Purpose.PROBE,
         {
-            "eth_type": ETH_IP,
-            "ip_proto": PROTO_TCP,
-            "ipv4_src": tap.ip,
-            "ipv4_dst": PROBE_KEY,
+            **tap.family.tcp,
+            tap.family.source: tap.ip,
+            tap.family.destination: PROBE_KEY,
             "tcp_src": tap.port,
         },
         actions=(ToController(CONTROLLER_ID),),

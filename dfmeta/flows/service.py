@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.flow import (
-    ETH_IP,
-    PROTO_TCP,
     TCP_SYN,
     TCP_SYN_ACK_MASK,
     UNTAGGED,
@@ -17,7 +16,7 @@ from dfmeta.flows.flow import (
     ToController,
     flow,
 )
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose
 from dfmeta.model import Endpoint, GuestAddress
 
@@ -34,18 +33,17 @@ class Tap:
     """Address of the proxy's listener (``host_ip``)."""
     guest_ip: str = METADATA_IP
     """Address that guests ask (``ip``)."""
+    family: Family = IPV4
+    """Of both addresses, and of the keys."""
+    keys: Keys = IN_PORT
+    """The scheme that guests are told apart by."""
 
 
-def first_syn(ofport: int, *, meter: int | None) -> Flow:
+def first_syn(ofport: int, family: Family = IPV4, *, meter: int | None) -> Flow:
     """Send a SYN of an address not seen yet to the controller, through the port's meter."""
     return flow(
         Purpose.SYN,
-        {
-            "in_port": ofport,
-            "eth_type": ETH_IP,
-            "ip_proto": PROTO_TCP,
-            "tcp_flags": (TCP_SYN, TCP_SYN_ACK_MASK),
-        },
+        {"in_port": ofport, **family.tcp, "tcp_flags": (TCP_SYN, TCP_SYN_ACK_MASK)},
         actions=(ToController(CONTROLLER_ID),),
         meter=meter,
     )
@@ -63,9 +61,8 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
             "in_port": endpoint.ofport,
             "vlan_vid": UNTAGGED,
             "eth_src": address.mac,
-            "eth_type": ETH_IP,
-            "ip_proto": PROTO_TCP,
-            "ipv4_src": str(address.ip),
+            **tap.family.tcp,
+            tap.family.source: str(address.ip),
         },
         actions=towards_proxy(endpoint, slot, tap=tap),
     )
@@ -79,10 +76,10 @@ def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, .
     """
     actions: list[Action] = [
         SetField("eth_dst", tap.mac),
-        SetField("ipv4_src", str(key_of(endpoint, slot))),
+        SetField(tap.family.source, str(tap.keys.key_of(endpoint, slot))),
     ]
     if tap.ip != tap.guest_ip:
-        actions.append(SetField("ipv4_dst", tap.ip))
+        actions.append(SetField(tap.family.destination, tap.ip))
     return (*actions, SetField("tcp_dst", tap.port), Output(tap.ofport))
 
 

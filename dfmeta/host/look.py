@@ -17,7 +17,7 @@ from pyroute2 import DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
-from dfmeta.flows.key import NEXT_HOP, key_of
+from dfmeta.flows.key import IN_PORT, NEXT_HOP
 from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop, open_netlink
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
@@ -88,7 +88,7 @@ def _rules(ipr: Any, device: str, address: str, table: int) -> tuple[RuleFact, R
 def _way_back(ipr: Any, names: dict[int, str], address: str) -> str:
     """Ask the kernel by which device it would send from there to a key (ip-route(8), get)."""
     held = {message.get_attr("IFA_LOCAL") for message in ipr.get_addr(family=_INET)}
-    keys = (str(key_of(Endpoint(number), 0)) for number in count(1))
+    keys = (str(IN_PORT.key_of(Endpoint(number), 0)) for number in count(1))
     key = next(key for key in keys if key not in held)
     try:
         (route,) = ipr.route("get", family=_INET, dst=key, dst_len=32, src=address, src_len=32)

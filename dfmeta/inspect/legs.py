@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from dfmeta.flows.key import key_of
 from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort
@@ -58,7 +57,7 @@ def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> s
         dl_src=tap.mac,
         dl_dst=address.mac,
         nw_src=tap.ip,
-        nw_dst=key_of(Endpoint(port.ofport or 0), slot),
+        nw_dst=tap.keys.key_of(Endpoint(port.ofport or 0), slot),
         nw_ttl=TTL,
         tcp_src=tap.port,
         tcp_dst=SOURCE_PORT,

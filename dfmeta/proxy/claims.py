@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Protocol
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.key import parse_key
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.model import Caller, Endpoint, GuestAddress, Identity
 from dfmeta.registry import Claim, Registry
 
@@ -73,14 +73,18 @@ class Mirror:
 
     :param count: told of each connection that begins (1) or ends (-1), for the daemon's count.
     :param catch_up: has :meth:`learn` called with what the daemon has said by now.
+    :param keys: the daemon's scheme.
     """
 
     def __init__(
         self,
         count: Callable[[Claim, int], None],
         catch_up: Callable[[], object] = lambda: None,
+        *,
+        keys: Keys = IN_PORT,
     ) -> None:
         self._count = count
+        self._keys = keys
         self._catch_up = catch_up
         self._known: dict[Caller, _Known] = {}
         self._listeners: list[Callable[[Endpoint], None]] = []
@@ -92,7 +96,7 @@ class Mirror:
     def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
         """See :class:`Claims`."""
         try:
-            endpoint, number = parse_key(peer)
+            endpoint, number = self._keys.parse(peer)
         except KeyRangeError:
             return None
         self._catch_up()

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
@@ -39,7 +39,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "TAP": str(TAP.ofport),
     "TAP_MAC": TAP.mac,
     "PROXY": str(TAP.port),
-    "KEY": str(key_of(ENDPOINT, SLOT)),
+    "KEY": str(IN_PORT.key_of(ENDPOINT, SLOT)),
     "HOST_IP": HOST_IP,
 }
 """Placeholder → the value that stands for it; no value occurs in a flow by any other way."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
 from dfmeta.proxy import access
 from dfmeta.registry import Registry
@@ -43,7 +43,7 @@ def test_the_line_that_is_logged_is_the_one_on_the_page(
     registry, here = Registry(), Endpoint(1)
     registry.set_port(Port("tap1", "row", 1, iface_id="port", instance_id=INSTANCE))
     registry.learn(here, address(), 0)
-    claim = registry.claim(key_of(here, 0))
+    claim = registry.claim(IN_PORT.key_of(here, 0))
     assert claim is not None
     request = GuestRequest("GET", "/latest/meta-data/")
     spent = access.Spent(1.0, asked=0.012, backend="nova")

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, METADATA_PORT, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
@@ -99,7 +99,7 @@ def test_a_first_syn_is_released_to_the_proxy_once_its_flows_stand(world: World)
     guest = Host(1)
     released = world.introduce(guest)
     assert released.port == TAP.ofport
-    assert_is_for_the_proxy(released, guest, key=str(key_of(endpoint, 0)))
+    assert_is_for_the_proxy(released, guest, key=str(IN_PORT.key_of(endpoint, 0)))
     (later,) = world.switch.receive(1, guest.segment())
     assert (later.port, later.frame) == (released.port, released.frame)
 
@@ -131,7 +131,7 @@ def test_a_syn_before_its_instance_is_known_is_released_when_it_is(world: World)
     world.now += 3
     world.plug(1)
     (released,) = world.switch.released
-    assert_is_for_the_proxy(released, guest, key=str(key_of(Endpoint(1), 0)))
+    assert_is_for_the_proxy(released, guest, key=str(IN_PORT.key_of(Endpoint(1), 0)))
     assert world.registry.take_wait(Endpoint(1), 40000) == 3
 
 
@@ -203,7 +203,7 @@ def test_all_tcp_of_a_known_guest_leaves_on_tap_metadata_with_key_mac_and_port(
     guest = Host(3)
     world.introduce(guest)
     (out,) = world.switch.receive(3, guest.segment(flags=flags))
-    assert_is_for_the_proxy(out, guest, key=str(key_of(endpoint, 0)))
+    assert_is_for_the_proxy(out, guest, key=str(IN_PORT.key_of(endpoint, 0)))
     assert Frame(3, out.frame)["tcp_flags"] == flags
 
 
@@ -231,7 +231,7 @@ def test_several_addresses_of_one_port_have_a_key_each_and_each_gets_its_answer(
     guests = [Host(1, ip=f"10.0.{n}.5", mac=f"fa:16:3e:00:00:{n:02x}") for n in range(7)]
     arrived = [world.introduce(guest).frame for guest in guests]
     keys = [address(Frame(0, frame)["ipv4_src"]) for frame in arrived]
-    assert keys == [str(key_of(endpoint, slot)) for slot in (0, 1, 2, 3, 4, 5, 7)]
+    assert keys == [str(IN_PORT.key_of(endpoint, slot)) for slot in (0, 1, 2, 3, 4, 5, 7)]
     for guest, frame in zip(guests, arrived, strict=True):
         (out,) = world.receive(TAP.ofport, world.answer(frame))
         assert_is_an_answer(out, guest)
@@ -243,7 +243,7 @@ def test_the_longest_idle_address_gives_way_to_an_eighth(world: World) -> None:
     for guest in guests:
         world.now += 1
         released = world.introduce(guest)
-    assert address(Frame(0, released.frame)["ipv4_src"]) == str(key_of(endpoint, 0))
+    assert address(Frame(0, released.frame)["ipv4_src"]) == str(IN_PORT.key_of(endpoint, 0))
     (out,) = world.receive(TAP.ofport, world.answer(released.frame))
     assert_is_an_answer(out, guests[7])
     (out,) = world.switch.receive(1, guests[0].segment())
@@ -276,7 +276,7 @@ def test_an_answer_leaves_on_the_guests_port_alone_with_its_own_addresses(world:
 def test_an_answer_does_not_go_by_the_hosts_neighbour_table(world: World) -> None:
     endpoint = world.plug(1)
     world.introduce(Host(1))
-    stale = tap_frame(TAP, str(key_of(endpoint, 0)))
+    stale = tap_frame(TAP, str(IN_PORT.key_of(endpoint, 0)))
     (out,) = world.receive(TAP.ofport, b"\x02\xff\xff\xff\xff\xff" + stale[6:])
     assert mac(Frame(0, out.frame)["eth_dst"]) == Host(1).mac
 
@@ -287,13 +287,13 @@ def test_host_ip_is_put_in_on_the_way_in_and_taken_out_on_the_way_back() -> None
         endpoint = world.plug(1)
         guest = Host(1)
         released = world.introduce(guest)
-        assert_is_for_the_proxy(released, guest, key=str(key_of(endpoint, 0)), tap=tap)
+        assert_is_for_the_proxy(released, guest, key=str(IN_PORT.key_of(endpoint, 0)), tap=tap)
         (later,) = world.switch.receive(1, guest.segment())
         assert (later.port, later.frame) == (released.port, released.frame)
         (out,) = world.receive(TAP.ofport, world.answer(released.frame))
         assert_is_an_answer(out, guest)
         assert untouched(world, 1, guest.segment(dst=HOST_IP))
-        forged = tap_frame(tap, str(key_of(endpoint, 0)), src=METADATA_IP)
+        forged = tap_frame(tap, str(IN_PORT.key_of(endpoint, 0)), src=METADATA_IP)
         assert world.receive(TAP.ofport, forged) == []
 
 
@@ -361,8 +361,10 @@ def test_the_host_learns_a_keys_mac_on_tap_metadata_alone(world: World) -> None:
     guest = Host(1)
     world.introduce(guest)
     kernel = Host(TAP.ofport, ip=METADATA_IP, mac=TAP.mac)
-    (out,) = world.receive(TAP.ofport, kernel.question(str(key_of(endpoint, 0))))
-    answer = arp(op=2, sha=guest.mac, spa=str(key_of(endpoint, 0)), tha=TAP.mac, tpa=METADATA_IP)
+    (out,) = world.receive(TAP.ofport, kernel.question(str(IN_PORT.key_of(endpoint, 0))))
+    answer = arp(
+        op=2, sha=guest.mac, spa=str(IN_PORT.key_of(endpoint, 0)), tha=TAP.mac, tpa=METADATA_IP
+    )
     assert out == Out(TAP.ofport, ethernet(answer, dst=TAP.mac, src=guest.mac, kind=0x0806))
 
 
@@ -370,7 +372,7 @@ def test_a_guest_cannot_ask_for_a_keys_mac(world: World) -> None:
     endpoint = world.plug(1)
     guest = Host(1)
     world.introduce(guest)
-    assert untouched(world, 1, guest.question(str(key_of(endpoint, 0))))
+    assert untouched(world, 1, guest.question(str(IN_PORT.key_of(endpoint, 0))))
 
 
 # ARP

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Layout, Purpose, is_ours, purpose_of
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
@@ -302,5 +302,5 @@ def test_a_moved_port_takes_its_flows_along(world: World) -> None:
     moved = world.plug(5, row="row-1")
     assert world.registry.endpoints() == [moved]
     released = world.introduce(Host(5))
-    assert address(Frame(0, released.frame)["ipv4_src"]) == str(key_of(moved, 0))
+    assert address(Frame(0, released.frame)["ipv4_src"]) == str(IN_PORT.key_of(moved, 0))
     assert all(one.match.get("in_port") != (1, 0xFFFFFFFF) for one in world.switch.flows)

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.flows.key import IN_PORT, SLOTS
 from dfmeta.model import Endpoint
 from tests.flows.frames import Frame, address, mac
 from tests.flows.world import TAP, Host, World, tap_frame
@@ -62,11 +62,13 @@ def test_after_a_port_is_gone_nothing_reaches_it_and_the_other_keeps_its_answers
         kept = world.registry.slots(Endpoint(3 - gone))
         world.unplug(gone)
         assert (
-            world.switch.receive(TAP.ofport, tap_frame(TAP, str(key_of(Endpoint(gone), slot))))
+            world.switch.receive(
+                TAP.ofport, tap_frame(TAP, str(IN_PORT.key_of(Endpoint(gone), slot)))
+            )
             == []
         )
         outs = world.switch.receive(
-            TAP.ofport, tap_frame(TAP, str(key_of(Endpoint(3 - gone), slot)))
+            TAP.ofport, tap_frame(TAP, str(IN_PORT.key_of(Endpoint(3 - gone), slot)))
         )
         assert [out.port for out in outs] == ([3 - gone] if slot in kept else [])
 
@@ -86,7 +88,7 @@ def test_a_guest_that_calls_itself_a_key_gains_nothing_by_it(
             world.plug(ofport)
         world.introduce(guest)
         forger = Host(guest.ofport, ip=str(key), mac=guest.mac)
-        own = {key_of(Endpoint(guest.ofport), slot) for slot in SLOTS}
+        own = {IN_PORT.key_of(Endpoint(guest.ofport), slot) for slot in SLOTS}
         outs = world.receive(guest.ofport, forger.segment(flags=flags))
         arrived = [*outs, *world.switch.released, *world.receive(guest.ofport, forger.segment())]
         for out in arrived:

@@ -17,7 +17,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.flows.key import IN_PORT, SLOTS
 from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, Port
@@ -372,7 +372,7 @@ def test_what_leaves_the_switch_is_what_leaves_the_model_byte_for_byte(
 def frames(hosts: list[Host], tap: Tap) -> Iterator[tuple[int, bytes]]:
     """Requests, answers, ARP and others' traffic."""
     for guest, slot in zip(hosts, (0, 0, 1), strict=True):
-        key = str(key_of(Endpoint(guest.ofport), slot))
+        key = str(IN_PORT.key_of(Endpoint(guest.ofport), slot))
         for number in range(0, 0x10000, 0x1357):
             yield guest.ofport, guest.segment(sport=number, flags=number & 0xFF)
             yield tap.ofport, tap_frame(tap, key, dport=number, flags=number & 0xFF)

@@ -25,7 +25,7 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.flows.key import IN_PORT, SLOTS
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
@@ -132,7 +132,7 @@ def bare_flow(wire: Wire, actions: list[Any], *, match: Any = None, **fields: An
 # What is made up
 
 IPS = ["10.0.0.5", "10.0.0.6", "0.0.0.0", METADATA_IP, HOST_IP, "255.255.255.255"]
-KEYS = [str(key_of(Endpoint(ofport), slot)) for ofport in GUESTS for slot in SLOTS[:3]]
+KEYS = [str(IN_PORT.key_of(Endpoint(ofport), slot)) for ofport in GUESTS for slot in SLOTS[:3]]
 MACS = ["fa:16:3e:00:00:05", "fa:16:3e:00:00:06", TAP_MAC, "ff:ff:ff:ff:ff:ff"]
 TCP_PORTS = [80, 9775, 443, 40000, 0]
 IN_PORTS = [*GUESTS, ELSEWHERE, TAP_PORT, LOCAL]
@@ -267,7 +267,7 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
     anyone = st.tuples(st.sampled_from(SLOTS), addresses)
     known = list(guest.addresses.items())
     slot, who = draw(st.sampled_from(known) | anyone if known else anyone)
-    ip, key, tap = str(who.ip), str(key_of(guest.endpoint, slot)), state.tap
+    ip, key, tap = str(who.ip), str(IN_PORT.key_of(guest.endpoint, slot)), state.tap
     flags, kind = draw(flag_sets), draw(st.integers(0, 3))
     asked = key if kind == 3 else METADATA_IP
     if kind == 0:
@@ -316,7 +316,7 @@ def test_they_agree_on_all_combinations_of_tcp_flags(pair: Pair, ip: str) -> Non
     known = GuestAddress(MACS[0], IPv4Address(IPS[0]))
     guest = Guest(Endpoint(1), METERS[1], {4: known})
     pair.install([*fixed_flows(tap), *guest_flows(guest, tap)])
-    key, sent = str(key_of(Endpoint(1), 4)), Frames()
+    key, sent = str(IN_PORT.key_of(Endpoint(1), 4)), Frames()
     for flags in range(0x1000):
         for src, vlan in ((IPS[0], []), (IPS[1], []), (IPS[0], [7])):
             packet = ipv4(tcp(dst=METADATA_IP, src=src, flags=flags), dst=METADATA_IP, src=src)

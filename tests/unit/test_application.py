@@ -17,7 +17,7 @@ from dfmeta.exceptions import (
     BackendUnreachableError,
     BadRequestError,
 )
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.numbering import Device
 from dfmeta.proxy.application import Application, Settings
@@ -90,7 +90,7 @@ def claim_of(registry: Registry) -> Claim:
     """What a connection of the guest is accepted as."""
     learned = registry.learn(HERE, address(), 0)
     assert learned is not None
-    claim = registry.claim(key_of(HERE, learned.slot))
+    claim = registry.claim(IN_PORT.key_of(HERE, learned.slot))
     assert claim is not None
     return claim
 

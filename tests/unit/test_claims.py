@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.flows.key import IN_PORT, SLOTS
 from dfmeta.model import Endpoint
 from dfmeta.numbering import Device
 from dfmeta.proxy.claims import Mirror, tell
@@ -70,34 +70,36 @@ def test_what_the_daemon_has_said_is_taken_in_before_each_answer(world: World) -
 
     mirror = world.mirror = Mirror(world._count, catch_up)
     world.registry.touch(HERE)
-    claim = mirror.claim(key_of(HERE, 0))
-    assert claim == world.registry.claim(key_of(HERE, 0))
+    claim = mirror.claim(IN_PORT.key_of(HERE, 0))
+    assert claim == world.registry.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
     assert mirror.holds(claim)
     world.registry.set_port(port(instance=OTHER_INSTANCE))
     assert not mirror.holds(claim)
-    assert mirror.claim(key_of(HERE, 0)) is None
+    assert mirror.claim(IN_PORT.key_of(HERE, 0)) is None
     world.learn()
     successor = world.registry.slots(HERE)
-    assert mirror.claim(key_of(HERE, next(iter(successor)))) is not None
+    assert mirror.claim(IN_PORT.key_of(HERE, next(iter(successor)))) is not None
     assert late
 
 
 def test_a_claim_is_the_registrys(world: World) -> None:
-    key = key_of(HERE, 0)
+    key = IN_PORT.key_of(HERE, 0)
     claim = world.mirror.claim(key)
     assert claim == world.registry.claim(key)
     assert claim is not None
     assert (world.mirror.holds(claim), world.mirror.current(claim)) == (True, claim.identity)
 
 
-@pytest.mark.parametrize("peer", ["10.0.0.1", str(key_of(Endpoint(14), 0)), str(key_of(HERE, 1))])
+@pytest.mark.parametrize(
+    "peer", ["10.0.0.1", str(IN_PORT.key_of(Endpoint(14), 0)), str(IN_PORT.key_of(HERE, 1))]
+)
 def test_whoever_the_registry_does_not_know_is_nobody(world: World, peer: str) -> None:
     assert world.mirror.claim(IPv4Address(peer)) is None
 
 
 def test_a_claim_ends_with_its_guest(world: World) -> None:
-    claim = world.mirror.claim(key_of(HERE, 0))
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
     world.registry.set_port(port(instance=OTHER_INSTANCE))
     world.tell()
@@ -105,11 +107,11 @@ def test_a_claim_ends_with_its_guest(world: World) -> None:
     assert world.gone == [HERE]
     world.registry.remove_port("row-of-tap1")
     world.tell()
-    assert world.mirror.claim(key_of(HERE, 0)) is None
+    assert world.mirror.claim(IN_PORT.key_of(HERE, 0)) is None
 
 
 def test_what_is_learnt_besides_ends_nothing(world: World) -> None:
-    claim = world.mirror.claim(key_of(HERE, 0))
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
     world.learn("10.0.0.6")
     world.tell()
@@ -121,7 +123,7 @@ def test_a_project_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
     world.registry.set_port(port(project=""))
     world.learn()
     world.tell()
-    claim = world.mirror.claim(key_of(HERE, 0))
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
     world.registry.set_port(port(project="p2"))
     world.tell()
@@ -130,7 +132,7 @@ def test_a_project_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
 
 
 def test_a_name_that_becomes_known_is_seen_by_the_claims_there_are(world: World) -> None:
-    claim = world.mirror.claim(key_of(HERE, 0))
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
     world.registry.set_port(replace(port(), instance_name="web1"))
     world.tell()
@@ -138,7 +140,7 @@ def test_a_name_that_becomes_known_is_seen_by_the_claims_there_are(world: World)
 
 
 def test_a_doubt_ends_no_claim_and_lets_no_answer_go(world: World) -> None:
-    claim = world.mirror.claim(key_of(HERE, 0))
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
     world.registry.set_devices({13: Device(b"tap1")}, gap=True)
     world.tell()
@@ -159,7 +161,7 @@ def test_a_doubt_that_the_pipe_still_has_is_seen_before_an_answer(world: World) 
 
 
 def test_connections_are_counted(world: World) -> None:
-    claim = world.mirror.claim(key_of(HERE, 0))
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
     world.mirror.opened(claim, 0)
     world.mirror.opened(claim, 0)
@@ -228,7 +230,7 @@ class Following(RuleBasedStateMachine):
         self.world.tell()
         for ofport in range(1, 4):
             for slot in SLOTS:
-                key = key_of(Endpoint(ofport), slot)
+                key = IN_PORT.key_of(Endpoint(ofport), slot)
                 claim = registry.claim(key)
                 assert mirror.claim(key) == claim
                 if claim is not None:

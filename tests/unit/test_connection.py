@@ -19,7 +19,7 @@ from eventlet.event import Event
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.connection import GuestConnection, render
 from dfmeta.proxy.exchange import Abandoned, Exchange
@@ -102,7 +102,7 @@ class Guest:
         registry = Registry()
         registry.set_port(port())
         registry.learn(HERE, address(), 0)
-        claim = registry.claim(key_of(HERE, 0))
+        claim = registry.claim(IN_PORT.key_of(HERE, 0))
         assert claim is not None
         with eventlet.listen(("127.0.0.1", 0)) as listener:
             keep_room(listener)

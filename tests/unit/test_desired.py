@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Output, SetField, ToController
-from dfmeta.flows.key import SLOTS, VID_MAX, key_of
+from dfmeta.flows.key import IN_PORT, SLOTS, VID_MAX
 from dfmeta.flows.pipeline import CONTROLLER_ID, PURPOSES, Priority, Purpose, Stage
 from dfmeta.flows.service import Tap, towards_proxy
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
@@ -175,5 +175,5 @@ def test_what_tap_metadata_emits_only_goes_to_the_reply_table() -> None:
 def test_the_host_learns_a_keys_mac_for_that_key_alone(ofport: int, slot: int, vid: int) -> None:
     endpoint = Endpoint(ofport, vid)
     arp, *_ = address_flows(endpoint, address(), slot=slot, tap=TAP)
-    assert arp.field("arp_tpa") == str(key_of(endpoint, slot))
+    assert arp.field("arp_tpa") == str(IN_PORT.key_of(endpoint, slot))
     assert sets(arp)["arp_sha"] == address().mac

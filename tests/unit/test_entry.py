@@ -7,15 +7,16 @@ from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from os_ken.lib import type_desc
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.flows import wire as wire_module
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.entry import Entry, read
-from dfmeta.flows.flow import Flow
+from dfmeta.flows.flow import Flow, SetField
 from dfmeta.flows.pipeline import COOKIE_PREFIX, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Found, Wire
@@ -87,6 +88,22 @@ def test_flows_of_ours_read_as_os_ken_reads_them(guest: Guest, tap: Tap) -> None
 def flows() -> list[Flow]:
     guest = Guest(Endpoint(13), 77, {0: GuestAddress("fa:16:3e:00:00:01", IPv4Address(1))}, 78)
     return [*fixed_flows(TAP), *guest_flows(guest, TAP)]
+
+
+@settings(deadline=None, max_examples=examples(13))
+@given(st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16))
+@example(bytes(10) + b"\xff\xff\x01\x02\x03\x04", bytes(16))
+def test_addresses_of_ipv6_read_as_os_ken_reads_them(one: bytes, other: bytes) -> None:
+    source, destination = map(type_desc.IPv6Addr.to_user, (one, other))
+    mod = WIRE.add(flows()[0])
+    mod.match = ofp_parser.OFPMatch(eth_type=0x86DD, ip_proto=6, ipv6_dst=destination)
+    action = ofp_parser.OFPActionSetField(ipv6_src=source)
+    mod.instructions = [ofp_parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, [action])]
+    lean = read(entry_of(mod), wire_module._odd_action)
+    assert lean is not None
+    assert dict(lean.match)["ipv6_dst"] == destination
+    assert lean.actions == (SetField("ipv6_src", source),)
+    assert values(WIRE.found(entry_of(mod))) == values(as_os_ken(entry_of(mod)))
 
 
 @settings(deadline=None, max_examples=examples(50))

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.key import SLOTS, VID_MAX, key_of, parse_key
+from dfmeta.flows.key import IN_PORT, SLOTS, VID_MAX
 from dfmeta.model import OFPORT_MAX, Endpoint
 
 ENDPOINTS = st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.integers(0, VID_MAX))
@@ -18,7 +18,7 @@ ADDRESSES = st.integers(0, 0xFFFFFFFF).map(IPv4Address)
 
 @pytest.mark.parametrize(("ofport", "key"), [(13, "128.0.0.13"), (1058, "128.0.4.34")])
 def test_an_untagged_first_address_has_the_specifications_key(ofport: int, key: str) -> None:
-    assert str(key_of(Endpoint(ofport), 0)) == key
+    assert str(IN_PORT.key_of(Endpoint(ofport), 0)) == key
 
 
 @settings(deadline=None)
@@ -26,7 +26,7 @@ def test_an_untagged_first_address_has_the_specifications_key(ofport: int, key: 
 @example(Endpoint(1), 0)
 @example(Endpoint(OFPORT_MAX, VID_MAX), 7)
 def test_an_endpoint_and_a_slot_come_back_from_their_key(endpoint: Endpoint, slot: int) -> None:
-    assert parse_key(key_of(endpoint, slot)) == (endpoint, slot)
+    assert IN_PORT.parse(IN_PORT.key_of(endpoint, slot)) == (endpoint, slot)
 
 
 @settings(deadline=None)
@@ -36,16 +36,16 @@ def test_an_endpoint_and_a_slot_come_back_from_their_key(endpoint: Endpoint, slo
 @example(IPv4Address("127.0.0.1"))
 def test_an_address_is_the_key_that_it_stands_for_or_none_at_all(address: IPv4Address) -> None:
     try:
-        endpoint, slot = parse_key(address)
+        endpoint, slot = IN_PORT.parse(address)
     except KeyRangeError:
         return
-    assert key_of(endpoint, slot) == address
+    assert IN_PORT.key_of(endpoint, slot) == address
 
 
 @settings(deadline=None)
 @given(ENDPOINTS, st.sampled_from(SLOTS))
 def test_a_key_is_a_source_that_linux_accepts(endpoint: Endpoint, slot: int) -> None:
-    key = key_of(endpoint, slot)
+    key = IN_PORT.key_of(endpoint, slot)
     assert not key.is_multicast
     assert not key.is_loopback
     assert key != IPv4Address("255.255.255.255")
@@ -67,7 +67,7 @@ def test_a_key_is_a_source_that_linux_accepts(endpoint: Endpoint, slot: int) -> 
 )
 def test_what_cannot_be_a_source_address_has_no_key(endpoint: Endpoint, slot: int) -> None:
     with pytest.raises(KeyRangeError) as caught:
-        key_of(endpoint, slot)
+        IN_PORT.key_of(endpoint, slot)
     assert caught.value.fields["ofport"] == endpoint.ofport
     assert caught.value.fields["slot"] == slot
 
@@ -78,10 +78,10 @@ def test_what_cannot_be_a_source_address_has_no_key(endpoint: Endpoint, slot: in
 )
 def test_an_address_that_no_endpoint_has_is_no_key(address: str) -> None:
     with pytest.raises(KeyRangeError):
-        parse_key(IPv4Address(address))
+        IN_PORT.parse(IPv4Address(address))
 
 
 @pytest.mark.parametrize("address", ["::ffff:128.0.0.13", "2001:db8::8000:d", "::128.0.0.13"])
 def test_an_ipv6_address_is_no_key(address: str) -> None:
     with pytest.raises(KeyRangeError):
-        parse_key(IPv6Address(address))
+        IN_PORT.parse(IPv6Address(address))

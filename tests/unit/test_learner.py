@@ -229,9 +229,9 @@ def test_a_syn_in_the_place_of_another_address_waits_for_the_datapath_too(rig: R
 
 
 def _keys(rig: Rig) -> list[object]:
-    from dfmeta.flows.key import key_of
+    from dfmeta.flows.key import IN_PORT
 
-    return [key_of(HERE, slot) for slot in rig.registry.slots(HERE)]
+    return [IN_PORT.key_of(HERE, slot) for slot in rig.registry.slots(HERE)]
 
 
 def test_a_syn_of_a_port_without_an_instance_waits_for_it(waiting: Rig) -> None:

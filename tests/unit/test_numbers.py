@@ -19,7 +19,7 @@ from dfmeta.apps.dial import Refusals
 from dfmeta.apps.metadata import Handshake
 from dfmeta.apps.numbers import SILENT
 from dfmeta.cmd.watch import cut_off
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.inspect.cuts import LINK_DOWN, NO_FWD, NO_RECV, PortBits
 from dfmeta.model import Endpoint
 from dfmeta.registry import Claim
@@ -93,7 +93,7 @@ def say(rig: Rig, reason: int, number: int, name: bytes, mac: bytes = bytes(6)) 
 def claimed(rig: Rig) -> Claim:
     """A connection of the first guest."""
     assert rig.registry.learn(HERE, address(), 0) is not None
-    claim = rig.registry.claim(key_of(HERE, 0))
+    claim = rig.registry.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
     assert rig.registry.holds(claim)
     return claim
@@ -168,7 +168,7 @@ def test_a_number_given_out_anew_is_served_once_ovsdb_has_answered(
     for reason, name, mac in words:
         say(rig, reason, 13, name, mac)
     assert set(served(rig)) == {14}
-    assert rig.registry.claim(key_of(HERE, 0)) is None
+    assert rig.registry.claim(IN_PORT.key_of(HERE, 0)) is None
     rig.learner.packet_in(13, syn())
     assert rig.registry.slots(HERE) == {}, "the SYN is held"
     ovsdb.answer()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, SetField, Value
-from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.flows.key import IN_PORT, SLOTS
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import NONE, FlowAddress, read_address
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
@@ -54,7 +54,7 @@ def test_a_flow_is_read_back_as_it_was_built(guest: Guest) -> None:
             assert read.slot is not None
             assert read.address == guest.addresses[read.slot]
         if read.slot is not None:
-            assert read.key == str(key_of(guest.endpoint, read.slot))
+            assert read.key == str(IN_PORT.key_of(guest.endpoint, read.slot))
 
 
 def test_only_flows_of_an_address_have_a_key() -> None:
@@ -62,7 +62,7 @@ def test_only_flows_of_an_address_have_a_key() -> None:
     keyed = {p for p in keyed if p in (Purpose.ADDRESS, Purpose.REPLY, Purpose.KEY_ARP)}
     assert len(keyed) == 3
     for purpose in keyed:
-        assert read_address(of(purpose)).key == str(key_of(HERE, 1))
+        assert read_address(of(purpose)).key == str(IN_PORT.key_of(HERE, 1))
     (syn,) = [f for f in guest_flows(Guest(HERE, None), TAP) if f.purpose is Purpose.SYN]
     assert read_address(syn) == FlowAddress(HERE)
 
@@ -77,7 +77,7 @@ def test_the_key_of_another_endpoint_gives_no_slot() -> None:
     flow = with_match(of(Purpose.ADDRESS), "in_port", 14)
     read = read_address(flow)
     assert (read.endpoint, read.slot) == (Endpoint(14), None)
-    assert read.key == str(key_of(HERE, 1))
+    assert read.key == str(IN_PORT.key_of(HERE, 1))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dfmeta.flows.key import SLOTS, key_of
+from dfmeta.flows.key import IN_PORT, SLOTS
 from dfmeta.model import Endpoint, GuestAddress, Port, PortState
 from dfmeta.numbering import Device
 from dfmeta.registry import (
@@ -26,7 +26,11 @@ from tests.harness.examples import examples
 from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, address, port
 
 HERE = Endpoint(13)
-RESERVED = {key_of(Endpoint(1), 0), key_of(Endpoint(1), 3), key_of(Endpoint(2), 7)}
+RESERVED = {
+    IN_PORT.key_of(Endpoint(1), 0),
+    IN_PORT.key_of(Endpoint(1), 3),
+    IN_PORT.key_of(Endpoint(2), 7),
+}
 ADDRESSES = [address(f"10.0.0.{n}", f"fa:16:3e:00:00:{n:02x}") for n in range(1, 11)]
 
 
@@ -37,7 +41,7 @@ def learned(registry: Registry, number: int, now: float = 0.0, at: Endpoint = HE
 
 
 def claimed(registry: Registry, slot: int = 0, at: Endpoint = HERE) -> Claim:
-    claim = registry.claim(key_of(at, slot))
+    claim = registry.claim(IN_PORT.key_of(at, slot))
     assert claim is not None
     return claim
 
@@ -195,14 +199,14 @@ class Ports(RuleBasedStateMachine):
         if not new.new:
             assert self.addresses[endpoint, new.slot] == ADDRESSES[number]
             return
-        assert key_of(endpoint, new.slot) not in RESERVED
+        assert IN_PORT.key_of(endpoint, new.slot) not in RESERVED
         if new.displaced is not None:
             assert before[new.slot].address == new.displaced
             assert idle[new.slot] == min(idle.values()), "the longest idle one gives way"
         else:
             assert new.slot not in before
             if self.resting.get((endpoint, new.slot), 0.0) > self.now:
-                free = [n for n in SLOTS if key_of(endpoint, n) not in RESERVED]
+                free = [n for n in SLOTS if IN_PORT.key_of(endpoint, n) not in RESERVED]
                 assert not before
                 assert all(self.resting.get((endpoint, n), 0.0) > self.now for n in free)
         self.resting.pop((endpoint, new.slot), None)
@@ -211,7 +215,7 @@ class Ports(RuleBasedStateMachine):
     @rule(ofport=st.sampled_from([1, 2, 3]), slot=st.sampled_from(SLOTS), number=st.integers(0, 9))
     def adopt(self, ofport: int, slot: int, number: int) -> None:
         endpoint = Endpoint(ofport)
-        if key_of(endpoint, slot) in RESERVED:
+        if IN_PORT.key_of(endpoint, slot) in RESERVED:
             return
         before = self.registry.slots(endpoint)
         if self.registry.adopt(endpoint, slot, ADDRESSES[number], self.now):
@@ -229,7 +233,7 @@ class Ports(RuleBasedStateMachine):
     @rule(ofport=st.sampled_from([1, 2, 3]), slot=st.sampled_from(SLOTS))
     def claim(self, ofport: int, slot: int) -> None:
         endpoint = Endpoint(ofport)
-        claim = self.registry.claim(key_of(endpoint, slot))
+        claim = self.registry.claim(IN_PORT.key_of(endpoint, slot))
         assert (claim is not None) == ((endpoint, slot) in self.addresses)
         if claim is not None:
             assert claim.address == self.addresses[endpoint, slot]
@@ -281,7 +285,7 @@ class Ports(RuleBasedStateMachine):
     @invariant()
     def no_two_addresses_share_a_key(self) -> None:
         keys = [
-            key_of(endpoint, slot)
+            IN_PORT.key_of(endpoint, slot)
             for endpoint in self.registry.endpoints()
             for slot in self.registry.slots(endpoint)
         ]
@@ -419,14 +423,14 @@ def test_an_address_with_an_open_connection_does_not_give_way(registry: Registry
 
 
 def test_a_key_that_the_host_itself_has_is_never_given() -> None:
-    own = {key_of(HERE, 0), key_of(HERE, 2)}
+    own = {IN_PORT.key_of(HERE, 0), IN_PORT.key_of(HERE, 2)}
     registry = Registry(lambda: own)
     registry.set_port(port())
     assert [learned(registry, n).slot for n in range(5)] == [1, 3, 4, 5, 7]
 
 
 def test_a_key_that_the_host_itself_has_is_not_adopted() -> None:
-    registry = Registry(lambda: {key_of(HERE, 0)})
+    registry = Registry(lambda: {IN_PORT.key_of(HERE, 0)})
     registry.set_port(port())
     assert not registry.adopt(HERE, 0, ADDRESSES[0], 0.0)
 
@@ -446,7 +450,7 @@ def test_a_port_without_an_instance_gives_no_slot() -> None:
     assert registry.endpoints() == [HERE]
     assert registry.learn(HERE, ADDRESSES[0], 0.0) is None
     assert not registry.adopt(HERE, 0, ADDRESSES[0], 0.0)
-    assert registry.claim(key_of(HERE, 0)) is None
+    assert registry.claim(IN_PORT.key_of(HERE, 0)) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint, GuestAddress, Port
 from dfmeta.registry import Registry
 
@@ -20,7 +20,7 @@ def test_a_claim_that_the_host_confirms_keeps_its_connections() -> None:
     registry = Registry()
     registry.set_port(CLAIMED)
     registry.learn(ENDPOINT, ADDRESS, 0.0)
-    claim = registry.claim(key_of(ENDPOINT, 0))
+    claim = registry.claim(IN_PORT.key_of(ENDPOINT, 0))
     assert claim is not None
     assert claim.identity.claimed
     registry.set_port(replace(CLAIMED, claimed=False))
@@ -33,7 +33,7 @@ def test_what_was_known_and_is_only_claimed_now_starts_anew() -> None:
     registry = Registry()
     registry.set_port(replace(CLAIMED, claimed=False))
     registry.learn(ENDPOINT, ADDRESS, 0.0)
-    claim = registry.claim(key_of(ENDPOINT, 0))
+    claim = registry.claim(IN_PORT.key_of(ENDPOINT, 0))
     assert claim is not None
     registry.set_port(CLAIMED)
     assert not registry.holds(claim)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dfmeta.cmd.rows import port_rows
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint
 from dfmeta.proxy.recent import REASONS, Recent
 from dfmeta.registry import Registry
@@ -20,7 +20,7 @@ def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
     registry.set_port(port())
     registry.learn(Endpoint(13), address(), 0)
     registry.learn(Endpoint(13), address("10.0.0.6"), 0)
-    claim = registry.claim(key_of(Endpoint(13), 1))
+    claim = registry.claim(IN_PORT.key_of(Endpoint(13), 1))
     assert claim is not None
     registry.opened(claim, 0)
     (row,) = port_rows(registry)
@@ -56,7 +56,7 @@ def test_a_port_shows_what_its_guest_has_asked_and_how_it_failed() -> None:
     registry.set_port(port())
     registry.set_port(port(14, name="quiet"))
     registry.learn(Endpoint(13), address(), 0)
-    claim = registry.claim(key_of(Endpoint(13), 0))
+    claim = registry.claim(IN_PORT.key_of(Endpoint(13), 0))
     assert claim is not None
     for status in (200, 0):
         recent.answered(claim, status, "/openstack/latest/x?secret", "it is away")
@@ -95,7 +95,7 @@ def failing(status: int, reason: str, *, backend: str = "store") -> dict[str, An
     registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
     registry.set_port(port())
     registry.learn(Endpoint(13), address(), 0)
-    claim = registry.claim(key_of(Endpoint(13), 0))
+    claim = registry.claim(IN_PORT.key_of(Endpoint(13), 0))
     assert claim is not None
     recent.answered(claim, status, "/openstack", reason)
     last: dict[str, Any] = port_rows(registry, recent, backend=backend)[0]["last_failure"]
@@ -131,7 +131,7 @@ def test_what_a_guest_does_to_itself_is_shown_as_such() -> None:
     registry, recent = Registry(), Recent()
     registry.set_port(port())
     registry.learn(Endpoint(13), address(), 0)
-    claim = registry.claim(key_of(Endpoint(13), 0))
+    claim = registry.claim(IN_PORT.key_of(Endpoint(13), 0))
     assert claim is not None
     recent.answered(claim, 414, "", REASONS["request_line"])
     (row,) = port_rows(registry, recent)

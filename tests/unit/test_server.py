@@ -14,7 +14,7 @@ import pytest
 from eventlet.event import Event
 
 from dfmeta import metrics
-from dfmeta.flows.key import key_of
+from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rounds import SHARE
@@ -60,7 +60,7 @@ class World:
         return [body]
 
     def connect(self, ofport: int = 1, *, slot: int = 0) -> Any:
-        return self.listener.connect(str(key_of(Endpoint(ofport), slot)))
+        return self.listener.connect(str(IN_PORT.key_of(Endpoint(ofport), slot)))
 
 
 @pytest.fixture
@@ -115,7 +115,11 @@ def test_a_guest_is_answered_as_whom_its_port_says(world: World) -> None:
 
 def test_whoever_is_nobody_gets_no_answer(world: World) -> None:
     before = closed("unknown_peer")
-    for peer in ("10.0.0.1", str(key_of(Endpoint(3), 0)), str(key_of(Endpoint(1), 1))):
+    for peer in (
+        "10.0.0.1",
+        str(IN_PORT.key_of(Endpoint(3), 0)),
+        str(IN_PORT.key_of(Endpoint(1), 1)),
+    ):
         assert is_closed(world.listener.connect(peer))
     assert closed("unknown_peer") == before + 3
 

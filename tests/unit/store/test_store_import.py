@@ -470,7 +470,7 @@ PROGRAM = (
     sys.executable,
     "-c",
     (
-        "import os; from dfmeta.cmd import progress; from dfmeta.cli.ctl import main; "
+        "import os; from dfmeta.cli import progress; from dfmeta.cli.ctl import main; "
         "progress.LINES = float(os.environ.get('DFMETA_TEST_LINES', 5)); "
         "progress.BEGIN = float(os.environ.get('DFMETA_TEST_BEGIN', 1)); main()"
     ),
