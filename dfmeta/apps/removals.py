@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import Stage
+from dfmeta.flows.pipeline import Pipeline
 
 LATE: Final = 10.0
 """Seconds within which the switch tells of a removal. One that found no flow is never told of."""
@@ -20,10 +20,12 @@ LATE: Final = 10.0
 class Removals:
     """Which removals of ours the switch is still to tell of.
 
+    :param pipeline: of the bridge.
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pipeline: Pipeline, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pipeline = pipeline
         self._clock = clock
         self._sent: dict[Any, tuple[int, float]] = {}
         """Place → how many, and when the last one was sent."""
@@ -32,7 +34,7 @@ class Removals:
         """Take in that the removal of *flows* is being sent."""
         now = self._clock()
         for flow in flows:
-            if flow.stage is Stage.CLASSIFY:
+            if self._pipeline.is_shared(flow.purpose):
                 self._sent[flow.place] = self._sent.get(flow.place, (0, 0.0))[0] + 1, now
 
     def take(self, place: Any) -> bool:

@@ -111,7 +111,7 @@ class Steward:
         self._overtaken: dict[Endpoint, set[Any]] = {}
         """Places that events have sent something for since the last dump was asked for."""
         self._refused = 0
-        self._removals = Removals()
+        self._removals = Removals(channel.layout.pipeline)
         self._drops = Drops()
         self._doubted = False
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dfmeta.exceptions import PipelineError
-from dfmeta.flows.pipeline import PURPOSES, TABLES, Purpose, Stage
+from dfmeta.flows.pipeline import BR_INT, Pipeline, Purpose, Stage, Table
 
 Value = int | str | tuple[int, int] | tuple[str, str]
 """A match's value: plain, or with its mask. Addresses are text, the rest numbers."""
@@ -97,11 +97,6 @@ class Flow:
     meter: int | None = None
 
     @property
-    def stage(self) -> Stage:
-        """Table that it stands in."""
-        return PURPOSES[self.purpose].stage
-
-    @property
     def place(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]]:
         """What makes it the same flow to the switch: another with this place replaces it."""
         return self.purpose, self.match
@@ -123,43 +118,45 @@ def flow(
     actions: Iterable[Action] = (),
     goto: Stage | None = None,
     meter: int | None = None,
+    pipeline: Pipeline = BR_INT,
 ) -> Flow:
     """Build a flow.
 
+    :param pipeline: declares what it may do.
     :raises PipelineError: when it does what its table does not declare, or a field of its match
         lacks a prerequisite.
     """
     built = Flow(purpose, canonical(match), tuple(actions), goto, meter)
-    _check_match(built.stage, match)
+    table = pipeline.tables[pipeline.stage(purpose)]
+    _check_match(table, match)
     for action in built.actions:
-        _check_action(built.stage, action)
-    if goto is not None and goto not in TABLES[built.stage].successors:
-        raise _refuse(built.stage, f"{goto.name} is not among its successors")
+        _check_action(table, action)
+    if goto is not None and goto not in table.successors:
+        raise _refuse(table, f"{goto.name} is not among its successors")
     return built
 
 
-def _check_match(stage: Stage, match: Mapping[str, Value]) -> None:
-    stray = match.keys() - TABLES[stage].matches
+def _check_match(table: Table, match: Mapping[str, Value]) -> None:
+    stray = match.keys() - table.matches
     if stray:
-        raise _refuse(stage, f"it may not match {', '.join(sorted(stray))}")
+        raise _refuse(table, f"it may not match {', '.join(sorted(stray))}")
     for name in match:
         for needed, value in _PREREQUISITES.get(name, {}).items():
             if match.get(needed) != value:
-                raise _refuse(stage, f"{name} needs {needed}={value:#x} in the match")
+                raise _refuse(table, f"{name} needs {needed}={value:#x} in the match")
 
 
-def _check_action(stage: Stage, action: Action) -> None:
-    table = TABLES[stage]
+def _check_action(table: Table, action: Action) -> None:
     match action:
         case SetField(field=field) | Move(field=field) if field not in table.sets:
-            raise _refuse(stage, f"it may not set {field}")
+            raise _refuse(table, f"it may not set {field}")
         case Output() if not table.outputs:
-            raise _refuse(stage, "it may not output")
+            raise _refuse(table, "it may not output")
         case ToController() if not table.to_controller:
-            raise _refuse(stage, "it may not send to the controller")
+            raise _refuse(table, "it may not send to the controller")
         case Opaque(text=text):
-            raise _refuse(stage, f"{text} is not an action of ours")
+            raise _refuse(table, f"{text} is not an action of ours")
 
 
-def _refuse(stage: Stage, cause: str) -> PipelineError:
-    return PipelineError(table=TABLES[stage].name, cause=cause)
+def _refuse(table: Table, cause: str) -> PipelineError:
+    return PipelineError(table=table.name, cause=cause)

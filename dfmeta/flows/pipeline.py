@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 COOKIE_PREFIX = 0x64666D65 << 32
 COOKIE_PREFIX_MASK = 0xFFFFFFFF << 32
@@ -170,12 +171,36 @@ TABLES_TAKEN = len(_OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The tables of one bridge, and every kind of flow in them."""
+
+    tables: Mapping[Stage, Table]
+    purposes: Mapping[Purpose, Declared]
+
+    def stage(self, purpose: Purpose) -> Stage:
+        """Table that flows of *purpose* stand in."""
+        return self.purposes[purpose].stage
+
+    def is_shared(self, purpose: Purpose) -> bool:
+        """Whether flows of *purpose* stand in a table that other programs of the host use.
+
+        The switch reports each removal there.
+        """
+        return self.stage(purpose) is Stage.CLASSIFY
+
+
+BR_INT: Final = Pipeline(TABLES, PURPOSES)
+"""The pipeline beside the guests' ports."""
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Gives the switch's numbers to the declaration's names."""
 
     table_base: int = 200
     classification_table: int = 0
     hook_priority: int = 300
+    pipeline: Pipeline = field(default=BR_INT, repr=False)
 
     def number(self, stage: Stage) -> int:
         """Table number of *stage* on the switch."""
@@ -183,13 +208,17 @@ class Layout:
             return self.classification_table
         return self.table_base + _OFFSET[stage]
 
+    def table(self, purpose: Purpose) -> int:
+        """Table number on the switch of flows of *purpose*."""
+        return self.number(self.pipeline.stage(purpose))
+
     def stage(self, number: int) -> Stage | None:
         """Stage with that table number, or None when the table is not ours."""
         return next((stage for stage in Stage if self.number(stage) == number), None)
 
     def priority(self, purpose: Purpose) -> int:
         """Priority on the switch of flows of *purpose*."""
-        priority = PURPOSES[purpose].priority
+        priority = self.pipeline.purposes[purpose].priority
         return self.hook_priority if priority is Priority.HOOK else int(priority.value)
 
 

@@ -30,10 +30,8 @@ from dfmeta.flows.flow import (
 from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
-    PURPOSES,
     Layout,
     Purpose,
-    Stage,
     cookie_of,
     is_ours,
     present,
@@ -84,11 +82,11 @@ class Wire:
 
     def add(self, flow: Flow) -> Any:
         """Message that puts *flow* in, in place of the one at its place."""
-        flags = ofp.OFPFF_SEND_FLOW_REM if flow.stage is Stage.CLASSIFY else 0
+        flags = ofp.OFPFF_SEND_FLOW_REM if self.layout.pipeline.is_shared(flow.purpose) else 0
         return ofp_parser.OFPFlowMod(
             self.datapath,
             cookie=cookie_of(flow.purpose),
-            table_id=self.layout.number(flow.stage),
+            table_id=self.layout.table(flow.purpose),
             command=ofp.OFPFC_ADD,
             priority=self.layout.priority(flow.purpose),
             flags=flags,
@@ -99,7 +97,7 @@ class Wire:
     def remove(self, flow: Flow) -> Any:
         """Message that takes exactly *flow* away, if it is there and ours."""
         return self._delete_strict(
-            self.layout.number(flow.stage),
+            self.layout.table(flow.purpose),
             self.layout.priority(flow.purpose),
             _match(dict(flow.match)),
         )
@@ -296,8 +294,7 @@ class Wire:
         purpose = purpose_of(cookie)
         if purpose is None or self.layout.priority(purpose) != priority:
             return None
-        in_place = self.layout.number(PURPOSES[purpose].stage) == table
-        return purpose if in_place else None
+        return purpose if self.layout.table(purpose) == table else None
 
     def _flow(self, stats: Any) -> Flow | None:
         purpose = purpose_of(present(stats.cookie))

@@ -126,7 +126,7 @@ def _entry(seen: Seen, state: State, layout: Layout) -> Entry:
 def _as_seen(flow: Flow, layout: Layout) -> Seen:
     return Seen(
         flow,
-        layout.number(flow.stage),
+        layout.table(flow.purpose),
         layout.priority(flow.purpose),
         cookie_of(flow.purpose),
     )

@@ -97,7 +97,7 @@ def _stats(wire: Wire, flow: Flow) -> bytes:
     sent = wire.add(flow)
     sent.serialize()
     data = bytes(sent.buf)
-    number, priority = wire.layout.number(flow.stage), wire.layout.priority(flow.purpose)
+    number, priority = wire.layout.table(flow.purpose), wire.layout.priority(flow.purpose)
     entry = struct.pack("!BxIIHHH", number, 0, 0, priority, 0, 0) + data[_FLAGS]
     entry += struct.pack("!4xQQQ", cookie_of(flow.purpose), 0, 0) + data[_MATCH:]
     return struct.pack("!H", len(entry) + 2) + entry

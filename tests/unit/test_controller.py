@@ -12,7 +12,7 @@ from dfmeta import metrics
 from dfmeta.apps import controller as controller_module
 from dfmeta.apps.removals import LATE, Removals
 from dfmeta.flows.desired import fixed_flows
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import BR_INT, Purpose
 from dfmeta.model import Endpoint
 from tests.unit.support import (
     FIXED_FLOWS,
@@ -179,7 +179,7 @@ def test_flows_that_go_with_the_switch_are_no_line(
 
 def test_a_removal_that_found_no_flow_hides_anothers_for_a_moment_alone() -> None:
     now = [1000.0]
-    removals = Removals(clock=lambda: now[0])
+    removals = Removals(BR_INT, clock=lambda: now[0])
     (flow,) = (one for one in fixed_flows(TAP) if one.purpose is Purpose.FROM_TAP)
     removals.note([flow, flow])
     assert [removals.take(flow.place) for _ in range(3)] == [True, True, False]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dfmeta.exceptions import PipelineError
 from dfmeta.flows.flow import Move, Opaque, Output, SetField, ToController, canonical, flow
-from dfmeta.flows.pipeline import TABLES, Purpose, Stage
+from dfmeta.flows.pipeline import BR_INT, Purpose, Stage
 
 TCP = {"eth_type": 0x0800, "ip_proto": 6}
 ARP = {"eth_type": 0x0806}
@@ -16,7 +17,7 @@ ARP = {"eth_type": 0x0806}
 
 def test_a_declared_flow_is_built() -> None:
     built = flow(Purpose.GUEST_HTTP, TCP | {"tcp_dst": 80}, goto=Stage.SERVICE)
-    assert built.stage is Stage.CLASSIFY
+    assert BR_INT.stage(built.purpose) is Stage.CLASSIFY
     assert built.field("tcp_dst") == 80
     assert built.field("in_port") is None
     assert built.place == (Purpose.GUEST_HTTP, built.match)
@@ -74,13 +75,12 @@ def test_an_action_read_from_a_switch_is_never_sent() -> None:
         flow(Purpose.SYN, {}, actions=[Opaque("learn(…)")])
 
 
-def test_a_table_that_may_not_output_refuses_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    quiet = TABLES | {Stage.REPLY: replace(TABLES[Stage.REPLY], outputs=False)}
-    monkeypatch.setattr("dfmeta.flows.flow.TABLES", quiet)
+def test_a_flow_is_held_against_the_pipeline_that_it_is_built_for() -> None:
+    flow(Purpose.REPLY, {}, actions=[Output(1)])
+    quiet = {**BR_INT.tables, Stage.REPLY: replace(BR_INT.tables[Stage.REPLY], outputs=False)}
+    pipeline = replace(BR_INT, tables=quiet)
     with pytest.raises(PipelineError, match="may not output"):
-        flow(Purpose.REPLY, {}, actions=[Output(1)])
+        flow(Purpose.REPLY, {}, actions=[Output(1)], pipeline=pipeline)
 
 
 @pytest.mark.parametrize(

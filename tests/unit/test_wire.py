@@ -105,7 +105,7 @@ def test_whatever_a_guest_calls_itself_a_dump_reads_as_what_was_added(
 def test_an_added_flow_stands_at_its_declared_place(wire: Wire, flow: Flow) -> None:
     mod = sent(wire.add(flow)).body
     assert mod.command == ofp.OFPFC_ADD
-    assert mod.table_id == wire.layout.number(flow.stage)
+    assert mod.table_id == wire.layout.table(flow.purpose)
     assert mod.priority == wire.layout.priority(flow.purpose)
     assert (mod.idle_timeout, mod.hard_timeout) == (0, 0)
     assert mod.buffer_id == ofp.OFP_NO_BUFFER
@@ -115,7 +115,7 @@ def test_an_added_flow_stands_at_its_declared_place(wire: Wire, flow: Flow) -> N
 def test_the_switch_tells_when_a_hook_goes_and_only_then(wire: Wire, flow: Flow) -> None:
     mod = sent(wire.add(flow)).body
     told = bool(mod.flags & ofp.OFPFF_SEND_FLOW_REM)
-    assert told == (flow.stage is Stage.CLASSIFY)
+    assert told == (PURPOSES[flow.purpose].stage is Stage.CLASSIFY)
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=NAMES)

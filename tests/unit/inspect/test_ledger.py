@@ -22,7 +22,7 @@ LAYOUT = Layout(table_base=100, classification_table=3, hook_priority=500)
 
 
 def seen(flow: Flow, /, **changes: object) -> Seen:
-    number = LAYOUT.number(flow.stage)
+    number = LAYOUT.table(flow.purpose)
     one = Seen(flow, number, LAYOUT.priority(flow.purpose), cookie_of(flow.purpose), 7, 420)
     return replace(one, **changes)  # type: ignore[arg-type]
 
