@@ -15,7 +15,6 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import eventlet
-from eventlet import tpool
 from oslo_config import cfg
 from prometheus_client import Metric
 
@@ -31,7 +30,7 @@ from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
-from dfmeta.cmd.remembering import meters_of, remember
+from dfmeta.cmd.remembering import Memory
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.waiting import Waiting, no_bridge, no_ovsdb, no_switch, no_tap, no_workers
 from dfmeta.cmd.watch import PortWatch
@@ -39,10 +38,8 @@ from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.health import Health
-from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb import OvsdbWatcher, Update
 from dfmeta.registry import Registry
-from dfmeta.state import StateFile
 from dfmeta.wiring import identity, last_words, layout
 from dfmeta.wiring.lock import BridgeLock
 
@@ -61,11 +58,6 @@ TICK = 1.0
 """Seconds between two turns when nothing has happened."""
 FIRST_ROUND = 0.5
 """Seconds that the start waits for the identity sources at most."""
-SAVE = 0.1
-"""Seconds between two savings of the state at least: a daemon that is killed adopts no address
-of a port that it had not yet saved."""
-SAVE_SHARE = 0.05
-"""How much of the time may go into saving, where there are many ports."""
 CLI = (
     cfg.BoolOpt(
         "cleanup",
@@ -116,13 +108,12 @@ class Daemon:
         group = conf.df_metadata
         self.conf = conf
         self._argv = list(argv)
-        self._state_file = StateFile(Path(group.state_path))
-        self._state = self._state_file.load()
+        self._memory = memory = Memory(Path(group.state_path))
         self.health = Health()
-        self._keeper = keeper(group, self._state, os.environ)
-        self.tap = TapKeeper(group, self._state, self._keeper, made_anew=self._rebind)
+        self._keeper = keeper(group, memory.state, os.environ)
+        self.tap = TapKeeper(group, memory.state, self._keeper, made_anew=self._rebind)
         self.registry = Registry(self.tap.host.addresses, ask=lambda: self.watcher.ask())
-        self.identities = identity.build(conf, self.registry.set_port)
+        self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
         self.registry.when_replaced(self.identities.renew)
         self.controller = Controller(
             self.registry,
@@ -130,8 +121,8 @@ class Daemon:
             layout=layout.layout_of(group),
             hold_timeout=group.hold_timeout,
             datapath_id=lambda: self._update.bridge.datapath_id if self._update.bridge else None,
-            adopts=self._adopts,
-            meters=meters_of(self._state),
+            adopts=lambda endpoint: memory.adopts(endpoint, self.registry),
+            meters=memory.meters,
             informed=self._inform,
         )
         self.watcher = OvsdbWatcher(
@@ -147,7 +138,6 @@ class Daemon:
             gather=self._gather,
             userspace=lambda: (bridge := self._update.bridge) is not None and bridge.userspace,
         )
-        self._saved, self._next_save = -1, 0.0
         self._update = Update(connected=False)
         self._serving = False
         self._tap_is_told = False
@@ -282,7 +272,7 @@ class Daemon:
                 return
         # Whose a port is decides which addresses may be kept; nobody waits long for who is slow.
         self._await_identities()
-        self._rest_strangers()
+        self._memory.rest_strangers(self.registry)
         sock = self.tap.listen()
         self.controller.set_tap(self.tap.as_flows_need_it(self._update, sock))
         self._tap_is_told = True
@@ -343,8 +333,7 @@ class Daemon:
 
     def _rest(self) -> None:
         """Wait for the next turn."""
-        unsaved = self._saved != self.registry.version
-        longest = min(TICK, self._next_save - time.monotonic()) if unsaved else TICK
+        longest = min(TICK, self._memory.due_in(self.registry))
         rung = self._bell.wait(max(PAUSE, longest) if self.tap.in_place else PAUSE)
         if rung and not self._ending:
             # What comes together, from thousands of ports, is one turn's work.
@@ -383,7 +372,6 @@ class Daemon:
             self.controller.doubt()
         turns = hub.Turns()
         for row in update.gone:
-            self.registry.remove_port(row)
             self.identities.forget(row)
             turns.give_way()
         for port in update.changed:
@@ -398,47 +386,11 @@ class Daemon:
         if self._tap_is_told and self.tap.sock is not None:
             self.controller.set_tap(self.tap.as_flows_need_it(update, self.tap.sock))
 
-    def _adopts(self, endpoint: Endpoint) -> bool:
-        identity = self.registry.identity(endpoint)
-        holder = self._state.holders.get(endpoint)
-        return (
-            identity is not None
-            and holder is not None
-            and (holder.port_id, holder.instance_id) == (identity.port_id, identity.instance_id)
-        )
-
-    def _rest_strangers(self) -> None:
-        # Keys that another guest of the port was using when the earlier run ended.
-        for endpoint, holder in self._state.holders.items():
-            if not self._adopts(endpoint):
-                self.registry.rest(endpoint, holder.slots)
-
     def _save(self, *, now: bool = False) -> None:
         """Save what has changed since the last time; *now*: everything, whatever has been."""
         listener = self._front.listener if self._front is not None else None
-        if listener is None:
-            return
-        begun = time.monotonic()
-        if not now and (self._saved == self.registry.version or begun < self._next_save):
-            return
-        self._saved = self.registry.version
-        self._state.port, self._state.listener = listener
-        turns, changed = hub.Turns(), self.registry.take_changed()
-        if now:
-            self._state.holders, self._state.meters, self._state.syn_meters = {}, {}, {}
-            ofports = (port.ofport for port in self.registry.ports())
-            changed = {Endpoint(ofport) for ofport in ofports if ofport is not None}
-        for endpoint in changed:
-            remember(endpoint, self._state, registry=self.registry, meters=self.controller.meters)
-            turns.give_way()
-        self._state_file.save(
-            self._state,
-            None if now else changed,
-            give_way=turns.give_way,
-            apart=tpool.execute,
-        )
-        ended = time.monotonic()
-        self._next_save = ended + max(SAVE, (ended - begun) / SAVE_SHARE)
+        if listener is not None:
+            self._memory.save(listener, self.registry, self.controller.meters, now=now)
 
     # Waiting at start
 

@@ -98,6 +98,7 @@ class Resolver:
     :param order: names of the sources; ``ovsdb`` is OVSDB's row itself.
     :param sources: all the others that *order* names.
     :param deliver: takes each port, as far as it is known, whenever more is.
+    :param drop: takes the Interface row of each port that is gone.
     :param clock: monotonic seconds.
     """
 
@@ -107,10 +108,12 @@ class Resolver:
         sources: Sequence[Source],
         deliver: Callable[[Port], None],
         *,
+        drop: Callable[[str], None] = lambda _row: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._order = tuple(order)
         self._deliver = deliver
+        self._drop = drop
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._unsettled: set[_Entry | None] = set()
@@ -140,6 +143,7 @@ class Resolver:
 
     def forget(self, row: str) -> None:
         """Drop the port of that Interface row, and every answer that is still to come for it."""
+        self._drop(row)
         self._unsettled.discard(self._entries.pop(row, None))
 
     def renew(self, row: str) -> None:

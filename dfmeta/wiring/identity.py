@@ -13,16 +13,20 @@ from dfmeta.ports.sources import Source
 from dfmeta.wiring import neutron_client
 
 
-def build(conf: cfg.ConfigOpts, deliver: Callable[[Port], None]) -> Resolver:
+def build(
+    conf: cfg.ConfigOpts, deliver: Callable[[Port], None], drop: Callable[[str], None]
+) -> Resolver:
     """Build the sources and what asks them; asks nothing yet.
 
+    :param deliver: takes each port, as far as it is known, whenever more is.
+    :param drop: takes the Interface row of each port that is gone.
     :raises ConfigError: when Neutron's options are wrong, or what it takes is not installed.
     :raises StoreError: when the store cannot be opened.
     """
     make = {"libvirt": _libvirt, "neutron": _neutron, "store": _store}
     order = conf.df_metadata.identity_sources
     sources = [make[name](conf) for name in order if name in make]
-    return Resolver(order, sources, deliver)
+    return Resolver(order, sources, deliver, drop=drop)
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:
