@@ -12,7 +12,7 @@ from dfmeta.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from dfmeta.store.db.repository import Repository
-    from dfmeta.store.lookup.http import Resolve
+    from dfmeta.store.http import Resolve
     from dfmeta.store.lookup.puller import Puller
     from dfmeta.store.lookup.token import TokenSource
     from dfmeta.store.lookup.upstream import Upstream
@@ -54,7 +54,7 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
     if not group.lookup_base_url:
         return None
     # tenacity and oauthlib take a while to import: not where nobody is asked.
-    from dfmeta.store.lookup import http as lookup_http
+    from dfmeta.store import http as lookup_http
     from dfmeta.store.lookup.oauth import Credentials, Tokens
     from dfmeta.store.lookup.upstream import Patience, Upstream
 

@@ -27,7 +27,7 @@ Client(url).ping()
 """,
     "a look-up upstream": """
 import time
-from dfmeta.store.lookup.http import Client, Exchange
+from dfmeta.store.http import Client, Exchange
 Client().exchange(Exchange(f"{url}/x", {}, deadline=time.monotonic() + 30))
 """,
     "the keys of an issuer": """

@@ -197,13 +197,7 @@ class AdminApi:
     def _push(self, kind: Kind, call: Call) -> Answer:
         push = self._parsed(call, lambda text: parse_push(kind, text))
         call.record_id = push.record_id
-        self._repository.push(
-            kind,
-            push.record_id,
-            content=push.content,
-            networks=push.networks,
-            http_tokens=push.http_tokens,
-        )
+        self._repository.push_all([push])
         return Answer(200, content_type="")
 
     def _parsed(self, call: Call, parse: Callable[[bytes], _T]) -> _T:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
@@ -19,7 +18,7 @@ from dfmeta.exceptions import ApiError, DeviceError
 from dfmeta.store import strictjson
 from dfmeta.store.api.attached import Selector
 from dfmeta.store.db.networks import Address, Network, parse_address, parse_network
-from dfmeta.store.db.record import KEEP, Keep, Kind
+from dfmeta.store.db.record import KEEP, Keep, Kind, Push
 from dfmeta.store.db.schema import HTTP_TOKENS
 
 ADDRESSES_MAX: Final = 1024
@@ -40,20 +39,8 @@ _MAC: Final = re.compile(SCHEMA["$defs"]["mac"]["pattern"])
 _LINE_BREAKS: Final = str.maketrans("", "", "\r\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
-    """One half of a record, as :meth:`dfmeta.store.db.repository.Repository.push` takes it."""
-
-    record_id: str
-    """Lower case."""
-    content: Mapping[str, object] | bytes = field(repr=False)
-    networks: tuple[Network, ...]
-    http_tokens: str | Keep | None
-    """None: as configured."""
-
-
 def parse_push(kind: Kind, body: bytes) -> Push:
-    """Return what a body pushes.
+    """Return what a body pushes; its id is in lower case.
 
     :raises ApiError: 400, with every member that is wrong.
     """
@@ -74,7 +61,13 @@ def parse_push(kind: Kind, body: bytes) -> Push:
     http_tokens = _http_tokens(members.get("http_tokens", KEEP), errors)
     if errors:
         raise ApiError(status=400, message=INVALID, errors=errors)
-    return Push(record_id, content, networks, http_tokens)
+    return Push(
+        kind=kind,
+        record_id=record_id,
+        content=content,
+        networks=networks,
+        http_tokens=http_tokens,
+    )
 
 
 def parse_id(text: str) -> str | None:

@@ -23,7 +23,7 @@ from dfmeta.store.api.checks import USERDATA_MAX
 from dfmeta.store.db.networks import Address, Network, parse_network
 from dfmeta.store.db.record import KEEP, Keep, Kind
 from dfmeta.store.db.schema import HTTP_TOKENS
-from dfmeta.store.lookup.http import Reply
+from dfmeta.store.http import Reply
 from dfmeta.store.strictjson import loads
 
 ENVELOPE: Final = "application/vnd.dfmeta.record+json"

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.db.record import Kind
-from dfmeta.store.lookup.http import Clock
+from dfmeta.store.http import Clock
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from urllib.parse import quote_plus
 from oauthlib.oauth2 import BackendApplicationClient, OAuth2Error
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
-from dfmeta.store.lookup.http import Client, Clock, Exchange
+from dfmeta.store.http import Client, Clock, Exchange
 from dfmeta.store.strictjson import loads
 
 DISCOVERY: Final = "/.well-known/openid-configuration"

@@ -27,8 +27,8 @@ from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import BOTH, Need
+from dfmeta.store.http import Clock
 from dfmeta.store.lookup.answer import UUID, Found
-from dfmeta.store.lookup.http import Clock
 from dfmeta.store.lookup.memory import Flights, Memory, Question, Rests
 from dfmeta.store.lookup.upstream import Upstream
 

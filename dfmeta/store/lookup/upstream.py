@@ -15,8 +15,8 @@ import tenacity
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import Kind
+from dfmeta.store.http import Client, Clock, Exchange, Reply
 from dfmeta.store.lookup.answer import ENVELOPE, Found, by_address, by_id
-from dfmeta.store.lookup.http import Client, Clock, Exchange, Reply
 from dfmeta.store.lookup.token import TokenSource
 
 AT_ONCE: Final = 32

@@ -14,7 +14,7 @@ import pytest
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
 from dfmeta.store.db.record import Kind, Record, parse_document
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.lookup.http import Client
+from dfmeta.store.http import Client
 from dfmeta.store.lookup.puller import Lifetimes, Puller
 from dfmeta.store.lookup.upstream import Patience, Upstream
 from tests.harness.other_store import Asked, Last, OtherStore, Reset, reply

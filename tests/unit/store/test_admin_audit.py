@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from webob import Request
@@ -12,7 +12,7 @@ from webob import Request
 from dfmeta.exceptions import StoreAwayError
 from dfmeta.store.api import audit
 from dfmeta.store.api.routes import Action, Route
-from dfmeta.store.db.record import Kind
+from dfmeta.store.db.record import Push
 from dfmeta.store.db.repository import Repository
 from tests.unit.store.api_support import INSTANCE, Client, Tokens, make_api
 
@@ -112,10 +112,10 @@ def test_a_push_that_fails_has_its_line_too(
     error: Exception,
     status: int,
 ) -> None:
-    def push(_kind: Kind, _record_id: str, **_rest: object) -> None:
+    def push_all(_pushes: Sequence[Push]) -> None:
         raise error
 
-    monkeypatch.setattr(repository, "push", push)
+    monkeypatch.setattr(repository, "push_all", push_all)
     client = Client(make_api(repository))
     if status == 500:
         with pytest.raises(RuntimeError):

@@ -78,7 +78,7 @@ def test_a_body_that_is_packed_is_not_unpacked(issuer: Issuer) -> None:
     bomb = gzip.compress(b" " * (50 << 20))
     assert len(bomb) < ANSWER_MAX
     issuer.answers["/x"] = lambda handler: send_bytes(handler, bomb, Content_Encoding="gzip")
-    with pytest.raises(IssuerError, match="not answer with JSON"):
+    with pytest.raises(IssuerError, match="packed, unasked"):
         fetch_json(f"{issuer.url}/x")
 
 
@@ -94,14 +94,14 @@ def test_an_answer_that_trickles_has_a_deadline(issuer: Issuer, part: str) -> No
 
     issuer.answers["/x"] = trickle
     begun = time.monotonic()
-    with pytest.raises(IssuerError, match=r"no answer within 0\.3 s"):
+    with pytest.raises(IssuerError, match="no answer in time"):
         fetch_json(f"{issuer.url}/x", timeout=0.3)
     done.set()
     assert time.monotonic() - begun < 10
 
 
 def test_a_listener_that_is_silent_has_a_deadline() -> None:
-    with silent_listener() as url, pytest.raises(IssuerError, match=r"no answer within 0\.2 s"):
+    with silent_listener() as url, pytest.raises(IssuerError, match="no answer in time"):
         fetch_json(url, timeout=0.2)
 
 
@@ -156,7 +156,7 @@ def test_the_hub_goes_on_while_an_issuer_takes_its_time(issuer: Issuer) -> None:
 
     issuer.answers["/x"] = slow
     turns, found = green(f"{issuer.url}/x", 0.5)
-    assert "no answer within 0.5 s" in found
+    assert "no answer in time" in found
     assert turns >= 10
 
 
@@ -166,6 +166,6 @@ def test_certificates_are_checked_against_the_systems_authorities(authority: Aut
         url = f"{issuer.url}/x"
         trusted = {"SSL_CERT_FILE": str(authority.certificate)}
         assert green(url, 5, **trusted)[1] == "{'a': 1}"
-        assert "certificate verify failed" in green(url, 5)[1].lower()
+        assert "certificate is not trusted" in green(url, 5)[1]
         wrong = url.replace("localhost", "127.0.0.1")
-        assert "certificate verify failed" in green(wrong, 5, **trusted)[1].lower()
+        assert "certificate is not trusted" in green(wrong, 5, **trusted)[1]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.store.db.record import KEEP, Kind
+from dfmeta.store.http import Reply
 from dfmeta.store.lookup.answer import ENVELOPE, Found, by_address, by_id
-from dfmeta.store.lookup.http import Reply
 from dfmeta.store.strictjson import DEPTH_MAX, loads
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
-from dfmeta.store.lookup import http as lookup_http
-from dfmeta.store.lookup.http import Client, Exchange, Reply
+from dfmeta.store import http as lookup_http
+from dfmeta.store.http import Client, Exchange, Reply
 from tests.harness.certificates import Authority
 from tests.harness.other_store import Asked, Last, OtherStore, Reset, reply
 
@@ -165,13 +165,16 @@ def test_what_is_packed_is_not_unpacked(store: OtherStore, client: Client) -> No
         fetch(client, store)
 
 
-def test_an_answer_that_is_too_long_is_not_read_to_its_end(
-    store: OtherStore, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lookup_http, "BODY_MAX", 100)
+def test_an_answer_that_is_too_long_is_not_read_to_its_end(store: OtherStore) -> None:
     store.answer = lambda _asked: reply(b"a" * 101)
     with pytest.raises(LookupAnswerError, match="over 100 bytes"):
-        fetch(client, store)
+        fetch(Client(body_max=100), store)
+
+
+def test_neither_is_a_head_that_is_too_long(store: OtherStore) -> None:
+    store.answer = lambda _asked: Last(b"HTTP/1.1 200 OK\r\n" + b"X: %s\r\n" % (b"a" * 60000) * 2)
+    with pytest.raises(LookupAnswerError, match="over 100 bytes"):
+        fetch(Client(body_max=100), store)
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ eventlet.monkey_patch()
 import sys, time
 from dfmeta.exceptions import LookupAwayError
 from dfmeta.store.lookup.puller import Puller
-from dfmeta.store.lookup.http import Client
+from dfmeta.store.http import Client
 from dfmeta.store.lookup.upstream import Patience, Upstream
 from dfmeta.store.guest.need import METADATA_ALONE
 from dfmeta.store.db.repository import Repository

@@ -15,7 +15,7 @@ import pytest
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.db.record import Kind
-from dfmeta.store.lookup.http import Client
+from dfmeta.store.http import Client
 from dfmeta.store.lookup.oauth import DISCOVERY, EARLY, LIFE, Credentials, Tokens
 from dfmeta.store.lookup.upstream import Patience, Upstream
 from tests.harness.other_store import Asked, OtherStore, reply

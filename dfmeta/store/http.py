@@ -1,4 +1,4 @@
-"""Requests to upstream and to the issuer of our tokens, bounded in size and in time.
+"""Requests to upstream stores and to issuers of tokens, bounded in size and in time.
 
 A socket's time-out begins anew with each byte, and httplib2 reads an answer to its end, unpacks it
 and asks again on errors that it knows. None of it is wanted here: a request goes past it as an
@@ -32,6 +32,9 @@ from dfmeta.trust import client_context
 BODY_MAX: Final = 24 << 20
 """Bytes. User-data has up to 16 MiB (:data:`dfmeta.store.api.checks.USERDATA_MAX`), and base64
 needs a third more."""
+HEAD_MAX: Final = 65536
+"""Bytes of an answer's head, and of what stands between the chunks of its body beyond the body's
+own length."""
 PIECE: Final = 65536
 IDLE: Final = 15.0
 """Seconds after which a connection is not used again: who answers may be about to close it."""
@@ -90,6 +93,7 @@ class Client:
         authorities, see :func:`dfmeta.trust.client_context`.
     :param clock: monotonic seconds.
     :param resolve: finds a name's addresses in time.
+    :param body_max: bytes of an answer's body.
     """
 
     def __init__(
@@ -98,9 +102,14 @@ class Client:
         context: ssl.SSLContext | None = None,
         clock: Clock = time.monotonic,
         resolve: Resolve = resolve,
+        body_max: int = BODY_MAX,
     ) -> None:
-        context = client_context() if context is None else context
-        known = {"context": context, "clock": clock, "resolve": staticmethod(resolve)}
+        known = {
+            "context": context,
+            "clock": clock,
+            "resolve": staticmethod(resolve),
+            "body_max": body_max,
+        }
         self._type = type("LookupConnection", (_Connection,), known)
         self._clock = clock
         self._idle: deque[tuple[float, httplib2.Http]] = deque(maxlen=POOL)
@@ -154,6 +163,10 @@ class Client:
             client.close()
 
 
+class _OverlongError(http.client.HTTPException):
+    """More has come than an answer may have."""
+
+
 class _StaleError(LookupAwayError):
     """A connection that had been kept has ended before the first byte of the answer."""
 
@@ -161,9 +174,10 @@ class _StaleError(LookupAwayError):
 class _Connection(http.client.HTTPConnection):
     """One connection; httplib2 makes it by itself."""
 
-    context: ClassVar[ssl.SSLContext]
+    context: ClassVar[ssl.SSLContext | None]
     clock: ClassVar[Clock]
     resolve: ClassVar[Resolve]
+    body_max: ClassVar[int]
 
     def __init__(self, authority: str, *, timeout: object, proxy_info: object) -> None:
         del timeout, proxy_info
@@ -247,7 +261,11 @@ class _Connection(http.client.HTTPConnection):
     def _wrap(self) -> None:
         # Without the closing alert the end of a body that has no length is anybody's doing.
         self.sock.settimeout(self.left())
-        self.sock = self.context.wrap_socket(
+        context = type(self).context
+        if context is None:
+            # For all connections of the client: the authorities take tens of milliseconds to read.
+            context = type(self).context = client_context()
+        self.sock = context.wrap_socket(
             self.sock, server_hostname=self.host, suppress_ragged_eofs=False
         )
 
@@ -260,8 +278,8 @@ class _Connection(http.client.HTTPConnection):
         while piece := response.read(PIECE):
             pieces.append(piece)
             total += len(piece)
-            if total > BODY_MAX:
-                raise self._refused(f"what it answers has over {BODY_MAX} bytes")
+            if total > self.body_max:
+                raise _OverlongError
         if length is not None and total < length:
             raise ConnectionResetError
         return Reply(
@@ -287,6 +305,8 @@ class _Connection(http.client.HTTPConnection):
         self.close()
         if isinstance(error, TimeoutError):
             return LookupAwayError(upstream=self._authority, cause="no answer in time")
+        if isinstance(error, _OverlongError):
+            return self._refused(f"what it answers has over {self.body_max} bytes")
         lost = (OSError, http.client.IncompleteRead, http.client.ImproperConnectionState)
         if isinstance(error, lost):
             kind = _StaleError if self._used and not self.begun else LookupAwayError
@@ -306,6 +326,7 @@ class _Reading(io.RawIOBase):
         # It keeps the socket open when the connection has closed it for a "Connection: close".
         self._raw = sock.makefile("rb", buffering=0)
         self._connection = connection
+        self._left = 2 * connection.body_max + HEAD_MAX
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """Return itself, to be read."""
@@ -319,6 +340,9 @@ class _Reading(io.RawIOBase):
         """Read what is there, see :class:`io.RawIOBase`."""
         self._sock.settimeout(self._connection.left())
         count = self._raw.readinto(buffer) or 0
+        self._left -= count
+        if self._left < 0:
+            raise _OverlongError
         self._connection.begun = self._connection.begun or count > 0
         return count
 
