@@ -288,9 +288,7 @@ def _without_daemon(wanted: Settings, snapshot: Snapshot) -> tuple[KnownPort, ..
             if read.endpoint is not None and read.slot is not None and read.address is not None:
                 found.setdefault(read.endpoint, {})[read.slot] = read.address
     ports = gather.ovsdb_ports(snapshot, wanted.bridge)
-    return tuple(
-        replace(port, addresses=found.get(Endpoint(port.ofport or 0), {})) for port in ports
-    )
+    return tuple(replace(port, addresses=found.get(port.endpoint, {})) for port in ports)
 
 
 def _guess(port: KnownPort) -> GuestAddress:
@@ -301,6 +299,6 @@ def _head(port: KnownPort, slot: int, address: GuestAddress | None) -> str:
     who = f"instance {port.instance}" if port.instance else "no instance"
     what = "no address known yet"
     if address is not None:
-        key = IN_PORT.key_of(Endpoint(port.ofport or 0), slot)
+        key = IN_PORT.key_of(port.endpoint, slot)
         what = f"{address.ip} {address.mac}, key {key}"
     return f"{port.name} (ofport {port.ofport}), {who}, {what}"

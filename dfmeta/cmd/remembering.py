@@ -85,8 +85,8 @@ class Memory:
         turns, changed = hub.Turns(), registry.take_changed()
         if now:
             self.state.holders, self.state.meters, self.state.syn_meters = {}, {}, {}
-            ofports = (port.ofport for port in registry.ports())
-            changed = {Endpoint(ofport) for ofport in ofports if ofport is not None}
+            endpoints = (port.endpoint for port in registry.ports())
+            changed = {endpoint for endpoint in endpoints if endpoint is not None}
         for endpoint in changed:
             self._remember(endpoint, registry, meters)
             turns.give_way()

@@ -15,7 +15,7 @@ from typing import Final
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.pipeline import Layout
 from dfmeta.inspect.cuts import Cut
-from dfmeta.model import WIRED, GuestAddress, Port, PortState
+from dfmeta.model import WIRED, Endpoint, GuestAddress, Port, PortState
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,11 @@ class KnownPort:
     """Its guest has asked since the daemon's start."""
     failure: GuestFailure | None = None
     """How its guest fails now; None: it does not."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Its place on the switch; ofport 0, which no port has, while it has none."""
+        return Endpoint(self.ofport or 0)
 
     @property
     def wired(self) -> bool:

@@ -12,7 +12,6 @@ from dfmeta.flows.pipeline import TABLES, Layout, Purpose, cookie_of
 from dfmeta.flows.reading import NONE, read_address
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort, Seen
-from dfmeta.model import Endpoint
 
 
 class State(enum.StrEnum):
@@ -58,7 +57,7 @@ def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
     flows = list(fixed_flows(tap))
     for port in ports:
         if port.wired and port.ofport is not None:
-            guest = Guest(Endpoint(port.ofport), None, port.addresses)
+            guest = Guest(port.endpoint, None, port.addresses)
             flows.extend(guest_flows(guest, tap))
     return tuple(flows)
 

@@ -14,7 +14,7 @@ from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort
 from dfmeta.inspect.ledger import purpose_name
 from dfmeta.inspect.tracing import Hop, Trace, packet
-from dfmeta.model import Endpoint, GuestAddress, PortState
+from dfmeta.model import GuestAddress, PortState
 
 ROUTER_MAC = "02:00:00:00:00:01"
 """Where a guest may send its SYN: any next hop; nothing of ours looks at it."""
@@ -57,7 +57,7 @@ def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> s
         dl_src=tap.mac,
         dl_dst=address.mac,
         nw_src=tap.ip,
-        nw_dst=tap.keys.key_of(Endpoint(port.ofport or 0), slot),
+        nw_dst=tap.keys.key_of(port.endpoint, slot),
         nw_ttl=TTL,
         tcp_src=tap.port,
         tcp_dst=SOURCE_PORT,
