@@ -17,7 +17,7 @@ from dfmeta.apps.learner import Learner
 from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.probe import Probe
-from dfmeta.apps.steward import Steward
+from dfmeta.apps.reconciler import Reconciler
 from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID, Layout
 from dfmeta.flows.service import Tap
@@ -40,7 +40,7 @@ class Controller:
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
     :param datapath_id: gives the id that OVSDB says the bridge has, or None when it is not known
         yet. Anybody on the host may dial a TCP listener and speak as a switch.
-    :param adopts: see :class:`~dfmeta.apps.steward.Steward`.
+    :param adopts: see :class:`~dfmeta.apps.reconciler.Reconciler`.
     :param meters: see :class:`~dfmeta.apps.meters.Meters`.
     :param informed: see :class:`~dfmeta.apps.learner.Learner`.
     :param clock: monotonic seconds.
@@ -62,8 +62,8 @@ class Controller:
         pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
         self.channel = Channel(bridge, layout)
-        self.meters = Meters(meters, redrawn=lambda one: self.steward.redrawn(one), clock=clock)
-        self.steward = Steward(
+        self.meters = Meters(meters, redrawn=lambda one: self.reconciler.redrawn(one), clock=clock)
+        self.reconciler = Reconciler(
             self.channel,
             registry,
             meters=self.meters,
@@ -73,14 +73,14 @@ class Controller:
         )
         self.learner = Learner(
             registry,
-            self.steward,
+            self.reconciler,
             hold_timeout=hold_timeout,
             informed=informed,
             clock=clock,
             pause=pause,
         )
         self.numbers = Numbers(self.channel, registry)
-        self.probe = Probe(self.channel, lambda: self.steward.tap)
+        self.probe = Probe(self.channel, lambda: self.reconciler.tap)
         self._datapath_id = datapath_id
         self._doubts = LightQueue(1)
         self._lost_flows = False
@@ -93,16 +93,16 @@ class Controller:
     @property
     def ready(self) -> bool:
         """Whether the switch has confirmed every flow."""
-        return self.channel.connected and self.steward.confirmed
+        return self.channel.connected and self.reconciler.confirmed
 
     @property
     def busy(self) -> bool:
         """Whether flows are being compared and sent at this moment."""
-        return self.steward.busy
+        return self.reconciler.busy
 
     def doubt(self) -> None:
         """Have every flow compared with the switch, soon and once for many calls."""
-        self.steward.doubt()
+        self.reconciler.doubt()
         if not self._doubts.full():
             self._doubts.put_nowait(None)
 
@@ -131,20 +131,20 @@ class Controller:
             self._lost_flows = False
             LOG.warning("The connection to %s is gone", self.channel.bridge)
             metrics.SWITCH_CONNECTED.set(0)
-            self.steward.disconnected()
+            self.reconciler.disconnected()
 
     def set_tap(self, tap: Tap | None) -> None:
         """Say where the proxy is; every flow that leads there follows."""
-        if tap != self.steward.tap:
-            self.steward.tap = tap
+        if tap != self.reconciler.tap:
+            self.reconciler.tap = tap
             self.doubt()
 
     def withdraw(self) -> None:
         """Remove every flow and meter of dfmeta's, as far as that goes in a moment."""
-        self.steward.tap = None
+        self.reconciler.tap = None
         if self.channel.connected:
             with eventlet.Timeout(WITHDRAW_TIMEOUT, False), contextlib.suppress(DfmetaError):
-                self.steward.clear()
+                self.reconciler.clear()
 
     def prove_path(self) -> None:
         """Probe the path to the proxy, now and then for ever; see :class:`Probe`.
@@ -157,7 +157,7 @@ class Controller:
     def changed(self, endpoint: Endpoint) -> None:
         """The guest at *endpoint* has changed: its flows follow."""
         try:
-            self.steward.apply(endpoint)
+            self.reconciler.apply(endpoint)
         except DfmetaError as error:
             LOG.info("The flows of ofport %d follow later: %s", endpoint.ofport, error)
 
@@ -166,8 +166,8 @@ class Controller:
         if not self.channel.connected:
             return
         found = self.channel.wire.removed(message)
-        if found is not None and self.steward.misses(found):
-            self._lost_flows |= self.steward.confirmed
+        if found is not None and self.reconciler.misses(found):
+            self._lost_flows |= self.reconciler.confirmed
             self.doubt()
 
     def watch(self) -> None:
@@ -177,7 +177,7 @@ class Controller:
             with contextlib.suppress(Empty):
                 self._doubts.get(timeout=CHECK_INTERVAL)
             self.learner.expire()
-            if not self.channel.connected or self.steward.tap is None:
+            if not self.channel.connected or self.reconciler.tap is None:
                 continue
             if time.monotonic() >= due or not self._looks_right():
                 lost = self._lost_flows
@@ -190,15 +190,15 @@ class Controller:
                         "Flows of dfmeta were removed from %s; they are put back",
                         self.channel.bridge,
                     )
-                self.steward.reconcile_quietly()
+                self.reconciler.reconcile_quietly()
                 due = time.monotonic() + FULL_CHECK_INTERVAL
 
     def _looks_right(self) -> bool:
-        if not self.steward.confirmed:
+        if not self.reconciler.confirmed:
             return False
         try:
             # As many as were sent before the question: what follows it is not in the answer.
-            expected = self.steward.flow_count()
+            expected = self.reconciler.flow_count()
             reply = self.channel.request(self.channel.wire.count(), "the count of flows").wait()
         except DfmetaError as error:
             LOG.warning("%s", error)

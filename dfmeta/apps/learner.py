@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import eventlet
 
 from dfmeta import metrics
-from dfmeta.apps.steward import Steward
+from dfmeta.apps.reconciler import Reconciler
 from dfmeta.exceptions import DfmetaError, PacketError
 from dfmeta.flows.service import towards_proxy
 from dfmeta.guest_counts import GuestCounts
@@ -115,7 +115,7 @@ class Learner:
     def __init__(
         self,
         registry: Registry,
-        steward: Steward,
+        reconciler: Reconciler,
         *,
         hold_timeout: float,
         informed: Callable[[], object] = lambda: None,
@@ -123,7 +123,7 @@ class Learner:
         pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
         self.registry = registry
-        self.steward = steward
+        self.reconciler = reconciler
         self.holds = Holds()
         self.first_syns = GuestCounts()
         """Packet-ins of guests whose instance was known then."""
@@ -183,7 +183,7 @@ class Learner:
     def _may_learn(self, endpoint: Endpoint) -> bool:
         # Before the adoption, an address that has a slot already would be given another.
         known = self.registry.identity(endpoint) is not None and self.registry.certain(endpoint)
-        return known and self.steward.adopted
+        return known and self.reconciler.adopted
 
     def _hold(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:
         metrics.PACKET_INS.labels("held").inc()
@@ -203,14 +203,14 @@ class Learner:
         try:
             # Before the flows: further SYNs of the address follow them at once.
             self._informed()
-            self.steward.apply(endpoint)
-            self.steward.wait_for(endpoint)
+            self.reconciler.apply(endpoint)
+            self.reconciler.wait_for(endpoint)
             if learned.displaced is not None:
                 self._pause(SETTLE)
-            tap = self.steward.tap
+            tap = self.reconciler.tap
             # Meanwhile the port may have become another guest's.
             if tap is not None and self.registry.has_slot(endpoint, learned):
-                channel = self.steward.channel
+                channel = self.reconciler.channel
                 actions = towards_proxy(endpoint, learned.slot, tap=tap)
                 channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
                 metrics.FIRST_SYN_SECONDS.observe(self._clock() - since)

@@ -15,7 +15,7 @@ from dfmeta.flows.pipeline import Purpose
 class Tally:
     """Counts flows by purpose. What it knows is what ``/metrics`` shows, read when it is asked for.
 
-    There is one steward in a process; of several tallies the last one is shown.
+    There is one reconciler in a process; of several tallies the last one is shown.
     """
 
     def __init__(self) -> None:

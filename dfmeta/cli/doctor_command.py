@@ -14,7 +14,7 @@ from typing import Final
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.look import (
+from dfmeta.apps.switch_facts import (
     NoSocketError,
     Reading,
     check_socket,
@@ -33,7 +33,7 @@ from dfmeta.cli.common import (
     print_rows,
     wide_option,
 )
-from dfmeta.cli.doctor_asks import Asks
+from dfmeta.cli.doctor_services import Services
 from dfmeta.cli.flows_command import compare
 from dfmeta.cli.in_force import InForce, take_over
 from dfmeta.cli.progress import shown
@@ -42,7 +42,7 @@ from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.host.conntrack import read_conntrack
-from dfmeta.host.look import read_host
+from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import (
     checks_daemon,
     checks_guests,
@@ -57,7 +57,7 @@ from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, Status, healthy, unknown, wrong
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
-from dfmeta.ports.look import read_snapshot
+from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.proxy.limits import BACKLOG
 
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
@@ -127,7 +127,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     # Who does not answer is not asked again and again: each time costs its whole time-out.
     asked = conf if facts.running else None
     known = _known_ports(asked, wanted, snapshot)
-    asks = Asks(
+    services = Services(
         conf, known or (), running=facts.running, owners=owners, secrets=in_force.taken.secrets
     )
     yield from doctor_system.files(conf, wanted, owners)
@@ -142,8 +142,8 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     path = gather.path_facts(conf) if facts.running else None
     yield checks_path.path(path, wanted)
     yield from doctor_system.system(wanted, root)
-    yield from asks.findings()
-    yield from doctor_system.clock(conf, asks.skews)
+    yield from services.findings()
+    yield from doctor_system.clock(conf, services.skews)
     yield from checks_guests.guests(known or (), datetime.now(UTC), running=facts.running)
     if known is None:
         yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")

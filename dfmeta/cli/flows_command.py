@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.look import Reading, read_flows, read_meters
+from dfmeta.apps.switch_facts import Reading, read_flows, read_meters
 from dfmeta.cli import gather
 from dfmeta.cli.common import (
     JSON,
@@ -29,7 +29,7 @@ from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.ledger import Entry, entries, faulty, wanted_flows
-from dfmeta.ports.look import read_snapshot
+from dfmeta.ports.ovsdb_facts import read_snapshot
 
 COLUMNS: Final = {
     "table": "TABLE",

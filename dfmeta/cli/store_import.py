@@ -251,7 +251,7 @@ def _names(place: Place, conf: cfg.ConfigOpts, records: Records | None) -> dict[
     """
     if records is not None:
         return records_by_name(records)
-    from dfmeta.store.db.look import look
+    from dfmeta.store.db.database_facts import look
     from dfmeta.store.db.revisions import HEAD
 
     if place.url is None and look(conf.store.connection).revision != HEAD:

@@ -13,7 +13,7 @@ from typing import Final
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.look import read_bits, read_flows
+from dfmeta.apps.switch_facts import read_bits, read_flows
 from dfmeta.cli import doctor_host, gather
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
@@ -22,7 +22,7 @@ from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.service import Tap
-from dfmeta.host.look import read_host
+from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import checks_host, checks_path, legs, which
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
@@ -32,7 +32,7 @@ from dfmeta.inspect.moments import clock
 from dfmeta.inspect.tracing import parse
 from dfmeta.inspect.vswitchd import Vswitchd, run_folder
 from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
-from dfmeta.ports.look import read_snapshot
+from dfmeta.ports.ovsdb_facts import read_snapshot
 
 LEADS: Final = (
     "The way leads to the proxy and back. The flows were followed on the switch, and the host "

@@ -89,7 +89,7 @@ class Cleanup:
         self._await(lambda: controller.channel.connected, "the switch")
         saying = eventlet.spawn(self._say_removing)
         try:
-            flows, meters = controller.steward.clear()
+            flows, meters = controller.reconciler.clear()
         finally:
             saying.kill()
         LOG.info("Removed %d flows and %d meters", flows, meters)

@@ -26,10 +26,10 @@ from dfmeta.apps.controller import Controller
 from dfmeta.cmd import options, readiness, reloading, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, GUEST_OPTIONS, activated
 from dfmeta.cmd.elsewhere import refuse_elsewhere
-from dfmeta.cmd.front import Front
 from dfmeta.cmd.keeping import keeper, notify
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
+from dfmeta.cmd.proxy import Proxy
 from dfmeta.cmd.remembering import Memory
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.waiting import Waiting, no_bridge, no_ovsdb, no_switch, no_tap, no_workers
@@ -143,7 +143,7 @@ class Daemon:
         self._tap_is_told = False
         self._knows_ports = False
         """Whether OVSDB's ports have been taken in, once."""
-        self._front: Front | None = None
+        self._proxy: Proxy | None = None
         self._api: StoreApi | None = None
         self._ending = False
         self._stopped = False
@@ -235,22 +235,22 @@ class Daemon:
         return mount
 
     def _store_answers(self) -> bool:
-        if self._front is None or self.conf.df_metadata.backend != "store":
+        if self._proxy is None or self.conf.df_metadata.backend != "store":
             return True
         from dfmeta.wiring.database import answers
 
         return answers(self.conf.store.connection)
 
     def _metrics(self) -> Iterable[Metric]:
-        return metrics.REGISTRY.collect() if self._front is None else self._front.collect()
+        return metrics.REGISTRY.collect() if self._proxy is None else self._proxy.collect()
 
     def _listening(self) -> bool:
-        serving = self._front is not None and self._front.serving
+        serving = self._proxy is not None and self._proxy.serving
         return self._serving and serving and self.tap.in_place
 
     def _start(self) -> None:
         self.tap.adopt(activated(f"{PROG}-guests", GUEST_OPTIONS, place=self.tap.place))
-        front = self._front = Front(self.conf, self.registry)
+        proxy = self._proxy = Proxy(self.conf, self.registry)
         if self._api is not None:
             from dfmeta.wiring.database import repository
 
@@ -290,8 +290,8 @@ class Daemon:
             busy=lambda: self.controller.busy,
         ):
             return
-        front.serve(sock)
-        if not self._await(lambda: front.serving, deadline, no_workers):
+        proxy.serve(sock)
+        if not self._await(lambda: proxy.serving, deadline, no_workers):
             return
         self.tap.remove_former(self.watcher)
         self.controller.prove_path()
@@ -302,8 +302,8 @@ class Daemon:
             "Serving the guests of %s on %s port %d, backend %s",
             self.conf.df_metadata.integration_bridge,
             self.conf.df_metadata.metadata_interface,
-            front.listener[0] if front.listener else 0,
-            front.backend_name,
+            proxy.listener[0] if proxy.listener else 0,
+            proxy.backend_name,
         )
         # Last, since others ran while the state was saved: who is ready is to survive a kill.
         self._serving = True
@@ -344,9 +344,9 @@ class Daemon:
         self._stopped = True
         hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
-        if self._front is not None:
+        if self._proxy is not None:
             since = max(0.0, time.monotonic() - self._ended_at)
-            self._front.stop(max(0.0, GRACE - since))
+            self._proxy.stop(max(0.0, GRACE - since))
         self._save(now=True)
         self.watcher.stop()
         hub.abandon_threads()
@@ -388,7 +388,7 @@ class Daemon:
 
     def _save(self, *, now: bool = False) -> None:
         """Save what has changed since the last time; *now*: everything, whatever has been."""
-        listener = self._front.listener if self._front is not None else None
+        listener = self._proxy.listener if self._proxy is not None else None
         if listener is not None:
             self._memory.save(listener, self.registry, self.controller.meters, now=now)
 
@@ -436,8 +436,8 @@ class Daemon:
             conf = _load(self._argv)
             changes = daemons.settle(conf, self.conf, daemon=PROG)
             mount = self._prepare_api(conf)
-            if self._front is not None:
-                self._front.reload(conf, partial(reloading.tell, LOG, changes))
+            if self._proxy is not None:
+                self._proxy.reload(conf, partial(reloading.tell, LOG, changes))
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return
@@ -449,16 +449,16 @@ class Daemon:
     # Of the proxy, as soon as there is one
 
     def _gather(self) -> None:
-        if self._front is not None:
-            self._front.gather()
+        if self._proxy is not None:
+            self._proxy.gather()
 
     def _inform(self) -> None:
-        if self._front is not None:
-            self._front.settle()
+        if self._proxy is not None:
+            self._proxy.settle()
 
     def _rebind(self) -> None:
-        if self._front is not None:
-            self._front.rebind()
+        if self._proxy is not None:
+            self._proxy.rebind()
 
 
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:

@@ -16,7 +16,7 @@ from dfmeta.flows import key, pipeline
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
 from dfmeta.host import device, netlink
-from dfmeta.ports import look, ovsdb
+from dfmeta.ports import ovsdb, ovsdb_facts
 from dfmeta.proxy import tokens
 
 LAYOUT = Layout()
@@ -92,6 +92,6 @@ def _cookie(page: str) -> Iterator[str]:
 def _columns(page: str) -> Iterator[str]:
     rows = _rows(page)
     for table, columns in ovsdb.COLUMNS.items():
-        read = {*columns, *look._COLUMNS.get(table, ())} - {"_uuid"}
+        read = {*columns, *ovsdb_facts._COLUMNS.get(table, ())} - {"_uuid"}
         if set(rows.get(table, "").split(", ")) != read:
             yield f"of {table} these are read: {', '.join(sorted(read))}"

@@ -14,7 +14,8 @@ from typing import get_args
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import registry, slots
-from dfmeta.apps import controller, steward
+from dfmeta.apps import controller
+from dfmeta.apps import reconciler as reconciler
 from dfmeta.flows import key, metering
 from dfmeta.flows.flow import Action, Flow, Move, Output, SetField, ToController
 from dfmeta.flows.pipeline import (
@@ -274,10 +275,10 @@ def _registers() -> Iterator[str]:
 
 
 def _traffic() -> Iterator[str]:
-    fixed = [one.name for one in sorted(steward.FIXED)]
+    fixed = [one.name for one in sorted(reconciler.FIXED)]
     yield f"stand once on the bridge ({', '.join(fixed)})"
     yield f"save {', '.join(fixed[:-1])} and {fixed[-1]}"
-    yield f"in bundles of {steward.BATCH}"
+    yield f"in bundles of {reconciler.BATCH}"
     yield f"every {controller.FULL_CHECK_INTERVAL:g} seconds"
     yield {1.0: "every second"}[controller.CHECK_INTERVAL]
 

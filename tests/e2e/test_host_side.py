@@ -15,7 +15,7 @@ from dfmeta.exceptions import HostError
 from dfmeta.host.changes import Changes
 from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.device import disable_tx_checksum, driver_of, held_addresses
-from dfmeta.host.look import read_host
+from dfmeta.host.host_facts import read_host
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.inspect import checks_limits
 from dfmeta.inspect.finding import Status

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta import hub
-from dfmeta.apps import steward
+from dfmeta.apps import reconciler as reconciler
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose, is_ours
@@ -86,8 +86,8 @@ class Life(RuleBasedStateMachine):
     ) -> None:
         """It gives way to what changes the ports that it is about."""
         eventful = partial(Eventful, self, happenings, gap)
-        with mock.patch.object(steward, "Turns", eventful):
-            self.world.steward.reconcile()
+        with mock.patch.object(reconciler, "Turns", eventful):
+            self.world.reconciler.reconcile()
         settle()
         if not any(kind == "lose" for kind, _port, _number in happenings):
             assert self._there() == self._wanted(), "without another one"
@@ -104,7 +104,7 @@ class Life(RuleBasedStateMachine):
         elif kind == "learn":
             address = GuestAddress("fa:16:3e:00:00:01", IPv4Address(f"10.0.0.{number}"))
             registry.learn(endpoint, address, self.world.now)
-            self.world.steward.apply(endpoint)
+            self.world.reconciler.apply(endpoint)
         else:
             self.somebody_deletes_a_flow(number)
 
@@ -158,11 +158,11 @@ class Life(RuleBasedStateMachine):
     def the_flows_are_those_that_should_be(self) -> None:
         """A reconcile ends at exactly the desired flows, and the next one sends nothing."""
         world = self.world
-        world.steward.reconcile()
+        world.reconciler.reconcile()
         settle()
         assert self._there() == self._wanted()
         sent = world.switch.flow_mods
-        assert world.steward.reconcile() == 0
+        assert world.reconciler.reconcile() == 0
         assert world.switch.flow_mods == sent
         ours = {one for numbers in memory_of(world.meters).values() for one in numbers.values()}
         assert set(world.switch.meters) == ours

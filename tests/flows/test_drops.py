@@ -26,7 +26,7 @@ class Counted:
 
     def since(self) -> dict[str, float]:
         """Reasons that have grown, and by how much, once the switch has been dumped."""
-        self.world.steward.reconcile()
+        self.world.reconciler.reconcile()
         settle()
         before, self._before = self._before, self._now()
         return {why: n - before[why] for why, n in self._before.items() if n != before[why]}
@@ -45,7 +45,7 @@ def world() -> Iterator[World]:
     with World() as one:
         one.plug(1)
         one.plug(2)
-        one.steward.reconcile()
+        one.reconciler.reconcile()
         yield one
 
 

@@ -1,4 +1,4 @@
-"""The real controller, steward, learner, channel and os-ken shims, on a switch that a test picks.
+"""The real controller, reconciler, learner, channel and os-ken shims, on a switch of a test.
 
 Nothing here runs by itself: :func:`settle` gives the hub's other threads their turns.
 """
@@ -128,14 +128,14 @@ class App:
             pause=lambda _seconds: None,
         )
         self.channel, self.meters = self.controller.channel, self.controller.meters
-        self.steward, self.learner = self.controller.steward, self.controller.learner
-        self.steward.tap = tap
+        self.reconciler, self.learner = self.controller.reconciler, self.controller.learner
+        self.reconciler.tap = tap
 
     @property
     def tap(self) -> Tap:
         """Where the proxy is."""
-        assert self.steward.tap is not None
-        return self.steward.tap
+        assert self.reconciler.tap is not None
+        return self.reconciler.tap
 
     def connect(self, link: Link) -> None:
         """As after os-ken's handshake on *link*, and the reconcile that follows it."""
@@ -143,7 +143,7 @@ class App:
         # A frame's packet-in is handled where the test hands it in, not in os-ken's own thread.
         link.app._turns = Turns(float("inf"))
         self.controller.connected(link)
-        self.steward.reconcile()
+        self.reconciler.reconcile()
         settle()
 
     def plug(self, ofport: Any, *, instance: str = "instance-1", **more: Any) -> Endpoint:

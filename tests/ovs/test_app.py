@@ -100,12 +100,12 @@ class Wired(App):
                 break
         # The flows are sent in the hub's next turn, when the workers know the address.
         eventlet.sleep(0)
-        self.steward.wait_for(endpoint)
+        self.reconciler.wait_for(endpoint)
 
     def confirmed(self) -> None:
         """Wait until the switch has everything that was sent."""
         for endpoint in self.registry.endpoints():
-            self.steward.wait_for(endpoint)
+            self.reconciler.wait_for(endpoint)
 
     def _read(self) -> None:
         while True:
@@ -164,16 +164,16 @@ def test_every_flow_is_read_back_as_it_was_put_in(
 ) -> None:
     with Wired(bridge, **settings) as app:
         populate(app)
-        app.steward.reconcile()
+        app.reconciler.reconcile()
         found = app.found()
-        assert len(found) == len(app.wanted()) == app.steward.flow_count()
+        assert len(found) == len(app.wanted()) == app.reconciler.flow_count()
         assert set(found) == app.wanted()
 
 
 def test_a_second_reconcile_sends_nothing(bridge: OpenvSwitch, settings: dict[str, Any]) -> None:
     with Wired(bridge, **settings) as app:
         populate(app)
-        assert app.steward.reconcile() == 0
+        assert app.reconciler.reconcile() == 0
         assert app.controller.ready
         assert app.controller._looks_right()
 
@@ -187,7 +187,7 @@ def test_a_restarted_app_adopts_what_is_there_and_sends_nothing(
     before = len(bridge.flows())
     with Wired(bridge, meters=meters, ports=ports, **settings) as again:
         assert again.wanted() == wanted
-        assert again.steward.reconcile() == 0
+        assert again.reconciler.reconcile() == 0
     assert len(bridge.flows()) == before
 
 
@@ -207,7 +207,7 @@ def test_cleaning_up_leaves_others_flows_and_meters_alone(
         populate(app)
         assert theirs() != before
         assert app.meters.ids(Purpose.SYN)[Endpoint(1)] != 65537
-        app.steward.clear()
+        app.reconciler.clear()
     assert theirs() == before
 
 
@@ -219,7 +219,7 @@ def test_cleaning_up_leaves_a_meter_that_another_has_taken(bridge: OpenvSwitch) 
         bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps band=type=drop rate=3000")
         limit = f"actions=meter:{taken},goto_table:59"
         bridge.ofctl("add-flow", BRIDGE, f"table=58,priority=100,in_port=77,{limit}")
-        app.steward.clear()
+        app.reconciler.clear()
     assert any(limit in line for line in bridge.flows())
     assert re.findall(r"meter=(\d+)", bridge.ofctl("dump-meters", BRIDGE)) == [str(taken)]
 
@@ -243,14 +243,14 @@ def test_a_port_that_goes_leaves_a_meter_that_another_has_taken(
         bridge.ofctl("add-flow", BRIDGE, f"table=59,priority=100,in_port=77,{limit}")
         app.unplug(2)
         assert seen(lambda: meters() == others | {taken})
-        app.steward.reconcile()
+        app.reconciler.reconcile()
         assert seen(lambda: meters() == others | {taken})
         assert any(limit in line for line in bridge.flows())
         # As Neutron's agent takes it away in the end.
         bridge.ofctl("del-flows", BRIDGE, "table=59")
         bridge.ofctl("del-meter", BRIDGE, f"meter={taken}")
         app.plug(2)
-        app.steward.reconcile()
+        app.reconciler.reconcile()
         assert set(app.found()) == app.wanted()
 
 
@@ -266,7 +266,7 @@ def test_a_port_that_goes_takes_its_meters_along_however_often(bridge: OpenvSwit
         for _ in range(5):
             app.unplug(2)
             app.plug(2)
-        app.steward.reconcile()
+        app.reconciler.reconcile()
         assert seen(lambda: meters() == known(app))
         assert set(app.found()) == app.wanted()
         app.unplug(2)
@@ -283,7 +283,7 @@ def test_removing_a_port_takes_away_what_adding_it_put_in(bridge: OpenvSwitch) -
         app.plug(2)
         app.introduce(Host(2))
         app.unplug(2)
-        assert app.steward.reconcile() == 0
+        assert app.reconciler.reconcile() == 0
         assert app.wanted() == set(app.found()) == before
         assert len(bridge.flows()) == flows
 
@@ -302,7 +302,7 @@ def test_flows_that_somebody_deletes_are_missed_at_once_and_put_back(bridge: Ope
         bridge.ofctl("del-flows", BRIDGE, "table=0,in_port=1")
         assert seen(lambda: not app.controller.ready)
         gone = before - left(bridge)
-        assert app.steward.reconcile() == gone > 0
+        assert app.reconciler.reconcile() == gone > 0
         assert set(app.found()) == app.wanted()
 
 
@@ -310,9 +310,9 @@ def test_deleted_meters_take_the_flows_along_and_come_back(bridge: OpenvSwitch) 
     with Wired(bridge) as app:
         populate(app)
         bridge.ofctl("del-meters", BRIDGE)
-        app.steward.reconcile()
+        app.reconciler.reconcile()
         assert set(app.found()) == app.wanted()
-        assert app.steward.reconcile() == 0
+        assert app.reconciler.reconcile() == 0
 
 
 def test_first_syns_that_come_together_all_reach_the_controller(bridge: OpenvSwitch) -> None:

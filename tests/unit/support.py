@@ -571,7 +571,7 @@ class Rig:
             pause=lambda seconds: self.pause(seconds),
         )
         self.channel, self.meters = self.controller.channel, self.controller.meters
-        self.steward, self.learner = self.controller.steward, self.controller.learner
+        self.reconciler, self.learner = self.controller.reconciler, self.controller.learner
         self.switch = self.make_switch()
 
     def make_switch(self) -> TinySwitch:
@@ -586,7 +586,7 @@ class Rig:
         self.controller.set_tap(tap)
         self.controller.connected(self.switch)
         if tap is not None:
-            self.steward.reconcile()
+            self.reconciler.reconcile()
         let_hub_run()
         return self
 

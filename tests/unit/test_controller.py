@@ -237,7 +237,7 @@ def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
     def lost(_endpoint: Endpoint) -> None:
         raise NotConnectedError(bridge="br-int")
 
-    monkeypatch.setattr(rig.steward, "apply", lost)
+    monkeypatch.setattr(rig.reconciler, "apply", lost)
     rig.registry.remove_port("row-of-tap1")
 
 

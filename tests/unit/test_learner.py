@@ -131,7 +131,7 @@ def test_a_syn_whose_flows_a_reconcile_is_sending_waits_for_them(rig: Rig) -> No
     rig.switch = rig.make_switch()
     rig.registry.learn(HERE, address(), 0)
     rig.controller.connected(rig.switch)
-    eventlet.spawn(rig.steward.reconcile_quietly)
+    eventlet.spawn(rig.reconciler.reconcile_quietly)
     let_hub_run_until_settling(rig)
     Hub(rig).send(syn())
     assert rig.switch.packet_outs() == []
@@ -158,7 +158,7 @@ def test_a_syn_whose_flows_cannot_be_sent_is_lost_and_nothing_breaks(
     def lost(_endpoint: Endpoint) -> None:
         raise NotConnectedError(bridge="br-int")
 
-    monkeypatch.setattr(rig.steward, "apply", lost)
+    monkeypatch.setattr(rig.reconciler, "apply", lost)
     Hub(rig).send(syn())
     assert rig.switch.packet_outs() == []
 
@@ -351,13 +351,13 @@ def test_what_a_first_syn_takes_counts_from_its_packet_in(
     def total() -> float:
         return metrics.REGISTRY.get_sample_value("dfmeta_first_syn_seconds_sum") or 0.0
 
-    apply = rig.steward.apply
+    apply = rig.reconciler.apply
 
     def takes_half_a_second(endpoint: Endpoint) -> None:
         rig.now += 0.5
         apply(endpoint)
 
-    monkeypatch.setattr(rig.steward, "apply", takes_half_a_second)
+    monkeypatch.setattr(rig.reconciler, "apply", takes_half_a_second)
     before = total()
     Hub(rig).send(syn())
     assert total() == pytest.approx(before + 0.5)

@@ -218,4 +218,4 @@ def test_no_handler_ever_waits(app: MetadataApp, rig: Rig) -> None:
             app.packet_in(
                 over(rig, packet_in(syn(source_port=number), cookie=cookie_of(Purpose.SYN)))
             )
-    assert rig.steward.tap == TAP
+    assert rig.reconciler.tap == TAP

@@ -84,7 +84,7 @@ def test_a_meter_that_anothers_flow_uses_stays_with_it(rig: Rig, rate: int) -> N
     rig.registry.remove_port("row-of-tap13")
     let_hub_run()
     assert rig.switch.meters == {OWN: rate}
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == {OWN: rate}
     assert foreign(rig) == [0x99]
@@ -98,7 +98,7 @@ def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> No
     assert rig.switch.meters == {OWN: 4321}
     add(rig)
     assert meter_of_syns(rig) == FIRST_ID
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
 
@@ -110,7 +110,7 @@ def test_a_meter_goes_once_another_uses_it_no_more(rig: Rig) -> None:
     let_hub_run()
     assert rig.switch.meters == {OWN: SYN_RATE}
     rig.switch.flows.clear()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == {}
 
@@ -126,7 +126,7 @@ def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> No
     others = {FIRST_ID: SYN_RATE, FIRST_ID + 1: RATES[Purpose.GUEST_SYN]}
     assert meter_of_syns(rig) == FIRST_ID
     assert rig.switch.meters == others
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == others
 
@@ -154,7 +154,7 @@ def test_what_is_not_answered_is_asked_again_after_a_reconnect(rig: Rig) -> None
 
 def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
     rig.switch.silent = True
-    running = eventlet.spawn(rig.steward.reconcile)
+    running = eventlet.spawn(rig.reconciler.reconcile)
     let_hub_run()
     flows_only, rig.switch._late = rig.switch._late, []
     for answer in flows_only:
@@ -165,7 +165,7 @@ def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: R
     while not running.dead:
         rig.switch.speak()
     let_hub_run()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == {}
 
@@ -178,7 +178,7 @@ def test_cleanup_leaves_a_meter_that_another_has_changed_or_uses(rig: Rig) -> No
     cleanup = Rig(remembered=memory_of(rig))
     cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
     cleanup.connect(tap=None)
-    _flows, meters = cleanup.steward.clear()
+    _flows, meters = cleanup.reconciler.clear()
     assert meters == 2
     assert cleanup.switch.meters == {OWN: 4321, OWN + 1: SYN_RATE}
     assert foreign(cleanup) == [0x99]
@@ -226,14 +226,14 @@ def test_a_switch_without_meters_is_served_without(caplog: pytest.LogCaptureFixt
     add(rig)
     assert meter_of_syns(rig) is None
     assert "has no meters" in caplog.text
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     assert caplog.text.count("has no meters") == 1
 
 
 def test_a_meter_that_somebody_removed_is_made_again(rig: Rig) -> None:
     add(rig)
     rig.switch.meters.clear()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
 
@@ -241,7 +241,7 @@ def test_a_meter_that_somebody_removed_is_made_again(rig: Rig) -> None:
 def test_a_meter_that_somebody_changed_is_nobodys_of_ours(rig: Rig) -> None:
     add(rig)
     rig.switch.meters[OWN] = 9
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert meter_of_syns(rig) == FIRST_ID
     assert rig.switch.meters == {OWN: 9, FIRST_ID: SYN_RATE} | SYNS
@@ -311,7 +311,7 @@ def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) 
     cleanup = Rig(remembered={Purpose.SYN: {Endpoint(99): FIRST_ID + 99, Endpoint(5): 12345}})
     cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
     cleanup.connect(tap=None)
-    assert cleanup.steward.clear() == (9, 3)
+    assert cleanup.reconciler.clear() == (9, 3)
     assert cleanup.switch.flows == {}
     assert cleanup.switch.meters == {OWN: 4321, 7: SYN_RATE}
 
@@ -337,7 +337,7 @@ def test_a_lost_connection_is_no_collision(rig: Rig) -> None:
 
 def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
     rig.switch.silent = True
-    running = eventlet.spawn(rig.steward.reconcile)
+    running = eventlet.spawn(rig.reconciler.reconcile)
     let_hub_run()
     flows_only, rig.switch._late = rig.switch._late, []
     for answer in flows_only:
@@ -346,7 +346,7 @@ def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> No
     add(rig)
     while not running.dead:
         rig.switch.speak()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
 
@@ -355,7 +355,7 @@ def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> No
 
 
 def pass_a_check(rig: Rig) -> None:
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     rig.now += LEFT_OVER
 
@@ -412,12 +412,12 @@ def test_a_port_that_changes_between_a_reconnect_and_its_reconcile_leaves_no_met
     rig.controller.connected(rig.switch)
     rig.registry.set_port(port(13, name="tap13", instance=OTHER_INSTANCE))
     let_hub_run()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert sorted(rig.switch.meters.values()) == sorted(RATES.values())
     rig.registry.remove_port("row-of-tap13")
     let_hub_run()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == {}
 
@@ -445,6 +445,6 @@ def test_a_meter_of_our_form_that_another_uses_by_then_stays(rig: Rig) -> None:
 def test_cleanup_takes_meters_that_no_flow_and_no_memory_names(rig: Rig) -> None:
     rig.switch.meters = {OWN: SYN_RATE} | SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
     uses(rig, ALL)
-    _flows, meters = rig.steward.clear()
+    _flows, meters = rig.reconciler.clear()
     assert meters == 1
     assert rig.switch.meters == SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}

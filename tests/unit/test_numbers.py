@@ -214,7 +214,7 @@ def test_after_a_gap_every_number_is_in_doubt_and_none_is_lost(rig: Rig, ovsdb: 
     ovsdb.answer()
     assert set(served(rig)) == {13, 14}
     assert rig.registry.holds(claim)
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     assert flows <= rig.flows()
 
 

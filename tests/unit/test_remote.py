@@ -15,7 +15,7 @@ from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.worker import remote
-from dfmeta.proxy.worker.desk import Desk
+from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.pipe import Pipe
 from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore
 from tests.unit.support import INSTANCE, PROJECT
@@ -61,12 +61,14 @@ class Store:
 
 
 class World:
-    """A daemon's desk and a worker's end."""
+    """A daemon's answers and a worker's end."""
 
     def __init__(self) -> None:
         self.store = Store()
         self.rates = RateLimiter(FEW)
-        self.desk = Desk(self.store, self.rates, Complaints(logging.getLogger("daemon")))
+        self.answers = WorkerAnswers(
+            self.store, self.rates, Complaints(logging.getLogger("daemon"))
+        )
         one, other = socket.socketpair()
         self.near, self.far = Pipe(one), Pipe(other)
         self.unknown: list[object] = []
@@ -76,7 +78,7 @@ class World:
         ]
 
     def _handle(self, message: dict[str, object]) -> None:
-        if not self.desk.handle(self.far, message):
+        if not self.answers.handle(self.far, message):
             self.unknown.append(message)
 
 

@@ -117,7 +117,7 @@ class World:
             self.registry,
             count=count,
             settings=dict,
-            desk=Desk(),  # type: ignore[arg-type]  # takes whatever the workers do not know
+            answers=WorkerAnswers(),  # type: ignore[arg-type]  # takes whatever the workers do not know
             device="lo",
         )
         self.workers.start()
@@ -141,7 +141,7 @@ class World:
         self.done += 1
 
 
-class Desk:
+class WorkerAnswers:
     """Cannot read what is not a worker's."""
 
     def handle(self, _pipe: Pipe, message: Message) -> bool:

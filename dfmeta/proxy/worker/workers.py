@@ -34,7 +34,7 @@ from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
 from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.sockets import FDS_MAX, keep_to
-from dfmeta.proxy.worker.desk import Desk
+from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.pipe import Message, Pipe
 from dfmeta.proxy.worker.use import Place
 from dfmeta.registry import Registry
@@ -190,7 +190,7 @@ class Workers:
     :param sock: the listener; it stays open here, so that what waits in its queue outlives them.
     :param count: how many.
     :param settings: what a worker is told at its start; secrets among it go over the pipe alone.
-    :param desk: answers what they ask.
+    :param answers: answers what they ask.
     :param device: name of tap-metadata, which answers leave by.
     """
 
@@ -201,7 +201,7 @@ class Workers:
         *,
         count: int,
         settings: Callable[[], Message],
-        desk: Desk,
+        answers: WorkerAnswers,
         device: str,
     ) -> None:
         self.port = int(sock.getsockname()[1])
@@ -212,7 +212,7 @@ class Workers:
         self._registry = registry
         self._count = count
         self._settings = settings
-        self._desk = desk
+        self._answers = answers
         self._device = device
         self._workers: list[Worker] = []
         self._stopping = False
@@ -440,7 +440,7 @@ class Workers:
             case "recent":
                 RECENT.add(message["ports"], self._incarnation)
             case _:
-                self._desk.handle(worker.pipe, message)
+                self._answers.handle(worker.pipe, message)
 
     def _incarnation(self, endpoint: Endpoint) -> int | None:
         identity = self._registry.identity(endpoint)

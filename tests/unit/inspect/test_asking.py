@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dfmeta.cli.doctor_asks import _of_nova, real_guests
+from dfmeta.cli.doctor_services import _of_nova, real_guests
 from dfmeta.cli.later import Later
 from dfmeta.inspect.checks_nova import NovaFact
 from dfmeta.inspect.facts import GuestFailure, KnownPort

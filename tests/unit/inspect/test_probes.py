@@ -23,7 +23,7 @@ from dfmeta.inspect.vswitchd import (
     management_socket,
     run_folder,
 )
-from dfmeta.ports.look import read_snapshot
+from dfmeta.ports.ovsdb_facts import read_snapshot
 from tests.unit.inspect.test_firewall import PRINTED, SYN, ruleset
 
 Serve = Callable[..., str]

@@ -21,7 +21,7 @@ from dfmeta.host.system import (
     read_sockets_enabled,
 )
 from dfmeta.inspect.checks_system import SETTINGS as MANAGED
-from dfmeta.store.db.look import look
+from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.db.revisions import HEAD
 

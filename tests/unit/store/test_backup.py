@@ -18,7 +18,7 @@ from click.testing import Result
 
 from dfmeta.exceptions import StoreDamagedError, StoreError
 from dfmeta.store.db import backup as copies
-from dfmeta.store.db.look import look
+from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
 from tests.harness.agent import program
 from tests.harness.tty import on_terminal

@@ -73,7 +73,7 @@ class _Mod:
     message: Any
 
 
-class Steward:
+class Reconciler:
     """Puts the registry's guests onto the switch.
 
     :param adopts: whether an endpoint's addresses found on the switch at start may be kept:

@@ -47,7 +47,7 @@ def busy(world: World) -> None:
 def test_a_second_reconcile_sends_nothing(world: World) -> None:
     busy(world)
     before, sent = picture(world.switch), world.switch.flow_mods
-    assert world.steward.reconcile() == 0
+    assert world.reconciler.reconcile() == 0
     assert world.switch.flow_mods == sent
     assert picture(world.switch) == before
 
@@ -68,7 +68,7 @@ def test_a_restarted_app_adopts_what_is_there_and_sends_nothing(host_ip: str) ->
         link = Link(world.switch.feed)
         world.switch._deliver = link.deliver
         again.connect(link)
-        assert again.steward.reconcile() == 0
+        assert again.reconciler.reconcile() == 0
         assert world.switch.flow_mods == sent
         assert picture(world.switch) == before
         adopted = again.registry.slots(world.plug(2))
@@ -113,18 +113,18 @@ def test_removing_a_port_takes_away_exactly_what_adding_it_put_in(world: World) 
     assert picture(world.switch) != before
     world.unplug(2)
     assert picture(world.switch) == before
-    assert world.steward.reconcile() == 0
+    assert world.reconciler.reconcile() == 0
 
 
 def test_cleaning_up_leaves_the_switch_as_it_was_before() -> None:
     with World() as world:
         world.foreign(table_id=200, priority=100, match={"in_port": 4}, cookie=OUTPUT)
-        world.steward.clear()
+        world.reconciler.clear()
         before = picture(world.switch)
-        world.steward.reconcile()
+        world.reconciler.reconcile()
         busy(world)
         flows, meters = ours(world.switch), len(world.switch.meters)
-        assert world.steward.clear() == (flows, meters)
+        assert world.reconciler.clear() == (flows, meters)
         assert picture(world.switch) == before
 
 
@@ -137,7 +137,7 @@ def test_flows_that_somebody_has_taken_away_are_put_back(world: World, count: in
     mine = [one for one in world.switch.flows if is_ours(one.cookie)]
     for one in mine[:count]:
         world.switch.flows.remove(one)
-    assert world.steward.reconcile() == min(count, len(mine))
+    assert world.reconciler.reconcile() == min(count, len(mine))
     assert picture(world.switch) == before
 
 
@@ -147,7 +147,7 @@ def test_a_flow_of_ours_that_somebody_has_changed_is_made_right(world: World) ->
     victim = next(one for one in world.switch.flows if one.table == 201 and one.priority == 200)
     other = next(one for one in world.switch.flows if one.table == 0 and one.cookie == 0)
     victim.instructions, victim.raw = other.instructions, (victim.raw[0], other.raw[1])
-    assert world.steward.reconcile() == 1
+    assert world.reconciler.reconcile() == 1
     assert picture(world.switch) == before
 
 
@@ -157,7 +157,7 @@ def test_flows_of_an_older_format_and_strays_are_removed(world: World) -> None:
     old = next(one for one in world.switch.flows if one.table == 0 and is_ours(one.cookie))
     world.foreign(cookie=old.cookie ^ 0x03000000, table_id=9, priority=7, match={"in_port": 4})
     world.foreign(cookie=old.cookie, table_id=0, priority=300, match={"in_port": 4})
-    assert world.steward.reconcile() == 2
+    assert world.reconciler.reconcile() == 2
     assert picture(world.switch) == before
 
 
@@ -165,7 +165,7 @@ def test_flows_of_others_in_our_tables_stay(world: World) -> None:
     world.plug(1)
     for table in (0, 200, 201):
         world.foreign(table_id=table, priority=1, match={"in_port": 4}, cookie=OUTPUT)
-    assert world.steward.reconcile() == 0
+    assert world.reconciler.reconcile() == 0
     assert sum(one.cookie == OUTPUT for one in world.switch.flows) == 3
 
 
@@ -193,7 +193,7 @@ def test_a_removed_hook_makes_the_controller_doubt(world: World) -> None:
     world.switch.feed(bytes(mod.buf))
     ready.append(world.controller.ready)
     gone = [one for one in before if is_ours(one.cookie) and one not in world.switch.flows]
-    assert world.steward.reconcile() == len(gone) > 0
+    assert world.reconciler.reconcile() == len(gone) > 0
     assert [*ready, world.controller.ready] == [True, False, True]
 
 
@@ -215,12 +215,12 @@ def test_a_new_proxy_port_moves_every_flow_that_leads_there(world: World) -> Non
     world.plug(1)
     world.introduce(Host(1))
     world.controller.set_tap(Tap(TAP.ofport, TAP.mac, 9999))
-    world.steward.reconcile()
+    world.reconciler.reconcile()
     (out,) = world.switch.receive(1, Host(1).segment())
     assert Frame(0, out.frame)["tcp_dst"] == 9999
     (back,) = world.switch.receive(TAP.ofport, world.answer(out.frame))
     assert back.port == 1
-    assert world.steward.reconcile() == 0
+    assert world.reconciler.reconcile() == 0
 
 
 def test_tables_and_priorities_follow_the_layout() -> None:
@@ -228,7 +228,7 @@ def test_tables_and_priorities_follow_the_layout() -> None:
         world.plug(1)
         places = {(one.table, one.priority) for one in world.switch.flows if is_ours(one.cookie)}
         assert places == {(2, 7), (30, 100), (30, 0), (31, 200), (31, 0)}
-        assert world.steward.reconcile() == 0
+        assert world.reconciler.reconcile() == 0
 
 
 # Meters
@@ -254,7 +254,7 @@ def test_a_meter_that_somebody_has_taken_away_comes_back_with_its_flow(world: Wo
     )
     settle()
     assert picture(world.switch) != before
-    world.steward.reconcile()
+    world.reconciler.reconcile()
     settle()
     assert picture(world.switch) == before
 

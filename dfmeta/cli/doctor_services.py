@@ -30,7 +30,7 @@ from dfmeta.model import HttpHost
 from dfmeta.ports.folders import Folders
 from dfmeta.ports.neutron_api import NeutronApi
 from dfmeta.proxy.nova.ask import Question, ask_nova
-from dfmeta.store.db.look import look
+from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.revisions import REVISIONS
 from dfmeta.wiring import neutron_client, nova_settings
 
@@ -50,7 +50,7 @@ _NOVA_PREFIX: Final = 3
 """Letters of a device that Nova names; as much of its port's id follows as there is room for."""
 
 
-class Asks:
+class Services:
     """What is asked of others; asked from the moment that this is made.
 
     :param ports: guests' ports, to ask about one that there is.

@@ -12,7 +12,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import hub, metrics
-from dfmeta.apps import steward as steward_module
+from dfmeta.apps import reconciler as steward_module
 from dfmeta.apps.channel import Pending
 from dfmeta.exceptions import NotConnectedError, SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
@@ -47,20 +47,20 @@ def rig() -> Rig:
 
 
 def wanted(rig: Rig) -> set[object]:
-    flows = set(fixed_flows(rig.steward.tap or TAP))
+    flows = set(fixed_flows(rig.reconciler.tap or TAP))
     for endpoint in rig.registry.endpoints():
         slots = {n: slot.address for n, slot in rig.registry.slots(endpoint).items()}
         meter, syn_meter = (
             rig.meters.ids(purpose).get(endpoint) for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
         )
         guest = Guest(endpoint, meter, slots, syn_meter)
-        flows |= set(guest_flows(guest, rig.steward.tap or TAP))
+        flows |= set(guest_flows(guest, rig.reconciler.tap or TAP))
     return flows
 
 
 def learn(rig: Rig, who: object = None, endpoint: Endpoint = HERE) -> None:
     rig.registry.learn(endpoint, who or address(), rig.now)  # type: ignore[arg-type]
-    rig.steward.apply(endpoint)
+    rig.reconciler.apply(endpoint)
     let_hub_run()
 
 
@@ -76,25 +76,25 @@ def as_mod(rig: Rig, flow: object, **change: int) -> object:
 
 def test_a_start_puts_in_what_should_be(rig: Rig) -> None:
     assert rig.flows() == wanted(rig)
-    assert rig.steward.confirmed
-    assert rig.steward.flow_count() == len(rig.switch.flows) == FIXED_FLOWS + PORT_FLOWS
+    assert rig.reconciler.confirmed
+    assert rig.reconciler.flow_count() == len(rig.switch.flows) == FIXED_FLOWS + PORT_FLOWS
 
 
 def test_it_is_busy_while_a_reconcile_is_under_way(rig: Rig) -> None:
-    assert not rig.steward.busy
+    assert not rig.reconciler.busy
     rig.switch.silent = True
-    running = eventlet.spawn(rig.steward.reconcile)
+    running = eventlet.spawn(rig.reconciler.reconcile)
     let_hub_run()
-    assert rig.steward.busy
+    assert rig.reconciler.busy
     while not running.dead:
         rig.switch.speak()
-    assert not rig.steward.busy
+    assert not rig.reconciler.busy
 
 
 def test_a_second_reconcile_changes_nothing(rig: Rig) -> None:
     learn(rig)
     rig.switch.sent.clear()
-    assert rig.steward.reconcile() == 0
+    assert rig.reconciler.reconcile() == 0
     assert rig.switch.flow_mods() == []
 
 
@@ -113,7 +113,7 @@ def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
 def test_nothing_is_sent_when_nothing_has_changed(rig: Rig) -> None:
     learn(rig)
     rig.switch.sent.clear()
-    assert rig.steward.apply(HERE) is None
+    assert rig.reconciler.apply(HERE) is None
     let_hub_run()
     assert rig.switch.sent == []
 
@@ -165,7 +165,7 @@ def test_lost_flows_are_put_back_and_the_rest_is_left(rig: Rig) -> None:
     for place in list(rig.switch.flows)[::2]:
         del rig.switch.flows[place]
     missing = len(before) - len(rig.switch.flows)
-    assert rig.steward.reconcile() == missing
+    assert rig.reconciler.reconcile() == missing
     assert rig.flows() == before
 
 
@@ -177,7 +177,7 @@ def test_strays_of_ours_go_and_others_flows_stay(rig: Rig) -> None:
     foreign = as_mod(rig, strays[-1], cookie=0x1234, priority=200)
     rig.switch.place(old)
     rig.switch.place(foreign)
-    assert rig.steward.reconcile() == len(strays) + 1
+    assert rig.reconciler.reconcile() == len(strays) + 1
     assert rig.flows() == wanted(rig)
     assert foreign in rig.switch.flows.values()
 
@@ -186,7 +186,7 @@ def test_strays_that_lead_to_the_proxy_go_first(rig: Rig) -> None:
     for flow in guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP):
         rig.switch.place(as_mod(rig, flow))
     rig.switch.sent.clear()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     tables = [mod.table_id for mod in rig.switch.flow_mods()]
     assert tables == sorted(tables)
 
@@ -195,7 +195,7 @@ def test_a_flow_with_other_actions_is_put_right(rig: Rig) -> None:
     learn(rig)
     reply = next(one for one in rig.flows() if one.purpose is Purpose.REPLY)
     rig.switch.place(as_mod(rig, replace(reply, actions=reply.actions[:-1])))
-    assert rig.steward.reconcile() == 1
+    assert rig.reconciler.reconcile() == 1
     assert rig.flows() == wanted(rig)
 
 
@@ -227,7 +227,7 @@ def test_addresses_are_adopted_once_and_never_again(rig: Rig) -> None:
     rig.registry.set_port(port(instance=OTHER_INSTANCE))
     let_hub_run()
     rig.switch.flows = kept
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     assert rig.registry.slots(HERE) == {}
     assert rig.flows() == wanted(rig)
 
@@ -261,23 +261,23 @@ def test_without_a_tap_nothing_is_sent() -> None:
     rig = Rig()
     rig.registry.set_port(port())
     rig.connect(tap=None)
-    assert rig.steward.reconcile() == 0
-    assert rig.steward.apply(HERE) is None
+    assert rig.reconciler.reconcile() == 0
+    assert rig.reconciler.apply(HERE) is None
     assert rig.switch.flows == {}
-    assert not rig.steward.confirmed
+    assert not rig.reconciler.confirmed
 
 
 def test_another_tap_changes_the_flows_that_lead_there(rig: Rig) -> None:
     learn(rig)
     rig.controller.set_tap(replace(TAP, ofport=8, port=8080))
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     assert rig.flows() == wanted(rig)
 
 
 def test_after_a_reconnect_only_the_difference_is_sent(rig: Rig) -> None:
     learn(rig)
     rig.disconnect()
-    assert not rig.steward.confirmed
+    assert not rig.reconciler.confirmed
     rig.registry.set_port(port(14, name="tap2"))
     rig.switch.sent.clear()
     rig.connect()
@@ -296,12 +296,12 @@ def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
     rig.switch.refuse = refuse
     with pytest.raises(SwitchError, match="TABLE_FULL"):
         rig.connect()
-    assert not rig.steward.confirmed
-    assert not rig.steward.reconcile_quietly()
+    assert not rig.reconciler.confirmed
+    assert not rig.reconciler.reconcile_quietly()
     refusing = False
-    assert rig.steward.reconcile_quietly()
+    assert rig.reconciler.reconcile_quietly()
     assert rig.flows() == wanted(rig)
-    assert rig.steward.confirmed
+    assert rig.reconciler.confirmed
 
 
 def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
@@ -309,7 +309,7 @@ def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
     learn(rig)
     assert not rig.controller.ready
     rig.switch.refuse = lambda _mod: None
-    assert rig.steward.reconcile() == 3
+    assert rig.reconciler.reconcile() == 3
     assert rig.flows() == wanted(rig)
 
 
@@ -333,10 +333,10 @@ def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcil
     served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
     assert served == {13, 14}
     assert rig.controller.ready
-    assert rig.steward.flow_count() == len(rig.switch.flows), "the watch sees nothing missing"
+    assert rig.reconciler.flow_count() == len(rig.switch.flows), "the watch sees nothing missing"
     assert "66" in caplog.text
     rig.switch.refuse = lambda _mod: None
-    assert rig.steward.reconcile() == PORT_FLOWS
+    assert rig.reconciler.reconcile() == PORT_FLOWS
     assert rig.flows() == wanted(rig)
 
 
@@ -360,14 +360,14 @@ def test_what_comes_during_a_reconcile_is_not_lost(rig: Rig) -> None:
     import eventlet
 
     rig.switch.silent = True
-    running = eventlet.spawn(rig.steward.reconcile)
+    running = eventlet.spawn(rig.reconciler.reconcile)
     let_hub_run()
     rig.registry.set_port(port(14, name="tap2"))
     learn(rig)
     while not running.dead:
         rig.switch.speak()
     assert rig.flows() == wanted(rig)
-    assert rig.steward.flow_count() == len(rig.switch.flows)
+    assert rig.reconciler.flow_count() == len(rig.switch.flows)
 
 
 @pytest.mark.parametrize("metered", [False, True])
@@ -378,8 +378,8 @@ def test_clearing_takes_all_of_ours_and_nothing_else(rig: Rig, *, metered: bool)
     rig.switch.place(foreign)
     count = len(rig.flows())
     # Open vSwitch deletes the flows that use a meter together with it.
-    assert rig.steward.clear() == (count, 2 - metered)
-    assert rig.steward.clear() == (0, 0)
+    assert rig.reconciler.clear() == (count, 2 - metered)
+    assert rig.reconciler.clear() == (0, 0)
     assert list(rig.switch.flows.values()) == [foreign]
     assert [*rig.switch.meters] == ([like.meter] if metered else [])
 
@@ -392,7 +392,7 @@ def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
         NO_ROOM if getattr(mod, "cookie", 0) & 0xFFFF == Purpose.REPLY else None
     )
     learn(rig)
-    rig.steward.reconcile_quietly()
+    rig.reconciler.reconcile_quietly()
     assert not [one for one in rig.flows() if one.purpose is Purpose.ADDRESS]
 
 
@@ -440,7 +440,7 @@ def test_a_reconcile_of_many_ports_gives_way_at_least_once_for_each(
     rig = crowd(30).connect()
     assert made[-1].gave >= 30
     assert rig.flows() == wanted(rig)
-    assert rig.steward.reconcile() == 0
+    assert rig.reconciler.reconcile() == 0
     # Reading the dump gives way as well.
     assert made[-1].gave >= 30 * (1 + PORT_FLOWS)
 
@@ -464,7 +464,7 @@ def test_no_more_bundles_are_under_way_than_may_be(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rig.channel, "commit", watched)
     rig.controller.set_tap(TAP)
     rig.controller.connected(rig.switch)
-    running = eventlet.spawn(rig.steward.reconcile)
+    running = eventlet.spawn(rig.reconciler.reconcile)
     let_hub_run()
     assert len(sent) == steward_module.UNCONFIRMED + 1
     while not running.dead:
@@ -490,7 +490,7 @@ def changes(rig: Rig) -> Iterator[Callable[[], object]]:
 
 def learn_now(rig: Rig, endpoint: Endpoint, who: GuestAddress | None = None) -> None:
     rig.registry.learn(endpoint, who or address(), rig.now)
-    rig.steward.apply(endpoint)
+    rig.reconciler.apply(endpoint)
 
 
 @pytest.mark.parametrize("every", [1, 3, 5])
@@ -512,16 +512,16 @@ def test_what_changes_in_the_middle_of_a_reconcile_wins(
             left.pop(0)()
 
     looking_in(monkeypatch, look)
-    count = rig.steward.reconcile()
+    count = rig.reconciler.reconcile()
     let_hub_run()
     assert not left
     # What events have sent is not sent once more.
     assert lost == bool(count)
     # Without another one.
     assert rig.flows() == wanted(rig)
-    assert rig.steward.flow_count() == len(rig.switch.flows)
+    assert rig.reconciler.flow_count() == len(rig.switch.flows)
     monkeypatch.undo()
-    assert rig.steward.reconcile() == 0
+    assert rig.reconciler.reconcile() == 0
 
 
 def test_a_reconcile_whose_connection_is_made_anew_meanwhile_is_given_up(
@@ -539,10 +539,10 @@ def test_a_reconcile_whose_connection_is_made_anew_meanwhile_is_given_up(
 
     looking_in(monkeypatch, look)
     with pytest.raises(NotConnectedError):
-        rig.steward.reconcile()
+        rig.reconciler.reconcile()
     assert not rig.controller.ready
     monkeypatch.undo()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     assert rig.controller.ready
     assert rig.flows() == wanted(rig)
 
@@ -552,10 +552,10 @@ def test_a_doubt_in_the_middle_of_a_reconcile_outlives_it(
 ) -> None:
     rig = crowd(3).connect()
     looking_in(monkeypatch, rig.controller.doubt)
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     assert not rig.controller.ready
     monkeypatch.undo()
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     assert rig.controller.ready
 
 
@@ -576,7 +576,7 @@ def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
     rig.connect()
     there: set[Any] = wanted(rig)
     assert rig.flows() == {flow for flow in there if flow.field("in_port") != 101}
-    assert rig.steward.flow_count() == len(rig.switch.flows)
+    assert rig.reconciler.flow_count() == len(rig.switch.flows)
 
 
 @pytest.mark.parametrize("count", [10, 1000])
@@ -585,13 +585,13 @@ def test_one_ports_change_touches_that_port_alone(
 ) -> None:
     rig = crowd(count).connect()
     asked: list[Endpoint] = []
-    original = rig.steward._wanted
+    original = rig.reconciler._wanted
 
     def counted(endpoint: Endpoint, tap: Tap) -> object:
         asked.append(endpoint)
         return original(endpoint, tap)
 
-    monkeypatch.setattr(rig.steward, "_wanted", counted)
+    monkeypatch.setattr(rig.reconciler, "_wanted", counted)
     monkeypatch.setattr(rig.registry, "ports", lambda: pytest.fail("all ports are looked at"))
     monkeypatch.setattr(rig.registry, "endpoints", lambda: pytest.fail("all are looked at"))
     rig.switch.sent.clear()
@@ -607,10 +607,10 @@ def test_one_ports_change_touches_that_port_alone(
 
 def test_a_comparison_that_finds_nothing_keeps_what_it_had(rig: Rig) -> None:
     learn(rig)
-    before = rig.steward._sent[HERE]
+    before = rig.reconciler._sent[HERE]
     flows = list(before.values())
-    rig.steward.reconcile()
-    assert rig.steward._sent[HERE] is before
+    rig.reconciler.reconcile()
+    assert rig.reconciler._sent[HERE] is before
     assert all(one is other for one, other in zip(before.values(), flows, strict=True))
 
 
@@ -628,7 +628,7 @@ def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:
     learn(rig)
     assert shown() == there()
     assert shown()[Purpose.ADDRESS] == 1
-    rig.steward.reconcile()
+    rig.reconciler.reconcile()
     assert shown() == there()
     rig.registry.remove_port("row-of-tap1")
     let_hub_run()

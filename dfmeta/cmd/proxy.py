@@ -19,7 +19,7 @@ from dfmeta.proxy.engine import Engine, InProcess, Terms
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
-from dfmeta.proxy.worker.desk import Desk
+from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.workers import Workers
 from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Registry
@@ -27,7 +27,7 @@ from dfmeta.wiring import backends
 from dfmeta.wiring.limits import limits, rates
 
 
-class Front:
+class Proxy:
     """The proxy, whichever engine answers.
 
     :raises StoreError, StartError: when what it needs cannot be opened.
@@ -49,7 +49,7 @@ class Front:
             rates=self._rates,
             complaints=complaints,
         )
-        self._desk = Desk(backend, self._rates, complaints)
+        self._answers = WorkerAnswers(backend, self._rates, complaints)
         self._engine: Engine | None = None
 
     def serve(self, sock: Any) -> None:
@@ -67,7 +67,7 @@ class Front:
                 self._registry,
                 count=group.proxy_workers,
                 settings=self._settings,
-                desk=self._desk,
+                answers=self._answers,
                 device=group.metadata_interface,
             )
         return InProcess(
@@ -116,7 +116,7 @@ class Front:
         self._conf = conf
         self._rates.settings = rates(conf)
         self._application.replace(backend, backends.settings(conf))
-        self._desk.backend = backend
+        self._answers.backend = backend
         if self._engine is None:
             done()
         else:

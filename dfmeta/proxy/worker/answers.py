@@ -17,7 +17,7 @@ from dfmeta.proxy.worker.pipe import Message, Pipe
 
 
 @dataclass(slots=True)
-class Desk:
+class WorkerAnswers:
     """Answers questions. A worker has already checked whose they are, and checks again before an
     answer leaves."""
 
