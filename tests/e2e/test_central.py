@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -266,6 +267,11 @@ def test_other_hosts_get_an_admin_side_with_tokens_alone(network: Network) -> No
         assert network.ask("one").text == "one"
         other.stop()
         assert token not in other.log()
+        audit = re.findall(r"(INFO|WARNING) \S+ Audit: POST /device-metadata, (.*)", other.log())
+        assert audit == [
+            ("WARNING", f"instance unknown, by an unknown client from {STORE}: 401"),
+            ("INFO", f"instance {ONE}, by token token-1 from {STORE}: 200"),
+        ]
 
 
 def test_requests_that_have_begun_are_answered_at_sigterm(network: Network) -> None:
