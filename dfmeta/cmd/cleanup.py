@@ -22,7 +22,8 @@ from dfmeta.cmd.waiting import LINES, Waiting
 from dfmeta.exceptions import StartError
 from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
-from dfmeta.ports.ovsdb import OvsdbWatcher, Update
+from dfmeta.ports.bridge_reader import Update
+from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.registry import Registry
 from dfmeta.state import State, StateFile
 from dfmeta.wiring.layout import layout_of

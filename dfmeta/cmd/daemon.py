@@ -38,7 +38,8 @@ from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.health import Health
-from dfmeta.ports.ovsdb import OvsdbWatcher, Update
+from dfmeta.ports.bridge_reader import Update
+from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.registry import Registry
 from dfmeta.wiring import identity, last_words, layout
 from dfmeta.wiring.lock import BridgeLock

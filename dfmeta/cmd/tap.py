@@ -21,7 +21,8 @@ from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.changes import Changes
 from dfmeta.host.netlink import HostSide, Wanted
-from dfmeta.ports.ovsdb import OvsdbWatcher, Update
+from dfmeta.ports.bridge_reader import Update
+from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.proxy.sockets import NO_DEVICE, confine, confined, keep_room, listen, silence
 from dfmeta.state import HostMemory, State
 

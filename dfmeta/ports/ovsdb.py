@@ -1,4 +1,4 @@
-"""Watches br-int's interfaces in OVSDB, in an OS thread of its own.
+"""Watches OVSDB in an OS thread of its own; :mod:`dfmeta.ports.bridge_reader` reads the rows.
 
 The IDL's JSON parser takes a reply in one go (most of a second for 1,000 interfaces), so it must
 not run on the hub. It runs in a real thread; what it finds comes to the hub as
@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import eventlet
 from eventlet.hubs import trampoline
 from eventlet.patcher import original
-from ovs.db.data import Atom
-from ovs.db.types import UuidType
 from ovs.poller import POLLIN, Poller
 from ovsdbapp.backend.ovs_idl import idlutils
 
 from dfmeta import hub
 from dfmeta.exceptions import OvsdbError
-from dfmeta.inspect.offload import USERSPACE
-from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN, Port
+from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN
+from dfmeta.ports.bridge_reader import BridgeReader, Update, is_marked
 from dfmeta.ports.idl import TRANSACTION_TIMEOUT, Api, Handle, Noticing, Transaction
-from dfmeta.ports.vif import InterfaceRow, vif
 
 LOG = logging.getLogger(__name__)
 
@@ -46,43 +43,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 RECONNECT_PAUSE = 0.2
 JOIN_TIMEOUT = 0.3
 """Seconds that the thread is waited for at the end; it is a daemon's and holds nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bridge:
-    """What the rest of the daemon needs to know of the bridge."""
-
-    datapath_id: int | None
-    controllers: int
-    """How many Controller rows it has: gaining the first or losing the last clears its flows."""
-    userspace: bool = False
-    """It has the userspace datapath (ovs-vswitchd.conf.db(5), Bridge.datapath_type)."""
-
-
-@dataclass(frozen=True, slots=True)
-class TapPort:
-    """tap-metadata as OVSDB has it."""
-
-    ofport: int | None
-    mac: str
-    ours: bool
-    """It is marked as ours and configured so that nothing is flooded to it."""
-    marked: bool
-    """It is marked as ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """The bridge as it is after a change."""
-
-    connected: bool
-    bridge: Bridge | None = None
-    tap: TapPort | None = None
-    changed: tuple[Port, ...] = ()
-    gone: tuple[str, ...] = ()
-    answered: int = 0
-    """The latest question of :meth:`OvsdbWatcher.ask` that OVSDB has answered, all that it said
-    before being read."""
 
 
 class TapElsewhereError(Exception):
@@ -129,17 +89,7 @@ class OvsdbWatcher:
         self._stopping = False
         run = hub.VITAL.guard("OVSDB session", self._run, may_return=True)
         self._thread = _threading.Thread(target=run, name="ovsdb", daemon=True)
-        self._known: dict[str, Port] = {}
-        self._changed: dict[str, Port] = {}
-        """What the next update is to tell, kept where a reading ends with an exception."""
-        self._gone: dict[str, None] = {}
-        """Likewise, in their order."""
-        self._interfaces: dict[Any, tuple[Any, ...]] = {}
-        """Row of a port of the bridge → rows of its interfaces."""
-        self._owners: dict[Any, Any] = {}
-        """Row of an interface → row of its port."""
-        self._tap: TapPort | None = None
-        self._tap_row: Any = None
+        self._reader = BridgeReader(bridge, tap)
         self._session = -1
         """The session that the bridge was last read whole in."""
         self._last: Update | None = None
@@ -196,7 +146,7 @@ class OvsdbWatcher:
         def build(api: Any, txn: Any) -> None:
             bridges = api.tables["Bridge"].rows.values()
             ports = [one for row in bridges if row.name == self.bridge for one in row.ports]
-            marked = [port.name for port in ports if any(map(_marked, port.interfaces))]
+            marked = [port.name for port in ports if any(map(is_marked, port.interfaces))]
             names.extend(name for name in marked if only in ("", name))
             for name in names:
                 txn.add(api.del_port(name, self.bridge, True))
@@ -263,7 +213,7 @@ class OvsdbWatcher:
         # Against what was last read, not against before this run: a transaction runs the IDL too.
         if idl.change_seqno != self._seqno and idl.has_ever_connected():
             self._seqno = idl.change_seqno
-            self._tell(self._read(idl, self._changes(idl)))
+            self._tell(self._reader.read(idl, self._changes(idl)))
         elif idl._session.is_connected() is False and self._last and self._last.connected:
             self._tell(Update(connected=False))
         self._echo(idl)
@@ -314,91 +264,11 @@ class OvsdbWatcher:
             return None
         return list(notices)
 
-    def _read(self, idl: Any, changes: Iterable[Any] | None = None) -> Update:
-        """Read what the *changes* touch, or everything without them.
-
-        What a change costs does not depend on how many ports there are.
-        """
-        rows = list(idl.tables["Bridge"].rows.values())
-        bridge = next((row for row in rows if row.name == self.bridge), None)
-        members = self._members(bridge, changes)
-        touched: dict[Any, None] = {}  # a set that keeps its order
-        for row in changes or ():
-            if row._table.name == "Interface":
-                touched[self._owners.get(row.uuid)] = None
-            elif row._table.name == "Port":
-                touched[row.uuid] = None
-        if members is not None:
-            touched |= dict.fromkeys(self._interfaces.keys() ^ members)
-        if members is not None and changes is None:
-            touched = dict.fromkeys((*self._interfaces, *members))
-        for uuid in touched:
-            there = _has_port(bridge, uuid) if members is None else uuid in members
-            if there or uuid in self._interfaces:
-                port = idl.tables["Port"].rows.get(uuid) if there else None
-                self._read_port(uuid, port)
-        changed, self._changed = self._changed, {}
-        gone, self._gone = self._gone, {}
-        return Update(
-            connected=True,
-            bridge=_read_bridge(bridge) if bridge is not None else None,
-            tap=self._tap,
-            changed=tuple(changed.values()),
-            gone=tuple(gone),
-        )
-
-    def _members(self, bridge: Any, changes: Iterable[Any] | None) -> Collection[Any] | None:
-        """The bridge's ports, if the *changes* do not tell which of them came and went."""
-        if changes is not None and bridge is not None:
-            ports = {row.uuid for row in changes if row._table.name == "Port"}
-            came = sum(_has_port(bridge, uuid) for uuid in ports - self._interfaces.keys())
-            went = sum(not _has_port(bridge, uuid) for uuid in ports & self._interfaces.keys())
-            if len(self._interfaces) + came - went == len(_listed(bridge)):
-                return None
-        return dict.fromkeys(port.uuid for port in bridge.ports).keys() if bridge else ()
-
-    def _read_port(self, uuid: Any, port: Any) -> None:
-        """Note how the guests behind a row of Port have changed, and which are gone.
-
-        :param port: the row; None when the bridge does not have it any more.
-        """
-        there = port.interfaces if port is not None else ()
-        # What may raise comes first: what is noted is noted as a whole.
-        tap = None
-        found: dict[Any, Port] = {}
-        for interface in there:
-            if interface.name == self.tap:
-                tap = _read_tap(port, interface)
-                continue
-            guest = vif(_interface_row(port, interface))
-            if guest is not None:
-                found[interface.uuid] = guest
-        if tap is not None:
-            self._tap, self._tap_row = tap, uuid
-        elif uuid == self._tap_row:
-            self._tap = self._tap_row = None
-        before, now = self._interfaces.pop(uuid, ()), tuple(one.uuid for one in there)
-        if port is not None:
-            self._interfaces[uuid] = now
-        self._owners.update(dict.fromkeys(now, uuid))
-        for guest in found.values():
-            if self._known.get(guest.row) != guest:
-                self._known[guest.row] = self._changed[guest.row] = guest
-        for interface in {*before, *now} - found.keys():
-            # Unless another port has it now.
-            if self._owners.get(interface) != uuid:
-                continue
-            if interface not in now:
-                del self._owners[interface]
-            if self._known.pop(str(interface), None) is not None:
-                self._changed.pop(str(interface), None)
-                self._gone[str(interface)] = None
-
     def _build_tap(self, api: Any, txn: Any) -> None:
         for row in api.tables["Bridge"].rows.values():
             for port in row.ports if row.name != self.bridge else ():
                 if port.name == self.tap:
-                    marked = any(map(_marked, port.interfaces))
+                    marked = any(map(is_marked, port.interfaces))
                     raise TapElsewhereError(self.tap, row.name, marked=marked)
         interface_ids = {"skip_cleanup": "true", **dict([TAP_MARK])}
         txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
@@ -414,56 +284,6 @@ class OvsdbWatcher:
                 ("external_ids", interface_ids),
             )
         )
-
-
-def _listed(bridge: Any) -> Any:
-    """The bridge's ports as the IDL keeps them: ``Row.ports`` would look up each of them."""
-    return bridge._data["ports"].values
-
-
-def _has_port(bridge: Any, uuid: Any) -> bool:
-    return Atom(UuidType, uuid) in _listed(bridge)
-
-
-def _read_bridge(row: Any) -> Bridge:
-    number = row.datapath_id[0] if row.datapath_id else ""
-    return Bridge(
-        int(number, 16) if number else None,
-        controllers=len(row.controller),
-        userspace=row.datapath_type == USERSPACE,
-    )
-
-
-def _marked(interface: Any) -> bool:
-    key, value = TAP_MARK
-    return bool(interface.external_ids.get(key) == value)
-
-
-def _read_tap(port: Any, interface: Any) -> TapPort:
-    marked = _marked(interface)
-    ours = (
-        marked
-        and interface.type == "internal"
-        and list(port.tag) == [TAP_VLAN.tag]
-        and list(port.vlan_mode) == [TAP_VLAN.vlan_mode]
-        and tuple(port.cvlans) == TAP_VLAN.cvlans
-    )
-    number = interface.ofport[0] if len(interface.ofport) == 1 else 0
-    mac = interface.mac_in_use[0] if interface.mac_in_use else ""
-    return TapPort(number if number > 0 else None, mac=mac, ours=ours, marked=marked)
-
-
-def _interface_row(port: Any, interface: Any) -> InterfaceRow:
-    return InterfaceRow(
-        uuid=str(interface.uuid),
-        name=interface.name,
-        type=interface.type,
-        ofport=tuple(interface.ofport),
-        external_ids=dict(interface.external_ids),
-        tag=tuple(port.tag),
-        vlan_mode=tuple(port.vlan_mode),
-        mac_in_use=tuple(interface.mac_in_use),
-    )
 
 
 def _poke(fd: int) -> None:

@@ -14,9 +14,10 @@ from ovs.db.types import UuidType
 from ovs.jsonrpc import Message
 
 from dfmeta.model import TAP_MAC, PortState
-from dfmeta.ports import ovsdb
+from dfmeta.ports import bridge_reader, ovsdb
+from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.ports.idl import Noticing
-from dfmeta.ports.ovsdb import Bridge, OvsdbWatcher, TapPort, Update
+from dfmeta.ports.ovsdb import OvsdbWatcher
 from tests.unit.support import GUEST_MAC, INSTANCE
 
 
@@ -91,16 +92,16 @@ def watcher() -> Iterator[OvsdbWatcher]:
 )
 def test_a_bridges_datapath_id_is_a_number(datapath_id: list[str], number: int | None) -> None:
     row = bridge_row(datapath_id=datapath_id, controller=["one", "two"])
-    assert ovsdb._read_bridge(row) == Bridge(number, controllers=2)
+    assert bridge_reader._read_bridge(row) == Bridge(number, controllers=2)
 
 
 @pytest.mark.parametrize(("kind", "userspace"), [("", False), ("system", False), ("netdev", True)])
 def test_a_bridges_datapath_is_the_kernels_or_in_userspace(kind: str, userspace: bool) -> None:
-    assert ovsdb._read_bridge(bridge_row(datapath_type=kind)).userspace is userspace
+    assert bridge_reader._read_bridge(bridge_row(datapath_type=kind)).userspace is userspace
 
 
 def test_a_tap_as_it_should_be_is_ours() -> None:
-    read = ovsdb._read_tap(tap_port(), tap_row())
+    read = bridge_reader._read_tap(tap_port(), tap_row())
     assert read == TapPort(9, mac=TAP_MAC, ours=True, marked=True)
 
 
@@ -112,18 +113,18 @@ def test_a_tap_as_it_should_be_is_ours() -> None:
 def test_a_tap_that_something_could_be_flooded_to_is_marked_but_not_in_order(
     columns: dict[str, Any],
 ) -> None:
-    read = ovsdb._read_tap(tap_port(**columns), tap_row())
+    read = bridge_reader._read_tap(tap_port(**columns), tap_row())
     assert (read.ours, read.marked) == (False, True)
 
 
 def test_somebody_elses_port_of_that_name_is_not_marked() -> None:
-    read = ovsdb._read_tap(tap_port(), tap_row(external_ids={}))
+    read = bridge_reader._read_tap(tap_port(), tap_row(external_ids={}))
     assert (read.ours, read.marked) == (False, False)
 
 
 @pytest.mark.parametrize("ofport", [[], [-1], [0]])
 def test_a_tap_without_a_number_has_none(ofport: list[int]) -> None:
-    read = ovsdb._read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
+    read = bridge_reader._read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
     assert (read.ofport, read.mac) == (None, "")
 
 
@@ -131,8 +132,8 @@ def test_what_was_read_before_an_exception_is_told_after_it(
     watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taps = [port_row(interface(f"tap{n}", ofport=[n])) for n in range(1, 5)]
-    watcher._read(idl(bridge_row(*taps[:2])))
-    read = ovsdb._interface_row
+    watcher._reader.read(idl(bridge_row(*taps[:2])))
+    read = bridge_reader._interface_row
 
     def broken(port: Any, row: Any) -> Any:
         if row.name == "tap3":
@@ -142,18 +143,18 @@ def test_what_was_read_before_an_exception_is_told_after_it(
     # tap1 goes, tap2 changes; the port of tap4 comes before the odd one, or after it.
     changed = port_row(interface("tap2", ofport=[12]))
     for order in ([taps[3], taps[2]], [taps[2], taps[3]]):
-        monkeypatch.setattr(ovsdb, "_interface_row", broken)
+        monkeypatch.setattr(bridge_reader, "_interface_row", broken)
         with pytest.raises(ZeroDivisionError):
-            watcher._read(idl(bridge_row(changed, *order)))
-        monkeypatch.setattr(ovsdb, "_interface_row", read)
-    update = watcher._read(idl(bridge_row(changed, taps[2], taps[3])))
+            watcher._reader.read(idl(bridge_row(changed, *order)))
+        monkeypatch.setattr(bridge_reader, "_interface_row", read)
+    update = watcher._reader.read(idl(bridge_row(changed, taps[2], taps[3])))
     assert {(one.name, one.ofport) for one in update.changed} == {
         ("tap2", 12),
         ("tap3", 3),
         ("tap4", 4),
     }
     assert update.gone == ("uuid-of-tap1",)
-    again = watcher._read(idl(bridge_row(changed, taps[2], taps[3])))
+    again = watcher._reader.read(idl(bridge_row(changed, taps[2], taps[3])))
     assert (again.changed, again.gone) == ((), ())
 
 
@@ -161,13 +162,13 @@ def test_an_interface_that_gives_way_to_an_odd_one_goes_all_the_same(
     watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = port_row(interface("tap1"))
-    watcher._read(idl(bridge_row(row)))
+    watcher._reader.read(idl(bridge_row(row)))
     row.interfaces = [interface("odd")]
     with monkeypatch.context() as patch:
-        patch.setattr(ovsdb, "_interface_row", lambda *_args: 1 / 0)
+        patch.setattr(bridge_reader, "_interface_row", lambda *_args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            watcher._read(idl(bridge_row(row)))
-    update = watcher._read(idl(bridge_row(row)))
+            watcher._reader.read(idl(bridge_row(row)))
+    update = watcher._reader.read(idl(bridge_row(row)))
     assert [one.name for one in update.changed] == ["odd"]
     assert update.gone == ("uuid-of-tap1",)
 
@@ -180,17 +181,19 @@ def test_what_changed_and_went_before_it_was_told_is_gone(
             raise ZeroDivisionError
         return read(port, row)
 
-    read = ovsdb._interface_row
-    monkeypatch.setattr(ovsdb, "_interface_row", broken)
+    read = bridge_reader._interface_row
+    monkeypatch.setattr(bridge_reader, "_interface_row", broken)
     with pytest.raises(ZeroDivisionError):
-        watcher._read(idl(bridge_row(port_row(interface("tap1")), port_row(interface("tap2")))))
-    update = watcher._read(idl(bridge_row()))
+        watcher._reader.read(
+            idl(bridge_row(port_row(interface("tap1")), port_row(interface("tap2"))))
+        )
+    update = watcher._reader.read(idl(bridge_row()))
     assert update.changed == ()
     assert update.gone in ((), ("uuid-of-tap1",))
 
 
 def test_the_bridges_guests_and_its_tap_are_read(watcher: OvsdbWatcher) -> None:
-    update = watcher._read(
+    update = watcher._reader.read(
         idl(
             bridge_row(port_row(interface("other")), name="br-ex"),
             bridge_row(
@@ -210,10 +213,10 @@ def test_the_bridges_guests_and_its_tap_are_read(watcher: OvsdbWatcher) -> None:
 
 def test_only_what_has_changed_is_told(watcher: OvsdbWatcher) -> None:
     one, other = port_row(interface("tap1")), port_row(interface("tap2", ofport=[6]))
-    watcher._read(idl(bridge_row(one, other)))
-    assert watcher._read(idl(bridge_row(one, other))).changed == ()
+    watcher._reader.read(idl(bridge_row(one, other)))
+    assert watcher._reader.read(idl(bridge_row(one, other))).changed == ()
     other.interfaces[0].ofport = [7]
-    update = watcher._read(idl(bridge_row(other)))
+    update = watcher._reader.read(idl(bridge_row(other)))
     assert [port.ofport for port in update.changed] == [7]
     assert update.gone == ("uuid-of-tap1",)
 
@@ -234,43 +237,43 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher, other
     ports = [port_row(interface(f"tap{n}", ofport=[n])) for n in range(1, others)]
     bridge = bridge_row(*ports, tap_port(interfaces=[tap_row()]))
     database = idl(bridge)
-    assert len(watcher._read(database).changed) == others - 1
+    assert len(watcher._reader.read(database).changed) == others - 1
     counting = database.tables["Port"].rows = Counting(database.tables["Port"].rows)
 
     changed = ports[1].interfaces[0]
     changed.ofport = [999]
-    update = watcher._read(database, [changed])
+    update = watcher._reader.read(database, [changed])
     assert [(port.name, port.ofport) for port in update.changed] == [("tap2", 999)]
     ports[0].tag = [4095]
-    update = watcher._read(database, [ports[0]])
+    update = watcher._reader.read(database, [ports[0]])
     assert [(port.name, port.dead) for port in update.changed] == [("tap1", True)]
     bridge.controller = ["one"]
-    update = watcher._read(database, [bridge])
+    update = watcher._reader.read(database, [bridge])
     assert (update.changed, update.gone, update.bridge) == ((), (), Bridge(0xAABBCCDDEEFF, 1))
     assert update.tap is not None
     bridge.ports = bridge.ports[1:]
-    update = watcher._read(database, [bridge, ports[0], ports[0].interfaces[0]])
+    update = watcher._reader.read(database, [bridge, ports[0], ports[0].interfaces[0]])
     assert (update.changed, update.gone) == ((), ("uuid-of-tap1",))
     ports[1].interfaces[0].external_ids = {}
-    assert watcher._read(database, [changed]).gone == ("uuid-of-tap2",)
+    assert watcher._reader.read(database, [changed]).gone == ("uuid-of-tap2",)
     assert counting.asked == 3
     stranger = port_row(interface("elsewhere"))
-    assert watcher._read(database, [stranger, stranger.interfaces[0]]).changed == ()
+    assert watcher._reader.read(database, [stranger, stranger.interfaces[0]]).changed == ()
     assert counting.asked == 3
 
 
 def test_the_tap_comes_goes_and_moves(watcher: OvsdbWatcher) -> None:
     bridge = bridge_row(port_row(interface("tap1")))
-    assert watcher._read(idl(bridge)).tap is None
+    assert watcher._reader.read(idl(bridge)).tap is None
     tap = tap_port(interfaces=[tap_row()])
     bridge.ports.append(tap)
-    assert watcher._read(idl(bridge), [bridge, tap]).tap is not None
+    assert watcher._reader.read(idl(bridge), [bridge, tap]).tap is not None
     tap.interfaces[0].ofport = [12]
-    update = watcher._read(idl(bridge), tap.interfaces)
+    update = watcher._reader.read(idl(bridge), tap.interfaces)
     assert update.tap is not None
     assert update.tap.ofport == 12
     bridge.ports.remove(tap)
-    assert watcher._read(idl(bridge), [bridge, tap]).tap is None
+    assert watcher._reader.read(idl(bridge), [bridge, tap]).tap is None
 
 
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
@@ -280,10 +283,10 @@ def test_an_interface_that_changes_its_port_stays_a_guest(
     mine, bond = interface("tap1"), interface("other", external_ids={})
     first, second = port_row(mine, bond), port_row(interface("third", external_ids={}))
     bridge = bridge_row(first, second)
-    watcher._read(idl(bridge))
+    watcher._reader.read(idl(bridge))
     first.interfaces, second.interfaces = [bond], [*second.interfaces, mine]
-    update = watcher._read(idl(bridge), [first, second][order])
-    kept = watcher._known.keys()
+    update = watcher._reader.read(idl(bridge), [first, second][order])
+    kept = watcher._reader._known.keys()
     assert kept == {"uuid-of-tap1"}
     assert not update.gone or [port.name for port in update.changed] == ["tap1"]
 
@@ -310,15 +313,15 @@ def test_after_a_reconnect_everything_is_read(watcher: OvsdbWatcher) -> None:
 
 
 def test_without_the_bridge_all_its_ports_are_gone(watcher: OvsdbWatcher) -> None:
-    watcher._read(idl(bridge_row(port_row(interface("tap1")))))
-    update = watcher._read(idl())
+    watcher._reader.read(idl(bridge_row(port_row(interface("tap1")))))
+    update = watcher._reader.read(idl())
     assert (update.bridge, update.tap, update.gone) == (None, None, ("uuid-of-tap1",))
     assert update.connected
 
 
 def test_one_odd_port_is_told_with_its_fault_beside_the_others(watcher: OvsdbWatcher) -> None:
     odd = interface("odd", ofport=[6], external_ids={"vm-uuid": "nonsense"})
-    update = watcher._read(idl(bridge_row(port_row(odd), port_row(interface("tap1")))))
+    update = watcher._reader.read(idl(bridge_row(port_row(odd), port_row(interface("tap1")))))
     states = {port.name: port.state for port in update.changed}
     assert states == {"odd": PortState.BROKEN, "tap1": PortState.SERVED}
 

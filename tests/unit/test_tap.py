@@ -12,7 +12,7 @@ import pytest
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
 from dfmeta.host import device
-from dfmeta.ports.ovsdb import Bridge, TapPort, Update
+from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.proxy.limits import SYN_ACK_RETRIES
 from dfmeta.state import State
 

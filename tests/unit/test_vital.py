@@ -26,7 +26,8 @@ from dfmeta.exceptions import StartError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.health import Health
 from dfmeta.hub import ThreadEndedError, Vital
-from dfmeta.ports.ovsdb import OvsdbWatcher, Update
+from dfmeta.ports.bridge_reader import Update
+from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.ports.resolver import Resolver
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
