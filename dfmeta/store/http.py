@@ -105,7 +105,8 @@ class Client:
         body_max: int = BODY_MAX,
     ) -> None:
         known = {
-            "context": context,
+            # Now, and not with the first request that waits for it: it takes tens of milliseconds.
+            "context": client_context() if context is None else context,
             "clock": clock,
             "resolve": staticmethod(resolve),
             "body_max": body_max,
@@ -174,7 +175,7 @@ class _StaleError(LookupAwayError):
 class _Connection(http.client.HTTPConnection):
     """One connection; httplib2 makes it by itself."""
 
-    context: ClassVar[ssl.SSLContext | None]
+    context: ClassVar[ssl.SSLContext]
     clock: ClassVar[Clock]
     resolve: ClassVar[Resolve]
     body_max: ClassVar[int]
@@ -261,11 +262,7 @@ class _Connection(http.client.HTTPConnection):
     def _wrap(self) -> None:
         # Without the closing alert the end of a body that has no length is anybody's doing.
         self.sock.settimeout(self.left())
-        context = type(self).context
-        if context is None:
-            # For all connections of the client: the authorities take tens of milliseconds to read.
-            context = type(self).context = client_context()
-        self.sock = context.wrap_socket(
+        self.sock = self.context.wrap_socket(
             self.sock, server_hostname=self.host, suppress_ragged_eofs=False
         )
 
