@@ -111,7 +111,8 @@ class AdminApplication:
             response = webob.exc.HTTPMethodNotAllowed(headers={"Allow": "GET, HEAD"})
         else:
             response = page(request)
-        return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
+        sent: Iterable[bytes] = response(environ, start_response)
+        return sent
 
     def _live(self, _request: webob.Request) -> webob.Response:
         return _json({"status": "UP"})

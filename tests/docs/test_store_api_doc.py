@@ -139,6 +139,6 @@ def test_the_page_shows_lines_of_the_audit() -> None:
     shown = re.findall(r"^ +(Audit: .*)", PAGE, re.MULTILINE)
     assert len(shown) == 3
     for line in shown:
-        method, path = re.match(r"Audit: (\w+) (\S+),", line).groups()  # type: ignore[union-attr]
+        ((method, path),) = re.findall(r"^Audit: (\w+) (\S+),", line)
         assert method in routes.find(path.replace("{id}", "x"))[0]
     assert f"more than {audit.REFUSALS} refused requests in a minute" in WORDS

@@ -20,6 +20,7 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.worker import workers as workers_module
+from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.pipe import Message, Pipe
 from dfmeta.proxy.worker.workers import Worker, Workers
 from dfmeta.registry import Registry
@@ -117,7 +118,7 @@ class World:
             self.registry,
             count=count,
             settings=dict,
-            answers=WorkerAnswers(),  # type: ignore[arg-type]  # takes whatever the workers do not know
+            answers=NoAnswers(),
             device="lo",
         )
         self.workers.start()
@@ -141,10 +142,13 @@ class World:
         self.done += 1
 
 
-class WorkerAnswers:
-    """Cannot read what is not a worker's."""
+class NoAnswers(WorkerAnswers):
+    """Cannot read a message that the workers do not know."""
 
-    def handle(self, _pipe: Pipe, message: Message) -> bool:
+    def __init__(self) -> None:
+        """Without a backend: it is never asked."""
+
+    def handle(self, pipe: Pipe, message: Message) -> bool:
         raise ValueError(message["what"])
 
 

@@ -278,7 +278,8 @@ def _respond(
             headers = [one for one in headers if one[0] != "Content-Type"]
     words = f"{status.value} {status.phrase}"
     response = webob.Response(status=words, headerlist=headers, body=answer.body)
-    return response(request.environ, start_response)  # type: ignore[no-any-return]  # untyped
+    sent: Iterable[bytes] = response(request.environ, start_response)
+    return sent
 
 
 def _query(call: Call) -> dict[str, list[str]]:
