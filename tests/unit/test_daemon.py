@@ -1,4 +1,4 @@
-"""What the daemon waits for at its start, and for how long; what it shows on the admin side."""
+"""Conditions that a start waits for, and for how long; the store's API on the admin listener."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from pathlib import Path
 import pytest
 
 from dfmeta.admin.listener import AdminApplication
-from dfmeta.cmd import daemon as daemon_module
-from dfmeta.cmd.daemon import Daemon
+from dfmeta.cmd import start as start_module
+from dfmeta.cmd.agent_admin import AgentAdmin
+from dfmeta.cmd.start import Start
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
 from tests.unit.support import Load
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    monkeypatch.setattr(daemon_module, "POLL", 0)
-    made = Daemon.__new__(Daemon)
-    made._ending = False
+def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+    monkeypatch.setattr(start_module, "POLL", 0)
+    made = Start.__new__(Start)
+    made._deadline = 0.0
+    made._ending = lambda: False
     return made
 
 
@@ -27,53 +29,54 @@ def late() -> StartError:
     return StartError(cause="it is late", remedy="wait")
 
 
-def test_what_does_not_come_in_time_ends_the_start(daemon: Daemon) -> None:
+def test_a_condition_that_does_not_come_in_time_ends_the_start(start: Start) -> None:
     with pytest.raises(StartError, match="it is late"):
-        daemon._await(lambda: False, 0.0, late)
+        start.wait_for(lambda: False, late)
 
 
-def test_what_comes_at_the_last_moment_does_not(daemon: Daemon) -> None:
-    assert daemon._await(lambda: True, 0.0, late)
+def test_a_condition_that_comes_at_the_last_moment_does_not(start: Start) -> None:
+    assert start.wait_for(lambda: True, late)
 
 
-def test_a_switch_that_takes_flows_is_waited_for_beyond_the_time(daemon: Daemon) -> None:
+def test_a_switch_that_takes_flows_is_waited_for_beyond_the_time(start: Start) -> None:
     answers: Iterator[bool] = iter([False, False, True])
-    assert daemon._await(lambda: next(answers), 0.0, late, busy=lambda: True)
+    assert start.wait_for(lambda: next(answers), late, busy=lambda: True)
     turns: Iterator[bool] = iter([True, True, False])
     with pytest.raises(StartError, match="it is late"):
-        daemon._await(lambda: False, 0.0, late, busy=lambda: next(turns))
+        start.wait_for(lambda: False, late, busy=lambda: next(turns))
     assert list(turns) == []
 
 
-def test_who_is_to_end_waits_for_nothing(daemon: Daemon) -> None:
-    daemon._ending = True
-    assert not daemon._await(lambda: False, 0.0, late, busy=lambda: True)
+def test_a_process_that_is_to_end_waits_for_nothing(start: Start) -> None:
+    start._ending = lambda: True
+    assert not start.wait_for(lambda: False, late, busy=lambda: True)
 
 
 # The store's API, with a backend that changes
 
 
 @pytest.fixture
-def mounting(daemon: Daemon) -> Daemon:
-    daemon._api = None
-    daemon._admin = AdminApplication(Health(), list, {})
-    return daemon
+def mounting() -> AgentAdmin:
+    made = AgentAdmin.__new__(AgentAdmin)
+    made._api = None
+    made.application = AdminApplication(Health(), list, {})
+    return made
 
 
 def test_the_stores_api_comes_with_the_store_and_goes_with_it(
-    mounting: Daemon, load: Load, tmp_path: Path
+    mounting: AgentAdmin, load: Load, tmp_path: Path
 ) -> None:
     store = load(state_path=tmp_path)
     nova = load(
         state_path=tmp_path, backend="nova", DEFAULT__metadata_proxy_shared_secret="a secret"
     )
     for conf, there in ((nova, False), (store, True), (nova, False), (store, True)):
-        mounting._prepare_api(conf)()
-        assert (mounting._admin.api is not None) == there
+        mounting.prepare(conf)()
+        assert (mounting.application.api is not None) == there
 
 
 def test_what_is_prepared_and_not_used_changes_nothing(
-    mounting: Daemon, load: Load, tmp_path: Path
+    mounting: AgentAdmin, load: Load, tmp_path: Path
 ) -> None:
-    mounting._prepare_api(load(state_path=tmp_path))
-    assert mounting._admin.api is None
+    mounting.prepare(load(state_path=tmp_path))
+    assert mounting.application.api is None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import eventlet
 import pytest
 
-from dfmeta import hub
 from dfmeta.admin import listener as admin
 from dfmeta.admin.server import AdminServer
 from dfmeta.apps import switch as switch_module
@@ -32,7 +32,7 @@ from dfmeta.ports.resolver import Resolver
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
-from tests.unit.support import Datapath, let_hub_run, until
+from tests.unit.support import Datapath, Load, let_hub_run, until
 
 
 def broken(*_args: object, **_named: object) -> None:
@@ -146,21 +146,18 @@ def test_a_thread_that_nothing_refers_to_is_not_collected(vital: Vital) -> None:
 
 
 def test_the_daemon_ends_by_it_and_readiness_names_it(
-    vital: Vital, monkeypatch: pytest.MonkeyPatch
+    vital: Vital, monkeypatch: pytest.MonkeyPatch, load: Load, tmp_path: Path
 ) -> None:
-    daemon = Daemon.__new__(Daemon)
+    daemon = Daemon(load(state_path=tmp_path), [])
     monkeypatch.setattr(daemon, "_rest", lambda: None)
-    daemon.health = Health()
-    daemon._ending = False
-    daemon.health.watch("threads", lambda: hub.VITAL.alive)
-    assert daemon.health.missing() == []
+    assert "threads" not in daemon.parts.health.missing()
     vital.spawn("one", broken)
     let_hub_run()
-    assert daemon.health.missing() == ["threads"]
+    assert "threads" in daemon.parts.health.missing()
     with pytest.raises(ThreadEndedError):
         daemon._turn()
     with pytest.raises(ThreadEndedError):
-        daemon._await(lambda: False, 1e12, lambda: StartError(cause="late", remedy="wait"))
+        daemon._start.wait_for(lambda: False, lambda: StartError(cause="late", remedy="wait"))
 
 
 @pytest.mark.parametrize("module", [daemon_module, central_module], ids=lambda one: one.PROG)

@@ -1,0 +1,120 @@
+"""The admin listener of ``dfmeta-agent``: readiness, listings, the status page, the store's API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from oslo_config import cfg
+from prometheus_client import Metric
+
+from dfmeta import hub, metrics
+from dfmeta.admin import listener
+from dfmeta.cmd import options, status_page
+from dfmeta.cmd.activation import ADMIN_OPTION, activated
+from dfmeta.cmd.parts import Parts
+
+if TYPE_CHECKING:
+    from dfmeta.wiring.api import StoreApi
+
+PROG: Final = "dfmeta-agent"
+
+
+class AgentAdmin:
+    """The admin listener, and the store's API on it while ``backend = store``.
+
+    :raises StartError: when the API's options are invalid.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._api: StoreApi | None = None
+        if parts.conf.df_metadata.backend == "store":
+            self._api = _store_api(parts.conf)
+        self._place: str = parts.conf.df_metadata.admin_listen
+        self._watch_health()
+        listings = {
+            "/ports": parts.ports.rows,
+            "/probe": parts.controller.probe.report,
+            "/options": options.Options(lambda: parts.conf).document,
+        }
+        page = status_page.page_of_agent(
+            PROG,
+            parts.health,
+            self._metrics,
+            parts.ports.rows,
+            lambda: parts.conf,
+            lambda: self._api.repository if self._api else None,
+        )
+        self.application = listener.AdminApplication(
+            parts.health, self._metrics, listings, api=self._api, page=page, listen=self._place
+        )
+
+    def serve(self) -> None:
+        """Answer from now on, on the service manager's listener or on ``admin_listen``.
+
+        :raises StartError: when the address cannot be listened on.
+        """
+        sock = activated(f"{PROG}-admin", ADMIN_OPTION, place=self._place)
+        listener.serve(self._place, self.application, sock=sock)
+
+    def open_store(self) -> None:
+        """Open the database of the store's API, where there is one.
+
+        :raises StoreError: when it cannot be opened.
+        """
+        if self._api is not None:
+            from dfmeta.wiring.database import repository
+
+            self._api.open(repository(self._parts.conf.store.connection))
+
+    def prepare(self, conf: cfg.ConfigOpts) -> Callable[[], None]:
+        """Make ready for another configuration; the function that is returned puts it in force.
+
+        :raises DfmetaError: when its API cannot be built; the one in force stays.
+        """
+        if conf.df_metadata.backend != "store":
+            return partial(setattr, self.application, "api", None)
+        api = self._api = self._api or _store_api(conf)
+        replace = api.prepare(conf)
+
+        def mount() -> None:
+            replace()
+            self.application.api = api
+
+        return mount
+
+    def _watch_health(self) -> None:
+        parts, probe = self._parts, self._parts.controller.probe
+        parts.health.watch("threads", lambda: hub.VITAL.alive)
+        parts.health.watch("ovsdb", lambda: parts.update.connected)
+        parts.health.watch("bridge", lambda: parts.update.bridge is not None)
+        parts.health.watch("flows", lambda: parts.controller.ready)
+        parts.health.watch("proxy", self._listening)
+        # A path to a proxy that does not listen yet has no fault of its own.
+        parts.health.watch("path", lambda: probe.passes or not self._listening())
+        parts.health.watch("store", self._store_answers)
+
+    def _listening(self) -> bool:
+        proxy = self._parts.proxy
+        return bool(self._parts.serving and proxy and proxy.serving and self._parts.tap.in_place)
+
+    def _store_answers(self) -> bool:
+        conf = self._parts.conf
+        if self._parts.proxy is None or conf.df_metadata.backend != "store":
+            return True
+        from dfmeta.wiring.database import answers
+
+        return answers(conf.store.connection)
+
+    def _metrics(self) -> Iterable[Metric]:
+        proxy = self._parts.proxy
+        return metrics.REGISTRY.collect() if proxy is None else proxy.collect()
+
+
+def _store_api(conf: cfg.ConfigOpts) -> StoreApi:
+    # SQLAlchemy takes a third of a second to import: not where Nova answers.
+    from dfmeta.wiring.api import StoreApi
+
+    return StoreApi(conf)

@@ -1,0 +1,104 @@
+"""The composition of ``dfmeta-agent``: its parts, built from the configuration and tied together.
+
+Nothing runs yet: :mod:`dfmeta.cmd.start` brings the parts up, :mod:`dfmeta.cmd.daemon` drives them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from oslo_config import cfg
+
+from dfmeta.apps.controller import Controller
+from dfmeta.cmd.keeping import keeper
+from dfmeta.cmd.proxy import Proxy
+from dfmeta.cmd.remembering import Memory
+from dfmeta.cmd.tap import TapKeeper
+from dfmeta.cmd.watch import PortWatch
+from dfmeta.health import Health
+from dfmeta.hub import Bell
+from dfmeta.ports.bridge_reader import Update
+from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.registry import Registry
+from dfmeta.wiring import identity, layout
+
+
+class Parts:
+    """The parts of the daemon.
+
+    :param deliver: takes each update of OVSDB in, in the hub.
+    :raises DfmetaError: when a configured identity source cannot be built.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, deliver: Callable[[Update], None]) -> None:
+        group = conf.df_metadata
+        self.conf = conf
+        """The configuration in force; a reload replaces it."""
+        self.memory = memory = Memory(Path(group.state_path))
+        self.health = Health()
+        self.tap = TapKeeper(
+            group,
+            memory.state,
+            keeper(group, memory.state, os.environ),
+            made_anew=self._rebind,
+        )
+        self.registry = Registry(self.tap.host.addresses, ask=lambda: self.watcher.ask())
+        self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
+        self.registry.when_replaced(self.identities.renew)
+        self.controller = Controller(
+            self.registry,
+            bridge=group.integration_bridge,
+            layout=layout.layout_of(group),
+            hold_timeout=group.hold_timeout,
+            datapath_id=lambda: self.update.bridge.datapath_id if self.update.bridge else None,
+            adopts=lambda endpoint: memory.adopts(endpoint, self.registry),
+            meters=memory.meters,
+            informed=self._inform,
+        )
+        self.watcher = OvsdbWatcher(
+            group.ovsdb_connection,
+            group.integration_bridge,
+            group.metadata_interface,
+            deliver=deliver,
+        )
+        self.ports = PortWatch(
+            self.registry,
+            self.controller,
+            needs_project=group.backend == "nova",
+            gather=self._gather,
+            userspace=lambda: (bridge := self.update.bridge) is not None and bridge.userspace,
+        )
+        self.update = Update(connected=False)
+        """The newest of OVSDB."""
+        self.proxy: Proxy | None = None
+        """Built by the start."""
+        self.serving = False
+        """Whether the start is complete."""
+        self.bell = Bell()
+        """Rung when there is something for the next turn."""
+        self.registry.watch(lambda _endpoint: self.bell.ring())
+
+    def save(self, *, now: bool = False) -> None:
+        """Save the changes since the last saving, once there is a listener; see :class:`Memory`.
+
+        :param now: save everything.
+        """
+        listener = self.proxy.listener if self.proxy is not None else None
+        if listener is not None:
+            self.memory.save(listener, self.registry, self.controller.meters, now=now)
+
+    # Of the proxy, as soon as there is one
+
+    def _gather(self) -> None:
+        if self.proxy is not None:
+            self.proxy.gather()
+
+    def _inform(self) -> None:
+        if self.proxy is not None:
+            self.proxy.settle()
+
+    def _rebind(self) -> None:
+        if self.proxy is not None:
+            self.proxy.rebind()

@@ -1,0 +1,175 @@
+"""The start of ``dfmeta-agent``, step by step, until it serves.
+
+The order matters: flows of an earlier run lead guests to the listener already, so that the listener
+comes first. Then come OVSDB, tap-metadata, the identities, the switch and the engine. Each
+of these waits is bounded by one deadline, ``[df_metadata] startup_timeout``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import eventlet
+
+from dfmeta import hub
+from dfmeta.apps import switch
+from dfmeta.cmd.activation import GUEST_OPTIONS, activated
+from dfmeta.cmd.elsewhere import refuse_elsewhere
+from dfmeta.cmd.keeping import notify
+from dfmeta.cmd.parts import Parts
+from dfmeta.cmd.proxy import Proxy
+from dfmeta.cmd.waiting import Waiting, no_bridge, no_ovsdb, no_switch, no_tap, no_workers
+from dfmeta.exceptions import DfmetaError, StartError
+
+LOG = logging.getLogger("dfmeta.agent")
+
+POLL: Final = 0.05
+"""Seconds between two looks at a condition."""
+FIRST_ROUND: Final = 0.5
+"""Seconds that the start waits for the identity sources at most."""
+
+
+class Start:
+    """One start of the daemon.
+
+    :param prog: the program's name, of which the listeners of a service manager have theirs.
+    :param argv: the program's arguments.
+    :param ending: gives whether the process has been told to end.
+    """
+
+    def __init__(
+        self, parts: Parts, *, prog: str, argv: Sequence[str], ending: Callable[[], bool]
+    ) -> None:
+        self._parts = parts
+        self._prog = prog
+        self._argv = argv
+        self._ending = ending
+        self._deadline = 0.0
+        """When waiting ends, monotonic seconds."""
+        self.knows_ports = False
+        """Whether OVSDB's ports have been taken in, once; the daemon sets it."""
+        self.tap_is_told = False
+        """Whether the flows have been told of tap-metadata."""
+
+    def run(self, open_store: Callable[[], None]) -> bool:
+        """Bring the parts up; gives whether the daemon serves, which it does not when it is to end.
+
+        :param open_store: opens the store's database, before any guest is accepted.
+        :raises DfmetaError: when a part cannot be had, or not in time.
+        """
+        parts = self._parts
+        group = parts.conf.df_metadata
+        parts.tap.adopt(activated(f"{self._prog}-guests", GUEST_OPTIONS, place=parts.tap.place))
+        proxy = parts.proxy = Proxy(parts.conf, parts.registry)
+        open_store()
+        parts.tap.listen_early()
+        self._deadline = time.monotonic() + group.startup_timeout
+        parts.watcher.start()
+        parts.identities.start()
+        if not self._await_host():
+            return False
+        # The guest of a port decides which addresses may be kept; a slow source delays no start.
+        self._await_identities()
+        parts.memory.rest_strangers(parts.registry)
+        sock = parts.tap.listen()
+        parts.controller.set_tap(parts.tap.as_flows_need_it(parts.update, sock))
+        self.tap_is_told = True
+        switch.connect(parts.controller, group.openflow_connection, group.ovsdb_connection)
+        if not self._await_switch():
+            return False
+        proxy.serve(sock)
+        if not self.wait_for(lambda: proxy.serving, no_workers):
+            return False
+        self._complete(proxy)
+        return True
+
+    def _complete(self, proxy: Proxy) -> None:
+        """Prove the path, save the state, and say that the daemon is ready."""
+        parts = self._parts
+        group = parts.conf.df_metadata
+        parts.tap.remove_former(parts.watcher)
+        parts.controller.prove_path()
+        parts.save(now=True)
+        hub.settle()
+        notify(os.environ, "READY=1")
+        LOG.info(
+            "Serving the guests of %s on %s port %d, backend %s",
+            group.integration_bridge,
+            group.metadata_interface,
+            proxy.listener[0] if proxy.listener else 0,
+            proxy.backend_name,
+        )
+        # Last, since other threads ran while the state was saved: readiness is to survive a kill.
+        parts.serving = True
+
+    def _await_host(self) -> bool:
+        parts = self._parts
+        return all(
+            self.wait_for(there, error)
+            for there, error in (
+                (
+                    lambda: parts.update.connected and self.knows_ports,
+                    partial(no_ovsdb, parts.watcher.remote),
+                ),
+                (
+                    lambda: parts.update.bridge is not None,
+                    partial(no_bridge, parts.watcher.bridge),
+                ),
+                (self._tap_is_there, lambda: no_tap(parts.watcher.tap, parts.tap.last_error)),
+            )
+        )
+
+    def _await_identities(self) -> None:
+        with eventlet.Timeout(FIRST_ROUND, False):
+            while not self._parts.identities.settled():
+                eventlet.sleep(0.01)
+
+    def _await_switch(self) -> bool:
+        controller = self._parts.controller
+        # Thousands of ports may take longer: a switch that takes flows is not absent.
+        return self.wait_for(
+            # The port may go meanwhile, and no flow leads anywhere without it.
+            lambda: self._tap_is_there() and controller.ready,
+            partial(no_switch, self._parts.watcher.bridge),
+            busy=lambda: controller.busy,
+        )
+
+    def _tap_is_there(self) -> bool:
+        parts = self._parts
+        try:
+            return parts.tap.look_after(parts.watcher, parts.update)
+        except DfmetaError as error:
+            refuse_elsewhere(error, parts.conf.df_metadata, self._argv)
+            parts.tap.last_error = str(error)
+            return False
+
+    def wait_for(
+        self,
+        there: Callable[[], bool],
+        error: Callable[[], StartError],
+        *,
+        busy: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Wait for a condition until the deadline; False when the process is to end.
+
+        :param there: the condition.
+        :param error: makes the error of a deadline that has passed.
+        :param busy: gives whether there is progress, which is waited for beyond the deadline.
+        :raises StartError: *error*, when the deadline has passed.
+        :raises ThreadEndedError: when a thread has ended that the daemon needs.
+        """
+        waiting = Waiting(self._deadline)
+        while not there():
+            hub.VITAL.check()
+            if self._ending():
+                return False
+            if time.monotonic() >= self._deadline and not busy():
+                raise error()
+            waiting.say(lambda: str(error().cause))
+            eventlet.sleep(POLL)
+        return True
