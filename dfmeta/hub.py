@@ -217,7 +217,7 @@ class Bell:
 
 
 def prepare() -> None:
-    """Have nothing but the hub's own work delay the start; :func:`settle` follows it.
+    """Have nothing but the hub's own work delay the start; :func:`resume_collection` follows it.
 
     The collector goes through everything that is read at the start again and again, and holds all
     threads meanwhile: a tenth of a second and more with thousands of ports.
@@ -226,7 +226,7 @@ def prepare() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
 
 
-def settle() -> None:
+def resume_collection() -> None:
     """Let the collector run again, past what the start has made and what stays.
 
     And have large documents given back to the host: each that is freed raises glibc's threshold,
@@ -322,7 +322,7 @@ class Vital:
 
         return guarded
 
-    def adopt(self, name: str, thread: Any) -> None:
+    def watch_greenthread(self, name: str, thread: Any) -> None:
         """Count a greenthread of a library's among them; its end is a failure.
 
         :param thread: an eventlet.greenthread.GreenThread.

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.harness import nursery
 from tests.harness.examples import USUAL, examples
 
 # Their assertions, too, show what they compared.
@@ -30,18 +31,36 @@ threading.settrace(_no_trace)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--soak N``: tests of endurance run N times as long (tools/soak)."""
+    """``--soak N``: tests of endurance run N times as long (tools/soak).
+
+    ``--prepared``: daemons begin with everything imported, but for tests marked ``installed``.
+    """
     parser.addoption("--soak", type=int, default=1, help="run tests of endurance N times as long")
+    parser.addoption(
+        "--prepared", action="store_true", help="start daemons by tests/harness/nursery.py"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """``early``: a module that takes so long that others would wait for it at the end."""
+    """Declare the markers.
+
+    ``early``: a module that takes so long that others would wait for it at the end. ``installed``:
+    the start of the program itself is tested.
+    """
     config.addinivalue_line("markers", "early: begins before the others")
+    config.addinivalue_line("markers", "installed: starts each program as it is installed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring what is marked as early to the front."""
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """See ``--prepared``."""
+    installed = item.get_closest_marker("installed") is not None
+    nursery.enabled = item.config.getoption("--prepared") and not installed
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dfmeta import metrics
 from dfmeta.apps.meters import Use
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.flows.wire import Found
+from dfmeta.flows.wire import DumpedFlow
 
 BY_FLOW: Mapping[Purpose, str] = {
     Purpose.GUEST_FRAGMENT: "fragment",
@@ -33,10 +33,10 @@ class Drops:
         for reason in (*BY_FLOW.values(), *BY_METER.values()):
             metrics.DROPPED.labels(reason)
 
-    def flows(self, found: Iterable[Found]) -> None:
+    def flows(self, found: Iterable[DumpedFlow]) -> None:
         """Take in a dump of flows."""
         seen: dict[Hashable, tuple[str, int]] = {
-            one.flow.place: (BY_FLOW[one.flow.purpose], one.packets)
+            one.flow.match_key: (BY_FLOW[one.flow.purpose], one.packets)
             for one in found
             if one.flow is not None and one.flow.purpose in BY_FLOW
         }

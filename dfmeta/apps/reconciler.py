@@ -39,7 +39,7 @@ from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.service import Tap
-from dfmeta.flows.wire import Found, Wire
+from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
@@ -56,8 +56,8 @@ FIXED = frozenset({Purpose.FROM_TAP, Purpose.SERVICE_DROP, Purpose.REPLY_DROP})
 RECONCILE_POLL = 0.002
 """Seconds between two looks at whether a reconcile is through."""
 
-Placed = dict[Any, Flow]
-Grouped = dict[Endpoint | None, list[Found]]
+ByKey = dict[Any, Flow]
+Grouped = dict[Endpoint | None, list[DumpedFlow]]
 """Endpoint → what a dump shows of its flows; None: what is nobody's."""
 
 
@@ -66,10 +66,10 @@ class _Mod:
     """A flow-mod of a reconcile, and what it is for."""
 
     endpoint: Endpoint | None
-    place: Any
-    """None where the flow that is to go has none that is ours."""
+    key: Any
+    """:attr:`Flow.match_key`; None where the flow that is to go is not ours."""
     flow: Flow | None
-    """What is to be at that place; None: nothing."""
+    """The flow that is to have that key; None: no flow."""
     message: Any
 
 
@@ -102,8 +102,8 @@ class Reconciler:
         self.adopted = False
         """Whether what an earlier run had left on the switch has been taken over."""
         self._on_reconciled, self._on_doubt = reconciled, doubt
-        self._fixed: Placed = {}
-        self._sent: dict[Endpoint, Placed] = {}
+        self._fixed: ByKey = {}
+        self._sent: dict[Endpoint, ByKey] = {}
         self._tally = Tally()
         """How many flows there are in those two."""
         self._last: dict[Endpoint, Pending] = {}
@@ -135,7 +135,7 @@ class Reconciler:
         self._keep(endpoint, wanted)
         mods = self._difference(before, wanted)
         if mods:
-            changed = {place for place, _flow in before.items() ^ wanted.items()}
+            changed = {key for key, _flow in before.items() ^ wanted.items()}
             self._overtaken.setdefault(endpoint, set()).update(changed)
             port = self.registry.port_at(endpoint)
             what = f"the flows of {port.name if port else f'ofport {endpoint.ofport}'}"
@@ -248,17 +248,17 @@ class Reconciler:
         self.meters.forget()
         self._last.clear()
 
-    def misses(self, removed: Found) -> bool:
+    def misses(self, removed: DumpedFlow) -> bool:
         """Whether *removed*, of the classification table, ought to be on the switch still.
 
         A removal of ours is told of late: the flow may have been put in again by then.
         """
-        if removed.flow is None or self._removals.take(removed.flow.place):
+        if removed.flow is None or self._removals.take(removed.flow.match_key):
             return False
-        place, endpoint = removed.flow.place, read_address(removed.flow).endpoint
+        key, endpoint = removed.flow.match_key, read_address(removed.flow).endpoint
         if endpoint is None:
-            return place in self._fixed
-        return place in self._sent.get(endpoint, {})
+            return key in self._fixed
+        return key in self._sent.get(endpoint, {})
 
     def flow_count(self) -> int:
         """How many flows of ours ought to be on the switch."""
@@ -279,7 +279,7 @@ class Reconciler:
 
     def _settle(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, endpoint by endpoint; what is nobody's goes first."""
-        fixed = _placed(fixed_flows(tap))
+        fixed = _by_key(fixed_flows(tap))
         self._tally.replace(self._fixed, fixed)
         self._fixed = fixed
         others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
@@ -308,10 +308,12 @@ class Reconciler:
         self.meters.keep_only(self.channel, self._sent.keys())
         return count
 
-    def _compare(self, endpoint: Endpoint | None, found: Iterable[Found], tap: Tap) -> list[_Mod]:
+    def _compare(
+        self, endpoint: Endpoint | None, found: Iterable[DumpedFlow], tap: Tap
+    ) -> list[_Mod]:
         """What *endpoint* lacks and has too much; from now on it counts as sent."""
         wanted = self._fixed
-        newer: set[Any] = set()  # places of which the dump tells nothing any more
+        newer: set[Any] = set()  # keys of which the dump tells nothing any more
         if endpoint is not None:
             wanted, known = self._wanted(endpoint, self.tap or tap), self._sent.get(endpoint)
             if known is not None and known == wanted:
@@ -319,19 +321,19 @@ class Reconciler:
                 wanted = known
             self._keep(endpoint, wanted)
             newer = self._overtaken.get(endpoint, newer)
-        there = {one.flow.place: one.flow for one in found if one.flow is not None}
+        there = {one.flow.match_key: one.flow for one in found if one.flow is not None}
         # What another release has put at a place that is wanted, the addition there replaces.
-        strays = [one for one in found if one.read is None or one.read.place not in wanted]
+        strays = [one for one in found if one.read is None or one.read.match_key not in wanted]
         wire = self.channel.wire
         removals = [
-            _Mod(endpoint, one.read and one.read.place, None, wire.remove_found(one))
+            _Mod(endpoint, one.read and one.read.match_key, None, wire.remove_found(one))
             for one in _way_in_first(strays)
-            if one.read is None or one.read.place not in newer
+            if one.read is None or one.read.match_key not in newer
         ]
         additions = [
-            _Mod(endpoint, place, flow, wire.add(flow))
-            for place, flow in wanted.items()
-            if there.get(place) != flow and place not in newer
+            _Mod(endpoint, key, flow, wire.add(flow))
+            for key, flow in wanted.items()
+            if there.get(key) != flow and key not in newer
         ]
         self._removals.note(one.read for one in strays if one.read is not None)
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
@@ -372,7 +374,7 @@ class Reconciler:
     def _stands(self, mod: _Mod) -> bool:
         """Whether what *mod* is for is still to be so."""
         placed = self._fixed if mod.endpoint is None else self._sent.get(mod.endpoint, {})
-        return mod.place is None or placed.get(mod.place) == mod.flow
+        return mod.key is None or placed.get(mod.key) == mod.flow
 
     def _insist_on(self, wire: Wire) -> None:
         """What was dumped on one connection says nothing of the next.
@@ -413,7 +415,7 @@ class Reconciler:
         if kept:
             LOG.info("Kept %d addresses of guests that were served before", kept)
 
-    def _wanted(self, endpoint: Endpoint, tap: Tap) -> Placed:
+    def _wanted(self, endpoint: Endpoint, tap: Tap) -> ByKey:
         if self.registry.port_at(endpoint) is None:
             return {}
         addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
@@ -423,18 +425,18 @@ class Reconciler:
             addresses,
             self.meters.of(self.channel, endpoint, Purpose.GUEST_SYN),
         )
-        return _placed(guest_flows(guest, tap))
+        return _by_key(guest_flows(guest, tap))
 
-    def _keep(self, endpoint: Endpoint, wanted: Placed) -> None:
+    def _keep(self, endpoint: Endpoint, wanted: ByKey) -> None:
         self._tally.replace(self._sent.get(endpoint, {}), wanted)
         if wanted:
             self._sent[endpoint] = wanted
         else:
             self._sent.pop(endpoint, None)
 
-    def _difference(self, before: Placed, wanted: Placed) -> list[Any]:
-        gone = [flow for place, flow in before.items() if place not in wanted]
-        new = [flow for place, flow in wanted.items() if before.get(place) != flow]
+    def _difference(self, before: ByKey, wanted: ByKey) -> list[Any]:
+        gone = [flow for key, flow in before.items() if key not in wanted]
+        new = [flow for key, flow in wanted.items() if before.get(key) != flow]
         self._removals.note(gone)
         metrics.FLOW_MODS.labels("delete").inc(len(gone))
         metrics.FLOW_MODS.labels("add").inc(len(new))
@@ -442,11 +444,11 @@ class Reconciler:
         return [*map(wire.remove, reversed(gone)), *map(wire.add, new)]
 
 
-def _placed(flows: Iterable[Flow]) -> Placed:
-    return {flow.place: flow for flow in flows}
+def _by_key(flows: Iterable[Flow]) -> ByKey:
+    return {flow.match_key: flow for flow in flows}
 
 
-def _way_in_first(strays: list[Found]) -> list[Found]:
+def _way_in_first(strays: list[DumpedFlow]) -> list[DumpedFlow]:
     """Order removals so that nothing leads to the proxy whose way back is gone."""
     rank: Mapping[Purpose, int] = {
         Purpose.GUEST_SYN: 0,
@@ -470,7 +472,7 @@ def _meters_of(found: Grouped, turns: Turns) -> dict[Use, int]:
     return uses
 
 
-def _each(found: Grouped, turns: Turns) -> Iterator[Found]:
+def _each(found: Grouped, turns: Turns) -> Iterator[DumpedFlow]:
     """Go through all of *found*, others in between."""
     for mine in found.values():
         for one in mine:

@@ -35,18 +35,18 @@ class Removals:
         now = self._clock()
         for flow in flows:
             if self._pipeline.is_shared(flow.purpose):
-                self._sent[flow.place] = self._sent.get(flow.place, (0, 0.0))[0] + 1, now
+                self._sent[flow.match_key] = self._sent.get(flow.match_key, (0, 0.0))[0] + 1, now
 
-    def take(self, place: Any) -> bool:
+    def take(self, key: Any) -> bool:
         """Whether a removal that the switch tells of is one of ours; it counts once."""
-        count, when = self._sent.pop(place, (0, 0.0))
+        count, when = self._sent.pop(key, (0, 0.0))
         if not count or self._clock() - when > LATE:
             return False
         if count > 1:
-            self._sent[place] = count - 1, when
+            self._sent[key] = count - 1, when
         return True
 
     def forget_old(self) -> None:
         """Forget those that the switch will not tell of any more."""
         oldest = self._clock() - LATE
-        self._sent = {place: one for place, one in self._sent.items() if one[1] >= oldest}
+        self._sent = {key: one for key, one in self._sent.items() if one[1] >= oldest}

@@ -26,7 +26,7 @@ def connect(controller: Controller, connection: str, ovsdb_connection: str) -> N
     ):
         app.start()
         for thread in app.threads:
-            hub.VITAL.adopt(f"os-ken's {app.name}", thread)
+            hub.VITAL.watch_greenthread(f"os-ken's {app.name}", thread)
     kind, _, where = connection.partition(":")
     if kind == "listen":
         host, _, port = where.rpartition(":")

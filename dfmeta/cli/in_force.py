@@ -103,8 +103,8 @@ def _elsewhere(own: Iterable[TcpListener]) -> str:
     """Where the daemon has its admin listener; empty where it answers nowhere."""
     for one in own:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            if _ask(one.place):
-                return one.place
+            if _ask(one.address_and_port):
+                return one.address_and_port
     return ""
 
 

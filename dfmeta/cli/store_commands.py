@@ -20,9 +20,9 @@ from dfmeta.cli.common import (
 )
 from dfmeta.cli.progress import counted
 from dfmeta.cli.store_backup import backup, restore
+from dfmeta.cli.store_choice import StoreChoice, store_options
 from dfmeta.cli.store_delete import delete
 from dfmeta.cli.store_import import import_records
-from dfmeta.cli.store_place import Place, place_options
 from dfmeta.cli.store_put import WORDS, put
 from dfmeta.cli.store_schema import schema
 from dfmeta.cli.store_target import Asked, Target, no_defaults, no_record, target_options
@@ -96,14 +96,14 @@ for _command in (put, delete, import_records, backup, restore, schema):
         failed="there is no such record, or the store does not answer",
     ),
 )
-@place_options
+@store_options
 @format_option
 @target_options
 @click.option("--user-data", is_flag=True, help="Write the user-data alone, byte for byte.")
 @click.option("--password", is_flag=True, help="Write what the guest posted, byte for byte.")
 @click.option("--document", is_flag=True, help="Write the document alone, as put --json takes it.")
 def get(
-    place: Place,
+    store: StoreChoice,
     asked: Asked,
     *,
     fmt: str,
@@ -119,8 +119,8 @@ def get(
         raise click.UsageError(
             "--user-data, --password and --document exclude each other: name one of them"
         )
-    conf = place.conf()
-    with place.opened(conf) as records:
+    conf = store.conf()
+    with store.opened(conf) as records:
         target = asked.find(conf, records)
         record = records.get(target.record_id)
         addresses = records.addresses(target.record_id) if record else ()
@@ -148,13 +148,13 @@ def get(
         failed="the store does not answer",
     ),
 )
-@place_options
+@store_options
 @format_option
 @wide_option
 @click.option("--default", is_flag=True, help="The defaults in the place of instances' records.")
-def list_records(place: Place, *, fmt: str, wide: bool, default: bool) -> None:
+def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> None:
     """List all records, each on a line."""
-    with place.opened(place.conf()) as records:
+    with store.opened(store.conf()) as records:
         if not isinstance(records, Client):
             found = counted(records.list(defaults=default), READING, unit="records")
             rows = [row_of(one) for one in found]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from dfmeta.cli.store_place import Records
+from dfmeta.cli.store_choice import Records
 from dfmeta.cli.store_target import Domains, Target
 from dfmeta.store.api.client import Client
 from dfmeta.store.db.record import Record, parse_document

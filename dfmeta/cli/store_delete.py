@@ -13,7 +13,7 @@ import click
 
 from dfmeta.cli.agreed import agreed, yes_option
 from dfmeta.cli.common import CONFIG_FILE, ending
-from dfmeta.cli.store_place import Place, place_options
+from dfmeta.cli.store_choice import StoreChoice, store_options
 from dfmeta.cli.store_target import Asked, Target, no_record, target_options
 from dfmeta.exceptions import StoreError
 from dfmeta.store.api.client import Client
@@ -31,7 +31,7 @@ _EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
         failed="there is no such record, or the answer was no",
     ),
 )
-@place_options
+@store_options
 @target_options
 @yes_option
 @click.option(
@@ -41,14 +41,14 @@ _EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
     help="Where a copy is kept, of the last time for each record. Without it: deleted in "
     "state_path, and with --url nowhere. Empty: nowhere.",
 )
-def delete(place: Place, asked: Asked, *, yes: bool, folder: str | None) -> None:
+def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -> None:
     """Remove the record of INSTANCE, user-data and password included.
 
     On a terminal it asks first; a script is not asked. What it prints has the command that puts the
     record back from its copy: all of it but the password that the guest has posted.
     """
-    conf = place.conf()
-    with place.opened(conf) as records:
+    conf = store.conf()
+    with store.opened(conf) as records:
         target = asked.find(conf, records)
         if folder is None:
             here = not isinstance(records, Client)
@@ -57,7 +57,7 @@ def delete(place: Place, asked: Asked, *, yes: bool, folder: str | None) -> None
         back = ""
         if folder and (record := records.get(target.record_id)) is not None:
             options = _keep(record, records.addresses(record.id), folder=Path(folder))
-            back = shlex.join([*_command(place, asked, target), *options]) if options else ""
+            back = shlex.join([*_command(store, asked, target), *options]) if options else ""
         if not records.delete(target.record_id):
             raise no_record(target)
     click.echo(f"{target.shown}: deleted")
@@ -65,14 +65,14 @@ def delete(place: Place, asked: Asked, *, yes: bool, folder: str | None) -> None
         click.echo(f"A copy is kept; this puts it back: {back}")
 
 
-def _command(place: Place, asked: Asked, target: Target) -> list[str]:
+def _command(store: StoreChoice, asked: Asked, target: Target) -> list[str]:
     """Return the beginning of the command that puts a record back."""
     words = ["dfmeta", "store", "put"]
     for option, values in (
-        (CONFIG_FILE, place.config_files),
-        ("--url", [place.url] if place.url else []),
-        ("--token-file", [place.token_file] if place.token_file else []),
-        ("--ca-file", [place.ca_file] if place.ca_file else []),
+        (CONFIG_FILE, store.config_files),
+        ("--url", [store.url] if store.url else []),
+        ("--token-file", [store.token_file] if store.token_file else []),
+        ("--ca-file", [store.ca_file] if store.ca_file else []),
     ):
         words += [word for value in values for word in (option, value)]
     if not target.default:

@@ -18,8 +18,8 @@ from oslo_config import cfg
 
 from dfmeta.cli.common import cell_text, ending
 from dfmeta.cli.progress import Work, shown
+from dfmeta.cli.store_choice import Records, StoreChoice, store_options
 from dfmeta.cli.store_files import STDIN
-from dfmeta.cli.store_place import Place, Records, place_options
 from dfmeta.cli.store_put import WORDS
 from dfmeta.cli.store_target import Domains, records_by_name
 from dfmeta.exceptions import ImportIncompleteError, StoreError, StoreRefusedError
@@ -44,10 +44,10 @@ TOGETHER: Final = 100
         failed="a seed or a line is wrong and was left out, or the store does not answer",
     ),
 )
-@place_options
+@store_options
 @click.option("--dry-run", is_flag=True, help="Read and check everything, and write nothing.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-def import_records(place: Place, *, dry_run: bool, paths: tuple[str, ...]) -> None:
+def import_records(store: StoreChoice, *, dry_run: bool, paths: tuple[str, ...]) -> None:
     """Import folders of NoCloud seeds, and files with JSON lines.
 
     A folder is a seed itself (meta-data, user-data, vendor-data, network-config), or holds one
@@ -61,10 +61,10 @@ def import_records(place: Place, *, dry_run: bool, paths: tuple[str, ...]) -> No
 
     What is wrong is named and left out; the rest is imported.
     """
-    conf = place.conf()
-    opened = contextlib.nullcontext() if dry_run else place.opened(conf)
+    conf = store.conf()
+    opened = contextlib.nullcontext() if dry_run else store.opened(conf)
     with opened as records, shown("reading") as progress:
-        names = functools.cache(lambda: _names(place, conf, records))
+        names = functools.cache(lambda: _names(store, conf, records))
         importing = _Import(records, Domains(conf), names, progress)
         for path in paths:
             importing.take(path)
@@ -244,7 +244,9 @@ def _one(found: list[str], text: str, what: str) -> str:
     return found[0] if found else ""
 
 
-def _names(place: Place, conf: cfg.ConfigOpts, records: Records | None) -> dict[str, list[str]]:
+def _names(
+    store: StoreChoice, conf: cfg.ConfigOpts, records: Records | None
+) -> dict[str, list[str]]:
     """Return the ids of records by name.
 
     :param records: None: nothing is to be written, not even a newer schema.
@@ -254,9 +256,9 @@ def _names(place: Place, conf: cfg.ConfigOpts, records: Records | None) -> dict[
     from dfmeta.store.db.database_facts import look
     from dfmeta.store.db.revisions import HEAD
 
-    if place.url is None and look(conf.store.connection).revision != HEAD:
+    if store.url is None and look(conf.store.connection).revision != HEAD:
         return {}
-    with place.opened(conf) as opened:
+    with store.opened(conf) as opened:
         return records_by_name(opened)
 
 

@@ -9,9 +9,9 @@ import click
 
 from dfmeta.cli.common import cell_text, ending
 from dfmeta.cli.progress import shown
+from dfmeta.cli.store_choice import StoreChoice, store_options
 from dfmeta.cli.store_defaults import lost_defaults
 from dfmeta.cli.store_files import STDIN, checked, read
-from dfmeta.cli.store_place import Place, place_options
 from dfmeta.cli.store_target import Asked, Target, target_options
 from dfmeta.exceptions import RecordError
 from dfmeta.store.api import checks
@@ -41,7 +41,7 @@ _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
         failed="the store cannot be written or does not answer",
     ),
 )
-@place_options
+@store_options
 @target_options
 @click.option("--hostname", help=f"Host name, with or without a domain. {_EMPTY_REMOVES}")
 @click.option("--name", help=f"The instance's name, free text. {_EMPTY_REMOVES}")
@@ -101,18 +101,18 @@ _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
     help="A whole document, a JSON object, in the place of the one before; the other options "
     "change it.",
 )
-def put(place: Place, asked: Asked, **options: Any) -> None:
+def put(store: StoreChoice, asked: Asked, **options: Any) -> None:
     """Create the record of INSTANCE, or change what is named of it and nothing else.
 
     INSTANCE is a UUID, or the name of a libvirt domain on this host or of a record.
     """
     if [options[name] for name in _FILES].count(STDIN) > 1:
         raise click.UsageError("standard input can be read once: name files for the others")
-    conf = place.conf()
+    conf = store.conf()
     values = _values(**options)
     if asked.default_id is not None:
         _check_default(options, values["document"])
-    with place.opened(conf) as records:
+    with store.opened(conf) as records:
         target = asked.find(conf, records)
         if not any(given not in (None, ()) for given in options.values()):
             raise click.UsageError(

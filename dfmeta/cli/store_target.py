@@ -12,7 +12,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cli.common import cell_text
-from dfmeta.cli.store_place import Records
+from dfmeta.cli.store_choice import Records
 from dfmeta.exceptions import NoRecordError, RecordError
 from dfmeta.ports.domain import Domain
 from dfmeta.ports.folders import Folders

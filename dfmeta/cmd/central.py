@@ -169,7 +169,7 @@ class Central:
         if sock is not None:
             self._guests = Guests(sock, self.conf, repository)
         self._repository = repository
-        hub.settle()
+        hub.resume_collection()
         notify(os.environ, "READY=1")
         LOG.info(
             "Serving guests at %s, the admin side at %s",
@@ -208,7 +208,7 @@ class Central:
     def _do_reload(self) -> None:
         try:
             conf = _load(self._argv)
-            changes = daemons.settle(conf, self.conf, daemon=PROG)
+            changes = daemons.keep_running_values(conf, self.conf, daemon=PROG)
             replace_api = self._api.prepare(conf)
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)

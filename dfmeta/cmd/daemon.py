@@ -220,7 +220,7 @@ class Daemon:
         parts = self.parts
         try:
             conf = _load(self._argv)
-            changes = daemons.settle(conf, parts.conf, daemon=PROG)
+            changes = daemons.keep_running_values(conf, parts.conf, daemon=PROG)
             mount = self._admin.prepare(conf)
             if parts.proxy is not None:
                 parts.proxy.reload(conf, partial(reloading.tell, LOG, changes))

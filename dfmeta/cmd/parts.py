@@ -97,7 +97,7 @@ class Parts:
 
     def _inform(self) -> None:
         if self.proxy is not None:
-            self.proxy.settle()
+            self.proxy.inform()
 
     def _rebind(self) -> None:
         if self.proxy is not None:

@@ -91,10 +91,10 @@ class Proxy:
         """TCP port and inode of the listener, once it is served on."""
         return (self._engine.port, self._engine.inode) if self._engine is not None else None
 
-    def settle(self) -> None:
-        """See :meth:`~dfmeta.proxy.engine.Engine.settle`."""
+    def inform(self) -> None:
+        """See :meth:`~dfmeta.proxy.engine.Engine.inform`."""
         if self._engine is not None:
-            self._engine.settle()
+            self._engine.inform()
 
     def rebind(self) -> None:
         """See :meth:`~dfmeta.proxy.engine.Engine.rebind`."""

@@ -25,7 +25,7 @@ from dfmeta.proxy.sockets import FDS_MAX
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.worker.pipe import Message, Pipe
 from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore
-from dfmeta.proxy.worker.use import Place, Use
+from dfmeta.proxy.worker.use import SlotUse, Use
 from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Claim
 from dfmeta.wiring import backends
@@ -130,7 +130,7 @@ class Serving:
             hold_timeout=conf.df_metadata.hold_timeout,
             limits=mine,
         )
-        hub.settle()
+        hub.resume_collection()
         hub.watch()
         hub.VITAL.spawn("report of counts", self._push)
         hub.VITAL.spawn("review of use", self._review_use)
@@ -168,8 +168,8 @@ class Serving:
     def _count(self, claim: Claim, change: int) -> None:
         self._use.count((*claim.endpoint, claim.slot, claim.epoch), change)
 
-    def _tell_use(self, place: Place, *, used: bool) -> None:
-        self._pipe.send({"what": "use", "place": place, "used": used})
+    def _tell_use(self, slot: SlotUse, *, used: bool) -> None:
+        self._pipe.send({"what": "use", "place": slot, "used": used})
 
     def _review_use(self) -> None:
         while True:

@@ -64,7 +64,9 @@ class Start:
         """
         parts = self._parts
         group = parts.conf.df_metadata
-        parts.tap.adopt(activated(f"{self._prog}-guests", GUEST_OPTIONS, place=parts.tap.place))
+        parts.tap.take_over(
+            activated(f"{self._prog}-guests", GUEST_OPTIONS, place=parts.tap.listen_address)
+        )
         proxy = parts.proxy = Proxy(parts.conf, parts.registry)
         open_store()
         parts.tap.listen_early()
@@ -95,7 +97,7 @@ class Start:
         parts.tap.remove_former(parts.watcher)
         parts.controller.prove_path()
         parts.save(now=True)
-        hub.settle()
+        hub.resume_collection()
         notify(os.environ, "READY=1")
         LOG.info(
             "Serving the guests of %s on %s port %d, backend %s",

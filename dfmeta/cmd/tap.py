@@ -75,7 +75,7 @@ class TapKeeper:
         """What this process has made: "port", "listener", "arp_ignore"."""
 
     @property
-    def place(self) -> str:
+    def listen_address(self) -> str:
         """Where the listener is to stand, HOST:PORT."""
         return f"{self._group.host_ip}:{self._group.port}"
 
@@ -84,7 +84,7 @@ class TapKeeper:
         """What is wrong with the device, in words; empty when nothing is."""
         return "" if self.in_place else f"{self._group.metadata_interface}: {self.last_error}"
 
-    def adopt(self, sock: Any) -> None:
+    def take_over(self, sock: Any) -> None:
         """Use a listener that a service manager has opened, whatever was kept before.
 
         It may be older than the device and than its address. Nobody is heard before the device
@@ -193,7 +193,7 @@ class TapKeeper:
         if address != self._group.host_ip or port not in wanted:
             LOG.info(
                 "Let go of the listener of an earlier run, %s:%d: it is to stand at %s",
-                *(address, port, self.place),
+                *(address, port, self.listen_address),
             )
             sock.close()
             return None

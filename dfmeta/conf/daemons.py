@@ -1,7 +1,7 @@
 """Which options each daemon reads, and which of them a SIGHUP takes in.
 
-What is not taken in stays as it is in the configuration that :func:`settle` leaves: whoever reads
-it goes on with the value that is in force.
+An option that is not taken in keeps its running value in the configuration that
+:func:`keep_running_values` leaves, so that each reader goes on with the value in force.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Changes:
     """What needs a restart."""
 
 
-def settle(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon: str) -> Changes:
+def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon: str) -> Changes:
     """Have *conf*, which was just read, keep the values of *running* that need a restart.
 
     :param daemon: :data:`AGENT` or :data:`STORE`. What it does not read is not looked at.

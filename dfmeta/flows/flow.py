@@ -97,7 +97,7 @@ class Flow:
     meter: int | None = None
 
     @property
-    def place(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]]:
+    def match_key(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]]:
         """What makes it the same flow to the switch: another with this place replaces it."""
         return self.purpose, self.match
 

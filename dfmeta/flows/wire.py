@@ -44,7 +44,7 @@ NXT_SET_CONTROLLER_ID = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DumpedFlow:
     """A flow of ours as a dump shows it."""
 
     flow: Flow | None
@@ -102,7 +102,7 @@ class Wire:
             _match(dict(flow.match)),
         )
 
-    def remove_found(self, found: Found) -> Any:
+    def remove_found(self, found: DumpedFlow) -> Any:
         """Message that takes exactly the flow that a dump showed away."""
         match = found.match.stats().match if isinstance(found.match, Entry) else found.match
         match = _match(dict(_fields(match)))
@@ -219,7 +219,7 @@ class Wire:
             self._bundle_control(bundle_id, ofp.ONF_BCT_COMMIT_REQUEST, flags),
         ]
 
-    def found(self, stats: Any) -> Found | None:
+    def found(self, stats: Any) -> DumpedFlow | None:
         """Read one entry of a flow dump; None when it is not a flow of ours, or not readable."""
         if isinstance(stats, Entry):
             lean = read(stats, _odd_action)
@@ -233,7 +233,7 @@ class Wire:
         flow, former, elsewhere = self._judge(
             self._flow(stats), stats.cookie, table=stats.table_id, priority=stats.priority
         )
-        return Found(
+        return DumpedFlow(
             flow,
             table=stats.table_id,
             priority=stats.priority,
@@ -245,13 +245,13 @@ class Wire:
             elsewhere=elsewhere,
         )
 
-    def removed(self, message: Any) -> Found | None:
+    def removed(self, message: Any) -> DumpedFlow | None:
         """Read a flow-removed message; it has no actions. None when the flow was not ours."""
         if not is_ours(message.cookie):
             return None
         purpose = self._purpose_at(message.cookie, message.table_id, message.priority)
         match = _fields(message.match)
-        return Found(
+        return DumpedFlow(
             Flow(purpose, match) if purpose is not None else None,
             table=message.table_id,
             priority=message.priority,
@@ -259,7 +259,7 @@ class Wire:
             match=message.match,
         )
 
-    def _found(self, entry: Entry, lean: Lean) -> Found | None:
+    def _found(self, entry: Entry, lean: Lean) -> DumpedFlow | None:
         if not is_ours(lean.cookie):
             return None
         purpose = purpose_of(present(lean.cookie))
@@ -270,7 +270,7 @@ class Wire:
             table=lean.table,
             priority=lean.priority,
         )
-        return Found(
+        return DumpedFlow(
             flow,
             table=lean.table,
             priority=lean.priority,
@@ -285,7 +285,7 @@ class Wire:
     def _judge(
         self, flow: Flow | None, cookie: int, *, table: int, priority: int
     ) -> tuple[Flow | None, Flow | None, Flow | None]:
-        """Return what was read as ``flow``, ``former`` or ``elsewhere`` of :class:`Found`."""
+        """Return what was read as ``flow``, ``former`` or ``elsewhere`` of :class:`DumpedFlow`."""
         if self._purpose_at(present(cookie), table, priority) is None:
             return None, None, flow
         return (flow, None, None) if present(cookie) == cookie else (None, flow, None)

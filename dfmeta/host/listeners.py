@@ -29,7 +29,7 @@ class TcpListener:
     inode: int
 
     @property
-    def place(self) -> str:
+    def address_and_port(self) -> str:
         """HOST:PORT."""
         return (
             f"[{self.address}]:{self.port}"

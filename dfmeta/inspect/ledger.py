@@ -49,7 +49,7 @@ class Entry:
     """Id of the meter that it goes through, where it has one."""
 
 
-_Places = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
+_ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
 
 
 def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
@@ -72,10 +72,10 @@ def entries(
     :param wanted: None when it is not known.
     """
     seen = tuple(seen)
-    places = None if wanted is None else {flow.place: flow for flow in wanted}
-    found = [_entry(one, _judge(one.flow, places), layout) for one in seen]
-    there = {one.flow.place for one in seen if one.flow is not None}
-    missing = [flow for place, flow in (places or {}).items() if place not in there]
+    by_key = None if wanted is None else {flow.match_key: flow for flow in wanted}
+    found = [_entry(one, _judge(one.flow, by_key), layout) for one in seen]
+    there = {one.flow.match_key for one in seen if one.flow is not None}
+    missing = [flow for key, flow in (by_key or {}).items() if key not in there]
     found += [_entry(_as_seen(flow, layout), State.MISSING, layout) for flow in missing]
     return tuple(sorted(found, key=_order(layout)))
 
@@ -90,12 +90,12 @@ def purpose_name(purpose: Purpose) -> str:
     return purpose.name.lower().replace("_", "-")
 
 
-def _judge(flow: Flow | None, places: _Places | None) -> State:
+def _judge(flow: Flow | None, by_key: _ByKey | None) -> State:
     if flow is None:
         return State.UNKNOWN
-    if places is None:
+    if by_key is None:
         return State.UNCHECKED
-    wanted = places.get(flow.place)
+    wanted = by_key.get(flow.match_key)
     if wanted is None:
         return State.UNKNOWN
     return State.OK if replace(flow, meter=None) == replace(wanted, meter=None) else State.DIFFERS

@@ -39,7 +39,7 @@ StoreError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Identity):
+class IdentifiedCaller(Identity):
     """Who asks, and the record that says so; None: the address is in no record."""
 
     record: Record | None = field(default=None, repr=False)
@@ -56,7 +56,7 @@ class Asking(Claim):
     """The request's, the guest's words."""
     turn: Callable[[], bool] = field(compare=False)
     """Waits for it; False: it did not come in time."""
-    found: list[Found] = field(default_factory=list, compare=False)
+    found: list[IdentifiedCaller] = field(default_factory=list, compare=False)
 
 
 class Addresses(Peers):
@@ -99,14 +99,14 @@ class Addresses(Peers):
             claim.found.append(self._look(claim.address.ip, claim.path))
         return claim.found[0]
 
-    def _look(self, address: Address, path: str) -> Found:
+    def _look(self, address: Address, path: str) -> IdentifiedCaller:
         try:
             # An address that means something on one link alone cannot be in a record.
             zone = getattr(address, "scope_id", None)
             record = None if zone else self.find(address, path)
         except StoreError as error:
             raise failure(error) from error
-        return Found(
+        return IdentifiedCaller(
             instance_id=record.id if record else "",
             project_id=(record.project_id or "") if record else "",
             # A token is the record's, whichever of its addresses asks.
@@ -188,7 +188,7 @@ class AddressStore:
     ) -> View:
         """See :class:`~dfmeta.proxy.backends.Backend`."""
         del deadline, goes_on
-        record = identity.record if isinstance(identity, Found) else None
+        record = identity.record if isinstance(identity, IdentifiedCaller) else None
         return self._store.view(request, identity, record)
 
     def remark(self, answer: Answer) -> str:

@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Accept connections from now on; see :attr:`serving`."""
         ...
 
-    def settle(self) -> None:
+    def inform(self) -> None:
         """Wait until all that answers guests knows what the registry knows at this moment."""
         ...
 
@@ -89,7 +89,7 @@ class InProcess:
         self._server.start()
         self.serving = True
 
-    def settle(self) -> None:
+    def inform(self) -> None:
         """Nothing: the server asks the registry itself."""
 
     def rebind(self) -> None:

@@ -3,7 +3,7 @@
 How it works: the registry names each endpoint of which anything is about to change, and the feed
 puts it on a list once, in the order of the first change. The list is worked off in batches; what a
 batch says is read from the registry at that moment, so a later change of the same endpoint needs no
-second entry. Every follower gets every batch, in the same order. :meth:`Feed.settle` sends what is
+second entry. Every follower gets every batch, in the same order. :meth:`Feed.inform` sends what is
 on the list now and waits until each follower has it: no guest may go on before.
 
 A new follower gets all endpoints first (:meth:`Feed.introduce`); later changes come behind them,
@@ -92,7 +92,7 @@ class Feed(Generic[F]):
             follower.tell(self._say(endpoints[first : first + BATCH], True))
             turns.give_way()
 
-    def settle(self) -> list[F]:
+    def inform(self) -> list[F]:
         """Have all that the registry knows at this moment where each follower finds it.
 
         :returns: the followers that did not take it in time.

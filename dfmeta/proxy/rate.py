@@ -75,7 +75,7 @@ class _Counted:
     burst: float
     at: float
 
-    def settle(self, settings: RateSettings, now: float) -> None:
+    def pay_back(self, settings: RateSettings, now: float) -> None:
         """Give back what the time since has earned; a clock that goes back earns nothing."""
         elapsed = max(0.0, now - self.at)
         self.base = max(0.0, self.base - elapsed * _rate(settings.base))
@@ -116,7 +116,7 @@ class RateLimiter:
         self._forget_rested(now)
         counted = self._ports.setdefault(caller, _Counted(0.0, 0.0, now))
         self._ports.move_to_end(caller)
-        counted.settle(settings, now)
+        counted.pay_back(settings, now)
         waits = (_wait(settings.base, counted.base), _wait(settings.burst, counted.burst))
         late = max(
             wait - settings.delay_max - settings.tolerated / _rate(window)
@@ -137,7 +137,7 @@ class RateLimiter:
             if not self._ports:
                 return
             caller, counted = next(iter(self._ports.items()))
-            counted.settle(self.settings, now)
+            counted.pay_back(self.settings, now)
             if counted.base or counted.burst:
                 return
             del self._ports[caller]

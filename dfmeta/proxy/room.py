@@ -14,7 +14,7 @@ from dfmeta.proxy.limits import Limits
 C = TypeVar("C")
 
 
-class Place(enum.Enum):
+class Decision(enum.Enum):
     """What becomes of a connection that has been accepted."""
 
     SERVED = enum.auto()
@@ -27,7 +27,7 @@ class Place(enum.Enum):
 class Entry(Generic[C]):
     """What :meth:`Room.enter` has decided."""
 
-    place: Place
+    decision: Decision
     limit: str = ""
     """Name of the limit that was reached, as its option has it."""
     close: tuple[C, ...] = ()
@@ -93,19 +93,19 @@ class Room(Generic[C]):
             close += self._take_idle(self._idle)
             gone = None if close else self._take_waiting(caller)
             if not close and gone is None:
-                return Entry(Place.REFUSED, "connections")
+                return Entry(Decision.REFUSED, "connections")
         port = self._ports.setdefault(caller, _Port())
         if len(port.served) < self.limits.connections_per_port:
             port.served.add(one)
             self._total += 1
-            return Entry(Place.SERVED, "connections" if full else "", tuple(close), gone)
+            return Entry(Decision.SERVED, "connections" if full else "", tuple(close), gone)
         own = [known for known in close if known in port.served] or self._take_idle(port.idle)
         close += [known for known in own if known not in close]
         if len(port.waiting) >= self.limits.waiting_per_port and not own:
-            return Entry(Place.REFUSED, "waiting_per_port", tuple(close), gone)
+            return Entry(Decision.REFUSED, "waiting_per_port", tuple(close), gone)
         port.waiting.append(one)
         self._total += 1
-        return Entry(Place.WAITS, "connections_per_port", tuple(close), gone)
+        return Entry(Decision.WAITS, "connections_per_port", tuple(close), gone)
 
     def leave(self, caller: Caller, one: C) -> C | None:
         """Forget a connection; gives the one that is to be served in its place."""

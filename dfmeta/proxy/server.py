@@ -27,7 +27,7 @@ from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.connection import GuestConnection
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.refusals import Refusals
-from dfmeta.proxy.room import Place, Room
+from dfmeta.proxy.room import Decision, Room
 from dfmeta.proxy.rounds import Rounds
 from dfmeta.proxy.sockets import abort, close_now, keep_to
 from dfmeta.registry import Claim
@@ -255,7 +255,7 @@ class GuestServer:
         if entry.gone is not None:
             self._note_closed("too_many")
             self._discard(entry.gone)
-        if entry.place is Place.REFUSED:
+        if entry.decision is Decision.REFUSED:
             self._note_closed("too_many")
             abort(client)
             client.close()
@@ -263,7 +263,7 @@ class GuestServer:
         if self._device:
             keep_to(client, self._device)
         self.registry.opened(claim, time.monotonic())
-        if entry.place is Place.SERVED:
+        if entry.decision is Decision.SERVED:
             eventlet.spawn_n(self._serve, connection)
         else:
             self._note_crowd()

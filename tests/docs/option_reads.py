@@ -11,7 +11,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-CHECKS = {"load", "settle", "freeze", "thaw"}
+CHECKS = {"load", "keep_running_values", "freeze", "thaw"}
 """Functions of dfmeta.conf that look at all."""
 
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import dfmeta.conf
 from dfmeta.cli.ctl import cli
-from dfmeta.cli.store_place import TOKEN
+from dfmeta.cli.store_choice import TOKEN
 from dfmeta.cmd import daemon, reloading
 from dfmeta.conf import neutron
 from dfmeta.conf.daemons import AGENT, EVERY, READS, RELOADED, STORE, Changes

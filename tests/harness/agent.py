@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.harness import netns
+from tests.harness import netns, nursery
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
 
@@ -72,7 +72,7 @@ class Agent:
         """What starts it, as a service manager would: before its own command."""
         self.pass_fds: tuple[int, ...] = ()
         """What that is to inherit."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
         self._options: dict[str, dict[str, object]] = {
             "df_metadata": {
                 "ovsdb_connection": host.ovsdb_connection,
@@ -134,18 +134,19 @@ class Agent:
         """Start it, and wait until it says that it is ready."""
         if self.running:
             raise RuntimeError("dfmeta-agent is running already")
-        with self.stderr.open("ab") as stderr:
-            self._process = self.host.namespace.spawn(
-                [
-                    *self.prefix,
-                    *program("dfmeta-agent"),
-                    "--config-file",
-                    str(self.config_file),
-                ],
-                stdout=stderr,
-                stderr=stderr,
-                pass_fds=self.pass_fds,
-            )
+        command = [*program("dfmeta-agent"), "--config-file", str(self.config_file)]
+        namespace = self.host.namespace
+        with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
+            if nursery.serves(self.prefix, self.pass_fds):
+                self._process = nursery.nursery("dfmeta-agent").start(
+                    command,
+                    namespace=namespace,
+                    streams=(nothing.fileno(), stderr.fileno(), stderr.fileno()),
+                )
+            else:
+                self._process = namespace.spawn(
+                    [*self.prefix, *command], stdout=stderr, stderr=stderr, pass_fds=self.pass_fds
+                )
         if wait:
             self.wait_ready(timeout)
         return self
@@ -256,9 +257,10 @@ class Agent:
     ) -> subprocess.CompletedProcess[str]:
         """``dfmeta arguments --config-file …`` on the host."""
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
-        return self.host.namespace.run(command, check=check, stdin=stdin, timeout=timeout)
+        namespace = self.host.namespace
+        return nursery.run(command, namespace=namespace, check=check, stdin=stdin, timeout=timeout)
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | nursery.Forked:
         if self._process is None:
             raise RuntimeError("dfmeta-agent has not been started")
         return self._process

@@ -182,10 +182,10 @@ def test_a_removal_that_found_no_flow_hides_anothers_for_a_moment_alone() -> Non
     removals = Removals(BR_INT, clock=lambda: now[0])
     (flow,) = (one for one in fixed_flows(TAP) if one.purpose is Purpose.FROM_TAP)
     removals.note([flow, flow])
-    assert [removals.take(flow.place) for _ in range(3)] == [True, True, False]
+    assert [removals.take(flow.match_key) for _ in range(3)] == [True, True, False]
     removals.note([flow])
     now[0] += LATE + 1
-    assert not removals.take(flow.place)
+    assert not removals.take(flow.match_key)
     removals.note([flow])
     now[0] += LATE + 1
     removals.forget_old()

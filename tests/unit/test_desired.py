@@ -66,7 +66,7 @@ def test_an_addresss_way_back_is_added_before_its_way_in(guest: Guest) -> None:
 @given(GUESTS)
 def test_a_guests_flows_have_places_of_their_own(guest: Guest) -> None:
     flows = [*guest_flows(guest, TAP), *fixed_flows(TAP)]
-    assert len({one.place for one in flows}) == len(flows)
+    assert len({one.match_key for one in flows}) == len(flows)
 
 
 @FEW
@@ -74,8 +74,8 @@ def test_a_guests_flows_have_places_of_their_own(guest: Guest) -> None:
 def test_two_guests_share_no_place(one: Guest, other: Guest) -> None:
     if one.endpoint.ofport == other.endpoint.ofport:
         return
-    places = {flow.place for flow in guest_flows(one, TAP)}
-    assert not places & {flow.place for flow in guest_flows(other, TAP)}
+    places = {flow.match_key for flow in guest_flows(one, TAP)}
+    assert not places & {flow.match_key for flow in guest_flows(other, TAP)}
 
 
 @FEW

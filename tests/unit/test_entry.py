@@ -19,7 +19,7 @@ from dfmeta.flows.entry import Entry, read
 from dfmeta.flows.flow import Flow, SetField
 from dfmeta.flows.pipeline import COOKIE_PREFIX, Layout
 from dfmeta.flows.service import Tap
-from dfmeta.flows.wire import Found, Wire
+from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
 from tests.harness.examples import examples
 from tests.unit.support import TAP, Rig, port
@@ -59,11 +59,11 @@ def entry_of(mod: Any, *, cookie: int | None = None, packets: int = 3, octets: i
     return Entry(head + body)
 
 
-def as_os_ken(entry: Entry) -> Found | None:
+def as_os_ken(entry: Entry) -> DumpedFlow | None:
     return WIRE.found(ofp_parser.OFPFlowStats.parser(bytes(entry), 0))
 
 
-def values(found: Found | None) -> object:
+def values(found: DumpedFlow | None) -> object:
     """All of it; the match as os-ken's text."""
     if found is None:
         return None

@@ -59,22 +59,22 @@ def test_settling_tells_every_follower_once_of_each_endpoint_in_its_order() -> N
     world = World(Follower(), Follower())
     world.registry.set_port(port(14))
     world.registry.set_port(port(13, project="another"))
-    assert world.feed.settle() == []
+    assert world.feed.inform() == []
     assert [one.news for one in world.followers] == [[(False, [ONE, TWO])]] * 2
-    assert world.feed.settle() == []
+    assert world.feed.inform() == []
     assert [len(one.news) for one in world.followers] == [1, 1]
 
 
 def test_a_follower_that_does_not_take_its_news_is_named() -> None:
     good, late = Follower(), Follower(takes=False)
     world = World(good, late)
-    assert world.feed.settle() == [late]
+    assert world.feed.inform() == [late]
     assert good.news == late.news
 
 
 def test_a_follower_that_serves_no_guest_yet_is_not_waited_for() -> None:
     world = World(Follower(takes=False, follows=False))
-    assert world.feed.settle() == []
+    assert world.feed.inform() == []
     assert world.followers[0].news == [(False, [ONE])]
 
 

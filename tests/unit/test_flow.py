@@ -20,7 +20,7 @@ def test_a_declared_flow_is_built() -> None:
     assert BR_INT.stage(built.purpose) is Stage.CLASSIFY
     assert built.field("tcp_dst") == 80
     assert built.field("in_port") is None
-    assert built.place == (Purpose.GUEST_HTTP, built.match)
+    assert built.match_key == (Purpose.GUEST_HTTP, built.match)
 
 
 @pytest.mark.parametrize(

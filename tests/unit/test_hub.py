@@ -163,7 +163,7 @@ def collector() -> Iterator[None]:
 def test_the_collector_rests_during_the_start_and_passes_over_what_it_has_made() -> None:
     hub.prepare()
     assert not gc.isenabled()
-    hub.settle()
+    hub.resume_collection()
     assert gc.isenabled()
     assert gc.get_freeze_count() > 0
 

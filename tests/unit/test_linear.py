@@ -63,9 +63,9 @@ PASSED_ON: Final[Mapping[str, Set[str]]] = {
     "guest/tag_devices.py _XEN": {"fullmatch"},
 }
 """Those whose methods are called by another name → the methods."""
-SMALL, FACTOR, TIMES = 1024, 8, 3
+SMALL, FACTOR, TIMES = 256, 8, 3
 """Characters, how many times as many, and how far from linear the time may be: quadratic is 8."""
-TRIES = 9
+TRIES: Final = (1, 3, 9, 27)
 RESOLUTION: Final = 1e-6
 """Seconds, below which no time means anything."""
 LONGEST = 3
@@ -429,27 +429,29 @@ def adversaries(example: Any) -> Iterator[tuple[Any, Any, Any]]:
                         yield example[:start], piece, tail
 
 
-def seconds(run: Callable[[Any], object], text: Any, tries: int) -> float:
-    """CPU time of this thread, of the fastest of some tries."""
-    best = float("inf")
-    for _ in range(tries):
-        begun = time.thread_time()
-        run(text)
-        best = min(best, time.thread_time() - begun)
-    return best
+def seconds(run: Callable[[Any], object], text: Any) -> float:
+    """CPU time of this thread."""
+    begun = time.thread_time()
+    run(text)
+    return time.thread_time() - begun
 
 
 def slower(run: Callable[[Any], object], parts: tuple[Any, Any, Any], tries: int) -> float:
-    """How many times as long a text takes that is :data:`FACTOR` times as long, per character."""
+    """How many times as long a text takes that is :data:`FACTOR` times as long, per character.
+
+    The fastest of the tries counts. Both lengths take turns, since a busy machine is slow for a
+    while, and one of them alone would be measured in it.
+    """
     first, piece, last = parts
     small, large = (first + piece * (size // len(piece)) + last for size in (SMALL, SMALL * FACTOR))
-    before = max(seconds(run, small, tries), RESOLUTION)
-    return seconds(run, large, tries) / before / FACTOR
+    times = [(seconds(run, small), seconds(run, large)) for _ in range(tries)]
+    before, after = (min(column) for column in zip(*times, strict=True))
+    return after / max(before, RESOLUTION) / FACTOR
 
 
 def is_slow(run: Callable[[Any], object], parts: tuple[Any, Any, Any]) -> bool:
     """Whether it takes more than linear time. A busy machine makes a few look so at first."""
-    return all(slower(run, parts, tries) > TIMES for tries in (1, 3, TRIES))
+    return all(slower(run, parts, tries) > TIMES for tries in TRIES)
 
 
 def worst(pattern: re.Pattern[Any], method: str, examples: tuple[Text, ...]) -> str:

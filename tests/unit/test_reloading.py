@@ -66,7 +66,7 @@ def test_what_is_open_or_built_once_needs_a_restart(daemon: str) -> None:
 def test_what_can_be_reloaded_is_taken_and_the_rest_is_kept(load: Load) -> None:
     running = load(hold_timeout=8, port=18080, nova_metadata_port=1)
     conf = load(hold_timeout=2, port=18081, integration_bridge="br-other")
-    changes = daemons.settle(conf, running, daemon=AGENT)
+    changes = daemons.keep_running_values(conf, running, daemon=AGENT)
     assert changes == Changes(
         taken=("[df_metadata] hold_timeout",),
         waiting=("[df_metadata] port", "[df_metadata] integration_bridge"),
@@ -78,7 +78,7 @@ def test_what_can_be_reloaded_is_taken_and_the_rest_is_kept(load: Load) -> None:
 def test_a_value_that_refers_to_one_that_is_kept_is_not_named(load: Load) -> None:
     running = load(ip="169.254.169.254", state_path="/var/lib/one")
     conf = load(ip="169.254.1.1", state_path="/var/lib/two")
-    changes = daemons.settle(conf, running, daemon=AGENT)
+    changes = daemons.keep_running_values(conf, running, daemon=AGENT)
     assert changes.waiting == ("[df_metadata] ip", "[df_metadata] state_path")
     assert conf.df_metadata.host_ip == "169.254.169.254"
     assert conf.store.connection == "sqlite:////var/lib/one/store.db"
@@ -87,17 +87,19 @@ def test_a_value_that_refers_to_one_that_is_kept_is_not_named(load: Load) -> Non
 def test_it_is_said_again_until_the_restart(load: Load) -> None:
     running = load(port=18080)
     conf = load(port=18081)
-    daemons.settle(conf, running, daemon=AGENT)
-    again = daemons.settle(load(port=18081), conf, daemon=AGENT)
+    daemons.keep_running_values(conf, running, daemon=AGENT)
+    again = daemons.keep_running_values(load(port=18081), conf, daemon=AGENT)
     assert again.waiting == ("[df_metadata] port",)
-    assert daemons.settle(load(port=18080), conf, daemon=AGENT) == Changes((), ())
+    assert daemons.keep_running_values(load(port=18080), conf, daemon=AGENT) == Changes((), ())
 
 
 def test_what_a_daemon_does_not_read_is_not_looked_at(load: Load) -> None:
     conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
-    assert daemons.settle(conf, load(), daemon=AGENT).waiting == ("[df_metadata] port",)
+    assert daemons.keep_running_values(conf, load(), daemon=AGENT).waiting == (
+        "[df_metadata] port",
+    )
     conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
-    assert daemons.settle(conf, load(), daemon=STORE) == Changes(
+    assert daemons.keep_running_values(conf, load(), daemon=STORE) == Changes(
         taken=("[store] trusted_proxies",), waiting=("[store] guest_listen",)
     )
 
@@ -105,13 +107,13 @@ def test_what_a_daemon_does_not_read_is_not_looked_at(load: Load) -> None:
 def test_neutrons_account_needs_a_restart(load: Load) -> None:
     first = load(**ACCOUNT)
     daemons.neutron.session(first)
-    assert daemons.settle(load(**ACCOUNT), first, daemon=AGENT) == Changes((), ())
+    assert daemons.keep_running_values(load(**ACCOUNT), first, daemon=AGENT) == Changes((), ())
     conf = load(**{**ACCOUNT, "neutron__password": "another"})
-    changes = daemons.settle(conf, first, daemon=AGENT)
+    changes = daemons.keep_running_values(conf, first, daemon=AGENT)
     assert changes == Changes(taken=(), waiting=("[neutron] password",))
     assert conf.neutron.password == SECRET
     conf = load(**{**ACCOUNT, "neutron__auth_type": "token", "neutron__token": SECRET})
-    waiting = daemons.settle(conf, first, daemon=AGENT).waiting
+    waiting = daemons.keep_running_values(conf, first, daemon=AGENT).waiting
     assert {"[neutron] auth_type", "[neutron] token"} <= set(waiting)
 
 
@@ -120,7 +122,7 @@ def test_neutrons_account_needs_a_restart(load: Load) -> None:
 
 def test_names_are_logged_and_no_value(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     conf = load(DEFAULT__metadata_proxy_shared_secret=SECRET, port=18081, hold_timeout=1)
-    changes = daemons.settle(conf, load(), daemon=AGENT)
+    changes = daemons.keep_running_values(conf, load(), daemon=AGENT)
     taken = "[DEFAULT] metadata_proxy_shared_secret, [df_metadata] hold_timeout"
     kept = "Not changed until a restart, the values in force stay: [df_metadata] port"
     assert said(caplog, changes) == [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dfmeta.model import Endpoint
 from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.room import Place, Room
+from dfmeta.proxy.room import Decision, Room
 
 HERE, THERE = Endpoint(1), Endpoint(2)
 FEW = Limits(connections=6, connections_per_port=2, waiting_per_port=2)
@@ -22,9 +22,13 @@ def room(limits: Limits = FEW, *loud: str) -> Room[str]:
 
 def test_what_a_port_may_have_is_served_and_the_next_waits() -> None:
     places = room()
-    assert [places.enter(HERE, one).place for one in "ab"] == [Place.SERVED] * 2
+    assert [places.enter(HERE, one).decision for one in "ab"] == [Decision.SERVED] * 2
     entry = places.enter(HERE, "c")
-    assert (entry.place, entry.limit, entry.close) == (Place.WAITS, "connections_per_port", ())
+    assert (entry.decision, entry.limit, entry.close) == (
+        Decision.WAITS,
+        "connections_per_port",
+        (),
+    )
     assert (places.waits(HERE, "c"), places.waits(HERE, "a")) == (True, False)
 
 
@@ -43,7 +47,7 @@ def test_no_more_wait_than_may() -> None:
     for one in "abcd":
         places.enter(HERE, one)
     entry = places.enter(HERE, "e")
-    assert (entry.place, entry.limit) == (Place.REFUSED, "waiting_per_port")
+    assert (entry.decision, entry.limit) == (Decision.REFUSED, "waiting_per_port")
     assert len(places) == 4
     assert places.leave(HERE, "e") is None, "it never was in"
 
@@ -52,7 +56,7 @@ def test_another_port_has_its_own_places() -> None:
     places = room()
     for one in "abcde":
         places.enter(HERE, one)
-    assert places.enter(THERE, "x").place is Place.SERVED
+    assert places.enter(THERE, "x").decision is Decision.SERVED
     assert places.of(THERE) == ["x"]
 
 
@@ -63,7 +67,9 @@ def test_an_idle_connection_gives_way_to_a_new_one_of_its_port() -> None:
     places.idle(HERE, "b")
     places.idle(HERE, "a")
     entry = places.enter(HERE, "c")
-    assert (entry.place, entry.close) == (Place.WAITS, ("b",)), "the one that was idle longest"
+    assert (entry.decision, entry.close) == (Decision.WAITS, ("b",)), (
+        "the one that was idle longest"
+    )
     assert places.leave(HERE, "b") == "c"
 
 
@@ -99,7 +105,7 @@ def test_when_all_is_taken_somebodys_idle_connection_gives_way() -> None:
     places.enter(HERE, "b")
     places.idle(HERE, "b")
     entry = places.enter(THERE, "x")
-    assert (entry.place, entry.limit, entry.close) == (Place.SERVED, "connections", ("b",))
+    assert (entry.decision, entry.limit, entry.close) == (Decision.SERVED, "connections", ("b",))
 
 
 def test_when_all_is_taken_and_one_is_the_ports_own_it_is_enough() -> None:
@@ -108,7 +114,7 @@ def test_when_all_is_taken_and_one_is_the_ports_own_it_is_enough() -> None:
         places.enter(HERE, one)
         places.idle(HERE, one)
     entry = places.enter(HERE, "c")
-    assert (entry.place, entry.close) == (Place.WAITS, ("a",))
+    assert (entry.decision, entry.close) == (Decision.WAITS, ("a",))
 
 
 def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
@@ -116,7 +122,7 @@ def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
     for one in "abcd":
         places.enter(HERE, one)
     entry = places.enter(THERE, "x")
-    assert (entry.place, entry.limit, entry.gone) == (Place.SERVED, "connections", "d")
+    assert (entry.decision, entry.limit, entry.gone) == (Decision.SERVED, "connections", "d")
     assert (len(places), places.of(HERE)[-1]) == (4, "c")
     assert places.leave(HERE, "d") is None
 
@@ -126,18 +132,18 @@ def test_who_has_as_many_that_wait_as_the_greediest_is_refused_itself() -> None:
     for one in "abcd":
         places.enter(HERE, one)
     entry = places.enter(HERE, "e")
-    assert (entry.place, entry.limit, entry.gone) == (Place.REFUSED, "connections", None)
+    assert (entry.decision, entry.limit, entry.gone) == (Decision.REFUSED, "connections", None)
 
 
 def test_with_nobody_waiting_the_new_one_is_refused() -> None:
     places = room(replace(FEW, connections=1))
     places.enter(HERE, "a")
-    assert places.enter(THERE, "x").place is Place.REFUSED
+    assert places.enter(THERE, "x").decision is Decision.REFUSED
     assert list(places) == ["a"]
 
 
 def test_without_any_place_at_all_the_first_is_refused() -> None:
-    assert room(replace(FEW, connections=0)).enter(HERE, "a").place is Place.REFUSED
+    assert room(replace(FEW, connections=0)).enter(HERE, "a").decision is Decision.REFUSED
 
 
 def test_limits_that_are_raised_hold_from_the_next_on() -> None:
@@ -145,7 +151,7 @@ def test_limits_that_are_raised_hold_from_the_next_on() -> None:
     for one in "abc":
         places.enter(HERE, one)
     places.limits = replace(FEW, connections_per_port=4)
-    assert places.enter(HERE, "d").place is Place.SERVED
+    assert places.enter(HERE, "d").decision is Decision.SERVED
 
 
 def test_what_nobody_knows_is_no_matter() -> None:
@@ -176,7 +182,7 @@ def test_the_bounds_hold_and_nobody_waits_beside_a_free_place(
     for number, (step, ofport, pick) in enumerate(steps):
         if step == "enter":
             entry = places.enter(Endpoint(ofport), number)
-            if entry.place is not Place.REFUSED:
+            if entry.decision is not Decision.REFUSED:
                 ports[number] = Endpoint(ofport)
             if entry.gone is not None:
                 del ports[entry.gone]

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.proxy.worker.use import Place, Use
+from dfmeta.proxy.worker.use import SlotUse, Use
 
 ONE, OTHER = (1, 0, 0, 5), (2, 0, 3, 6)
 
@@ -16,10 +16,10 @@ class Told:
     """What was told, as it stands."""
 
     def __init__(self) -> None:
-        self.used: set[Place] = set()
+        self.used: set[SlotUse] = set()
         self.messages = 0
 
-    def __call__(self, place: Place, *, used: bool) -> None:
+    def __call__(self, place: SlotUse, *, used: bool) -> None:
         assert used is (place not in self.used), "told only of what changes"
         (self.used.add if used else self.used.remove)(place)
         self.messages += 1
@@ -48,8 +48,8 @@ def test_connections_one_after_the_other_are_told_of_once() -> None:
 
 
 @given(st.lists(st.sampled_from([("open", ONE), ("open", OTHER), ("close", ONE), ("review", ONE)])))
-def test_what_has_a_connection_counts_as_used(steps: list[tuple[str, Place]]) -> None:
-    told, counts = Told(), Counter[Place]()
+def test_what_has_a_connection_counts_as_used(steps: list[tuple[str, SlotUse]]) -> None:
+    told, counts = Told(), Counter[SlotUse]()
     use = Use(told)
     for step, place in steps:
         if step == "open":

@@ -22,7 +22,7 @@ from dfmeta.flows.pipeline import (
     cookie_of,
 )
 from dfmeta.flows.service import Tap, towards_proxy
-from dfmeta.flows.wire import Found, Wire
+from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.model import OFPORT_MAX, Endpoint
 from tests.harness.examples import examples
 from tests.unit.support import (
@@ -62,7 +62,7 @@ def sent(message: Any, xid: int = 5) -> Sent:
     return one
 
 
-def as_found(wire: Wire, stats: Any) -> Found:
+def as_found(wire: Wire, stats: Any) -> DumpedFlow:
     found = wire.found(stats)
     assert found is not None
     return found
@@ -123,7 +123,7 @@ def test_a_flow_removed_message_names_the_flow(wire: Wire, flow: Flow) -> None:
     found = wire.removed(removed_of(sent(wire.add(flow)).body))
     assert found is not None
     assert found.flow is not None
-    assert found.flow.place == flow.place
+    assert found.flow.match_key == flow.match_key
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=NAMES)
@@ -206,7 +206,7 @@ def test_an_action_that_we_never_send_is_opaque_and_differs(action: Any) -> None
     mod.instructions[0].actions.append(action)
     found = as_found(wire, stats_of(mod))
     assert found.flow is not None
-    assert found.flow.place == reply.place
+    assert found.flow.match_key == reply.match_key
     assert found.flow != reply
     assert isinstance(found.flow.actions[-1], Opaque)
 

@@ -254,7 +254,7 @@ def test_a_guest_does_not_wait_for_a_worker_that_hangs_and_has_the_news(
     process(worker).stop()
     heard = len(process(worker).got)
     world.registry.learn(Endpoint(13), address(), 0)
-    world.workers.settle()
+    world.workers.inform()
     told = process(worker)._sock.fd.recv(65536)
     messages = [json.loads(line) for line in told.splitlines()]
     assert [one["what"] for one in messages if one["what"] != "ready?"] == ["guests"]
@@ -271,7 +271,7 @@ def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_o
     process(worker).stop()
     worker.pipe.send({"what": "rebind", "filling": "x" * 5_000_000})
     world.registry.learn(Endpoint(13), address(), 0)
-    world.workers.settle()
+    world.workers.inform()
     assert worker.process.returncode == -9
     assert lost("full") == count + 1
     until(lambda: world.serving() and world.one() is not worker, "another one")

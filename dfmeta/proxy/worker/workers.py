@@ -3,7 +3,7 @@
 Each worker has the listener and answers guests; the registry stays here. Its changes go to all
 workers (:mod:`dfmeta.proxy.feed`). A worker takes in what is in its pipe before it claims a
 connection and before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and
-:meth:`Workers.settle` waits until the news is there. So one that is late, or hangs and goes on,
+:meth:`Workers.inform` waits until the news is there. So one that is late, or hangs and goes on,
 never answers a guest by what it knew before, and need not be ended for it.
 
 Each worker is asked about once a second whether it lives; one that does not answer is ended.
@@ -36,7 +36,7 @@ from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.sockets import FDS_MAX, keep_to
 from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.pipe import Message, Pipe
-from dfmeta.proxy.worker.use import Place
+from dfmeta.proxy.worker.use import SlotUse
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Worker:
         self.leaving = False
         self.succeeded = False
         """Another one is started in its place: whoever keeps it need not."""
-        self.used: set[Place] = set()
+        self.used: set[SlotUse] = set()
         """Addresses that it has connections of: they do not give way to others."""
         self.samples: metrics.Samples = {}
         self._handle = handle
@@ -235,12 +235,12 @@ class Workers:
         for _ in range(self._count):
             self._keep()
 
-    def settle(self) -> None:
+    def inform(self) -> None:
         """Have all that the registry knows at this moment where each worker takes it in.
 
         A worker whose pipe has no room for it in time is ended.
         """
-        for worker in self._feed.settle():
+        for worker in self._feed.inform():
             self._end(worker, "full", f"has not read for {SETTLE_TIMEOUT:g} s what the daemon says")
 
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
@@ -446,11 +446,11 @@ class Workers:
         identity = self._registry.identity(endpoint)
         return None if identity is None else identity.incarnation
 
-    def _note_use(self, worker: Worker, place: Place, *, used: bool) -> None:
-        ofport, vid, slot, epoch = place
-        if used is (place in worker.used):
+    def _note_use(self, worker: Worker, use: SlotUse, *, used: bool) -> None:
+        ofport, vid, slot, epoch = use
+        if used is (use in worker.used):
             return
-        (worker.used.add if used else worker.used.remove)(place)
+        (worker.used.add if used else worker.used.remove)(use)
         change, now = (1 if used else -1), time.monotonic()
         self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, now)
 

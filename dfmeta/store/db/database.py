@@ -63,7 +63,7 @@ class Dialect(Protocol):
         """
         ...
 
-    def adopt(self) -> None:
+    def check_usable(self) -> None:
         """See that what is there can be used, before its schema is looked at."""
         ...
 
@@ -198,7 +198,7 @@ class Database:
         self._opened, self._failed = True, None
 
     def _open(self, job: _Job) -> None:
-        self.dialect.adopt()
+        self.dialect.check_usable()
         self._transaction(job, self._update_schema, write=True)
 
     def _update_schema(self, connection: Connection) -> None:
@@ -377,7 +377,7 @@ def move_schema(url: str, revision: str) -> None:
 def _apart_from_use(url: str, work: Callable[[Connection], T], *, write: bool) -> T:
     dialect = _dialect(url)
     try:
-        dialect.adopt()
+        dialect.check_usable()
         with dialect.engine.begin() as connection:
             if write:
                 dialect.insist_on_being_alone(connection)

@@ -95,7 +95,7 @@ class Postgresql:
         """No: another server takes this one's place only by closing its connections."""
         return False
 
-    def adopt(self) -> None:
+    def check_usable(self) -> None:
         """Nothing: the server guards its own files."""
 
     def begin(self, connection: Connection, *, write: bool) -> None:

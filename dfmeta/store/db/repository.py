@@ -278,7 +278,7 @@ class Repository:
             lambda connection: tuple(_push(connection, one) for one in pushes), write=True
         )
 
-    def adopt(
+    def store_fetched(
         self,
         kind: Kind,
         record_id: str,

@@ -82,7 +82,7 @@ class Sqlite:
             raise StoreDamagedError(cause=f"{self.path}: {CUT}")
         return (found.st_dev, found.st_ino) != self._file
 
-    def adopt(self) -> None:
+    def check_usable(self) -> None:
         """Guard the file; the first time, create it if it is missing.
 
         :raises StoreError: it is none, may not be read and written, or has no write-ahead log.

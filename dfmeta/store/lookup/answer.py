@@ -39,7 +39,7 @@ _BLANK: Final = frozenset("\t\n\r\f")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FetchedHalf:
     """One half of a record as upstream has it."""
 
     id: str
@@ -54,7 +54,7 @@ class Found:
         return self.networks is not KEEP and any(address in network for network in self.networks)
 
 
-def by_address(kind: Kind, reply: Reply) -> Found:
+def by_address(kind: Kind, reply: Reply) -> FetchedHalf:
     """Return what an answer to a question for an address says: it has to be an envelope.
 
     :raises ValueError: it is none. The error quotes nothing of it.
@@ -62,7 +62,7 @@ def by_address(kind: Kind, reply: Reply) -> Found:
     return _opened(kind, loads(reply.body))
 
 
-def by_id(kind: Kind, record_id: str, reply: Reply) -> Found:
+def by_id(kind: Kind, record_id: str, reply: Reply) -> FetchedHalf:
     """Return what an answer to a question for an id says: an envelope, or the content alone.
 
     :param record_id: in lower case.
@@ -78,21 +78,21 @@ def by_id(kind: Kind, record_id: str, reply: Reply) -> Found:
         return found
     if kind is Kind.USERDATA or not isinstance(document, dict):
         raise ValueError("it is neither a record nor a document")
-    return Found(record_id, _checked(document))
+    return FetchedHalf(record_id, _checked(document))
 
 
-def _alone(record_id: str, reply: Reply) -> Found:
+def _alone(record_id: str, reply: Reply) -> FetchedHalf:
     try:
         document = loads(reply.body)
         if _is_envelope(Kind.USERDATA, document) and document["id"].lower() == record_id:
             # Go's servers call JSON text when they are not told. Were it a tenant's, it would say
             # nothing but what that tenant's own user-data is.
-            return Found(record_id, _opened(Kind.USERDATA, document).content)
+            return FetchedHalf(record_id, _opened(Kind.USERDATA, document).content)
     except (ValueError, AttributeError):
         pass
     if not reply.whole:
         raise ValueError("nothing says where it ends")
-    return Found(record_id, _bounded(reply.body))
+    return FetchedHalf(record_id, _bounded(reply.body))
 
 
 def _is_envelope(kind: Kind, document: object) -> bool:
@@ -103,14 +103,14 @@ def _is_envelope(kind: Kind, document: object) -> bool:
     )
 
 
-def _opened(kind: Kind, envelope: Any) -> Found:
+def _opened(kind: Kind, envelope: Any) -> FetchedHalf:
     record_id = envelope.get("id") if isinstance(envelope, dict) else None
     if not isinstance(record_id, str) or not UUID.fullmatch(record_id.lower()):
         raise ValueError("it has no id that is a UUID")
     tokens = envelope.get("http_tokens", KEEP)
     if tokens is not KEEP and tokens is not None and tokens not in HTTP_TOKENS:
         raise ValueError("its http_tokens is no mode")
-    return Found(
+    return FetchedHalf(
         record_id.lower(),
         _document(envelope) if kind is Kind.METADATA else _userdata(envelope),
         networks=_networks(envelope["ipAddresses"]) if "ipAddresses" in envelope else KEEP,

@@ -28,7 +28,7 @@ from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import BOTH, Need
 from dfmeta.store.http import Clock
-from dfmeta.store.lookup.answer import UUID, Found
+from dfmeta.store.lookup.answer import UUID, FetchedHalf
 from dfmeta.store.lookup.memory import Flights, Memory, Question, Rests
 from dfmeta.store.lookup.upstream import Upstream
 
@@ -219,7 +219,7 @@ class Puller:
     def _settle(
         self,
         kind: Kind,
-        found: Found | None,
+        found: FetchedHalf | None,
         *,
         record_id: str,
         before: Record | None,
@@ -231,13 +231,13 @@ class Puller:
             self._absent.put(key, self._clock() + self._lifetimes.negative)
             if before is not None and before.has(kind):
                 self._repository.remove(kind, record_id, fetched=True)
-        elif not self._adopt(kind, found, over=before if forced else None):
+        elif not self._store_fetched(kind, found, over=before if forced else None):
             # What is here is newer, and upstream was asked all the same.
             self._later.put(key, self._clock() + max(LATER, self._lifetimes.expiry))
 
-    def _adopt(self, kind: Kind, found: Found, *, over: Record | None = None) -> bool:
+    def _store_fetched(self, kind: Kind, found: FetchedHalf, *, over: Record | None = None) -> bool:
         self._absent.drop((kind, found.id))
-        return self._repository.adopt(
+        return self._repository.store_fetched(
             kind,
             found.id,
             content=found.content,
@@ -273,14 +273,14 @@ class Puller:
             return
         found = self._asked(key, lambda: self._upstream.by_address(key[0], address))
         if found is not None:
-            self._adopt(key[0], found)
+            self._store_fetched(key[0], found)
             if self._repository.find(address) is not None:
                 self._absent.drop(key)
                 return
             # It was pushed here, and without that address.
         self._absent.put(key, self._clock() + self._lifetimes.negative)
 
-    def _asked(self, key: Question, ask: Callable[[], Found | None]) -> Found | None:
+    def _asked(self, key: Question, ask: Callable[[], FetchedHalf | None]) -> FetchedHalf | None:
         self._rests.check(key)
         try:
             found = _counted(ask)
@@ -291,7 +291,7 @@ class Puller:
         return found
 
 
-def _counted(ask: Callable[[], Found | None]) -> Found | None:
+def _counted(ask: Callable[[], FetchedHalf | None]) -> FetchedHalf | None:
     try:
         found = ask()
     except LookupAwayError:

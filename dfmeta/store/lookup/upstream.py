@@ -16,7 +16,7 @@ from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import Kind
 from dfmeta.store.http import Client, Clock, Exchange, Reply
-from dfmeta.store.lookup.answer import ENVELOPE, Found, by_address, by_id
+from dfmeta.store.lookup.answer import ENVELOPE, FetchedHalf, by_address, by_id
 from dfmeta.store.lookup.token import TokenSource
 
 AT_ONCE: Final = 32
@@ -73,7 +73,7 @@ class Upstream:
         self._wait = wait or pause
         self._turns = {kind: threading.BoundedSemaphore(AT_ONCE) for kind in Kind}
 
-    def by_address(self, kind: Kind, address: Address, *, retry: bool = True) -> Found | None:
+    def by_address(self, kind: Kind, address: Address, *, retry: bool = True) -> FetchedHalf | None:
         """Return what upstream has for an address; None: nothing, or a record without it.
 
         :raises LookupAwayError: it is slow, away, or answers with an error that may pass.
@@ -84,7 +84,7 @@ class Upstream:
         # A record that does not name it would give one guest what is another's.
         return found if found is not None and found.names(address) else None
 
-    def by_id(self, kind: Kind, record_id: str, *, retry: bool = True) -> Found | None:
+    def by_id(self, kind: Kind, record_id: str, *, retry: bool = True) -> FetchedHalf | None:
         """Return what upstream has for an instance id, a UUID in lower case; None: nothing.
 
         :raises LookupAwayError: see :meth:`by_address`.
@@ -108,8 +108,8 @@ class Upstream:
         self._client.close()
 
     def _ask(
-        self, kind: Kind, path: str, read: Callable[[Reply], Found], *, retry: bool
-    ) -> Found | None:
+        self, kind: Kind, path: str, read: Callable[[Reply], FetchedHalf], *, retry: bool
+    ) -> FetchedHalf | None:
         tries = self._patience.retries + 1 if retry else 1
         end = self._clock() + tries * self._patience.timeout
         if not self._turns[kind].acquire(timeout=end - self._clock()):

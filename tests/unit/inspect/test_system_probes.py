@@ -241,7 +241,7 @@ def test_who_listens_at_a_place(family: socket.AddressFamily, own: str) -> None:
         found = listener_at(f"{host}:{listening.getsockname()[1]}")
         assert found is not None
         assert (str(found.address), found.uid) == (own, os.geteuid())
-        assert found.place == f"{host}:{listening.getsockname()[1]}"
+        assert found.address_and_port == f"{host}:{listening.getsockname()[1]}"
         assert found in listeners_of(os.getpid())
         assert program_of(found.inode).endswith(f", pid {os.getpid()}")
         assert listener_at(f"{host}:{bound.getsockname()[1]}") is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dfmeta.store.db.record import KEEP, Kind
 from dfmeta.store.http import Reply
-from dfmeta.store.lookup.answer import ENVELOPE, Found, by_address, by_id
+from dfmeta.store.lookup.answer import ENVELOPE, FetchedHalf, by_address, by_id
 from dfmeta.store.strictjson import DEPTH_MAX, loads
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
@@ -38,7 +38,7 @@ def base64_of(content: bytes) -> str:
 def test_metadata_is_an_object_or_one_in_a_string(document: object) -> None:
     found = by_address(Kind.METADATA, answer(envelope(metadata=document)))
     networks = (ip_network("10.1.2.0/28"), ip_network("2001:db8::9"))
-    assert found == Found(INSTANCE, {"a": 1}, networks)
+    assert found == FetchedHalf(INSTANCE, {"a": 1}, networks)
     assert found.names(ip_address("10.1.2.15"))
     assert not found.names(ip_address("10.1.2.16"))
     assert found.names(ip_address("2001:db8::9"))
@@ -104,21 +104,21 @@ def test_a_mode_of_tokens_may_come_along(given: dict[str, object], mode: object)
 def test_a_document_may_come_alone_by_id() -> None:
     document = {"id": "something", "hostname": "a", "metadata": "b"}
     found = by_id(Kind.METADATA, INSTANCE, answer(document))
-    assert found == Found(INSTANCE, document, KEEP)
+    assert found == FetchedHalf(INSTANCE, document, KEEP)
 
 
 def test_userdata_may_come_alone_by_id() -> None:
     for content in (b"\x00\xff", SCRIPT.encode(), b"", b"{}", b'{"ignition": {}}'):
         found = by_id(Kind.USERDATA, INSTANCE, answer(content, "text/plain"))
-        assert found == Found(INSTANCE, content, KEEP)
+        assert found == FetchedHalf(INSTANCE, content, KEEP)
 
 
 def test_an_envelope_that_a_tenant_could_have_written_names_no_address() -> None:
     said = envelope(userdata=base64_of(b"abc"), ipAddresses=["10.9.9.9"])
     found = by_id(Kind.USERDATA, INSTANCE, answer(said, "text/plain"))
-    assert found == Found(INSTANCE, b"abc", KEEP)
+    assert found == FetchedHalf(INSTANCE, b"abc", KEEP)
     other = answer({**said, "id": OTHER}, "text/plain")
-    assert by_id(Kind.USERDATA, INSTANCE, other) == Found(INSTANCE, other.body, KEEP)
+    assert by_id(Kind.USERDATA, INSTANCE, other) == FetchedHalf(INSTANCE, other.body, KEEP)
 
 
 def test_userdata_alone_of_which_nobody_knows_the_end_is_refused() -> None:

@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StoreChoice:
     """What the command line says of the store."""
 
     config_files: tuple[str, ...]
@@ -62,8 +62,8 @@ class Place:
             yield client
 
 
-def place_options(function: F) -> F:
-    """Give a command the options that say which store, as ``place: Place``."""
+def store_options(function: F) -> F:
+    """Give a command the options that say which store, as ``store: StoreChoice``."""
 
     @config_options
     @click.option(
@@ -93,8 +93,10 @@ def place_options(function: F) -> F:
     ) -> Any:
         if url is None and (token_file or ca_file):
             raise click.UsageError("--token-file and --ca-file go with --url: give that as well")
-        place = Place(config_files=config_files, url=url, token_file=token_file, ca_file=ca_file)
-        return function(place=place, **values)
+        store = StoreChoice(
+            config_files=config_files, url=url, token_file=token_file, ca_file=ca_file
+        )
+        return function(store=store, **values)
 
     return command  # type: ignore[return-value]  # what click calls has other parameters
 

@@ -1,0 +1,308 @@
+"""Processes of dfmeta that begin with everything imported.
+
+The imports are most of the CPU time of a daemon's start and of a command. A nursery imports once,
+and forks a child for each start; the child joins its namespace, takes its arguments, environment
+and descriptors, and calls the same ``main`` as the installed program. Parent and pid apart, a
+test sees no difference: name, command line, signals and exit status are the program's own.
+
+``pytest --prepared`` has the harness start programs so where a test does not say how they are to be
+started. ``tools/test`` does for the modules that share the cores.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from tests.harness import netns
+from tests.harness.netns import CommandError, Namespace
+from tests.harness.poll import PATIENCE
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
+_MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
+_MNT_DETACH = 2
+"""prctl(2), clone(2), mount(2), umount(2)."""
+_MESSAGE: Final = 1 << 16
+_LINE: Final = 1024
+"""Bytes of a command line."""
+_PROGRAMS: Final = {
+    "dfmeta-agent": (
+        "dfmeta.cmd.agent",
+        ("dfmeta.cmd.daemon", "dfmeta.wiring.api", "dfmeta.wiring.database"),
+    ),
+    "dfmeta": (
+        "dfmeta.cli.ctl",
+        (
+            "dfmeta.cli.doctor_command",
+            "dfmeta.cli.flows_command",
+            "dfmeta.cli.ports_command",
+            "dfmeta.cli.store_commands",
+            "dfmeta.cli.trace_command",
+            "dfmeta.wiring.database",
+        ),
+    ),
+}
+"""Program → the module that has its ``main``, and those that it imports later."""
+_PATCHED: Final = frozenset({"dfmeta-agent"})
+"""Programs that eventlet patches."""
+
+enabled = False
+"""Set by ``--prepared``."""
+
+
+def serves(prefix: Sequence[str] = (), descriptors: Sequence[int] = ()) -> bool:
+    """Whether a program is started so: by itself, with no descriptor of a service manager's.
+
+    Not where coverage is measured, which begins with a program's own start.
+    """
+    return enabled and not prefix and not descriptors and netns.MEASURING not in os.environ
+
+
+class Forked:
+    """A child of a nursery, with the part of :class:`subprocess.Popen` that the harness uses."""
+
+    def __init__(self, program: str, pid: int, ended: socket.socket) -> None:
+        """:param ended: has the exit status as text, once the child has ended."""
+        self.pid = pid
+        self._program = program
+        self.returncode: int | None = None
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; its exit status, negative after a signal.
+
+        :raises subprocess.TimeoutExpired: it still runs.
+        """
+        if self.returncode is None:
+            self._ended.settimeout(timeout)
+            try:
+                self.returncode = int(self._ended.recv(16))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self._program, timeout or 0) from None
+            self._ended.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """A process with everything of a program imported, and its children."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            number = theirs.fileno()
+            # The last argument is room for a child's command line.
+            command = [sys.executable, "-m", __name__, program, str(number), "-" * _LINE]
+            self._process = subprocess.Popen(command, pass_fds=(number,), process_group=0)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End it, and with it its children."""
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        namespace: Namespace,
+        streams: tuple[int, int, int],
+        env: Mapping[str, str] | None = None,
+    ) -> Forked:
+        """Start a child in a process group of its own.
+
+        :param command: the program's path and its arguments.
+        :param streams: descriptors of its standard input, output and error.
+        :param env: as :func:`tests.harness.netns.run` takes it.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        order = {
+            "arguments": list(command),
+            "env": netns.environment(command, env),
+            "resolv_conf": str(namespace.resolv_conf or ""),
+            "namespace": namespace.name,
+        }
+        with theirs, open(f"/run/netns/{namespace.name}", "rb") as net:
+            descriptors = [theirs.fileno(), net.fileno(), *streams]
+            socket.send_fds(self._socket, [json.dumps(order).encode()], descriptors)
+        return Forked(self._program, int(ours.recv(16)), ours)
+
+
+@functools.cache
+def nursery(program: str) -> Nursery:
+    """The one of this process for a program."""
+    return Nursery(program)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    namespace: Namespace,
+    stdin: str | None = None,
+    timeout: float = 30,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``dfmeta`` to its end, as :meth:`tests.harness.netns.Namespace.run` does.
+
+    :raises CommandError, TimeoutExpired: as that does.
+    """
+    if not serves():
+        return namespace.run(command, stdin=stdin, timeout=timeout, check=check)
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(open(os.memfd_create(name), "w+b")) for name in ("in", "out", "err")
+        ]
+        files[0].write((stdin or "").encode(errors="surrogateescape"))
+        files[0].seek(0)
+        numbers = (files[0].fileno(), files[1].fileno(), files[2].fileno())
+        child = nursery("dfmeta").start(command, namespace=namespace, streams=numbers)
+        try:
+            status = child.wait(timeout * PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise
+        said = []
+        for file in files[1:]:
+            file.seek(0)
+            said.append(file.read().decode(errors="surrogateescape"))
+    if check and status:
+        raise CommandError(command, status, *said)
+    return subprocess.CompletedProcess(command, status, *said)
+
+
+# The nursery's own process
+
+
+def main() -> None:
+    """Import, fork for each order, and report each end; until the harness is gone."""
+    program, number = sys.argv[1:3]
+    module, later = _PROGRAMS[program]
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    orders = socket.socket(fileno=int(number))
+    # The hub's versions of these would start a hub, which no child may inherit.
+    fork, waitpid, open_socket, poll = os.fork, os.waitpid, socket.socket, _poll_of(orders)
+    if program in _PATCHED:
+        os.environ["OSKEN_HUB_TYPE"] = "eventlet"
+        importlib.import_module("dfmeta.cmd.patching").patch()
+    for name in (module, *later):
+        importlib.import_module(name)
+    running: dict[int, socket.socket] = {}
+    while True:
+        if not poll():
+            _tell_ends(running, waitpid)
+            continue
+        message, descriptors, _flags, _address = socket.recv_fds(orders, _MESSAGE, 5)
+        if not message:
+            return
+        ended = open_socket(fileno=descriptors[0])
+        pid = fork()
+        if pid == 0:
+            for one in (*running.values(), ended, orders):
+                one.close()
+            _become(module, json.loads(message), descriptors[1], descriptors[2:])
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+        ended.send(str(pid).encode())
+        running[pid] = ended
+
+
+def _poll_of(orders: socket.socket) -> Any:
+    poll = select.poll()
+    poll.register(orders, select.POLLIN)
+    # A child's end interrupts nothing here: ends are looked for this often.
+    return functools.partial(poll.poll, 10)
+
+
+def _tell_ends(running: dict[int, socket.socket], waitpid: Any) -> None:
+    while running:
+        pid, status = waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with running.pop(pid) as ended, contextlib.suppress(OSError):
+            ended.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _become(module: str, order: dict[str, Any], net: int, streams: Sequence[int]) -> NoReturn:
+    """Be the program, to its end."""
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    os.setpgid(0, 0)
+    _join(net, order["namespace"], order["resolv_conf"])
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+    for descriptor in {*streams, net}:
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.argv[:] = order["arguments"]
+    _rename([sys.executable, *sys.argv])
+    sys.exit(importlib.import_module(module).main())
+
+
+def _join(net: int, name: str, resolv_conf: str) -> None:
+    """Do as ``ip netns exec`` does (ip-netns(8))."""
+    _call("setns", net, _CLONE_NEWNET)
+    _call("unshare", _CLONE_NEWNS)
+    _call("mount", b"", b"/", b"none", _MS_SLAVE | _MS_REC, None)
+    _call("umount2", b"/sys", _MNT_DETACH)
+    _call("mount", name.encode(), b"/sys", b"sysfs", 0, None)
+    if resolv_conf:
+        _call("mount", resolv_conf.encode(), b"/etc/resolv.conf", b"none", _MS_BIND, None)
+
+
+def _rename(command: Sequence[str]) -> None:
+    """Have /proc show the command's name and its line (proc(5))."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(os.path.basename(command[1]).encode()[:15]))
+    line = b"".join(part.encode() + b"\0" for part in command)
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)
+
+
+def _prctl(option: int, value: Any) -> None:
+    nothing = ctypes.c_ulong(0)
+    _call("prctl", option, value, nothing, nothing, nothing)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    main()
