@@ -17,6 +17,7 @@ from os_ken.controller.controller import datapath_connection_factory
 from os_ken.exception import OFPUnknownVersion
 
 from dfmeta.exceptions import StartError
+from dfmeta.quiet import Seldom
 
 LOG = logging.getLogger(__name__)
 
@@ -24,8 +25,6 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.25
 REFUSED_PAUSE = 2.0
 """Seconds between two tries with a bridge that refuses our version of OpenFlow."""
-REFUSED_LINES = 60.0
-"""Seconds between two lines of the log that say so."""
 
 
 class Refusals:
@@ -37,15 +36,13 @@ class Refusals:
 
     def __init__(self, bridge: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._bridge = bridge
-        self._clock = clock
-        self._next_line = clock()
+        self._seldom = Seldom(clock=clock)
         self._new = False
 
     def note(self) -> None:
         """Note one, in the log as well, if it is time for a line."""
         self._new = True
-        if self._clock() >= self._next_line:
-            self._next_line = self._clock() + REFUSED_LINES
+        if self._seldom.take() is not None:
             LOG.error(
                 "The bridge %s does not speak OpenFlow 1.3, so dfmeta cannot put in any flow. Let "
                 "it: ovs-vsctl add Bridge %s protocols OpenFlow13",

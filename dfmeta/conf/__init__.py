@@ -22,8 +22,8 @@ from dfmeta.conf import (
     rate,
     store,
 )
+from dfmeta.conf.kinds import without_password
 from dfmeta.exceptions import ConfigError, UsageError
-from dfmeta.flows.pipeline import METADATA_IP
 
 STORE = (
     store,
@@ -65,7 +65,7 @@ COMMON = [
 ]
 
 
-class _Options(cfg.ConfigOpts):  # type: ignore[misc]  # oslo.config has no types
+class _Options(cfg.ConfigOpts):
     """oslo.config's, but a wrong value in a file is ours to name, whatever option it is of."""
 
     def _validate_cli_options(self, namespace: object) -> None:
@@ -200,11 +200,9 @@ def _check(conf: cfg.ConfigOpts) -> None:
     agent.check(conf.df_metadata)
     nova.check(conf)
     neutron.check(conf)
-    rate.check(conf)
     store.check(conf)
     auth.check(conf)
     lookup.check(conf)
-    central.check(conf)
 
 
 def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None:
@@ -216,8 +214,8 @@ def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None
     except (cfg.Error, ValueError) as error:
         raise ConfigError(
             option=f"[{group or 'DEFAULT'}] {option.name}",
-            value="(secret)" if option.secret else _written(conf, group, option),
-            cause=_cause(error, option),
+            value="(secret)" if option.secret else without_password(_written(conf, group, option)),
+            cause=str(error).rpartition("is not valid: ")[2] or str(error),
             remedy=f"Give {_wanted(option)}",
         ) from error
 
@@ -232,31 +230,18 @@ def _written(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> str:
     return str(values[-1]) if isinstance(values, list) else str(values)
 
 
-def _cause(error: Exception, option: cfg.Opt) -> str:
-    if isinstance(option.type, types.List) and _choices(option.type.item_type):
-        # oslo.config would show its own types.
-        return "it has something else than what can be chosen"
-    text = str(error)
-    return text.rpartition("is not valid: ")[2] or text
-
-
-def _choices(kind: object) -> str:
-    return ", ".join(map(str, getattr(kind, "choices", None) or ()))
-
-
 def _wanted(option: cfg.Opt) -> str:
     kind = option.type
-    if choices := _choices(kind):
-        return f"one of {choices}"
-    if isinstance(kind, types.List) and (choices := _choices(kind.item_type)):
-        return f"some of {choices}, with commas between them"
+    if wanted := getattr(kind, "wanted", ""):
+        return str(wanted)
+    if choices := getattr(kind, "choices", None):
+        return f"one of {', '.join(choices)}"
     if isinstance(kind, types.Dict):
         return "key:value, with commas between several"
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     if low is not None or high is not None:
         return f"a number from {low} to {high}"
-    example = METADATA_IP if isinstance(kind, types.IPAddress) else option.default
-    return f"a value such as {example}"
+    return f"a value such as {option.default}"
 
 
 def _readable(file: str) -> bool:

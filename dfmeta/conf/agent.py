@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pwd
-from ipaddress import AddressValueError, IPv4Address
+import re
+from ipaddress import IPv4Address
 from typing import Any, Final
 
 from oslo_config import cfg, types
 
+from dfmeta.conf.kinds import Several, Text, absolute_path, has_port, host_port
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP, TABLES_TAKEN
 
@@ -17,21 +19,37 @@ GROUP: Final = cfg.OptGroup(
     help="The packet path and the proxy on a compute node.",
 )
 _IFNAME: Final = types.String(regex=r"^[A-Za-z0-9_.-]{1,15}$")
+_OVSDB: Final = re.compile(r"unix:/.+|tcp:.+:\d+")
+_OPENFLOW: Final = re.compile(r"auto|unix:/.+|listen:.+:\d+")
 
 IDENTITY_SOURCES: Final = ("ovsdb", "libvirt", "neutron", "store")
 IDENTITY_DEFAULT: Final = ("ovsdb", "libvirt")
 
+
+def _is_reachable(text: str) -> bool:
+    """Whether a listener can be reached at an IPv4 address from another interface."""
+    address = IPv4Address(text)
+    return not (address.is_unspecified or address.is_loopback or address.is_multicast)
+
+
+_ADDRESS: Final = Text(
+    "a unicast IPv4 address outside 127.0.0.0/8",
+    _is_reachable,
+    example=METADATA_IP,
+    type_name="IP address value",
+)
+
 OPTS: Final = [
     cfg.Opt(
         "ip",
-        type=types.IPAddress(version=4),
+        type=_ADDRESS,
         default=METADATA_IP,
         help="Address that guests ask for metadata, on TCP port 80. cloud-init and every other "
         "client has 169.254.169.254 built in; change it only together with the guests.",
     ),
     cfg.Opt(
         "host_ip",
-        type=types.IPAddress(version=4),
+        type=_ADDRESS,
         default="$ip",
         help="Address that tap-metadata has on the host, as a /32. Give another one where the "
         "host itself needs the address that guests ask, because it is a guest of a cloud: the "
@@ -59,13 +77,21 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "ovsdb_connection",
-        type=types.String(regex=r"^(unix:/.+|tcp:.+:\d+)$"),
+        type=Text(
+            "unix:PATH or tcp:HOST:PORT with a port from 1 to 65535",
+            lambda text: _OVSDB.fullmatch(text) and has_port(text),
+            example="unix:/var/run/openvswitch/db.sock",
+        ),
         default="unix:/var/run/openvswitch/db.sock",
         help="Open vSwitch's database: unix:PATH or tcp:HOST:PORT.",
     ),
     cfg.Opt(
         "openflow_connection",
-        type=types.String(regex=r"^(auto|unix:/.+|listen:.+:\d+)$"),
+        type=Text(
+            "auto, unix:PATH or listen:HOST:PORT with a port from 1 to 65535",
+            lambda text: _OPENFLOW.fullmatch(text) and has_port(text),
+            example="auto or listen:127.0.0.1:6653",
+        ),
         default="auto",
         help="How the bridge is reached. auto dials its management socket beside OVSDB's, which "
         "needs no Controller row; unix:PATH names that socket; listen:HOST:PORT waits for a "
@@ -113,8 +139,9 @@ OPTS: Final = [
         ],
         help="Who answers guests.",
     ),
-    cfg.ListOpt(
+    cfg.Opt(
         "identity_sources",
+        type=Several(types.String(choices=IDENTITY_SOURCES)),
         default=list(IDENTITY_DEFAULT),
         help="Who says which instance is on a port, and of which project it is: ovsdb, libvirt, "
         "neutron, store, with commas between them. The first one that has a value wins, each "
@@ -128,8 +155,9 @@ OPTS: Final = [
         "a port only if it has the port's project. store: project and name of a known instance "
         "from its record.",
     ),
-    cfg.ListOpt(
+    cfg.Opt(
         "libvirt_xml_path",
+        type=Several(absolute_path(example="/run/libvirt/qemu")),
         default=["/run/libvirt/qemu", "/etc/libvirt/qemu"],
         help="Folders with the domains' XML files, for identity_sources with libvirt; each is an "
         "absolute path, and one that is not there is passed over. Who is on a port is read from "
@@ -190,7 +218,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "admin_listen",
-        type=types.String(regex=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$"),
+        type=host_port(example="127.0.0.1:9697"),
         default="127.0.0.1:9697",
         help="HOST:PORT of the listener for health, metrics, the status page, dfmeta's own "
         "commands and the store's admin API. Where other hosts can reach it, that API needs "
@@ -209,8 +237,9 @@ OPTS: Final = [
         "dropped, not refused, until a start brings both back. Time for which the host is "
         "suspended does not count.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "state_path",
+        type=absolute_path(example="/var/lib/dfmeta"),
         default="/var/lib/dfmeta",
         help="Folder for what outlives the daemon. It is made with mode 0700 if it is missing, "
         "and belongs to the daemon alone.",
@@ -238,38 +267,14 @@ def check(group: Any) -> None:
             cause="it is one of the kernel's own tables",
             remedy="Give the number of a table that nothing else uses, such as 2",
         )
-    _check_address("ip", group.ip)
-    _check_address("host_ip", group.host_ip)
-    for option in ("admin_listen", "openflow_connection", "ovsdb_connection"):
-        _check_port(option, group[option])
-    _check_sources(group.identity_sources)
+    if len(set(group.identity_sources)) < len(group.identity_sources):
+        raise ConfigError(
+            option="[df_metadata] identity_sources",
+            value=",".join(group.identity_sources),
+            cause="a source stands in it twice",
+            remedy="Give each one once",
+        )
     _check_user("proxy_worker_user", group.proxy_worker_user)
-    for path in group.libvirt_xml_path or [""]:
-        if not path.startswith("/"):
-            raise ConfigError(
-                option="[df_metadata] libvirt_xml_path",
-                value=path,
-                cause="it is not an absolute path",
-                remedy="Give folders' paths from / on, such as /run/libvirt/qemu",
-            )
-    if not str(group.state_path).startswith("/"):
-        raise ConfigError(
-            option="[df_metadata] state_path",
-            value=group.state_path,
-            cause="it is not an absolute path",
-            remedy="Give a folder's path from / on, such as /var/lib/dfmeta",
-        )
-
-
-def _check_port(option: str, value: str) -> None:
-    port = value.rpartition(":")[2]
-    if port.isdigit() and not 1 <= int(port) <= 65535:
-        raise ConfigError(
-            option=f"[df_metadata] {option}",
-            value=value,
-            cause=f"{port} is not a TCP port",
-            remedy="Give a port from 1 to 65535 after the host",
-        )
 
 
 def _check_user(option: str, value: str) -> None:
@@ -287,40 +292,3 @@ def _check_user(option: str, value: str) -> None:
         cause=cause,
         remedy="Name a user of this host that owns nothing, such as nobody",
     )
-
-
-def _check_sources(names: list[str]) -> None:
-    unknown = [name for name in names if name not in IDENTITY_SOURCES]
-    if unknown:
-        cause = f"there is no source {unknown[0]!r}"
-    elif len(set(names)) < len(names):
-        cause = "a source stands in it twice"
-    elif not names:
-        cause = "without a source no guest is known"
-    else:
-        return
-    raise ConfigError(
-        option="[df_metadata] identity_sources",
-        value=",".join(names),
-        cause=cause,
-        remedy=f"Give some of {', '.join(IDENTITY_SOURCES)}, each once, with commas between them",
-    )
-
-
-def _check_address(option: str, value: str) -> None:
-    try:
-        address = IPv4Address(value)
-    except AddressValueError as error:
-        raise ConfigError(
-            option=f"[df_metadata] {option}",
-            value=value,
-            cause=str(error),
-            remedy="Give an IPv4 address, such as 169.254.169.254",
-        ) from error
-    if address.is_unspecified or address.is_loopback or address.is_multicast:
-        raise ConfigError(
-            option=f"[df_metadata] {option}",
-            value=value,
-            cause="a listener cannot be reached at it from another interface",
-            remedy="Give a unicast IPv4 address, such as 169.254.169.254",
-        )

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from dfmeta.conf.store import GROUP
 
-__all__ = ["GROUP", "OPTS", "check"]
+__all__ = ["GROUP", "OPTS"]
 
 OPTS: Final = [
     cfg.BoolOpt(
@@ -21,8 +21,3 @@ OPTS: Final = [
         "the store, and when this is false, such an instance gets 404.",
     ),
 ]
-
-
-def check(conf: cfg.ConfigOpts) -> None:
-    """Nothing: each value says all of it."""
-    del conf

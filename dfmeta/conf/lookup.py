@@ -8,22 +8,35 @@ from urllib.parse import urlsplit
 
 from oslo_config import cfg
 
-from dfmeta.conf.store import GROUP
+from dfmeta.conf.kinds import HTTP_URL, Several, Text, absolute_path, http_url
+from dfmeta.conf.store import GROUP, wrong
 from dfmeta.exceptions import ConfigError
 
 __all__ = ["GROUP", "OPTS", "check"]
 
-_URL: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?", re.IGNORECASE)
-"""Without a user and password, which would come into logs."""
 _WORD: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 """A scope (RFC 6749, 3.3)."""
-_PRINTABLE: Final = re.compile(r"[\x20-\x7e]+")
+
+
+def _is_url(text: str) -> bool:
+    parts = urlsplit(text)
+    sound = bool(parts.hostname) and parts.port != 0 and text.isascii()
+    return sound and bool(HTTP_URL.fullmatch(text))
+
+
+_URL: Final = http_url(_is_url, example="https://store.example.org:9697", optional=True)
+_PRINTABLE: Final = Text(
+    "text of printable ASCII alone",
+    lambda text: text.isascii() and text.isprintable(),
+    example="the issuer's own",
+    optional=True,
+)
 """Client id and secret (RFC 6749, appendix A)."""
-_EXAMPLE: Final = "https://store.example.org:9697"
 
 OPTS: Final = [
-    cfg.StrOpt(
+    cfg.Opt(
         "lookup_base_url",
+        type=_URL,
         help="Another store that is asked for what this one does not have, such as "
         "https://store.example.org:9697: a dfmeta-store, or anything that answers GET "
         "/device-metadata and /device-userdata under this URL, by instance id and by ip_address. "
@@ -60,33 +73,39 @@ OPTS: Final = [
         help="Seconds after which what was fetched is asked for again. While the other store is "
         "away, what is known is served. What was pushed does not expire. 0: nothing does.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "lookup_token_file",
+        type=absolute_path(example="/etc/dfmeta/lookup.token", optional=True),
         help="File with the token that the other store is shown, as dfmeta token create prints it, "
         "an absolute path. Other users may not read it. It is read for each question. Unset, and "
         "no lookup_issuer: requests carry no token.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "lookup_issuer",
+        type=_URL,
         help="OpenID Connect issuer that gives tokens for the other store (OAuth 2.0 client "
         "credentials), such as https://login.example.org/realms/cloud. It is asked where, at "
         "/.well-known/openid-configuration under this URL.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "lookup_client_id",
+        type=_PRINTABLE,
         help="Who this store is to lookup_issuer. Required with it.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "lookup_client_secret",
+        type=_PRINTABLE,
         secret=True,
         help="What shows lookup_issuer that it is. Required with it.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "lookup_audience",
+        type=_PRINTABLE,
         help="Audience that tokens are asked for. Unset: what lookup_issuer gives by itself.",
     ),
-    cfg.ListOpt(
+    cfg.Opt(
         "lookup_scopes",
+        type=Several(Text("a scope", _WORD.fullmatch, example="read"), least=0),
         default=[],
         help="Scopes that tokens are asked for, with commas between them. A dfmeta-store wants "
         "read, or metadata:read:metadata and metadata:read:userdata.",
@@ -101,58 +120,14 @@ def check(conf: cfg.ConfigOpts) -> None:
     :raises ConfigError: naming the option.
     """
     group = conf[GROUP.name]
-    for option in ("lookup_base_url", "lookup_issuer"):
-        _check_url(option, group[option])
-    for option in ("lookup_client_id", "lookup_client_secret", "lookup_audience"):
-        if group[option] and not _PRINTABLE.fullmatch(group[option]):
-            shown = "(secret)" if option == "lookup_client_secret" else group[option]
-            raise _wrong(option, shown, "it has other than ASCII's printable characters in it")
-    for scope in group.lookup_scopes:
-        if not _WORD.fullmatch(scope):
-            raise _wrong("lookup_scopes", scope, "it is not a scope", remedy="Write read, say")
-    _check_together(group)
-
-
-def _check_url(option: str, value: str | None) -> None:
-    if not value:
-        return
-    try:
-        parts = urlsplit(value)
-        sound = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound or not value.isascii() or not _URL.fullmatch(value):
-        raise _wrong(
-            option,
-            _without_word(value),
-            "it is not an http or https URL of a host and a path alone",
-            remedy=f"Give one such as {_EXAMPLE}",
-        )
-
-
-def _without_word(url: str) -> str:
-    """A URL as a message may repeat it."""
-    before, slashes, rest = url.partition("//")
-    _word, at, host = rest.rpartition("@")
-    return f"{before}{slashes}(hidden)@{host}" if at else url
-
-
-def _check_together(group: cfg.ConfigOpts.GroupAttr) -> None:
     if group.lookup_token_file:
-        if not group.lookup_token_file.startswith("/"):
-            raise _wrong(
-                "lookup_token_file",
-                group.lookup_token_file,
-                "it is not an absolute path",
-                remedy="Give a file's path from / on, such as /etc/dfmeta/lookup.token",
-            )
         if not group.lookup_base_url:
             raise _needless("lookup_base_url", "lookup_token_file")
         if group.lookup_issuer:
-            raise _wrong(
+            raise wrong(
                 "lookup_token_file",
-                group.lookup_token_file,
                 "lookup_issuer gives tokens already",
+                value=group.lookup_token_file,
                 remedy="Give one of the two",
             )
     if group.lookup_issuer:
@@ -160,7 +135,8 @@ def _check_together(group: cfg.ConfigOpts.GroupAttr) -> None:
             raise _needless("lookup_base_url", "lookup_issuer")
         for option in ("lookup_client_id", "lookup_client_secret"):
             if not group[option]:
-                raise _wrong(option, "", "lookup_issuer gives no token without it")
+                cause = "lookup_issuer gives no token without it"
+                raise wrong(option, cause, remedy="Write it as the issuer does")
         return
     for option in _OF_TOKENS:
         if group[option]:
@@ -169,10 +145,4 @@ def _check_together(group: cfg.ConfigOpts.GroupAttr) -> None:
 
 def _needless(option: str, other: str) -> ConfigError:
     cause = f"{other} is given and says nothing without it"
-    return _wrong(option, "", cause, remedy=f"Give {option}, or leave {other} out")
-
-
-def _wrong(
-    option: str, value: str, cause: str, *, remedy: str = "Write it as the issuer does"
-) -> ConfigError:
-    return ConfigError(option=f"[{GROUP.name}] {option}", value=value, cause=cause, remedy=remedy)
+    return wrong(option, cause, remedy=f"Give {option}, or leave {other} out")

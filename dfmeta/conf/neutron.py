@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
+from dfmeta.conf.kinds import Several, Text
 from dfmeta.conf.nova import check_file
 from dfmeta.exceptions import ConfigError
 from dfmeta.trust import client_context
@@ -28,8 +29,9 @@ _WORD: Final = re.compile(r"\S{1,255}")
 _URL: Final = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
 
 OPTS: Final = [
-    cfg.StrOpt(
+    cfg.Opt(
         "host",
+        type=Text("a host name of at most 255 characters", _WORD.fullmatch, example="compute-1"),
         help="This host, as Neutron has it in binding:host_id of its ports. Must match [DEFAULT] "
         "host of nova.conf and of Neutron's agent. Unset: the system's host name.",
     ),
@@ -45,14 +47,20 @@ OPTS: Final = [
         "region_name",
         help="Region of Neutron in Keystone's catalogue. Unset: the first one there.",
     ),
-    cfg.ListOpt(
+    cfg.Opt(
         "valid_interfaces",
+        type=Several(types.String(choices=_INTERFACES)),
         default=["internal", "public"],
         help="Kinds of endpoint to take from Keystone's catalogue, the preferred one first: of "
         "internal, public and admin.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "endpoint_override",
+        type=Text(
+            "an http or https URL without a query",
+            _URL.fullmatch,
+            example="http://192.0.2.10:9696",
+        ),
         help="Neutron's address, such as http://192.0.2.10:9696, instead of the catalogue's.",
     ),
     cfg.StrOpt(
@@ -157,22 +165,3 @@ def check(conf: cfg.ConfigOpts) -> None:
     group = conf.neutron
     for option in ("cafile", "certfile", "keyfile"):
         check_file(f"[neutron] {option}", group[option])
-    for name in group.valid_interfaces or [""]:
-        if name not in _INTERFACES:
-            raise ConfigError(
-                option="[neutron] valid_interfaces",
-                value=name,
-                cause="Keystone's catalogue has no such kind of endpoint",
-                remedy=f"Give some of {', '.join(_INTERFACES)}, with commas between them",
-            )
-    for option, pattern, example in (
-        ("host", _WORD, "compute-1"),
-        ("endpoint_override", _URL, "http://192.0.2.10:9696"),
-    ):
-        if group[option] is not None and not pattern.fullmatch(group[option]):
-            raise ConfigError(
-                option=f"[neutron] {option}",
-                value=group[option],
-                cause="it can be none",
-                remedy=f"Give one such as {example}, or leave the option out",
-            )

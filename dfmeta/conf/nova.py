@@ -8,6 +8,7 @@ from typing import Final
 
 from oslo_config import cfg
 
+from dfmeta.conf.kinds import without_password
 from dfmeta.exceptions import ConfigError
 from dfmeta.model import HttpHost
 
@@ -153,7 +154,7 @@ def _host(entry: str, default_port: int) -> HttpHost:
     if not sound or (colon and not 1 <= number <= 65535):
         raise ConfigError(
             option="[DEFAULT] nova_metadata_host",
-            value=entry,
+            value=without_password(entry),
             cause="it is not a host with an optional :port",
             remedy="Give names or addresses such as nova-1:8775, [2001:db8::1]:8775, with commas "
             "between them",

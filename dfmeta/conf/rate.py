@@ -6,7 +6,7 @@ from typing import Final
 
 from oslo_config import cfg, types
 
-from dfmeta.exceptions import ConfigError
+from dfmeta.conf.kinds import Several
 
 GROUP: Final = cfg.OptGroup(
     name="metadata_rate_limiting",
@@ -24,9 +24,9 @@ OPTS: Final = [
         default=False,
         help="Hold guests to the rates below.",
     ),
-    cfg.ListOpt(
+    cfg.Opt(
         "ip_versions",
-        item_type=types.Integer(choices=[(4, "IPv4"), (6, "IPv6")]),
+        type=Several(types.Integer(choices=[(4, "IPv4"), (6, "IPv6")])),
         default=[4],
         help="IP versions whose requests are counted and limited: 4, 6, or both with a comma "
         "between them. With both, a port's requests over either count together.",
@@ -78,18 +78,3 @@ OPTS: Final = [
         "cloud-init makes 28 requests and does without what is refused.",
     ),
 ]
-
-
-def check(conf: cfg.ConfigOpts) -> None:
-    """Check what no single option can say.
-
-    :raises ConfigError: naming the option.
-    """
-    group = conf[GROUP.name]
-    if not group.ip_versions:
-        raise ConfigError(
-            option=f"[{GROUP.name}] ip_versions",
-            value="",
-            cause="it names no IP version",
-            remedy="Give 4, 6 or 4,6; rate_limit_enabled = False turns the limits off",
-        )

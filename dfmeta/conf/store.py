@@ -115,9 +115,10 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def _wrong_entry(name: str, mode: str, cause: str) -> ConfigError:
-    return ConfigError(
-        option="[store] http_tokens_of",
-        value=f"{name}:{mode}",
-        cause=cause,
-        remedy=f"Give each instance once, as UUID:MODE, with a mode of {', '.join(_HTTP_TOKENS)}",
-    )
+    remedy = f"Give each instance once, as UUID:MODE, with a mode of {', '.join(_HTTP_TOKENS)}"
+    return wrong("http_tokens_of", cause, value=f"{name}:{mode}", remedy=remedy)
+
+
+def wrong(option: str, cause: str, *, remedy: str, value: str = "") -> ConfigError:
+    """Return the error for an option of the group."""
+    return ConfigError(option=f"[{GROUP.name}] {option}", value=value, cause=cause, remedy=remedy)

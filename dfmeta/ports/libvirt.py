@@ -23,7 +23,8 @@ from eventlet.event import Event
 from dfmeta.exceptions import SourceError
 from dfmeta.ports.domain import Domain, match
 from dfmeta.ports.folders import Folders, Scan
-from dfmeta.ports.sources import FIELDS, Found, Question, Seldom
+from dfmeta.ports.sources import FIELDS, Found, Question
+from dfmeta.quiet import Seldom
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class LibvirtSource:
         self._scan = Scan(float("-inf"))
         self._next: Event | None = None
         self._scanning = False
-        self._seldom = Seldom(LOG, clock=clock)
+        self._seldom = Seldom(clock=clock)
 
     def find(self, question: Question) -> Found:
         """See :class:`~dfmeta.ports.sources.Source`.
@@ -94,7 +95,7 @@ class LibvirtSource:
                 self._scan = tpool.execute(self._folders.scan)
                 done.send(None)
                 for broken in self._scan.broken:
-                    self._seldom.warn("Passed over: %s", broken)
+                    self._seldom.warn(LOG, "Passed over: %s", broken)
                 eventlet.sleep(PAUSE)
         finally:
             self._scanning = False

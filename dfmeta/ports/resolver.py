@@ -36,13 +36,13 @@ from dfmeta.ports.sources import (
     Answer,
     Found,
     Question,
-    Seldom,
     Source,
     bare,
     contradicts,
     merge,
     open_fields,
 )
+from dfmeta.quiet import Seldom
 
 LOG = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Resolver:
         """Those that lack something and have not been asked about once."""
         self._gate = Semaphore()
         self._sources = {
-            source.name: _Asking(source, Semaphore(source.at_once), Seldom(LOG, clock=clock))
+            source.name: _Asking(source, Semaphore(source.at_once), Seldom(clock=clock))
             for source in sources
         }
 
@@ -295,6 +295,7 @@ class Resolver:
         if contradicts(entry.port, found):
             _count(name, "conflict")
             asking.seldom.warn(
+                LOG,
                 "%s says that %s is instance %s's; it stays with %s, as %s says",
                 *(name, entry.port.name, found.instance_id, entry.port.instance_id),
                 entry.port.sources.get(INSTANCE),
@@ -352,7 +353,7 @@ class Resolver:
 
     def _failed(self, asking: _Asking, outcome: str, error: Exception) -> None:
         _count(asking.source.name, outcome)
-        asking.seldom.warn("%s; ports that need it wait", error)
+        asking.seldom.warn(LOG, "%s; ports that need it wait", error)
         now = self._clock()
         if asking.rests_until <= now:
             rest = min(REST_MOST, REST_FIRST * 2 ** min(asking.failures, 10))

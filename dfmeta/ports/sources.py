@@ -13,10 +13,8 @@ which was found for the port is the instance's.
 
 from __future__ import annotations
 
-import logging
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from uuid import UUID
@@ -31,7 +29,6 @@ PORT_PROJECT: Final = "port_project"
 NEEDED: Final = frozenset({INSTANCE, PROJECT, PORT_PROJECT})
 """What is asked for again while it is not known; a name is asked for once."""
 OVSDB: Final = "ovsdb"
-SAY_EVERY: Final = 60.0
 NAME_MAX: Final = 255
 _PROJECT: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -100,25 +97,6 @@ class Answer:
     source: str
     found: Found = field(default_factory=Found)
     claims: bool = False
-
-
-class Seldom:
-    """Says the first of many things that go wrong, and how many more there were, once a minute."""
-
-    def __init__(self, log: logging.Logger, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._clock = log, clock
-        self._last = float("-inf")
-        self._unsaid = 0
-
-    def warn(self, message: str, *values: object) -> None:
-        """Log at WARNING, unless something was said within the last minute."""
-        now = self._clock()
-        if now - self._last < SAY_EVERY:
-            self._unsaid += 1
-            return
-        also = f" (and {self._unsaid} more since the last)" if self._unsaid else ""
-        self._last, self._unsaid = now, 0
-        self._log.warning(message + "%s", *values, also)
 
 
 def bare(row: Port) -> Port:

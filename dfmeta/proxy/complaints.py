@@ -14,25 +14,16 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.model import Caller, Endpoint
+from dfmeta.quiet import Seldom, counted
 
-QUIET: Final = 60.0
-"""Seconds after an error in which others like it are counted, not logged."""
 NOBODY: Final = Endpoint(0)
 """Stands for all guests in what is said of them."""
 PORTS: Final = 4096
 """Ports whose errors are remembered. The one of which nothing was logged for longest falls out: its
 next error is said at once."""
-
-
-@dataclass(slots=True)
-class _Said:
-    at: float
-    since: int = 0
-    """How many were like it since."""
 
 
 class Complaints:
@@ -48,7 +39,7 @@ class Complaints:
         self._logger = logger
         self._clock = clock
         # The port of which something was logged last comes last.
-        self._ports: OrderedDict[Caller, dict[str, _Said]] = OrderedDict()
+        self._ports: OrderedDict[Caller, dict[str, Seldom]] = OrderedDict()
 
     def about(
         self,
@@ -66,18 +57,14 @@ class Complaints:
             when it is logged.
         :param exc_info: log the traceback of the exception that is being handled.
         """
-        now = self._clock()
-        said = self._ports.setdefault(caller, {})
-        before = said.get(kind)
-        if before is not None and now - before.at < QUIET:
-            before.since += 1
+        kinds = self._ports.setdefault(caller, {})
+        held = kinds.setdefault(kind, Seldom(clock=self._clock)).take()
+        if held is None:
             return
-        said[kind] = _Said(now)
         self._ports.move_to_end(caller)
         if len(self._ports) > PORTS:
             self._ports.popitem(last=False)
-        if before is not None and before.since:
-            message = f"{message} (and {before.since} more like it since it was last logged)"
+        message += counted(held)
         if exc_info:
             message += "\n%s"
             args = (*args, traceback.format_exc())

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dfmeta import quiet
 from dfmeta.cmd import daemon
 from dfmeta.conf import agent, limits, rate, store
-from dfmeta.proxy import access, complaints, connection, server, tokens
+from dfmeta.proxy import access, connection, server, tokens
 from dfmeta.proxy.worker import workers
 from tests.docs.page import Section, sections
 from tests.docs.statuses import reasons, statuses
@@ -46,7 +47,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
         f"{connection.LINGER_MAX} bytes",
     ),
     "What is logged": (
-        {60.0: "once a minute"}[complaints.QUIET],
+        {60.0: "once a minute"}[quiet.QUIET],
         f"({access.PATH_SHOWN} characters at most)",
     ),
     "With workers": (

@@ -286,7 +286,7 @@ def test_a_wrong_value_is_named_with_its_option_and_a_remedy(
     assert error.fields["remedy"]
     assert "\n" not in str(error)
     option = registered()[group][name]
-    value = value.replace("user:word@", "(hidden)@")
+    value = value.replace("user:word@", "(hidden)@").replace("user:password@", "(hidden)@")
     wrong = [part.strip() for part in value.split(",")] if name == "nova_metadata_host" else [value]
     assert str(error.fields["value"]) in (["(secret)"] if option.secret else wrong)
 
@@ -453,6 +453,23 @@ def test_what_an_option_may_list_is_said(load: Load) -> None:
     with pytest.raises(ConfigError, match=r"chosen\. Give some of 4, 6, with commas") as caught:
         load(metadata_rate_limiting__ip_versions="4,5")
     assert "OrderedDict" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wrong"),
+    [
+        ("identity_sources", "ovsdb,xen,store", "'xen' cannot be chosen"),
+        ("libvirt_xml_path", "/run,etc,/srv", "'etc' is not an absolute path"),
+        ("store__trusted_proxies", "::1, 10.0.0.0/33", "'10.0.0.0/33' is not an address"),
+        ("store__lookup_scopes", "read,,write", "'' is not a scope"),
+    ],
+)
+def test_the_wrong_one_of_several_values_is_named(
+    load: Load, option: str, value: str, wrong: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(**{option: value})
+    assert wrong in str(caught.value.fields["cause"])
 
 
 def test_instances_have_modes_of_their_own_in_any_case(load: Load) -> None:

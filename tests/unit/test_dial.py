@@ -15,8 +15,9 @@ import pytest
 from os_ken.base import app_manager  # noqa: F401
 
 from dfmeta.apps import dial as dial_module
-from dfmeta.apps.dial import REFUSED_LINES, Refusals, accept, dial, listen
+from dfmeta.apps.dial import Refusals, accept, dial, listen
 from dfmeta.exceptions import StartError
+from dfmeta.quiet import QUIET
 from tests.unit.support import until
 
 
@@ -135,6 +136,6 @@ def test_a_bridge_that_refuses_the_version_is_one_line_a_minute(
     assert not refusals.take()
     (line,) = caplog.messages
     assert "ovs-vsctl add Bridge br-lan protocols OpenFlow13" in line
-    now[0] += REFUSED_LINES
+    now[0] += QUIET
     refusals.note()
     assert caplog.messages == [line, line]

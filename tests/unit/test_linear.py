@@ -54,10 +54,6 @@ COMPUTED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Expressions that are known at run time alone, by their source → all that they may be."""
 PASSED_ON: Final[Mapping[str, Set[str]]] = {
-    "conf/auth.py _JWKS_URL": {"fullmatch"},
-    "conf/auth.py _URL": {"fullmatch"},
-    "conf/neutron.py _URL": {"fullmatch"},
-    "conf/neutron.py _WORD": {"fullmatch"},
     "guest/tag_devices.py _SCSI": {"fullmatch"},
     "guest/tag_devices.py _STABLE": {"fullmatch"},
     "guest/tag_devices.py _XEN": {"fullmatch"},
@@ -184,11 +180,21 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "cli/config_drive.py _VERSION": ("2018-08-27",),
     "cli/token_command.py _DURATION": ("12h",),
     "cli/token_command.py [\\s,]+": ("a, b\t,",),
-    "conf/auth.py _BLANK": ("a b",),
+    "conf/agent.py _OPENFLOW": (
+        "auto",
+        "unix:/a",
+        "listen:a:80",
+    ),
+    "conf/agent.py _OVSDB": (
+        "unix:/a",
+        "tcp:a:80",
+    ),
     "conf/auth.py _JWKS_URL": ("https://a.b/c?d",),
-    "conf/auth.py _URL": ("https://a.b/c/d",),
-    "conf/lookup.py _PRINTABLE": ("a b",),
-    "conf/lookup.py _URL": ("https://a.b/c/d",),
+    "conf/kinds.py HTTP_URL": ("https://a.b/c/d",),
+    "conf/kinds.py _HOST_PORT": (
+        "[::1]:80",
+        "a.b:80",
+    ),
     "conf/lookup.py _WORD": ("a!b",),
     "conf/neutron.py _URL": ("http://a.b/c",),
     "conf/neutron.py _WORD": ("ab",),

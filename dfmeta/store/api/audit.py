@@ -18,6 +18,7 @@ from typing import Final
 
 import webob
 
+from dfmeta.quiet import Seldom
 from dfmeta.store.api.routes import Route
 
 LOG = logging.getLogger(__name__)
@@ -25,9 +26,7 @@ LOG = logging.getLogger(__name__)
 REFUSED: Final = (401, 403)
 """Statuses of a client that may not do what it asks for (RFC 9110, 15.5.2 and 15.5.4)."""
 REFUSALS: Final = 60
-"""Lines of refused clients within :data:`PERIOD`."""
-PERIOD: Final = 60.0
-"""Seconds."""
+"""Lines of refused clients in a minute."""
 NOT_KNOWN: Final = "an unknown client"
 
 
@@ -50,9 +49,7 @@ class Audit:
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._since = -PERIOD
-        self._refused = 0
+        self._seldom = Seldom(REFUSALS, clock=clock)
 
     def note(self, call: Call, status: int) -> None:
         """Write the line of a request, where it has one.
@@ -65,8 +62,11 @@ class Audit:
         level = logging.INFO
         if status in REFUSED:
             level = logging.WARNING
-            if not self._has_room():
+            held = self._seldom.take()
+            if held is None:
                 return
+            if held:
+                LOG.warning("Audit: %d more requests of refused clients had no line", held)
         LOG.log(
             level,
             "Audit: %s %s, instance %s, by %s from %s: %d",
@@ -77,14 +77,3 @@ class Audit:
             call.request.environ.get("REMOTE_ADDR") or "unknown",
             status,
         )
-
-    def _has_room(self) -> bool:
-        """Whether one more line of a refused client may be written; begins a period if need be."""
-        now = self._clock()
-        if now - self._since >= PERIOD:
-            left_out = self._refused - REFUSALS
-            if left_out > 0:
-                LOG.warning("Audit: %d more requests of refused clients had no line", left_out)
-            self._since, self._refused = now, 0
-        self._refused += 1
-        return self._refused <= REFUSALS

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar, cast
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.quiet import Seldom
 from dfmeta.store.db.record import Kind
 from dfmeta.store.http import Clock
 
@@ -19,8 +20,6 @@ ENTRIES: Final = 16384
 REST: Final = 1.0
 """Seconds after a failure in which the same is not asked again: guests that come in a storm do not
 each wait for it."""
-QUIET: Final = 60.0
-"""Seconds between two warnings."""
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -129,7 +128,7 @@ class Rests:
         self._failures: Memory[Hashable, tuple[float, Failure]] = Memory()
         self._last: dict[Hashable, Hashable] = {}
         """Of each half, what failed last, unless something was answered since."""
-        self._warned = float("-inf")
+        self._seldom = Seldom(clock=clock)
 
     def check(self, name: Question) -> None:
         """Raise what has failed a moment ago, for *name*, for its half or for all."""
@@ -152,9 +151,7 @@ class Rests:
             self._failures.put(half, entry)
         if whole is not False:
             self._last[half] = name
-        if self._clock() >= self._warned + QUIET:
-            self._warned = self._clock()
-            LOG.warning("%s. What is stored is served meanwhile", error)
+        self._seldom.warn(LOG, "%s. What is stored is served meanwhile", error)
 
     def answered(self, name: Question) -> None:
         """Forget the failures that an answer contradicts."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +12,6 @@ from dfmeta.ports.sources import (
     Answer,
     Found,
     Question,
-    Seldom,
     contradicts,
     instance_of,
     merge,
@@ -95,16 +91,3 @@ def test_what_comes_from_outside_is_cleaned() -> None:
     assert project_of(" p ") == "p"
     assert project_of("a b") == project_of("a\nb") == project_of("x" * 300) == ""
     assert name_of(" a\x1b[2J\n b ") == "a [2J b"
-
-
-def test_a_source_that_goes_on_failing_is_logged_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    now = 0.0
-    seldom = Seldom(logging.getLogger("test"), clock=lambda: now)
-    for now in (0.0, 1.0, 59.0, 60.0, 61.0):  # noqa: B007 - the clock reads it
-        seldom.warn("%s is away", "it")
-    assert [r.getMessage() for r in caplog.records] == [
-        "it is away",
-        "it is away (and 2 more since the last)",
-    ]

@@ -10,9 +10,10 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.quiet import QUIET
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import METADATA_ALONE
-from dfmeta.store.lookup.memory import QUIET, REST
+from dfmeta.store.lookup.memory import REST
 from dfmeta.store.lookup.puller import LATER
 from dfmeta.store.lookup.upstream import pause
 from tests.harness.other_store import NOT_FOUND, Last, OtherStore, reply

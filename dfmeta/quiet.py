@@ -1,0 +1,48 @@
+"""Lines that repeat, in the log once a minute: it stays readable, and does not fill the disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+QUIET: Final = 60.0
+"""Seconds after a line in which others like it are counted, not logged."""
+
+
+class Seldom:
+    """Lets the first of many lines into the log, and counts those that follow within a minute.
+
+    :param lines: how many may be logged in a minute.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, lines: int = 1, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lines, self._clock = lines, clock
+        self._since = float("-inf")
+        self._logged = self._held = 0
+
+    def take(self) -> int | None:
+        """Return how many lines were held back before this one; None: this one is as well."""
+        now = self._clock()
+        if now - self._since >= QUIET:
+            self._since, self._logged = now, 0
+        if self._logged >= self._lines:
+            self._held += 1
+            return None
+        self._logged += 1
+        held, self._held = self._held, 0
+        return held
+
+    def warn(self, log: logging.Logger, message: str, *values: object) -> None:
+        """Log at WARNING, unless the line is to be held back."""
+        held = self.take()
+        if held is not None:
+            message += counted(held)
+            log.warning(message, *values)
+
+
+def counted(held: int) -> str:
+    """Return the end of a line before which *held* like it were held back; empty for 0."""
+    return f" (and {held} more like it since it was last logged)" if held else ""
