@@ -14,9 +14,9 @@ from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
 from dfmeta.proxy import access
 from dfmeta.registry import Registry
-from tests.docs.label_values import sources
 from tests.docs.page import sections
 from tests.docs.proxy_page import _ROW, FACTS, STATUSES, faults
+from tests.docs.sources import sources
 from tests.docs.statuses import statuses
 from tests.unit.support import INSTANCE, address
 
