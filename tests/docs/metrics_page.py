@@ -19,7 +19,7 @@ from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress, PortState
 from tests.docs.declared import Metric
-from tests.docs.page import Section, sections
+from tests.docs.page import Section, absent, sections
 
 QUERIES: Mapping[str, tuple[str, ...]] = {
     "Requests not answered 2xx": ("dfmeta_requests_total", "dfmeta_closed_connections_total"),
@@ -168,11 +168,7 @@ def _literal(section: Section) -> Iterator[str]:
 
 
 def _facts(page: str, found: list[Section]) -> Iterator[str]:
-    for title, wanted in FACTS.items():
-        section = next((one for one in found if one.title == title), None)
-        for fact in wanted:
-            if section is None or not re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", section.text):
-                yield f"{title}: {fact!r} is not there"
+    yield from absent(found, FACTS)
     listen = next(one.default for one in agent.OPTS if one.name == "admin_listen")
     if f"``http://{listen}/metrics``" not in page:
         yield f"the page does not say that {listen} has them"
