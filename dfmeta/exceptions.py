@@ -7,7 +7,7 @@ too, which ends an operator's line and heads a section of doc/source/errors.rst:
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 SHOWN: Final = 200
 """Characters of a value that an error repeats."""
@@ -252,6 +252,10 @@ class UpstreamAnswerError(UpstreamError):
     name = "exchange-answer"
 
 
+HeadFault = Literal["malformed", "request_line", "header", "header_lines", "header_timeout"]
+BodyFault = Literal["body", "chunks", "body_timeout"]
+
+
 class BadRequestError(DfmetaError):
     """A guest has sent what is no request, or too much of one; its connection is to be closed.
 
@@ -263,9 +267,12 @@ class BadRequestError(DfmetaError):
 
     status: int
     """Of the answer (RFC 9110, 15.5)."""
-    reason: str
-    """One of :data:`dfmeta.proxy.http1.REASONS`; the label of a metric."""
+    reason: HeadFault | BodyFault
+    """The label of a metric."""
     cause: str
+
+    def __init__(self, *, status: int, reason: HeadFault | BodyFault, cause: str) -> None:
+        super().__init__(status=status, reason=reason, cause=cause)
 
 
 class ForwardedForError(DfmetaError):

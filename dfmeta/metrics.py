@@ -1,13 +1,13 @@
 """What dfmeta counts. Names are a contract; each is documented and a test holds that.
 
 One registry of its own, so that a library's metrics do not come along. Labels are from closed
-sets: nothing that a guest chooses becomes a label.
+sets, declared as types beside their metric: nothing that a guest chooses becomes a label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, Literal, Protocol, TypeVar, TypeVarTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,10 +18,30 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from dfmeta.exceptions import BodyFault, HeadFault
+from dfmeta.model import PortState
+
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the package has no annotation there
 REGISTRY = CollectorRegistry()
+M_co = TypeVar("M_co", covariant=True)
+V = TypeVarTuple("V")
 
-PACKET_INS = Counter(
+
+class By(Protocol[M_co, *V]):
+    """A metric with labels: its kind, and the type of each label's values, in their order.
+
+    Metrics are Prometheus' own; mypy checks by this type with which values they are counted, and
+    tests/docs reads the values from it.
+    """
+
+    def labels(self, *values: *V) -> M_co:
+        """Return the series of these values."""
+        ...
+
+
+PACKET_INS: By[
+    Counter, Literal["learned", "known", "held", "no_slot", "unknown_port", "malformed"]
+] = Counter(
     "dfmeta_packet_ins",
     "SYNs that the switch sent to the controller, by what became of them",
     ["outcome"],
@@ -34,32 +54,33 @@ FIRST_SYN_SECONDS = Histogram(
     buckets=(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1, 10),
     registry=REGISTRY,
 )
-PORTS = Gauge(
+PORTS: By[Gauge, PortState] = Gauge(
     "dfmeta_ports",
     "Guests' ports on the bridge, by whether they are served, and if not, why",
     ["state"],
     registry=REGISTRY,
 )
-FLOWS = Gauge(
+FLOWS: By[Gauge, Annotated[str, "the names of dfmeta.flows.pipeline:Purpose"]] = Gauge(
     "dfmeta_flows",
     "Flows that dfmeta keeps on the switch, by purpose, as it has sent them",
     ["purpose"],
     registry=REGISTRY,
 )
-FLOW_MODS = Counter(
+FLOW_MODS: By[Counter, Literal["add", "delete"]] = Counter(
     "dfmeta_flow_mods",
     "Flow-mods sent to the switch, by what they do",
     ["command"],
     registry=REGISTRY,
 )
-DROPPED = Counter(
+Dropped = Literal["fragment", "no_connection", "no_answer", "first_syn_rate", "syn_rate"]
+DROPPED: By[Counter, Dropped] = Counter(
     "dfmeta_dropped_packets",
     "Packets that the switch dropped, as of its last dump: of a fragment, of no connection that is "
     "known, from tap-metadata and no answer to a guest, above the rate of first SYNs, and of SYNs",
     ["reason"],
     registry=REGISTRY,
 )
-RECONCILES = Counter(
+RECONCILES: By[Counter, Literal["changed", "unchanged", "failed"]] = Counter(
     "dfmeta_reconciles",
     "Comparisons of the switch's flows with what they should be, by how they ended",
     ["result"],
@@ -80,14 +101,19 @@ OVSDB_ECHOES = Counter(
     "Echoes by which OVSDB has confirmed numbers that Open vSwitch had given out anew",
     registry=REGISTRY,
 )
-IDENTITY_LOOKUPS = Counter(
+IdentitySource = Literal["libvirt", "neutron", "store"]
+LookupOutcome = Literal["found", "nothing", "conflict", "late", "timeout", "failed"]
+IDENTITY_LOOKUPS: By[Counter, IdentitySource, LookupOutcome] = Counter(
     "dfmeta_identity_lookups",
     "Questions to identity sources: found, nothing, conflict (with a source before it), late (the "
     "port has changed meanwhile), timeout, failed",
     ["source", "outcome"],
     registry=REGISTRY,
 )
-REQUESTS = Counter(
+StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
+Backend = Literal["nova", "store"]
+Answerer = Backend | Literal["dfmeta"]
+REQUESTS: By[Counter, StatusClass, Answerer] = Counter(
     "dfmeta_requests",
     "Guests' requests, by class of the answer's status and by who answered: nova, store, or dfmeta "
     "where no backend was asked",
@@ -100,14 +126,14 @@ REQUEST_SECONDS = Histogram(
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
     registry=REGISTRY,
 )
-BACKEND_SECONDS = Histogram(
+BACKEND_SECONDS: By[Histogram, Backend] = Histogram(
     "dfmeta_backend_seconds",
     "Time from asking the backend to its answer, or to giving up, with all that was tried again",
     ["backend"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
     registry=REGISTRY,
 )
-HELD_REQUESTS = Counter(
+HELD_REQUESTS: By[Counter, Literal["project", "backend", "port", "number"]] = Counter(
     "dfmeta_held_requests",
     "Requests that waited: until the instance's project was known (project), until the backend "
     "could be reached (backend), until others of the port were answered (port), or until OVSDB had "
@@ -120,13 +146,27 @@ DELAYED_REQUESTS = Counter(
     "Requests that were delayed since their port was above its rate",
     registry=REGISTRY,
 )
-REFUSED = Counter(
+Refused = HeadFault | BodyFault | Literal["rate", "forwarded", "forwarded_for", "token", "method"]
+REFUSED: By[Counter, Refused] = Counter(
     "dfmeta_refused_requests",
     "Requests that dfmeta refused itself, by reason",
     ["reason"],
     registry=REGISTRY,
 )
-LIMITS = Counter(
+Limit = Literal[
+    "request_line_max",
+    "header_max",
+    "header_lines_max",
+    "header_timeout",
+    "body_max",
+    "body_timeout",
+    "send_timeout",
+    "connections_per_port",
+    "waiting_per_port",
+    "connections",
+    "requests_per_port",
+]
+LIMITS: By[Counter, Limit] = Counter(
     "dfmeta_limits_hit",
     "How often a guest reached a limit of [guest_limits], by the option's name",
     ["limit"],
@@ -137,27 +177,29 @@ CONNECTIONS = Gauge(
     "Guests' connections that are open, those that wait included",
     registry=REGISTRY,
 )
-BACKEND_RETRIES = Counter(
+Retried = Literal["stale", "unreachable", "timeout", "broken"]
+BACKEND_RETRIES: By[Counter, Retried] = Counter(
     "dfmeta_backend_retries",
     "Requests sent again: stale (a kept connection had ended), unreachable, timeout, broken (what "
     "came could not be passed on)",
     ["reason"],
     registry=REGISTRY,
 )
-BACKEND_CONNECTIONS = Counter(
+BACKEND_CONNECTIONS: By[Counter, Literal["opened", "failed", "reused", "stale"]] = Counter(
     "dfmeta_backend_connections",
     "Connections to the backend: opened, failed to open, reused, stale (closed while idle)",
     ["outcome"],
     registry=REGISTRY,
 )
-STORE_LOOKUPS = Counter(
+STORE_LOOKUPS: By[Counter, Literal["found", "absent", "away", "nonsense"]] = Counter(
     "dfmeta_store_lookups",
     "Questions of the store to another one: found, absent, away (slow or away, after all tries), "
     "nonsense (an answer that cannot be taken)",
     ["outcome"],
     registry=REGISTRY,
 )
-CLOSED = Counter(
+Closed = Literal["timeout", "changed", "unknown_peer", "too_many", "not_read", "silent", "defect"]
+CLOSED: By[Counter, Closed] = Counter(
     "dfmeta_closed_connections",
     "Guests' connections closed without an answer, by reason",
     ["reason"],
@@ -168,7 +210,9 @@ ADMIN_CONNECTIONS = Gauge(
     "Connections to the admin listener that are open, those that wait included",
     registry=REGISTRY,
 )
-ADMIN_REFUSED = Counter(
+ADMIN_REFUSED: By[
+    Counter, HeadFault | Literal["silent", "not_read", "crowded", "too_many", "memory", "defect"]
+] = Counter(
     "dfmeta_admin_refused",
     "Requests and connections that the admin listener refused, closed or failed, by reason",
     ["reason"],
@@ -186,7 +230,8 @@ HUB_LONGEST_STALL_SECONDS = Gauge(
     registry=REGISTRY,
 )
 
-WORKERS_LOST = Counter(
+WorkerLost = Literal["ended", "hangs", "start", "full", "stays", "nonsense"]
+WORKERS_LOST: By[Counter, WorkerLost] = Counter(
     "dfmeta_workers_lost",
     "Workers that ended by themselves or had to be ended, by why",
     ["reason"],

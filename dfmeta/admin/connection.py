@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from dfmeta import metrics
-from dfmeta.exceptions import BadRequestError
+from dfmeta.exceptions import BadRequestError, BodyFault, HeadFault
 from dfmeta.proxy.connection import (
     CONTINUE,
     LINGER_MAX,
@@ -178,15 +178,19 @@ class AdminConnection(GuestConnection):
 
     # The books
 
-    def _note_closed(self, reason: str) -> None:
+    def _note_closed(self, reason: metrics.Closed) -> None:
         """Nothing: an answer that is not read in time is all that ends without one."""
 
     def _note_silent(self) -> None:
         metrics.ADMIN_REFUSED.labels("silent").inc()
 
-    def _note_refused(self, status: int, reason: str) -> None:
+    def _note_refused(self, status: int, reason: HeadFault | BodyFault) -> None:
         del status
-        metrics.ADMIN_REFUSED.labels(reason).inc()
+        match reason:
+            case "body" | "chunks" | "body_timeout":
+                """The API refuses bodies in its own words."""
+            case _:
+                metrics.ADMIN_REFUSED.labels(reason).inc()
 
     def _note_unread(self) -> None:
         metrics.ADMIN_REFUSED.labels("not_read").inc()

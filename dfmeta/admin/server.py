@@ -136,7 +136,7 @@ class AdminServer(GuestServer):
             if time.monotonic() > until:
                 metrics.ADMIN_REFUSED.labels("memory").inc()
                 raise BadRequestError(
-                    status=503, reason="memory", cause="there are too many large bodies at once"
+                    status=503, reason="body", cause="there are too many large bodies at once"
                 )
             # It may be closed meanwhile: two bodies that wait for each other's room would wait on.
             with connection.waiting(reads=False):
@@ -201,8 +201,10 @@ class AdminServer(GuestServer):
     def _show_count(self, count: Callable[[], int]) -> None:
         metrics.ADMIN_CONNECTIONS.set_function(count)
 
-    def _note_closed(self, reason: str) -> None:
-        metrics.ADMIN_REFUSED.labels(reason).inc()
+    def _note_closed(self, reason: metrics.Closed) -> None:
+        match reason:
+            case "too_many" | "defect":  # no claim here is unknown or changes
+                metrics.ADMIN_REFUSED.labels(reason).inc()
 
     def _note_crowd(self) -> None:
         if self._sweeper is None:
@@ -210,6 +212,6 @@ class AdminServer(GuestServer):
                 "admin listener's sweeper", self._sweep, may_return=True
             )
 
-    def _note_limit(self, limit: str) -> None:
+    def _note_limit(self, limit: metrics.Limit) -> None:
         del limit
         metrics.ADMIN_REFUSED.labels("crowded").inc()

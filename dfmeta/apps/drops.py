@@ -13,12 +13,12 @@ from dfmeta.apps.meters import Use
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.wire import DumpedFlow
 
-BY_FLOW: Mapping[Purpose, str] = {
+BY_FLOW: Mapping[Purpose, metrics.Dropped] = {
     Purpose.GUEST_FRAGMENT: "fragment",
     Purpose.SERVICE_DROP: "no_connection",
     Purpose.REPLY_DROP: "no_answer",
 }
-BY_METER: Mapping[Purpose, str] = {
+BY_METER: Mapping[Purpose, metrics.Dropped] = {
     Purpose.SYN: "first_syn_rate",
     Purpose.GUEST_SYN: "syn_rate",
 }
@@ -35,7 +35,7 @@ class Drops:
 
     def flows(self, found: Iterable[DumpedFlow]) -> None:
         """Take in a dump of flows."""
-        seen: dict[Hashable, tuple[str, int]] = {
+        seen: dict[Hashable, tuple[metrics.Dropped, int]] = {
             one.flow.match_key: (BY_FLOW[one.flow.purpose], one.packets)
             for one in found
             if one.flow is not None and one.flow.purpose in BY_FLOW
@@ -44,14 +44,14 @@ class Drops:
 
     def meters(self, dropped: Mapping[Use, int]) -> None:
         """Take in how many packets each of our meters has dropped."""
-        seen: dict[Hashable, tuple[str, int]] = {
+        seen: dict[Hashable, tuple[metrics.Dropped, int]] = {
             use: (BY_METER[use[1]], packets) for use, packets in dropped.items()
         }
         self._meters = _count(self._meters, seen)
 
 
 def _count(
-    before: Mapping[Hashable, int] | None, seen: Mapping[Hashable, tuple[str, int]]
+    before: Mapping[Hashable, int] | None, seen: Mapping[Hashable, tuple[metrics.Dropped, int]]
 ) -> dict[Hashable, int]:
     # What the first look finds was counted in an earlier run.
     if before is not None:

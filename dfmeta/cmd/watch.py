@@ -73,7 +73,7 @@ class PortWatch:
             observers[PortState.NO_PROJECT] = without_project
         self.conditions = Conditions(registry, observers)
         for state in PortState:
-            metrics.PORTS.labels(str(state)).set_function(partial(self.conditions.count, state))
+            metrics.PORTS.labels(state).set_function(partial(self.conditions.count, state))
 
     def run(self) -> None:
         """Review the ports for ever; run it in a thread of its own."""

@@ -20,6 +20,7 @@ import eventlet
 from eventlet import tpool
 from eventlet.event import Event
 
+from dfmeta import metrics
 from dfmeta.exceptions import SourceError
 from dfmeta.ports.domain import Domain, match
 from dfmeta.ports.folders import Folders, Scan
@@ -39,7 +40,7 @@ class LibvirtSource:
     who ask while one runs share the next.
     """
 
-    name = "libvirt"
+    name: metrics.IdentitySource = "libvirt"
     gives = frozenset(FIELDS)
     claims = False
     by_instance = False

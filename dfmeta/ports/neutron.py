@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import eventlet
 from eventlet.event import Event
 
+from dfmeta import metrics
 from dfmeta.exceptions import SourceError
 from dfmeta.ports.neutron_api import Row
 from dfmeta.ports.sources import INSTANCE, PORT_PROJECT, Found, Question, instance_of, project_of
@@ -53,7 +54,7 @@ class NeutronSource:
     :param timeout: seconds that an answer may take.
     """
 
-    name = "neutron"
+    name: metrics.IdentitySource = "neutron"
     gives = frozenset({INSTANCE, PORT_PROJECT})
     claims = True
     by_instance = False

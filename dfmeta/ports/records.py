@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Protocol
 
+from dfmeta import metrics
 from dfmeta.exceptions import SourceError, StoreError
 from dfmeta.ports.sources import NAME, PROJECT, Found, Question, name_of, project_of
 
@@ -32,7 +33,7 @@ class StoreSource:
     :param get: gives an instance's record, or None.
     """
 
-    name = "store"
+    name: metrics.IdentitySource = "store"
     gives = frozenset({PROJECT, NAME})
     claims = False
     by_instance = True

@@ -119,7 +119,7 @@ class Resolver:
         self._unsettled: set[_Entry | None] = set()
         """Those that lack something and have not been asked about once."""
         self._gate = Semaphore()
-        self._sources = {
+        self._sources: dict[str, _Asking] = {
             source.name: _Asking(source, Semaphore(source.at_once), Seldom(clock=clock))
             for source in sources
         }
@@ -284,7 +284,7 @@ class Resolver:
         if found is None:
             return
         if not self._current(entry):
-            _count(name, "late")
+            _count(asking.source.name, "late")
             return
         asked = entry.asked.setdefault(name, _Asked())
         first, most = asking.source.retry
@@ -293,7 +293,7 @@ class Resolver:
         crowded = max(1.0, len(self._entries) / CROWD) if asked.pause == most else 1.0
         asked.next = self._clock() + asked.pause * crowded
         if contradicts(entry.port, found):
-            _count(name, "conflict")
+            _count(asking.source.name, "conflict")
             asking.seldom.warn(
                 LOG,
                 "%s says that %s is instance %s's; it stays with %s, as %s says",
@@ -301,7 +301,7 @@ class Resolver:
                 entry.port.sources.get(INSTANCE),
             )
             return
-        _count(name, "found" if found != Found() else "nothing")
+        _count(asking.source.name, "found" if found != Found() else "nothing")
         if found != Found():
             _put(entry.answers, Answer(name, found, asking.source.claims))
             self._hand_on(entry)
@@ -351,7 +351,7 @@ class Resolver:
             self._take_turn()
         return found
 
-    def _failed(self, asking: _Asking, outcome: str, error: Exception) -> None:
+    def _failed(self, asking: _Asking, outcome: metrics.LookupOutcome, error: Exception) -> None:
         _count(asking.source.name, outcome)
         asking.seldom.warn(LOG, "%s; ports that need it wait", error)
         now = self._clock()
@@ -399,5 +399,5 @@ def _put(answers: list[Answer], new: Answer) -> None:
     answers.append(new)
 
 
-def _count(source: str, outcome: str) -> None:
+def _count(source: metrics.IdentitySource, outcome: metrics.LookupOutcome) -> None:
     metrics.IDENTITY_LOOKUPS.labels(source, outcome).inc()

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from uuid import UUID
 
+from dfmeta import metrics
 from dfmeta.model import Port
 
 INSTANCE: Final = "instance_id"
@@ -65,7 +66,7 @@ class Question:
 class Source(Protocol):
     """Somebody who may know whose a port is."""
 
-    name: str
+    name: metrics.IdentitySource
     """As in ``identity_sources``, in metrics and in listings."""
     gives: frozenset[str]
     """Fields of :class:`Found` that it may fill."""

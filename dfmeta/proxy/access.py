@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import http.client
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest
@@ -17,16 +19,16 @@ from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
 
-OURSELVES = "dfmeta"
+OURSELVES: Final = "dfmeta"
 """Stands for a backend where none was asked."""
 OUT_OF_TIME = "timeout"
 """Why a request is closed that has waited for as long as it may."""
 PATH_SHOWN = 256
 """Characters of a path that a line shows."""
-CLASSES = {2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
+CLASSES: Final[Mapping[int, metrics.StatusClass]] = {2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
 """A status' first digit → its class. What a backend answers besides is as bad as the last one
 (RFC 9110, 15)."""
-_LIMITS = {
+_LIMITS: Final[Mapping[metrics.Refused, metrics.Limit]] = {
     "request_line": "request_line_max",
     "header": "header_max",
     "header_lines": "header_lines_max",
@@ -47,7 +49,7 @@ class Spent:
     """For its body, its turn, its instance's project, or as a delay."""
     asked: float = 0.0
     """At the backend."""
-    backend: str = OURSELVES
+    backend: metrics.Answerer = OURSELVES
     """Who answered."""
     reason: str = ""
     """Why it failed, in words of ours, where somebody has said so."""
@@ -100,7 +102,7 @@ def unanswered(claim: Claim, request: GuestRequest, reason: str, spent: Spent) -
     )
 
 
-def refused(claim: Claim, status: int, reason: str) -> None:
+def refused(claim: Claim, status: int, reason: metrics.Refused) -> None:
     """Note what came and is no request; nothing of it is shown."""
     _count(status, OURSELVES)
     RECENT.answered(claim, status, "", REASONS.get(reason, ""))
@@ -123,7 +125,7 @@ def silent(claim: Claim) -> None:
     LOG.debug("%s %s: nothing came", claim.identity.port_name, claim.identity.instance_id)
 
 
-def refuse(reason: str) -> None:
+def refuse(reason: metrics.Refused) -> None:
     """Count a refusal."""
     metrics.REFUSED.labels(reason).inc()
 
@@ -136,7 +138,7 @@ def _reason(status: int, spent: Spent) -> str:
     return f"{spent.backend} answered {status}" if status >= 400 else ""
 
 
-def _count(status: int, backend: str) -> None:
+def _count(status: int, backend: metrics.Answerer) -> None:
     metrics.REQUESTS.labels(CLASSES.get(status // 100, "5xx"), backend).inc()
 
 

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from eventlet.semaphore import Semaphore
 
+from dfmeta import metrics
 from dfmeta.exceptions import BackendError, ForwardedForError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress, View
 from dfmeta.proxy import access
@@ -173,7 +174,7 @@ class AddressStore:
     :param settings: of answers.
     """
 
-    name = "store"
+    name: metrics.Backend = "store"
 
     def __init__(self, repository: Repository, settings: dialects.Settings | None = None) -> None:
         self._store = StoreBackend(repository, settings)

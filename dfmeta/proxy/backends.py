@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest, Identity, View
 
 
 class Backend(Protocol):
     """Answers guests' requests."""
 
-    name: str
+    name: metrics.Backend
     """For metrics and logs."""
 
     def open(

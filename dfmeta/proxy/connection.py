@@ -20,7 +20,7 @@ import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta import metrics
-from dfmeta.exceptions import BadRequestError
+from dfmeta.exceptions import BadRequestError, BodyFault, HeadFault
 from dfmeta.proxy import access
 from dfmeta.proxy.environ import Incoming, guest_environ, request_of
 from dfmeta.proxy.exchange import Abandoned, Exchange, Slots, Turn
@@ -309,7 +309,7 @@ class GuestConnection:
 
     def _refuse(self, error: BadRequestError) -> None:
         self._phase = Phase.LAST
-        status, reason = int(str(error.status)), str(error.reason)
+        status, reason = error.status, error.reason
         if reason == "header_timeout" and not self._buffer:
             self._note_silent()
             return
@@ -329,7 +329,7 @@ class GuestConnection:
 
     # The books
 
-    def _note_closed(self, reason: str) -> None:
+    def _note_closed(self, reason: metrics.Closed) -> None:
         """Count a connection that ends without an answer."""
         metrics.CLOSED.labels(reason).inc()
 
@@ -337,7 +337,7 @@ class GuestConnection:
         """Count a connection on which nothing came in time."""
         access.silent(self.claim)
 
-    def _note_refused(self, status: int, reason: str) -> None:
+    def _note_refused(self, status: int, reason: HeadFault | BodyFault) -> None:
         """Count a request that is refused."""
         access.refused(self.claim, status, reason)
 

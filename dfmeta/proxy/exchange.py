@@ -25,7 +25,7 @@ class Abandoned(BaseException):
     Not an :class:`Exception`, since no handler of those may make an answer of it.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: metrics.Closed) -> None:
         self.reason = reason
         super().__init__(reason)
 

@@ -15,10 +15,6 @@ from typing import Final
 
 from dfmeta.exceptions import BadRequestError
 
-REASONS: Final = frozenset(
-    {"malformed", "request_line", "header", "header_lines", "body", "chunks"}
-)
-"""All there are for :attr:`BadRequestError.reason`."""
 CHUNK_LINE_MAX: Final = 256
 """Bytes of a chunk's size and its extensions, without the CRLF."""
 CHUNKS: Final = 64

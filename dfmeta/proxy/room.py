@@ -6,8 +6,9 @@ import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
+from dfmeta.metrics import Limit
 from dfmeta.model import Caller
 from dfmeta.proxy.limits import Limits
 
@@ -28,7 +29,7 @@ class Entry(Generic[C]):
     """What :meth:`Room.enter` has decided."""
 
     decision: Decision
-    limit: str = ""
+    limit: Limit | Literal[""] = ""
     """Name of the limit that was reached, as its option has it."""
     close: tuple[C, ...] = ()
     """Kept connections to be closed for it; they still leave by :meth:`Room.leave`."""

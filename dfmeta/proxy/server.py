@@ -172,10 +172,10 @@ class GuestServer:
     def _note_crowd(self) -> None:
         """Note that a connection waits for a place; the port's next end gives it one."""
 
-    def _note_closed(self, reason: str) -> None:
+    def _note_closed(self, reason: metrics.Closed) -> None:
         metrics.CLOSED.labels(reason).inc()
 
-    def _note_limit(self, limit: str) -> None:
+    def _note_limit(self, limit: metrics.Limit) -> None:
         metrics.LIMITS.labels(limit).inc()
 
     # Accepting

@@ -37,15 +37,12 @@ from dfmeta.store.db.database import Database
 from dfmeta.store.db.sqlite import kind_of
 from dfmeta.wiring import last_words
 from dfmeta.wiring.lock import BridgeLock
+from tests.docs import page as reader
 
 PAGE: Final = (Path(__file__).parents[2] / "doc/source/errors.rst").read_text(encoding="utf-8")
 FOLDER: Final = "/var/lib/dfmeta"
 """What the page has in the place of a test's folder."""
 UUID: Final = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
-_SECTION: Final = re.compile(
-    r"^``([a-z0-9-]+)``\n~+\n(.*?)(?=^``[a-z0-9-]+``\n~|^[^\n]+\n=+\n|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,11 @@ class Section:
 
 def sections(page: str = PAGE) -> list[Section]:
     """The page's sections on errors, in their order."""
-    return [Section(found[1], found[2]) for found in _SECTION.finditer(page)]
+    return [
+        Section(one.title.strip("`"), "\n\n".join(one.paragraphs))
+        for one in reader.sections(page)
+        if one.mark == "~"
+    ]
 
 
 def classes() -> list[type[DfmetaError]]:

@@ -1,12 +1,12 @@
 """What is wrong with the page on metrics, in sentences: the text against the code.
 
-:func:`faults` takes the page's text and the program, so that a test can hand it a damaged one.
+:func:`faults` takes the page's text and the metrics, so that a test can hand it damaged ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address
 
 from dfmeta import hub
@@ -17,9 +17,9 @@ from dfmeta.flows.desired import Guest, address_flows, guest_flows
 from dfmeta.flows.key import SLOTS
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.flows.service import Tap
-from dfmeta.model import Endpoint, GuestAddress
-from tests.docs.label_values import Metric, Program
-from tests.docs.page import Section, sections
+from dfmeta.model import Endpoint, GuestAddress, PortState
+from tests.docs.declared import Metric
+from tests.docs.page import Section, absent, sections
 
 QUERIES: Mapping[str, tuple[str, ...]] = {
     "Requests not answered 2xx": ("dfmeta_requests_total", "dfmeta_closed_connections_total"),
@@ -71,51 +71,56 @@ FACTS: Mapping[str, tuple[str, ...]] = {
 """Section → what the code says that has to be in it."""
 
 
-def faults(page: str, program: Program) -> list[str]:
-    """Everything in which the page and the code differ, and what of the code cannot be told."""
+def faults(page: str, metrics: Sequence[Metric]) -> list[str]:
+    """Everything in which the page and the code differ."""
     found = sections(page)
     return [
-        *program.faults,
-        *_never(program),
-        *_strangers(found, program),
-        *(fault for one in program.metrics.values() for fault in _metric(found, one, program)),
-        *_queries(page, found, program),
+        *_strangers(found, metrics),
+        *(fault for one in metrics for fault in _metric(found, one)),
+        *_queries(page, found, metrics),
         *_facts(page, found),
     ]
 
 
-def _never(program: Program) -> Iterator[str]:
-    for one in program.metrics.values():
-        if one.name not in program.used:
-            yield f"{one.constant} is declared, and nothing sets it"
-        for label, values in program.values[one.name].items():
-            if one.name in program.used and not values:
-                yield f"{one.constant}: nothing gives {label} a value"
+def unused(metrics: Sequence[Metric], texts: Mapping[str, str]) -> Iterator[str]:
+    """Metrics that no module sets, and values that none of them can count.
+
+    :param texts: module's path → its text.
+    """
+    code = "".join(text for module, text in texts.items() if module != "dfmeta/metrics.py")
+    # Members of an Enum are counted by a loop.
+    used = {*re.findall(r'"(\w+)"', code), *PortState, *Purpose.__members__}
+    for one in metrics:
+        if not re.search(rf"\bmetrics\.{one.constant}\b", code):
+            yield f"{one.constant} is declared, and no module sets it"
+        for label, values in one.values.items():
+            for value in sorted(values - used):
+                yield f'{one.shown}: {label}="{value}" is declared, and never counted'
 
 
-def _strangers(found: list[Section], program: Program) -> Iterator[str]:
-    shown = [one.shown for one in program.metrics.values()]
+def _strangers(found: list[Section], metrics: Sequence[Metric]) -> Iterator[str]:
+    shown = [one.shown for one in metrics]
     there = [one.title for one in found if one.title.startswith("dfmeta_")]
     yield from (f"{title}: there is no such metric" for title in there if title not in shown)
     yield from (f"{title} stands there twice" for title in {*there} if there.count(title) > 1)
 
 
-def _metric(found: list[Section], metric: Metric, program: Program) -> Iterator[str]:
+def _metric(found: list[Section], metric: Metric) -> Iterator[str]:
     section = next((one for one in found if one.title == metric.shown), None)
     if section is None:
         yield f"{metric.shown} has no section"
         return
     if section.chapter == _FIRST:
         yield f"{metric.shown} stands under {_FIRST}"
-    by = " and ".join(f"``{label}``" for label in metric.labels)
+    by = " and ".join(f"``{label}``" for label in metric.values)
     head = f"{metric.kind}, by {by}." if by else f"{metric.kind}."
     if section.paragraphs[:1] != (head,):
         yield f"{metric.shown} does not begin with {head!r}"
     kinds = "".join(map(_kind, section.paragraphs))
-    if kinds != ("kwba" if metric.labels else "kwa"):
+    if kinds != ("kwba" if metric.values else "kwa"):
         yield f"{metric.shown}: its parts are {kinds!r}: kind, what it says, values, what to do"
     said = [(label, value) for label, value, _ in _BULLET.findall("\n\n".join(section.paragraphs))]
-    yield from _values(metric, said, program)
+    yield from _values(metric, said)
 
 
 def _kind(paragraph: str) -> str:
@@ -127,8 +132,8 @@ def _kind(paragraph: str) -> str:
     return "a" if paragraph.startswith("When ") else "w"
 
 
-def _values(metric: Metric, said: list[tuple[str, str]], program: Program) -> Iterator[str]:
-    real = {(label, one) for label, ones in program.values[metric.name].items() for one in ones}
+def _values(metric: Metric, said: list[tuple[str, str]]) -> Iterator[str]:
+    real = {(label, one) for label, ones in metric.values.items() for one in ones}
     for label, value in sorted(real - {*said}):
         yield f'{metric.shown}: {label}="{value}" is not there'
     for label, value in sorted({*said} - real):
@@ -137,14 +142,14 @@ def _values(metric: Metric, said: list[tuple[str, str]], program: Program) -> It
         yield f"{metric.shown}: a value stands there twice"
 
 
-def _queries(page: str, found: list[Section], program: Program) -> Iterator[str]:
+def _queries(page: str, found: list[Section], metrics: Sequence[Metric]) -> Iterator[str]:
     """What is named anywhere has to exist, with what it is asked for."""
-    series = {name: one for one in program.metrics.values() for name in {one.shown} | one.series}
+    series = {name: one for one in metrics for name in {one.shown} | one.series}
     for name, conditions in _MATCHER.findall(page):
         if name not in series:
             yield f"{name} is named, and there is no such series"
             continue
-        values = program.values[series[name].name]
+        values = series[name].values
         for label, value in _CONDITION.findall(conditions):
             if value not in values.get(label, ()):
                 yield f'{name} has no {label}="{value}"'
@@ -163,11 +168,7 @@ def _literal(section: Section) -> Iterator[str]:
 
 
 def _facts(page: str, found: list[Section]) -> Iterator[str]:
-    for title, wanted in FACTS.items():
-        section = next((one for one in found if one.title == title), None)
-        for fact in wanted:
-            if section is None or not re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", section.text):
-                yield f"{title}: {fact!r} is not there"
+    yield from absent(found, FACTS)
     listen = next(one.default for one in agent.OPTS if one.name == "admin_listen")
     if f"``http://{listen}/metrics``" not in page:
         yield f"the page does not say that {listen} has them"

@@ -6,7 +6,6 @@ host has at run time ``tests/e2e/test_owns.py`` compares.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from dfmeta import model, state
@@ -18,11 +17,11 @@ from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
 from dfmeta.host import device, netlink
 from dfmeta.ports import ovsdb, ovsdb_facts
 from dfmeta.proxy import tokens
+from tests.docs.page import rows
 
 LAYOUT = Layout()
 DEFAULTS = {one.name: one.default for one in agent.OPTS}
 VIF_KEYS = ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", model.TAP_MARK[0])
-_ROW = re.compile(r"^   \* - (.+)\n     - (.+(?:\n       .+)*)", re.MULTILINE)
 FACTS: tuple[str, ...] = (
     "``{}={}``".format(*model.TAP_MARK),
     f"VLAN {model.TAP_VLAN.tag}",
@@ -62,18 +61,18 @@ def _missing(page: str) -> Iterator[str]:
 
 
 def _rows(page: str) -> Mapping[str, str]:
-    return {row[1].strip(): " ".join(row[2].split()) for row in _ROW.finditer(page)}
+    return {row[0]: row[1] for row in rows(page)}
 
 
 def _tables(page: str) -> Iterator[str]:
-    rows = _rows(page)
+    there = _rows(page)
     for stage in Stage:
-        if rows.get(str(LAYOUT.number(stage))) != TABLES[stage].name:
+        if there.get(str(LAYOUT.number(stage))) != TABLES[stage].name:
             yield f"table {LAYOUT.number(stage)} is {TABLES[stage].name}"
 
 
 def _cookie(page: str) -> Iterator[str]:
-    rows = _rows(page)
+    there = _rows(page)
     purposes = ", ".join(f"{one.value} {one.name}" for one in sorted(Purpose))
     wanted = {
         "63 to 32": f"{pipeline.COOKIE_PREFIX >> 32:#x}, in every version",
@@ -82,7 +81,7 @@ def _cookie(page: str) -> Iterator[str]:
         "15 to 0": f"purpose: {purposes}",
     }
     for bits, text in wanted.items():
-        if rows.get(bits) != text:
+        if there.get(bits) != text:
             yield f"bits {bits} of a cookie: {text}"
     sets = {field for table in TABLES.values() for field in table.sets | table.matches}
     if any(field.startswith(("reg", "ct_", "metadata")) for field in sets):
@@ -90,8 +89,8 @@ def _cookie(page: str) -> Iterator[str]:
 
 
 def _columns(page: str) -> Iterator[str]:
-    rows = _rows(page)
+    there = _rows(page)
     for table, columns in ovsdb.COLUMNS.items():
         read = {*columns, *ovsdb_facts._COLUMNS.get(table, ())} - {"_uuid"}
-        if set(rows.get(table, "").split(", ")) != read:
+        if set(there.get(table, "").split(", ")) != read:
             yield f"of {table} these are read: {', '.join(sorted(read))}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import promql_parser
 
-from tests.docs.label_values import Metric, Program
+from tests.docs.declared import Metric
 
 OF_THE_SCRAPE = frozenset({"instance", "job"})
 """Labels that Prometheus itself puts on."""
@@ -60,11 +60,9 @@ def compared(expression: str) -> list[Asked]:
     ]
 
 
-def faults(expression: str, program: Program) -> Iterator[str]:
+def faults(expression: str, metrics: Iterable[Metric]) -> Iterator[str]:
     """What of it dfmeta does not have, in sentences."""
-    series: Mapping[str, Metric] = {
-        name: metric for metric in program.metrics.values() for name in metric.series
-    }
+    series: Mapping[str, Metric] = {name: one for one in metrics for name in one.series}
     tree = parse(expression)
     known: set[str] = set(OF_THE_SCRAPE)
     for one in asked(expression):
@@ -72,14 +70,14 @@ def faults(expression: str, program: Program) -> Iterator[str]:
             yield f"there is no series {one.name}"
             continue
         metric = series[one.name]
-        known |= {*metric.labels, *(["le"] if one.name.endswith("_bucket") else [])}
+        known |= {*metric.values, *(["le"] if one.name.endswith("_bucket") else [])}
         for label, operator, wanted in one.matchers:
             if label in OF_THE_SCRAPE:
                 continue
-            if label not in metric.labels:
+            if label not in metric.values:
                 yield f"{one.name} has no label {label}"
                 continue
-            values = program.values[metric.name][label]
+            values = metric.values[label]
             alternatives = wanted.split("|") if "~" in operator else [wanted]
             for value in alternatives:
                 if value not in values:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.docs.page import Section, sections
+from tests.docs.page import Section, rows, sections
 
 PAGE = (Path(__file__).parents[2] / "doc/source/runbook.rst").read_text(encoding="utf-8")
 SKIPPED = "..."
@@ -17,7 +17,6 @@ _BLOCK = re.compile(r"\.\. code-block:: console\n   :name: (\S+)\n\n(.*)", re.DO
 _FIELD = re.compile(r"^:(Metric|To do|Mended): ((?:.*(?:\n   .*)*))", re.MULTILINE)
 _MOVES = re.compile(rf"``(dfmeta_\w+)(?:\{{([^}}]*)\}})?``\s+({UP}|{STAYS}|{ABOVE})")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-_ROW = re.compile(r"^   \* - `([^`]+)`_\n     - ``(.+)``$", re.MULTILINE)
 _UNKNOWN = re.compile(r"<[^>]+>")
 
 
@@ -66,7 +65,8 @@ def _of(section: Section) -> Iterator[Block]:
 
 def table(page: str = PAGE) -> dict[str, str]:
     """The table of symptoms: chapter → first command."""
-    return dict(_ROW.findall(page))
+    found = [row for row in rows(page) if row[0].endswith("`_")]
+    return {one.strip("`_"): command.strip("`") for one, command in found}
 
 
 def missing(block: Block, printed: str, names: dict[str, str]) -> list[str]:

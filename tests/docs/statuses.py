@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from tests.docs.label_values import parsed
+from tests.docs.sources import parsed
 
 PROXY = "dfmeta/proxy/"
 ANSWERING: Mapping[str, int | str] = {"_text": 0, "Answer": 0, "BadRequestError": "status"}

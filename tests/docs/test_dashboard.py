@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs.label_values import Program, sources
+from tests.docs.declared import declared
 from tests.docs.page import sections
 from tests.docs.promql import Asked, asked, compared, faults, ranged
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "etc/grafana/dfmeta.json").read_text(encoding="utf-8"))
 ALERTS = yaml.safe_load((ROOT / "etc/prometheus/dfmeta-alerts.yaml").read_text(encoding="utf-8"))
 METRICS = sections((ROOT / "doc/source/metrics.rst").read_text(encoding="utf-8"))
-PROGRAM = Program(sources())
+DECLARED = declared()
 PANELS = [one for one in DASHBOARD["panels"] if one["type"] != "row"]
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 WIDTH = 24
@@ -47,7 +47,7 @@ def unshown(exprs: list[str]) -> list[str]:
     wanted: dict[str, list[Asked]] = {}
     for one in itertools.chain.from_iterable(map(asked, exprs)):
         wanted.setdefault(re.sub(r"_(?:bucket|sum|count)$", "", one.name), []).append(one)
-    found = [one.shown for one in PROGRAM.metrics.values() if one.shown not in wanted]
+    found = [one.shown for one in DECLARED if one.shown not in wanted]
     for name, label, value in troubles():
         if not any(one.takes(label, value) for one in wanted.get(name, ())):
             found.append(f'{name}: {label}="{value}"')
@@ -56,7 +56,7 @@ def unshown(exprs: list[str]) -> list[str]:
 
 def troubles() -> Iterator[tuple[str, str, str]]:
     """Metric, label and value of what the page on metrics says to look into when it grows."""
-    known = {one.shown: PROGRAM.values[one.name] for one in PROGRAM.metrics.values()}
+    known = {one.shown: one.values for one in DECLARED}
     for section in METRICS:
         for paragraph in section.paragraphs:
             if section.title in known and paragraph.startswith("When "):
@@ -76,7 +76,7 @@ def test_a_panel_says_what_it_shows_of_figures_that_there_are(panel: dict[str, A
     assert len(references) == len(set(references)) > 0
     for target in panel["targets"]:
         assert target["datasource"] == DATASOURCE
-        assert list(faults(target["expr"], PROGRAM)) == []
+        assert list(faults(target["expr"], DECLARED)) == []
         assert list(unrated(target["expr"])) == []
         for one in asked(target["expr"]):
             assert ("instance", "=~", "$instance") in one.matchers
@@ -135,12 +135,12 @@ def test_what_is_left_out_of_the_dashboard_is_noticed() -> None:
     ],
 )
 def test_a_query_for_what_there_is_not_is_noticed(expression: str, fault: str) -> None:
-    assert list(faults(expression, PROGRAM)) == [fault]
+    assert list(faults(expression, DECLARED)) == [fault]
 
 
 def test_a_query_that_is_none_is_noticed() -> None:
     with pytest.raises(ValueError, match="paren"):
-        list(faults("sum(dfmeta_ports", PROGRAM))
+        list(faults("sum(dfmeta_ports", DECLARED))
     assert list(unrated("sum(dfmeta_requests_total)")) == ["dfmeta_requests_total"]
 
 
@@ -150,7 +150,7 @@ def test_the_dashboard_can_be_imported_as_it_is() -> None:
     assert variables["instance"]["datasource"] == DATASOURCE
     listed = variables["instance"]["query"]["query"]
     (name,) = re.findall(r"label_values\((\w+), instance\)", listed)
-    assert list(faults(name, PROGRAM)) == []
+    assert list(faults(name, DECLARED)) == []
     # What Grafana asks for at an import, and what only one of them has, is not there.
     assert "__inputs" not in DASHBOARD
     assert DASHBOARD["id"] is None
@@ -162,7 +162,7 @@ def test_the_dashboard_can_be_imported_as_it_is() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda one: one["alert"])
 def test_an_alert_says_what_is_wrong_and_what_to_do(rule: dict[str, Any]) -> None:
-    assert list(faults(rule["expr"], PROGRAM)) == []
+    assert list(faults(rule["expr"], DECLARED)) == []
     assert list(unrated(rule["expr"])) == []
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert set(rule["annotations"]) == {"summary", "description"}

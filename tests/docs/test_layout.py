@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guest_counts": {"model"},
     "devices": BASE,
     "store": BASE | {"devices", "guest", "metrics", "quiet", "trust"},
-    "metrics": {"exceptions"},
+    "metrics": BASE,
     "trust": set(),
     "health": {"exceptions"},
     "hub": {"metrics"},

@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from dfmeta.flows.pipeline import PURPOSES, TABLES, Purpose, Stage
-from tests.docs.page import FACTS, faults, paragraphs, sections, wanted_blocks
+from tests.docs.page import paragraphs, sections
+from tests.docs.pipeline_page import FACTS, faults, wanted_blocks
 from tests.docs.printing import cases, unwrapped, wrapped
 from tools import draw_pipeline
 

@@ -14,9 +14,10 @@ from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
 from dfmeta.proxy import access
 from dfmeta.registry import Registry
-from tests.docs.label_values import sources
+from tests.docs import page as reader
 from tests.docs.page import sections
-from tests.docs.proxy_page import _ROW, FACTS, STATUSES, faults
+from tests.docs.proxy_page import FACTS, STATUSES, faults
+from tests.docs.sources import sources
 from tests.docs.statuses import statuses
 from tests.unit.support import INSTANCE, address
 
@@ -28,9 +29,10 @@ HTTP1 = "dfmeta/proxy/http1.py"
 
 def rows() -> Iterator[Any]:
     """Every row of every table, without those that head one."""
-    for found in _ROW.finditer(PAGE):
-        if found[1].startswith("``") or found[1].isdigit():
-            yield pytest.param(found[0], id=found[1].strip("`"))
+    for written in reader.ROW.findall(PAGE):
+        first, *others = reader.rows(written)[0]
+        if len(others) == 2 and (first.startswith("``") or first.isdigit()):
+            yield pytest.param(written, id=first.strip("`"))
 
 
 def test_the_page_says_what_the_code_does() -> None:

@@ -12,13 +12,13 @@ from dfmeta.cli.ctl import COMMANDS
 from dfmeta.proxy.limits import Limits
 from dfmeta.store.guest.backend import CONFLICT
 from tests.docs import runbook_page
-from tests.docs.label_values import Program, sources
+from tests.docs.declared import declared
 from tests.docs.page import sections
 from tests.docs.runbook_page import PAGE, Block, blocks, missing, table
+from tests.docs.sources import sources
 from tests.docs.statuses import statuses
 
 SOURCES = sources()
-PROGRAM = Program(SOURCES)
 BLOCKS = blocks()
 LITERALS = sorted({" ".join(one.split()) for one in re.findall(r"``([^`]+)``", PAGE)})
 OPTIONS = {one.dest for _group, options in conf.own_opts() for one in options}
@@ -63,11 +63,11 @@ def test_every_cause_has_its_figure_its_remedy_and_its_end(block: Block) -> None
 @pytest.mark.parametrize(("name", "labels"), figures())
 def test_every_figure_is_one(name: str, labels: str) -> None:
     base = re.sub(r"_(sum|count|bucket)$", "", name)
-    known = {one.name: one for one in PROGRAM.metrics.values()}
+    known = {one.name: one for one in declared()}
     found = known.get(base) or known.get(base.removesuffix("_total"))
     assert found, name
     for label, value in re.findall(r'(\w+)="([^"]*)"', labels):
-        assert value in PROGRAM.values[found.name][label]
+        assert value in found.values[label]
 
 
 @pytest.mark.parametrize("literal", [one for one in LITERALS if one.startswith("dfmeta ")])

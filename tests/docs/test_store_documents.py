@@ -19,7 +19,7 @@ from dfmeta.store.db.repository import Record
 from dfmeta.store.guest import dialects, documents, ec2, equinix, keys, nocloud, openstack, values
 from dfmeta.store.guest.dialects import Settings, answer
 from dfmeta.store.guest.paths import split_path
-from tests.unit.store.crawling import crawl_ec2, crawl_equinix, crawl_flat
+from tests.unit.store.guest.crawling import crawl_ec2, crawl_equinix, crawl_flat
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "doc/source/store-documents.rst").read_text(encoding="utf-8")

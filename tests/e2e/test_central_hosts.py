@@ -74,7 +74,7 @@ class Site:
 
     def push(self, guest: Guest, **document: object) -> None:
         """Push both halves of a record to the central store, as another program would."""
-        token = self.issuer.token("write")
+        token = self.issuer.access_token("write")
         for kind, content in (("metadata", document), ("userdata", USER_DATA)):
             body = {"id": guest.instance_id, "ipAddresses": [], kind: content}
             answer = self.central.admin(

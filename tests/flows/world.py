@@ -83,19 +83,24 @@ class Link:
         version, kind, length, xid = struct.unpack_from("!BBHI", data)
         message = ofproto_parser.msg(self, version, kind, length, xid, data)
         assert message is not None, data.hex()
-        handlers = {
-            "OFPPacketIn": MetadataApp.packet_in,
-            "OFPFlowRemoved": MetadataApp.flow_removed,
-            "OFPBarrierReply": MetadataApp.barrier_reply,
-            "OFPErrorMsg": MetadataApp.error,
-            "OFPFlowStatsReply": MetadataApp.multipart_reply,
-            "OFPMeterConfigStatsReply": MetadataApp.multipart_reply,
-            "OFPMeterStatsReply": MetadataApp.multipart_reply,
-            "OFPAggregateStatsReply": MetadataApp.aggregate_reply,
-        }
-        handler = handlers.get(type(message).__name__)
-        if handler is not None:
-            handler(self.app, SimpleNamespace(msg=message))
+        handle(self.app, message)
+
+
+def handle(app: MetadataApp | None, message: Any) -> None:
+    """Call the handler of *app* that os-ken would call with *message*, if there is one."""
+    handlers = {
+        "OFPPacketIn": MetadataApp.packet_in,
+        "OFPFlowRemoved": MetadataApp.flow_removed,
+        "OFPBarrierReply": MetadataApp.barrier_reply,
+        "OFPErrorMsg": MetadataApp.error,
+        "OFPFlowStatsReply": MetadataApp.multipart_reply,
+        "OFPMeterConfigStatsReply": MetadataApp.multipart_reply,
+        "OFPMeterStatsReply": MetadataApp.multipart_reply,
+        "OFPAggregateStatsReply": MetadataApp.aggregate_reply,
+    }
+    handler = handlers.get(type(message).__name__)
+    if handler is not None:
+        handler(app, SimpleNamespace(msg=message))
 
 
 def memory_of(meters: Meters) -> Memory:

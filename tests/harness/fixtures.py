@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,12 @@ _HOSTS = ("host", "shared_host")
 _things: list[tuple[OpenvSwitch, object]] = []
 
 
-class MakeGuest(Protocol):
-    """See :class:`tests.harness.guest.Guest`."""
+@dataclass
+class MakeGuest:
+    """Makes guests on a host; see :class:`tests.harness.guest.Guest`."""
+
+    host: OpenvSwitch
+    stack: ExitStack
 
     def __call__(
         self,
@@ -36,15 +41,25 @@ class MakeGuest(Protocol):
         plug: bool = True,
     ) -> Guest:
         """A guest that goes with the test."""
-        ...
+        options = {"address": address, "mac": mac, "bridge": bridge}
+        guest = Guest(self.host, name, route=route, ids=ids, plug=plug, **options)
+        _things.append((self.host, guest))
+        return self.stack.enter_context(guest)
 
 
-class MakeAgent(Protocol):
-    """See :class:`tests.harness.agent.Agent`."""
+@dataclass
+class MakeAgent:
+    """Makes daemons on a host; see :class:`tests.harness.agent.Agent`."""
+
+    host: OpenvSwitch
+    stack: ExitStack
 
     def __call__(self, options: Options | None = None, *, start: bool = True) -> Agent:
         """A daemon, started and ready unless told otherwise, that goes with the test."""
-        ...
+        agent = self.stack.enter_context(Agent(self.host, options))
+        _things.append((self.host, agent))
+        self.stack.callback(_stop, agent)
+        return agent.start() if start else agent
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -79,45 +94,14 @@ def shared_host(_one_host: OpenvSwitch) -> OpenvSwitch:
 def make_guest(host: OpenvSwitch) -> Iterator[MakeGuest]:
     """Guests on ``host``."""
     with ExitStack() as stack:
-
-        def make(
-            name: str = "guest",
-            *,
-            address: str = "10.0.0.5/24",
-            mac: str = "",
-            route: Route = "on-link",
-            ids: Ids | None = None,
-            bridge: str = BRIDGE,
-            plug: bool = True,
-        ) -> Guest:
-            guest = Guest(
-                host,
-                name,
-                address=address,
-                mac=mac,
-                route=route,
-                ids=ids,
-                bridge=bridge,
-                plug=plug,
-            )
-            _things.append((host, guest))
-            return stack.enter_context(guest)
-
-        yield make
+        yield MakeGuest(host, stack)
 
 
 @pytest.fixture
 def make_agent(host: OpenvSwitch) -> Iterator[MakeAgent]:
     """The daemon on ``host``, backend=store; it has to end well unless the test has ended it."""
     with ExitStack() as stack:
-
-        def make(options: Options | None = None, *, start: bool = True) -> Agent:
-            agent = stack.enter_context(Agent(host, options))
-            _things.append((host, agent))
-            stack.callback(_stop, agent)
-            return agent.start() if start else agent
-
-        yield make
+        yield MakeAgent(host, stack)
 
 
 @pytest.fixture

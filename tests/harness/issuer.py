@@ -12,14 +12,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.harness.certificates import Pair
+from tests.harness.netns import Namespace
 
 AUDIENCE = "dfmeta"
 DISCOVERY = "/.well-known/openid-configuration"
@@ -65,17 +67,24 @@ def jwk(key: Any, **members: str) -> dict[str, Any]:
 
 
 class Issuer:
-    """Listens on loopback from ``start`` to ``stop``, always on the same port.
+    """Listens from ``start`` to ``stop``, always on the same port; on loopback by default.
 
-    ``answers`` says what it answers on a path in the place of a document; ``fetches`` counts.
+    ``answers`` has answers by path in the place of a document; ``fetches`` counts.
     """
 
-    def __init__(self, *, tls: Pair | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tls: Pair | None = None,
+        namespace: Namespace | None = None,
+        address: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
         self.keys: list[dict[str, Any]] = []
         self.fetches: Counter[str] = Counter()
         self.answers: dict[str, Answer] = {}
         self._tls = tls
-        self._port = 0
+        self._namespace, self._address, self._port = namespace, address, port
         self._server: ThreadingHTTPServer | None = None
         self._thread = threading.Thread()
         self.start()
@@ -83,7 +92,7 @@ class Issuer:
     @property
     def url(self) -> str:
         """The issuer as tokens name it."""
-        host = "localhost" if self._tls else "127.0.0.1"
+        host = "localhost" if self._tls else self._address
         return f"{'https' if self._tls else 'http'}://{host}:{self._port}"
 
     def start(self) -> None:
@@ -97,10 +106,18 @@ class Issuer:
                 with contextlib.suppress(OSError):
                     issuer.answers.get(self.path, issuer.answer)(self)
 
+            def do_POST(self) -> None:
+                self.do_GET()
+
             def log_message(self, *_: object) -> None:
                 """Nothing."""
 
-        self._server = _Server(("127.0.0.1", self._port), Handler)
+        self._server = _Server((self._address, self._port), Handler, bind_and_activate=False)
+        if self._namespace is not None:
+            self._server.socket.close()
+            self._server.socket = self._namespace.open_socket()
+        self._server.server_bind()
+        self._server.server_activate()
         self._port = self._server.server_address[1]
         if self._tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -119,7 +136,7 @@ class Issuer:
             self._thread.join()
             self._server = None
 
-    def __enter__(self) -> Issuer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -155,6 +172,10 @@ class Issuer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind, and look no name up."""
+        TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: a client that trusts another authority is some tests' point."""

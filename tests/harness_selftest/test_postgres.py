@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pwd
 import signal
 import socket
 import subprocess
@@ -19,7 +17,7 @@ from sqlalchemy import create_engine, inspect, make_url, text
 
 from tests.harness import netns
 from tests.harness.poll import wait_for
-from tests.harness.postgres import ROLE, Mode, Postgres
+from tests.harness.postgres import Mode, Postgres
 
 SCRIPT = """
 import sys
@@ -70,36 +68,10 @@ def alive(pid: str | int) -> bool:
 def test_the_unpacked_programs_run_and_find_what_belongs_to_them(postgres: Postgres) -> None:
     with postgres.admin() as connection:
         places = dict(connection.execute("SELECT name, setting FROM pg_config()").fetchall())
-        zones = connection.execute("SELECT count(*) FROM pg_timezone_names").fetchone()
-        stem = connection.execute("SELECT to_tsvector('english', 'running')::text").fetchone()
-        moment = connection.execute(
-            "SELECT timestamptz '2024-07-01 12:00+00' AT TIME ZONE 'Europe/Berlin'"
-        ).fetchone()
-    assert all(
-        Path(places[name]).is_relative_to(postgres.folder)
-        for name in ("BINDIR", "PKGLIBDIR", "SHAREDIR")
-    )
-    assert zones is not None
-    assert zones[0] > 300
-    assert stem == ("'run':1",)
-    assert moment is not None
-    assert moment[0].hour == 14
-
-
-def test_it_runs_as_nobody(postgres: Postgres) -> None:
-    assert set(owners(postgres)) == {pwd.getpwnam("nobody").pw_uid}
-
-
-def owners(postgres: Postgres) -> Iterator[int]:
-    """The users of its processes; a session may end after it was listed."""
-    for pid in postgres.processes():
-        with contextlib.suppress(FileNotFoundError):
-            yield Path("/proc", str(pid)).stat().st_uid
-
-
-def test_a_setting_that_it_does_not_take_is_told() -> None:
-    with pytest.raises(RuntimeError, match="shared_buffers"):
-        Postgres(settings={"shared_buffers": "plenty"})
+        zones = connection.execute("SELECT count(*) > 300 FROM pg_timezone_names").fetchone()
+    assert zones == (True,)
+    for name in ("BINDIR", "PKGLIBDIR", "SHAREDIR"):
+        assert Path(places[name]).is_relative_to(postgres.folder)
 
 
 def test_settings_are_a_tests_own() -> None:
@@ -123,18 +95,6 @@ def test_a_durable_server_writes_to_the_disk() -> None:
 # Databases
 
 
-def test_the_owner_of_a_database_is_no_superuser(postgres_url: str) -> None:
-    with connect(postgres_url) as connection:
-        connection.execute("CREATE TABLE own (value int)")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(f"ALTER ROLE {ROLE} SUPERUSER")
-
-
-def test_a_wrong_password_does_not_do(postgres: Postgres, postgres_url: str) -> None:
-    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        connect(postgres_url.replace(postgres.password, "guess"))
-
-
 def test_each_database_is_its_own(postgres: Postgres, postgres_url: str) -> None:
     write(postgres_url, 1)
     other = postgres.create_database()
@@ -151,14 +111,6 @@ def test_a_copy_has_what_its_template_has(postgres: Postgres, postgres_url: str)
     postgres.drop_database(copy)
 
 
-def test_who_is_connected_to_a_database_that_goes_is_cut(postgres: Postgres) -> None:
-    url = postgres.create_database()
-    with connect(url) as connection:
-        postgres.drop_database(url)
-        with pytest.raises(psycopg.OperationalError):
-            connection.execute("SELECT 1")
-
-
 @pytest.mark.parametrize("_again", [1, 2])
 def test_every_test_gets_an_empty_database_of_either_kind(database_url: str, _again: int) -> None:
     url = make_url(database_url)
@@ -173,15 +125,6 @@ def test_every_test_gets_an_empty_database_of_either_kind(database_url: str, _ag
 
 
 # Addresses
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_it_listens_on_an_address_as_well(address: str) -> None:
-    with Postgres(address=address) as server:
-        url = server.create_database()
-        write(url, 1)
-        assert (make_url(url).host, make_url(url).port) == (address, server.port)
-        assert values(url) == [1]
 
 
 def test_it_listens_in_a_namespace() -> None:
@@ -247,51 +190,7 @@ def test_a_paused_server_hangs_until_it_goes_on(own: Postgres) -> None:
         assert query.result(5).fetchone() == (42,)
 
 
-def test_a_paused_server_takes_connections_and_says_nothing() -> None:
-    with Postgres(address="127.0.0.1") as server:
-        server.pause()
-        with socket.create_connection(("127.0.0.1", server.port), 5) as connection:
-            # SSLRequest, protocol 55.2.10: the answer is one byte, "S" or "N".
-            connection.sendall(bytes.fromhex("0000000804d2162f"))
-            connection.settimeout(0.2)
-            with pytest.raises(TimeoutError):
-                connection.recv(1)
-            server.resume()
-            connection.settimeout(5)
-            assert connection.recv(1) == b"N"
-
-
-def test_a_paused_server_can_be_stopped_and_killed(own: Postgres) -> None:
-    url = own.create_database()
-    write(url, 1)
-    own.pause()
-    assert own.stop() == 0
-    own.start()
-    own.pause()
-    own.kill()
-    own.start()
-    assert values(url) == [1]
-
-
-def test_what_makes_no_sense_is_an_error(own: Postgres) -> None:
-    with pytest.raises(RuntimeError, match="running already"):
-        own.start()
-    own.kill()
-    for ask in (own.kill, own.stop, own.pause, own.processes):
-        with pytest.raises(RuntimeError, match="not running"):
-            ask()
-
-
 # What stays
-
-
-def test_what_a_killed_server_would_leave_is_not_the_machines(postgres: Postgres) -> None:
-    assert str(postgres.folder) not in Path("/proc/self/mounts").read_text()
-    for pid in postgres.processes():
-        process = Path("/proc", str(pid))
-        # A System V segment goes with its namespace; POSIX' would be files here.
-        assert (process / "ns/ipc").readlink() != Path("/proc/self/ns/ipc").readlink()
-        assert "/dev/shm/PostgreSQL" not in (process / "maps").read_text()
 
 
 @pytest.mark.parametrize("last", [Postgres.processes, Postgres.pause, Postgres.kill, Postgres.stop])

@@ -1,4 +1,4 @@
-"""What several unit tests share: a datapath without a socket, a tiny switch, and frames.
+"""What several unit tests share: datapaths without a socket, one of them to a model, and frames.
 
 Nothing here stands in for os-ken's parsers: every message is taken as the bytes that would have
 gone to the switch, and every answer is made of bytes that os-ken reads.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv4Address
 from typing import Any, TypeVar
 
@@ -22,16 +23,18 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from oslo_config import cfg
 
-from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
+from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.meters import Memory
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.metering import MeterConfig, MeterCount
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
+from dfmeta.hub import Turns
 from dfmeta.model import Endpoint, GuestAddress, Port
 from dfmeta.registry import Registry
+from tests import flowsim
+from tests.flows.world import handle
 from tests.harness.poll import wait_for
 
 T = TypeVar("T")
@@ -364,39 +367,111 @@ def _flow_mods(sent: list[Sent]) -> Iterator[tuple[int, Any]]:
 Refusal = tuple[int, int]
 
 
-class TinySwitch(Datapath):
-    """Keeps flows and meters and confirms; it moves no packets.
+class Meters(MutableMapping[int, int]):
+    """The meters of a model: id → packets a second."""
 
-    ``refuse`` says which flow-mod or meter-mod it answers with an error (type, code). While
-    ``silent`` it answers nothing; :meth:`speak` gives the answers that were kept back.
+    def __init__(self, model: flowsim.Switch) -> None:
+        self._of = model.meters
+
+    def __getitem__(self, number: int) -> int:
+        rate: int = struct.unpack_from("!4xI", self._of[number][1])[0]
+        return rate
+
+    def __setitem__(self, number: int, rate: int) -> None:
+        band = struct.pack("!HHII4x", ofp.OFPMBT_DROP, 16, rate, rate)
+        self._of[number] = METER_FLAGS, band
+
+    def __delitem__(self, number: int) -> None:
+        del self._of[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
+
+
+class _Model(flowsim.Switch):
+    """The model, with ports that have names, and with refusals that a test chooses."""
+
+    def __init__(self, deliver: Callable[[bytes], object]) -> None:
+        super().__init__((), deliver)
+        self.refuse: Callable[[Any], Refusal | None] = lambda _mod: None
+        self.has_meters = True
+        self.names: dict[int, bytes] = {}
+
+    def _flow_mod(self, message: bytes) -> None:
+        self._ask(parsed(message))
+        super()._flow_mod(message)
+
+    def _meter_mod(self, message: bytes) -> None:
+        self._ask(_meter_mod(message))
+        super()._meter_mod(message)
+
+    def _ask(self, mod: Any) -> None:
+        refusal = self.refuse(mod)
+        if refusal is not None:
+            raise flowsim.Refusal(*refusal)
+
+    def _multipart(self, xid: int, kind: int, message: bytes) -> None:
+        if kind == ofp.OFPMP_PORT_DESC:
+            ports = [port_bytes(number, name) for number, name in self.names.items()]
+            for more, part in ((ofp.OFPMPF_REPLY_MORE, ports[::2]), (0, ports[1::2])):
+                body = struct.pack("!HH4x", kind, more) + b"".join(part)
+                self._send(ofp.OFPT_MULTIPART_REPLY, xid, body)
+        elif kind in (ofp.OFPMP_METER, ofp.OFPMP_METER_CONFIG) and not self.has_meters:
+            raise flowsim.Refusal(ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART)
+        else:
+            super()._multipart(xid, kind, message)
+
+
+class ModelSwitch(Datapath):
+    """A datapath to the model of a switch (:mod:`tests.flowsim`), which keeps what is sent.
+
+    ``model.refuse`` chooses the flow-mods and meter-mods that are answered with an error (type,
+    code). While ``silent``, answers are kept back; :meth:`speak` delivers them.
     """
 
-    def __init__(self, channel: Channel, number: int = DATAPATH) -> None:
-        super().__init__(number)
-        self.channel = channel
-        self.flows: dict[Any, Any] = {}
-        self.meters: dict[int, int] = {}
-        self.has_meters = True
-        self.over: dict[int, int] = {}
-        """Meter → packets that it has dropped."""
-        self.refuse: Callable[[Any], Refusal | None] = lambda _mod: None
-        self.removed: Callable[[Any], None] = lambda _message: None
-        self.names: dict[int, bytes] = {}
-        self.listed: Callable[..., None] = lambda *_, **__: None
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self._numbers = controller.numbers
+        self._app = MetadataApp(controller=controller)
+        self._app._turns = Turns(float("inf"))
+        self.model = _Model(self._deliver)
+        self.removed: Callable[[Any], object] = controller.flow_removed
         self.silent = False
         self._late: list[Callable[[], object]] = []
-        self._bundles: dict[int, list[Sent]] = {}
+
+    @property
+    def flows(self) -> list[flowsim.Entry]:
+        """The flows; a list that is set is copied."""
+        return self.model.flows
+
+    @flows.setter
+    def flows(self, flows: Iterable[flowsim.Entry]) -> None:
+        self.model.flows = list(flows)
+
+    @property
+    def meters(self) -> MutableMapping[int, int]:
+        """Id → packets a second; a mapping that is set is copied."""
+        return Meters(self.model)
+
+    @meters.setter
+    def meters(self, meters: Mapping[int, int]) -> None:
+        self.model.meters = {}
+        Meters(self.model).update(meters)
 
     def send(self, data: bytes) -> bool:
         """Do what the messages say, in order."""
-        before = len(self.sent)
         super().send(data)
-        for message in self.sent[before:]:
-            self._do(message)
+        self.model.feed(data)
         return True
 
     def speak(self) -> None:
-        """Give the answers that were kept back, and be silent no more."""
+        """Deliver the answers that were kept back, and keep none back any more."""
         self.silent = False
         late, self._late = self._late, []
         for one in late:
@@ -404,131 +479,33 @@ class TinySwitch(Datapath):
         let_hub_run()
 
     def dump(self) -> list[Any]:
-        """What a dump of flows has."""
-        return [stats_of(mod) for mod in self.flows.values()]
+        """The entries of a dump of all flows."""
+        return [ofp_parser.OFPFlowStats.parser(flowsim.stats(one), 0) for one in self.flows]
 
-    def place(self, mod: Any) -> None:
-        """Put a flow in, as somebody else would."""
-        self.flows[_place(mod)] = mod
+    def place(self, mod: Any) -> flowsim.Entry:
+        """Put a flow in, as another controller would."""
+        mod.set_xid(0)
+        mod.serialize()
+        self.model.feed(bytes(mod.buf))
+        return self.flows[-1]
 
-    def _answer(self, answer: Callable[[], object]) -> None:
+    def _deliver(self, data: bytes) -> None:
+        version, kind, length, xid = struct.unpack_from("!BBHI", data)
+        message = ofproto_parser.msg(self, version, kind, length, xid, bytearray(data))
         if self.silent:
-            self._late.append(answer)
+            self._late.append(partial(self._hand_on, message))
         else:
-            answer()
+            self._hand_on(message)
 
-    def _error(self, xid: int, refusal: Refusal) -> None:
-        self._answer(lambda: self.channel.error(xid, *refusal))
-
-    def _do(self, message: Sent) -> None:
-        match message.kind, message.body:
-            case ofp.OFPT_BARRIER_REQUEST, _:
-                self._answer(lambda: self.channel.barrier_reply(message.xid))
-            case ofp.OFPT_MULTIPART_REQUEST, kind:
-                self._multipart(message, kind)
-            case ofp.OFPT_METER_MOD, mod:
-                self._meter(message.xid, mod)
-            case ofp.OFPT_FLOW_MOD, mod:
-                refusal = self.refuse(mod)
-                if refusal is None:
-                    self._mod(mod)
-                else:
-                    self._error(message.xid, refusal)
-            case ofp.OFPT_EXPERIMENTER, Bundle() as bundle:
-                self._bundle(message.xid, bundle)
-
-    def _asked(self, raw: bytes) -> list[Any]:
-        cookie, mask = struct.unpack_from("!QQ", raw, 32)
-        return [mod for mod in self.flows.values() if not (mod.cookie ^ cookie) & mask]
-
-    def _multipart(self, message: Sent, kind: int) -> None:
-        xid = message.xid
-        if kind == ofp.OFPMP_FLOW:
-            entries = [stats_of(mod) for mod in self._asked(message.raw)]
-        elif kind == ofp.OFPMP_PORT_DESC:
-            self._list_ports(xid)
-            return
-        elif kind == ofp.OFPMP_AGGREGATE:
-            entries = [ofp_parser.OFPAggregateStats(0, 0, len(self._asked(message.raw)))]
-        elif not self.has_meters:
-            self._error(xid, (ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART))
-            return
-        else:
-            (number,) = struct.unpack_from("!I", message.raw, 16)
-            asked = list(self.meters) if number == ofp.OFPM_ALL else [number]
-            if not self.meters.keys() >= set(asked):
-                self._error(xid, (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER))
-                return
-            if kind == ofp.OFPMP_METER:
-                entries = [_meter_counters(n, self._users(n), self.over.get(n, 0)) for n in asked]
-            else:
-                assert kind == ofp.OFPMP_METER_CONFIG
-                entries = [_meter_entry(n, self.meters[n]) for n in asked]
-        # In parts, as a switch sends what does not fit into one message.
-        middle = len(entries) // 2
-        first, second = entries[:middle], entries[middle:]
-        self._answer(lambda: self.channel.multipart_reply(xid, first, more=True))
-        self._answer(lambda: self.channel.multipart_reply(xid, second, more=False))
-
-    def _list_ports(self, xid: int) -> None:
-        ports = [port_desc(number, name) for number, name in self.names.items()]
-        middle = len(ports) // 2
-        self._answer(lambda: self.listed(self, xid, ports[:middle], more=True))
-        self._answer(lambda: self.listed(self, xid, ports[middle:], more=False))
-
-    def _users(self, meter: int) -> list[Any]:
-        """Places of the flows that go through a meter."""
-        return [
-            place
-            for place, mod in self.flows.items()
-            if any(getattr(one, "meter_id", None) == meter for one in mod.instructions)
-        ]
-
-    def _meter(self, xid: int, mod: MeterMod) -> None:
-        refusal = self.refuse(mod)
-        if refusal is not None:
-            self._error(xid, refusal)
-        elif mod.command == ofp.OFPMC_DELETE:
-            self.meters.pop(mod.meter, None)
-            for place in self._users(mod.meter):
-                del self.flows[place]
-        elif mod.meter in self.meters:
-            self._error(xid, (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS))
-        else:
-            (self.meters[mod.meter],) = mod.rates
-
-    def _bundle(self, xid: int, bundle: Bundle) -> None:
-        if bundle.message is not None:
-            self._bundles[bundle.number].append(bundle.message)
-        elif bundle.step == ofp.ONF_BCT_OPEN_REQUEST:
-            self._bundles[bundle.number] = []
-        else:
-            assert bundle.step == ofp.ONF_BCT_COMMIT_REQUEST
-            mods = self._bundles.pop(bundle.number)
-            for one in mods:
-                refusal = self.refuse(one.body)
-                if refusal is not None:
-                    self._error(one.xid, refusal)
-                    self._error(xid, (ofp.OFPET_EXPERIMENTER, 2308))
-                    return
-            for one in mods:
-                self._mod(one.body)
-
-    def _mod(self, mod: Any) -> None:
-        if mod.command == ofp.OFPFC_ADD:
-            self.flows[_place(mod)] = mod
-            return
-        for place, old in list(self.flows.items()):
-            strict = mod.command != ofp.OFPFC_DELETE_STRICT or place == _place(mod)
-            if strict and not (old.cookie ^ mod.cookie) & mod.cookie_mask:
-                del self.flows[place]
-                if old.flags & ofp.OFPFF_SEND_FLOW_REM:
-                    message = removed_of(old)
-                    self._answer(lambda message=message: self.removed(message))
-
-
-def _place(mod: Any) -> Any:
-    return mod.table_id, mod.priority, tuple(sorted(mod.match.items()))
+    def _hand_on(self, message: Any) -> None:
+        match message:
+            case ofp_parser.OFPFlowRemoved():
+                self.removed(message)
+            case ofp_parser.OFPPortDescStatsReply(flags=flags):
+                more = bool(flags & ofp.OFPMPF_REPLY_MORE)
+                self._numbers.listed(self, message.xid, message.body, more=more)
+            case _:
+                handle(self._app, message)
 
 
 PORT_FLOWS = len(guest_flows(Guest(Endpoint(1), None), TAP))
@@ -536,17 +513,9 @@ FIXED_FLOWS = len(fixed_flows(TAP))
 """Flows of a port without a known address."""
 
 
-def _meter_entry(number: int, rate: int) -> Any:
-    return MeterConfig(24, number, rate)
-
-
-def _meter_counters(number: int, users: list[Any], over: int) -> Any:
-    return MeterCount(56, number, flows=len(users), dropped=over)
-
-
 @dataclass
 class Rig:
-    """The switch side of the daemon, on a tiny switch."""
+    """The switch side of the daemon, on the model of a switch."""
 
     hold_timeout: float = 8.0
     adopts: Callable[[Endpoint], bool] = lambda _endpoint: True
@@ -574,12 +543,9 @@ class Rig:
         self.reconciler, self.learner = self.controller.reconciler, self.controller.learner
         self.switch = self.make_switch()
 
-    def make_switch(self) -> TinySwitch:
+    def make_switch(self) -> ModelSwitch:
         """A switch with nothing on it."""
-        switch = TinySwitch(self.channel)
-        switch.removed = self.controller.flow_removed
-        switch.listed = self.controller.numbers.listed
-        return switch
+        return ModelSwitch(self.controller)
 
     def connect(self, *, tap: Tap | None = TAP) -> Rig:
         """Connect and reconcile, as the daemon does at start."""

@@ -51,9 +51,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 def hook(rig: Rig) -> object:
     """A guest's hook, as the switch has it."""
-    return next(
-        mod for mod in rig.switch.flows.values() if mod.cookie & 0xFFFF == Purpose.GUEST_HTTP
-    )
+    return next(mod for mod in rig.switch.dump() if mod.cookie & 0xFFFF == Purpose.GUEST_HTTP)
 
 
 def test_a_foreign_datapath_is_refused_and_closed(caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +109,7 @@ def test_a_hook_that_somebody_removed_raises_doubt(rig: Rig) -> None:
 
 
 def test_the_hook_of_the_tap_raises_doubt_too(rig: Rig) -> None:
-    mods = rig.switch.flows.values()
+    mods = rig.switch.dump()
     from_tap = next(mod for mod in mods if mod.cookie & 0xFFFF == Purpose.FROM_TAP)
     rig.controller.flow_removed(removed_of(from_tap))
     assert not rig.controller.ready
@@ -254,8 +252,7 @@ def test_the_watch_puts_back_what_is_lost_without_a_word(watching: Rig) -> None:
     watching.controller.set_tap(TAP)
     watching.controller.connected(watching.switch)
     until(lambda: watching.controller.ready, "the first reconcile")
-    for place in [p for p in watching.switch.flows if p[0] == 201]:
-        del watching.switch.flows[place]
+    watching.switch.flows = [one for one in watching.switch.flows if one.table != 201]
     until(lambda: len(watching.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the flows to be back")
 
 
@@ -265,13 +262,15 @@ def test_the_watch_puts_back_a_hook_that_is_removed(watching: Rig) -> None:
     watching.controller.connected(watching.switch)
     until(lambda: watching.controller.ready, "the first reconcile")
     gone = hook(watching)
-    watching.switch.flows = {p: m for p, m in watching.switch.flows.items() if m is not gone}
+    watching.switch.flows = [
+        one for one in watching.switch.flows if one.cookie & 0xFFFF != Purpose.GUEST_HTTP
+    ]
     watching.controller.flow_removed(removed_of(gone))
     until(lambda: len(watching.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the hook to be back")
 
 
 def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:
-    watching.switch.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+    watching.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
     watching.controller.set_tap(TAP)
     watching.controller.connected(watching.switch)
 
@@ -281,7 +280,7 @@ def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:
 
     before = failed()
     until(lambda: failed() >= before + 2, "two failures")
-    watching.switch.refuse = lambda _mod: None
+    watching.switch.model.refuse = lambda _mod: None
     until(lambda: watching.controller.ready, "a reconcile")
 
 

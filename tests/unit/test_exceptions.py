@@ -7,7 +7,7 @@ import string
 import pytest
 
 from dfmeta import exceptions
-from dfmeta.exceptions import ConfigError, DfmetaError
+from dfmeta.exceptions import BadRequestError, ConfigError, DfmetaError
 
 
 def tree(root: type[DfmetaError] = DfmetaError) -> list[type[DfmetaError]]:
@@ -22,8 +22,10 @@ def ours() -> list[type[DfmetaError]]:
 def test_an_error_says_its_fields_and_keeps_them(kind: type[DfmetaError]) -> None:
     names = {name for _text, name, _spec, _conv in string.Formatter().parse(kind.sentence) if name}
     values = {name: f"<{name}>" for name in names}
-    error = kind(**values)
-    assert error.fields == values
+    # Kept for a metric, and not in the sentence.
+    kept = {"reason": "body"} if kind is BadRequestError else {}
+    error = kind(**values, **kept)
+    assert error.fields == values | kept
     for name, value in values.items():
         assert value in str(error)
         assert getattr(error, name) == value

@@ -13,7 +13,6 @@ from dfmeta.exceptions import BadRequestError
 from dfmeta.proxy.http1 import (
     CHUNK_LINE_MAX,
     LIMITS,
-    REASONS,
     Body,
     Head,
     HeadLimits,
@@ -329,7 +328,6 @@ def refusal(data: bytes, limits: HeadLimits = LIMITS) -> tuple[int, str]:
         with pytest.raises(BadRequestError) as caught:
             read(pieces, limits)
         found.add((caught.value.status, caught.value.reason))
-        assert caught.value.reason in REASONS
     assert len(found) == 1, found
     return found.pop()
 

@@ -100,7 +100,7 @@ def test_a_second_syn_waits_for_the_same_confirmation(rig: Rig) -> None:
 
 
 def test_a_syn_whose_flows_are_refused_is_not_released(rig: Rig) -> None:
-    rig.switch.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+    rig.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
     Hub(rig).send(syn())
     assert rig.switch.packet_outs() == []
 

@@ -16,6 +16,7 @@ from dfmeta.apps.metadata import MetadataApp
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.pipeline import Purpose, cookie_of
 from dfmeta.model import Endpoint
+from tests import flowsim
 from tests.unit.support import (
     TAP,
     Datapath,
@@ -25,7 +26,6 @@ from tests.unit.support import (
     parsed,
     port,
     removed_of,
-    stats_of,
     syn,
 )
 
@@ -89,7 +89,7 @@ def test_a_message_over_another_connection_does_not_count(app: MetadataApp, rig:
     app.error(over(rig, event(ofp.OFPT_ERROR, refusal, xid=xid), datapath=other))
     app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, b"", xid=xid), datapath=other))
     app.aggregate_reply(over(rig, count, datapath=other))
-    removed = removed_of(next(iter(rig.switch.flows.values())))
+    removed = removed_of(rig.switch.dump()[0])
     app.flow_removed(over(rig, SimpleNamespace(msg=removed), datapath=other))
     assert not pending.finished
     assert rig.controller.ready
@@ -141,34 +141,11 @@ def test_a_dump_comes_in_parts(app: MetadataApp, rig: Rig) -> None:
     pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
     let_hub_run()
     xid = rig.switch.sent[-1].xid
-    entry = _flow_entry(next(iter(rig.switch.flows.values())))
+    entry = flowsim.stats(rig.switch.flows[0])
     app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, entry, xid=xid, more=True)))
     assert not pending.finished
     app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, entry * 2, xid=xid)))
     assert len(pending.wait(SOON)) == 3
-
-
-def _flow_entry(mod: Any) -> bytes:
-    stats = stats_of(mod)
-    body = bytearray()
-    stats.match.serialize(body, 0)
-    for instruction in stats.instructions:
-        instruction.serialize(body, len(body))
-    head = struct.pack(
-        ofp.OFP_FLOW_STATS_0_PACK_STR,
-        ofp.OFP_FLOW_STATS_0_SIZE + len(body),
-        stats.table_id,
-        0,
-        0,
-        stats.priority,
-        0,
-        0,
-        0,
-        stats.cookie,
-        0,
-        0,
-    )
-    return bytes(head + body)
 
 
 def test_meters_are_read(app: MetadataApp, rig: Rig) -> None:
@@ -206,7 +183,7 @@ def test_a_count_is_read(app: MetadataApp, rig: Rig) -> None:
 
 
 def test_a_removed_hook_raises_doubt(app: MetadataApp, rig: Rig) -> None:
-    mod = next(m for m in rig.switch.flows.values() if m.cookie & 0xFFFF == Purpose.GUEST_HTTP)
+    mod = next(m for m in rig.switch.dump() if m.cookie & 0xFFFF == Purpose.GUEST_HTTP)
     app.flow_removed(over(rig, SimpleNamespace(msg=removed_of(mod))))
     assert not rig.controller.ready
 

@@ -72,7 +72,7 @@ def uses(rig: Rig, meter: int) -> None:
 
 def foreign(rig: Rig) -> list[int]:
     """Cookies of the flows that are not ours."""
-    return [mod.cookie for mod in rig.switch.flows.values() if mod.cookie == 0x99]
+    return [mod.cookie for mod in rig.switch.flows if mod.cookie == 0x99]
 
 
 @pytest.mark.parametrize("rate", [SYN_RATE, 4321])
@@ -214,14 +214,14 @@ def test_a_switch_that_takes_no_more_meters_is_not_asked_again_and_again(
         asked.append(mod)
         return ofp.OFPET_METER_MOD_FAILED, code
 
-    rig.switch.refuse = refuse
+    rig.switch.model.refuse = refuse
     add(rig)
     assert len(asked) < 20
 
 
 def test_a_switch_without_meters_is_served_without(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
-    rig.switch.has_meters = False
+    rig.switch.model.has_meters = False
     rig.connect()
     add(rig)
     assert meter_of_syns(rig) is None
@@ -263,7 +263,7 @@ def test_meters_that_our_flows_use_are_found_without_a_memory(rig: Rig) -> None:
     add(rig)
     again = Rig()
     again.registry.set_port(port(13, name="tap13"))
-    again.switch.meters, again.switch.flows = dict(rig.switch.meters), dict(rig.switch.flows)
+    again.switch.meters, again.switch.flows = rig.switch.meters, rig.switch.flows
     again.connect()
     assert meter_of_syns(again) == FIRST_ID
     assert again.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
@@ -312,16 +312,16 @@ def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) 
     cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
     cleanup.connect(tap=None)
     assert cleanup.reconciler.clear() == (9, 3)
-    assert cleanup.switch.flows == {}
+    assert cleanup.switch.flows == []
     assert cleanup.switch.meters == {OWN: 4321, 7: SYN_RATE}
 
 
 def test_a_dump_of_meters_that_is_refused_leaves_what_was_known(rig: Rig) -> None:
     add(rig)
-    rig.switch.has_meters = False
+    rig.switch.model.has_meters = False
     rig.meters.learn(rig.channel, {})
     assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
-    rig.switch.has_meters = True
+    rig.switch.model.has_meters = True
     rig.meters.learn(rig.channel, {})
     assert rig.meters.of(rig.channel, HERE, Purpose.SYN) == OWN
 
@@ -371,12 +371,12 @@ def test_a_deletion_that_is_lost_with_the_connection_is_sent_again(rig: Rig) -> 
             return ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN
         return None
 
-    rig.switch.refuse = lose
+    rig.switch.model.refuse = lose
     rig.registry.remove_port("row-of-tap13")
     let_hub_run()
     rig.disconnect()
     assert lost
-    rig.switch.silent, rig.switch.refuse = False, lambda _mod: None
+    rig.switch.silent, rig.switch.model.refuse = False, lambda _mod: None
     assert rig.switch.meters
     rig.connect()
     assert rig.switch.meters == {}

@@ -81,7 +81,7 @@ def served(rig: Rig) -> dict[int, str]:
 
 def entering(rig: Rig) -> Counter[int]:
     """Number → how many flows guests' frames enter by."""
-    numbers = (mod.match.get("in_port") for mod in rig.switch.flows.values())
+    numbers = (one.match.get("in_port") for one in rig.switch.dump())
     return Counter(number for number in numbers if number in (HERE.ofport, THERE.ofport))
 
 
@@ -161,7 +161,7 @@ ANEW = {
 def test_a_number_given_out_anew_is_served_once_ovsdb_has_answered(
     rig: Rig, ovsdb: Ovsdb, words: list[tuple[int, bytes, bytes]]
 ) -> None:
-    rig.switch.names = {13: b"tap1", 14: b"tap2"}
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     ovsdb.answer()
     claim = claimed(rig)
@@ -198,7 +198,7 @@ def test_the_row_of_the_next_guest_ends_no_doubt(rig: Rig, ovsdb: Ovsdb) -> None
 
 def test_after_a_gap_every_number_is_in_doubt_and_none_is_lost(rig: Rig, ovsdb: Ovsdb) -> None:
     """What happened while there was no connection, the next list does not say."""
-    rig.switch.names = {13: b"tap1", 14: b"tap2"}
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     ovsdb.answer()
     claim, flows = claimed(rig), rig.flows()
@@ -206,7 +206,7 @@ def test_after_a_gap_every_number_is_in_doubt_and_none_is_lost(rig: Rig, ovsdb: 
     assert rig.registry.holds(claim), "nothing was missed on the same connection"
     rig.disconnect()
     rig.switch = rig.make_switch()
-    rig.switch.names = {13: b"tap1", 14: b"tap2"}
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     rig.controller.connected(rig.switch)
     assert rig.controller.numbers.ask()
     assert served(rig) == {}
@@ -219,13 +219,13 @@ def test_after_a_gap_every_number_is_in_doubt_and_none_is_lost(rig: Rig, ovsdb: 
 
 
 def test_one_that_went_during_a_gap_is_another_one_when_it_is_back(rig: Rig, ovsdb: Ovsdb) -> None:
-    rig.switch.names = {13: b"tap1", 14: b"tap2"}
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     ovsdb.answer()
     claim = claimed(rig)
     rig.disconnect()
     rig.switch = rig.make_switch()
-    rig.switch.names = {14: b"tap2"}
+    rig.switch.model.names = {14: b"tap2"}
     rig.controller.connected(rig.switch)
     assert rig.controller.numbers.ask()
     ovsdb.answer()
@@ -238,7 +238,7 @@ def test_while_ovsdb_does_not_answer_it_is_said_which_port_waits(
     caplog.set_level(logging.INFO)
     now = 1000.0
     rig.controller.numbers._clock = lambda: now
-    rig.switch.names = {13: b"tap1", 14: b"tap2"}
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     for _ in range(2):  # in a row, as after a restart of the switch
         assert rig.controller.numbers.ask()
         assert caplog.text == "", "it may be about to answer"
@@ -253,7 +253,7 @@ def test_while_ovsdb_does_not_answer_it_is_said_which_port_waits(
 
 
 def test_ovsdb_is_asked_nothing_about_what_does_not_change(rig: Rig, ovsdb: Ovsdb) -> None:
-    rig.switch.names = {13: b"tap1", 14: b"tap2"}
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     asked = ovsdb.asked
     say(rig, ofp.OFPPR_MODIFY, 13, b"tap1")
@@ -289,11 +289,11 @@ def test_a_list_takes_the_place_of_what_was_known(
 ) -> None:
     caplog.set_level(logging.INFO)
     say(rig, ofp.OFPPR_ADD, 14, b"tap1")
-    rig.switch.names = {13: b"tap2", 1: b"tap3"}
+    rig.switch.model.names = {13: b"tap2", 1: b"tap3"}
     assert rig.controller.numbers.ask()
     assert set(served(rig)) == {14}
     assert "Port tap1 is not served: on the switch its number 13 is that of tap2" in caplog.text
-    rig.switch.names = {13: b"tap1", 14: b"tap2"}
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     assert set(served(rig)) == {13, 14}
 

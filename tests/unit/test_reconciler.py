@@ -30,8 +30,8 @@ from tests.unit.support import (
     Rig,
     address,
     let_hub_run,
-    parsed,
     port,
+    stats_of,
 )
 
 HERE = Endpoint(13)
@@ -65,10 +65,7 @@ def learn(rig: Rig, who: object = None, endpoint: Endpoint = HERE) -> None:
 
 
 def as_mod(rig: Rig, flow: object, **change: int) -> object:
-    message = Wire(Layout(), rig.switch).add(flow)  # type: ignore[arg-type]
-    message.set_xid(1)
-    message.serialize()
-    mod = parsed(bytes(message.buf))
+    mod = Wire(Layout(), rig.switch).add(flow)  # type: ignore[arg-type]
     for name, value in change.items():
         setattr(mod, name, value)
     return mod
@@ -102,8 +99,6 @@ def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
     rig.switch.sent.clear()
     learn(rig)
     wire = Wire(Layout())
-    from tests.unit.support import stats_of
-
     found = [wire.found(stats_of(mod)) for mod in rig.switch.flow_mods()]
     purposes = [one.flow.purpose for one in found if one is not None and one.flow is not None]
     assert purposes == [Purpose.KEY_ARP, Purpose.REPLY, Purpose.ADDRESS]
@@ -132,14 +127,15 @@ def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> 
 def test_what_is_removed_is_exactly_what_was_added(rig: Rig) -> None:
     learn(rig)
     learn(rig, OTHER)
-    places = {k for k, m in rig.switch.flows.items() if m.cookie & 0xFFFF not in (3, 6, 9, 12)}
+    places = {_place(one) for one in rig.switch.dump() if one.cookie & 0xFFFF not in (3, 6, 9, 12)}
     rig.switch.sent.clear()
     rig.registry.remove_port("row-of-tap1")
     let_hub_run()
-    gone = {
-        (m.table_id, m.priority, tuple(sorted(m.match.items()))) for m in rig.switch.flow_mods()
-    }
-    assert gone == places
+    assert {_place(mod) for mod in rig.switch.flow_mods()} == places
+
+
+def _place(mod: Any) -> object:
+    return mod.table_id, mod.priority, tuple(sorted(mod.match.items()))
 
 
 def test_another_guest_on_the_port_starts_without_addresses(rig: Rig) -> None:
@@ -162,8 +158,7 @@ def test_an_address_that_gives_way_loses_its_flow_to_the_proxy(rig: Rig) -> None
 def test_lost_flows_are_put_back_and_the_rest_is_left(rig: Rig) -> None:
     learn(rig)
     before = rig.flows()
-    for place in list(rig.switch.flows)[::2]:
-        del rig.switch.flows[place]
+    del rig.switch.flows[::2]
     missing = len(before) - len(rig.switch.flows)
     assert rig.reconciler.reconcile() == missing
     assert rig.flows() == before
@@ -176,10 +171,10 @@ def test_strays_of_ours_go_and_others_flows_stay(rig: Rig) -> None:
     old = as_mod(rig, strays[-1], cookie=0x64666D65 << 32 | 9 << 24 | 1, priority=7)
     foreign = as_mod(rig, strays[-1], cookie=0x1234, priority=200)
     rig.switch.place(old)
-    rig.switch.place(foreign)
+    stays = rig.switch.place(foreign)
     assert rig.reconciler.reconcile() == len(strays) + 1
     assert rig.flows() == wanted(rig)
-    assert foreign in rig.switch.flows.values()
+    assert stays in rig.switch.flows
 
 
 def test_strays_that_lead_to_the_proxy_go_first(rig: Rig) -> None:
@@ -204,7 +199,7 @@ def test_addresses_on_the_switch_are_adopted_at_start(rig: Rig) -> None:
     learn(rig, OTHER)
     again = Rig(remembered={one: rig.meters.ids(one) for one in RATES})
     again.registry.set_port(port())
-    again.switch.flows, again.switch.meters = dict(rig.switch.flows), dict(rig.switch.meters)
+    again.switch.flows, again.switch.meters = rig.switch.flows, rig.switch.meters
     again.connect()
     assert again.switch.flow_mods() == []
     slots = {n: slot.address for n, slot in again.registry.slots(HERE).items()}
@@ -215,7 +210,7 @@ def test_addresses_of_another_instances_time_are_not_adopted(rig: Rig) -> None:
     learn(rig)
     again = Rig(adopts=lambda _endpoint: False)
     again.registry.set_port(port())
-    again.switch.flows = dict(rig.switch.flows)
+    again.switch.flows = rig.switch.flows
     again.connect()
     assert again.registry.slots(HERE) == {}
     assert not [one for one in again.flows() if one.purpose is Purpose.ADDRESS]
@@ -223,7 +218,7 @@ def test_addresses_of_another_instances_time_are_not_adopted(rig: Rig) -> None:
 
 def test_addresses_are_adopted_once_and_never_again(rig: Rig) -> None:
     learn(rig)
-    kept = dict(rig.switch.flows)
+    kept = rig.switch.flows
     rig.registry.set_port(port(instance=OTHER_INSTANCE))
     let_hub_run()
     rig.switch.flows = kept
@@ -263,7 +258,7 @@ def test_without_a_tap_nothing_is_sent() -> None:
     rig.connect(tap=None)
     assert rig.reconciler.reconcile() == 0
     assert rig.reconciler.apply(HERE) is None
-    assert rig.switch.flows == {}
+    assert rig.switch.flows == []
     assert not rig.reconciler.confirmed
 
 
@@ -293,7 +288,7 @@ def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
     def refuse(mod: object) -> Refusal | None:
         return NO_ROOM if refusing and getattr(mod, "table_id", 0) == 201 else None
 
-    rig.switch.refuse = refuse
+    rig.switch.model.refuse = refuse
     with pytest.raises(SwitchError, match="TABLE_FULL"):
         rig.connect()
     assert not rig.reconciler.confirmed
@@ -305,16 +300,16 @@ def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
 
 
 def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
-    rig.switch.refuse = lambda mod: NO_ROOM if getattr(mod, "table_id", 0) == 200 else None
+    rig.switch.model.refuse = lambda mod: NO_ROOM if getattr(mod, "table_id", 0) == 200 else None
     learn(rig)
     assert not rig.controller.ready
-    rig.switch.refuse = lambda _mod: None
+    rig.switch.model.refuse = lambda _mod: None
     assert rig.reconciler.reconcile() == 3
     assert rig.flows() == wanted(rig)
 
 
 def test_one_port_that_the_switch_refuses_does_not_stop_the_others(rig: Rig) -> None:
-    rig.switch.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
+    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
     rig.registry.set_port(port(66, name="odd"))
     rig.registry.set_port(port(14, name="tap2"))
     let_hub_run()
@@ -328,14 +323,14 @@ def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcil
     rig = Rig()
     for ofport in (13, 66, 14):
         rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
-    rig.switch.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
+    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
     rig.connect()
     served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
     assert served == {13, 14}
     assert rig.controller.ready
     assert rig.reconciler.flow_count() == len(rig.switch.flows), "the watch sees nothing missing"
     assert "66" in caplog.text
-    rig.switch.refuse = lambda _mod: None
+    rig.switch.model.refuse = lambda _mod: None
     assert rig.reconciler.reconcile() == PORT_FLOWS
     assert rig.flows() == wanted(rig)
 
@@ -374,13 +369,12 @@ def test_what_comes_during_a_reconcile_is_not_lost(rig: Rig) -> None:
 def test_clearing_takes_all_of_ours_and_nothing_else(rig: Rig, *, metered: bool) -> None:
     learn(rig)
     like = next(one for one in rig.flows() if (one.meter is not None) is metered)
-    foreign = as_mod(rig, like, cookie=0x1234, priority=5)
-    rig.switch.place(foreign)
+    foreign = rig.switch.place(as_mod(rig, like, cookie=0x1234, priority=5))
     count = len(rig.flows())
     # Open vSwitch deletes the flows that use a meter together with it.
     assert rig.reconciler.clear() == (count, 2 - metered)
     assert rig.reconciler.clear() == (0, 0)
-    assert list(rig.switch.flows.values()) == [foreign]
+    assert rig.switch.flows == [foreign]
     assert [*rig.switch.meters] == ([like.meter] if metered else [])
 
 
@@ -388,7 +382,7 @@ def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
     rig = Rig()
     rig.registry.set_port(port())
     rig.connect()
-    rig.switch.refuse = lambda mod: (
+    rig.switch.model.refuse = lambda mod: (
         NO_ROOM if getattr(mod, "cookie", 0) & 0xFFFF == Purpose.REPLY else None
     )
     learn(rig)
@@ -503,8 +497,7 @@ def test_what_changes_in_the_middle_of_a_reconcile_wins(
         learn_now(rig, Endpoint(ofport))
     let_hub_run()
     if lost:
-        for place in list(rig.switch.flows)[::2]:
-            del rig.switch.flows[place]
+        del rig.switch.flows[::2]
     left, places = list(changes(rig)), itertools.count()
 
     def look() -> None:
@@ -563,7 +556,7 @@ def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = crowd(3)
-    rig.switch.refuse = lambda mod: NO_ROOM if _in_port(mod) == 101 else None
+    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 101 else None
     # The bundle of all three is refused; before they are sent one by one the last is unplugged.
     commit = rig.channel.commit
 
@@ -579,7 +572,7 @@ def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
     assert rig.reconciler.flow_count() == len(rig.switch.flows)
 
 
-@pytest.mark.parametrize("count", [10, 1000])
+@pytest.mark.parametrize("count", [10, 100])
 def test_one_ports_change_touches_that_port_alone(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:

@@ -16,7 +16,7 @@ from dfmeta.exceptions import ConfigError
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
 from dfmeta.wiring.api import StoreApi
-from tests.unit.store.api_support import INSTANCE, Client
+from tests.unit.store.api.support import INSTANCE, Client
 from tests.unit.support import Load
 
 PATH = f"/device-metadata/{INSTANCE}"

@@ -32,7 +32,7 @@ from dfmeta.model import Endpoint, Identity, Peer, PortState
 from dfmeta.proxy.recent import Recent
 from dfmeta.registry import Claim
 from dfmeta.store.db.repository import Repository
-from tests.docs.label_values import Program, sources
+from tests.docs.declared import declared
 from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT, address
 
 NOW = 1_800_000_000.0
@@ -365,8 +365,7 @@ def test_what_is_above_what_is_well_is_a_sign_of_trouble() -> None:
 
 
 def test_every_sign_of_trouble_is_a_figure_that_there_is() -> None:
-    program = Program(sources())
-    shown = {one.shown: program.values[one.name] for one in program.metrics.values()}
+    shown = {one.shown: one.values for one in declared()}
     for one in troubles.TROUBLES:
         for label, value in one.labels.items():
             assert value in shown[one.name][label], one

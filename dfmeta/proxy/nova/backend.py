@@ -63,7 +63,7 @@ HOP_BY_HOP = frozenset(
 _OURS = frozenset({"content-type", "content-length", "date", "server"})
 _ENDS_HERE = HOP_BY_HOP | _OURS
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-_REASONS: dict[type[BackendError], str] = {
+_REASONS: dict[type[BackendError], metrics.Retried] = {
     BackendUnreachableError: "unreachable",
     BackendTimeoutError: "timeout",
     BackendAnswerError: "broken",
@@ -99,7 +99,7 @@ class NovaBackend:
     :raises StartError: when a file with certificates cannot be loaded.
     """
 
-    name = "nova"
+    name: metrics.Backend = "nova"
 
     def __init__(self, settings: NovaSettings) -> None:
         self._settings = settings

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Answer, Caller, GuestRequest, Identity, View
 from dfmeta.proxy.complaints import Complaints
@@ -30,7 +31,7 @@ SAID = (None, "", *TokenMode)
 class RemoteStore:
     """The daemon's backend, over a pipe; see :class:`~dfmeta.proxy.backends.Backend`."""
 
-    def __init__(self, pipe: Pipe, name: str) -> None:
+    def __init__(self, pipe: Pipe, name: metrics.Backend) -> None:
         self.name = name
         self._pipe = pipe
 

@@ -363,7 +363,7 @@ class Workers:
         predecessor.succeeded = False
         return True
 
-    def _end(self, worker: Worker, reason: str, fault: str) -> None:
+    def _end(self, worker: Worker, reason: metrics.WorkerLost, fault: str) -> None:
         """Kill a worker; its keeper starts another one, unless it has a successor."""
         if worker.lost:
             return

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, Protocol
 
+from dfmeta import metrics
 from dfmeta.exceptions import (
     BackendError,
     BackendUpstreamError,
@@ -58,7 +59,7 @@ class StoreBackend:
         its project and of the store. None: it gets nothing.
     """
 
-    name = "store"
+    name: metrics.Backend = "store"
 
     def __init__(
         self,

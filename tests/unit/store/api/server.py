@@ -16,7 +16,7 @@ from typing import Any, Self
 from tests.harness import netns
 from tests.harness.poll import wait_for
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 class ApiServer:
@@ -25,7 +25,7 @@ class ApiServer:
     It ends with the thread that has started it (see :func:`tests.harness.netns.spawn`).
 
     :param url: of its database.
-    :param secured: it asks for tokens, see :class:`tests.unit.store.api_support.Tokens`.
+    :param secured: it asks for tokens, see :class:`tests.unit.store.api.support.Tokens`.
     """
 
     def __init__(self, url: str, *, secured: bool = False) -> None:
@@ -54,7 +54,7 @@ class ApiServer:
             self.port = sock.getsockname()[1]
             number = str(sock.fileno())
             self._process = netns.spawn(
-                [sys.executable, "-m", "tests.unit.store.api_server", *self._arguments, number],
+                [sys.executable, "-m", "tests.unit.store.api.server", *self._arguments, number],
                 cwd=ROOT,
                 stderr=self._stderr,
                 pass_fds=(sock.fileno(),),
@@ -119,7 +119,7 @@ def main(url: str, how: str, descriptor: str) -> None:
     from dfmeta.admin import listener as admin
     from dfmeta.health import Health
     from dfmeta.wiring.database import repository
-    from tests.unit.store.api_support import Tokens, make_api
+    from tests.unit.store.api.support import Tokens, make_api
 
     api = make_api(repository(url), authorizer=Tokens() if how == "secured" else None)
     application = admin.AdminApplication(Health(), list, {}, api=api)

@@ -20,7 +20,7 @@ from dfmeta.store.lookup.upstream import Patience, Upstream
 from tests.harness.other_store import Asked, Last, OtherStore, Reset, reply
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ADDRESS = IPv4Address("10.1.2.3")
 METADATA = f"/device-metadata/{INSTANCE}"
 USERDATA = f"/device-userdata/{INSTANCE}"

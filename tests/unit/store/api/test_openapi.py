@@ -16,7 +16,7 @@ import pytest
 from dfmeta.store.api import openapi
 from dfmeta.store.auth.scopes import accepted
 from tests.harness.examples import examples
-from tests.unit.store.api_server import ApiServer, Connection
+from tests.unit.store.api.server import ApiServer, Connection
 
 pytestmark = pytest.mark.early
 EXAMPLES = examples(1)

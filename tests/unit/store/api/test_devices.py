@@ -17,7 +17,7 @@ from dfmeta.store.api.admin import LARGE
 from dfmeta.store.auth.scopes import accepted
 from dfmeta.store.db.record import Kind, parse_document
 from dfmeta.store.db.repository import Repository
-from tests.unit.store.api_support import INSTANCE, OTHER, Client, Tokens, make_api
+from tests.unit.store.api.support import INSTANCE, OTHER, Client, Tokens, make_api
 
 NOT_FOUND = {"message": "resource not found"}
 ONE = f"/device-metadata/{INSTANCE}/devices"

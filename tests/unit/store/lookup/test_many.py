@@ -20,7 +20,7 @@ from dfmeta.store.guest.need import METADATA_ALONE
 from dfmeta.store.lookup.memory import Flights, Memory
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.harness.poll import wait_for
-from tests.unit.store.lookup_support import (
+from tests.unit.store.lookup.support import (
     ADDRESS,
     BROKEN,
     METADATA,
@@ -36,7 +36,7 @@ from tests.unit.store.lookup_support import (
 )
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_a_refresh_asks_now_whatever_is_stored(

@@ -15,7 +15,7 @@ from dfmeta.admin.listener import AdminApplication
 from dfmeta.health import Health
 from dfmeta.store.auth.caller import BearerAuthorizer, Client
 from dfmeta.store.db.repository import Repository
-from tests.unit.store.api_support import make_api
+from tests.unit.store.api.support import make_api
 
 
 class Api(ThreadingMixIn, WSGIServer):

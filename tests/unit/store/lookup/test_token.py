@@ -11,7 +11,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.lookup.token import TOKEN_MAX, FileToken
 from dfmeta.wiring import lookup as from_configuration
 from tests.harness.other_store import OtherStore
-from tests.unit.store.lookup_support import METADATA, USERDATA, metadata, userdata
+from tests.unit.store.lookup.support import METADATA, USERDATA, metadata, userdata
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Load
 
 SECRET = "dfm_a-token-nobody-may-see"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dfmeta.store.db.repository import PAGE, PAGE_TEXT, Repository
-from tests.unit.store.api_support import INSTANCE, OTHER, Client, Tokens, make_api
+from tests.unit.store.api.support import INSTANCE, OTHER, Client, Tokens, make_api
 
 
 @pytest.fixture

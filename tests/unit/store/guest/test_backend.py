@@ -24,7 +24,7 @@ from dfmeta.store.guest.backend import PASSWORD_MAX, StoreBackend
 from dfmeta.store.guest.paths import split_path
 from tests.harness.examples import examples
 from tests.unit.store.conftest import said
-from tests.unit.store.crawling import crawl, crawl_ec2
+from tests.unit.store.guest.crawling import crawl, crawl_ec2
 
 Ask = Callable[..., Answer]
 Sql = Callable[[str], None]

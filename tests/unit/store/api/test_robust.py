@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from dfmeta.exceptions import BadRequestError
 from dfmeta.store.db.repository import Repository
 from tests.harness.examples import examples
-from tests.unit.store.api_server import ApiServer, Connection
-from tests.unit.store.api_support import INSTANCE, MAX_BODY, OTHER, Client, exchange, make_api
+from tests.unit.store.api.server import ApiServer, Connection
+from tests.unit.store.api.support import INSTANCE, MAX_BODY, OTHER, Client, exchange, make_api
 
 GOOD = json.dumps(
     {"id": INSTANCE, "ipAddresses": ["10.1.2.0/28"], "metadata": {"a": [1, "é", {"b": None}]}}

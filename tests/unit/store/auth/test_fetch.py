@@ -19,7 +19,7 @@ from dfmeta.store.auth.fetch import ANSWER_MAX, fetch_json
 from tests.harness.certificates import Authority
 from tests.harness.issuer import Issuer, send, send_bytes, silent_listener
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GREEN = """
 import eventlet
 eventlet.monkey_patch()

@@ -17,7 +17,7 @@ from dfmeta.store.lookup.memory import REST
 from dfmeta.store.lookup.puller import LATER
 from dfmeta.store.lookup.upstream import pause
 from tests.harness.other_store import NOT_FOUND, Last, OtherStore, reply
-from tests.unit.store.lookup_support import (
+from tests.unit.store.lookup.support import (
     ADDRESS,
     BROKEN,
     FAULTS,

@@ -24,7 +24,7 @@ from dfmeta.store.api.admin import AdminApi
 from dfmeta.store.auth.scopes import accepted
 from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
-from tests.unit.store.api_support import ENVELOPE, INSTANCE, OTHER, Client, Tokens, make_api
+from tests.unit.store.api.support import ENVELOPE, INSTANCE, OTHER, Client, Tokens, make_api
 
 NO_ROUTE = {"message": "invalid request - route not found"}
 NOT_FOUND = {"message": "resource not found"}

@@ -15,7 +15,7 @@ from dfmeta.store.api import audit
 from dfmeta.store.api.routes import Action, Route
 from dfmeta.store.db.record import Push
 from dfmeta.store.db.repository import Repository
-from tests.unit.store.api_support import INSTANCE, Client, Tokens, make_api
+from tests.unit.store.api.support import INSTANCE, Client, Tokens, make_api
 
 BODY = json.dumps({"id": INSTANCE.upper(), "metadata": {"secret": "of the guest"}}).encode()
 ADDRESS = {"REMOTE_ADDR": "192.0.2.7"}

@@ -20,7 +20,7 @@ from dfmeta.store.db.record import Kind, Push, Whole, parse_document
 from dfmeta.store.db.repository import PAGE, Repository
 from dfmeta.store.guest.defaults import EVERYWHERE
 from tests.harness import domains as libvirt
-from tests.unit.store.api_elsewhere import Api, served
+from tests.unit.store.api.elsewhere import Api, served
 from tests.unit.support import OTHER_INSTANCE
 
 TOKEN = "t0k.en-of_nobody"
@@ -161,7 +161,7 @@ def test_a_put_that_has_to_read_says_which_scopes_it_needs(
 def test_the_token_that_a_page_makes_is_good_for_a_put(
     over: Run, api: Api, run: Run, instance_id: str, page: str
 ) -> None:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     shown = CliRunner().invoke(cli, ["token", "create", "--help"]).stdout
     text = shown if page == "--help" else (root / page).read_text(encoding="utf-8")
     found = [

@@ -21,7 +21,7 @@ from dfmeta.store.guest.paths import split_path
 from dfmeta.store.lookup.upstream import AT_ONCE
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.harness.poll import wait_for
-from tests.unit.store.lookup_support import (
+from tests.unit.store.lookup.support import (
     ADDRESS,
     BROKEN,
     METADATA,

@@ -13,7 +13,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import METADATA_ALONE, USERDATA_ALONE
 from dfmeta.wiring import lookup as from_configuration
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
-from tests.unit.store.lookup_support import (
+from tests.unit.store.lookup.support import (
     ADDRESS,
     METADATA,
     METADATA_OF,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.admin_flood import SILENT, Flood, room_for
 from tests.harness.poll import wait_for
-from tests.unit.store.api_server import ApiServer
+from tests.unit.store.api.server import ApiServer
 
 TAKEN = 1 << 20
 """Bytes of a refused request that the kernel's buffers and dfmeta take at most."""

@@ -19,7 +19,7 @@ from dfmeta.store.guest.dialects import EC2_TREES, NOT_FOUND, Settings, answer, 
 from dfmeta.store.guest.etags import conditional
 from dfmeta.store.guest.paths import split_path
 from tests.harness.examples import examples
-from tests.unit.store.crawling import crawl
+from tests.unit.store.guest.crawling import crawl
 
 Ask = Callable[..., Answer]
 NEVER_LISTED = (

@@ -16,7 +16,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend
 from dfmeta.wiring import backends
 from dfmeta.wiring.api import StoreApi
-from tests.unit.store.api_support import ENVELOPE, INSTANCE, Client
+from tests.unit.store.api.support import ENVELOPE, INSTANCE, Client
 from tests.unit.support import Load
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)

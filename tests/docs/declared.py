@@ -1,0 +1,78 @@
+"""The metrics of dfmeta/metrics.py with the values that each label can have.
+
+The values are those of the types which mypy checks each ``labels(...)`` with.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from prometheus_client.metrics import MetricWrapperBase
+
+from dfmeta import metrics
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric as metrics.py declares it."""
+
+    constant: str
+    name: str
+    """Without the suffix that Prometheus sees."""
+    kind: str
+    help: str
+    values: Mapping[str, frozenset[str]]
+    """Label → its values, in the order of the labels."""
+
+    @property
+    def shown(self) -> str:
+        """As Prometheus has it; of a histogram, what its series begin with."""
+        return f"{self.name}_total" if self.kind == "Counter" else self.name
+
+    @property
+    def series(self) -> set[str]:
+        """Names of its series."""
+        if self.kind == "Histogram":
+            return {f"{self.name}_{one}" for one in ("bucket", "sum", "count")}
+        return {self.shown}
+
+
+def declared() -> list[Metric]:
+    """All metrics, in their order.
+
+    :raises TypeError: the values of a label are of no closed set.
+    """
+    hints = get_type_hints(metrics, include_extras=True)
+    return [
+        _metric(constant, one, get_args(hints.get(constant))[1:])
+        for constant, one in vars(metrics).items()
+        if isinstance(one, MetricWrapperBase)
+    ]
+
+
+def _metric(constant: str, metric: MetricWrapperBase, hints: tuple[Any, ...]) -> Metric:
+    (family,) = metric.describe()
+    labels = zip(metric._labelnames, hints, strict=True)
+    values = {label: frozenset(_values(hint)) for label, hint in labels}
+    return Metric(constant, family.name, type(metric).__name__, family.documentation, values)
+
+
+def _values(hint: Any) -> Iterator[str]:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        yield from args
+    elif origin in (Union, types.UnionType):
+        for one in args:
+            yield from _values(one)
+    elif origin is Annotated:
+        # metrics.py stands below flows and does not import it.
+        yield from resolve_name(args[1].removeprefix("the names of ")).__members__
+    elif isinstance(hint, type) and issubclass(hint, enum.StrEnum):
+        yield from map(str, hint)
+    else:
+        raise TypeError(f"{hint} is no closed set")
