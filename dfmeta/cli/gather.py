@@ -83,7 +83,7 @@ def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
 
 def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
     """Every guest port as OVSDB has it, without its addresses."""
-    ports = [one.port for one in snapshot.interfaces if one.bridge == bridge]
+    ports = [port for one in snapshot.interfaces if one.bridge == bridge for port in one.ports]
     return tuple(
         KnownPort(
             port.name,
@@ -96,7 +96,6 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
             project=port.project_id,
         )
         for port in ports
-        if port is not None
     )
 
 

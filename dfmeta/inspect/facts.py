@@ -72,8 +72,8 @@ class Interface:
     options: Mapping[str, str] = field(default_factory=dict)
     driver: str = ""
     """Of its device, as the kernel calls it; empty: there is none, or it does not say."""
-    port: Port | None = None
-    """As a guest's port; None when it is not a guest's."""
+    ports: tuple[Port, ...] = ()
+    """The guests' ports that it has; empty when it is not a guest's."""
 
 
 @dataclass(frozen=True, slots=True)

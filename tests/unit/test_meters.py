@@ -10,7 +10,7 @@ from dfmeta.apps.meters import LEFT_OVER, Memory, Meters
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import RATES, Purpose
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, PortId
 from tests.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
 
 HERE = Endpoint(13)
@@ -56,7 +56,7 @@ def test_a_port_gets_a_meter_before_its_flows(rig: Rig) -> None:
 
 def test_a_port_that_goes_takes_its_meter_along(rig: Rig) -> None:
     add(rig)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     assert rig.switch.meters == {}
 
@@ -81,7 +81,7 @@ def test_a_meter_that_anothers_flow_uses_stays_with_it(rig: Rig, rate: int) -> N
     add(rig)
     rig.switch.meters[OWN] = rate
     uses(rig, OWN)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     assert rig.switch.meters == {OWN: rate}
     rig.reconciler.reconcile()
@@ -93,7 +93,7 @@ def test_a_meter_that_anothers_flow_uses_stays_with_it(rig: Rig, rate: int) -> N
 def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> None:
     add(rig)
     rig.switch.meters[OWN] = 4321
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     assert rig.switch.meters == {OWN: 4321}
     add(rig)
@@ -106,7 +106,7 @@ def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> No
 def test_a_meter_goes_once_another_uses_it_no_more(rig: Rig) -> None:
     add(rig)
     uses(rig, OWN)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     assert rig.switch.meters == {OWN: SYN_RATE}
     rig.switch.flows.clear()
@@ -119,7 +119,7 @@ def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> No
     """The removal of the first ones may be under way, and would take its new flows along."""
     add(rig)
     rig.switch.silent = True
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     add(rig)
     rig.switch.speak()
@@ -134,7 +134,7 @@ def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> No
 def test_flows_of_an_old_dump_bring_no_meter_back_that_is_leaving(rig: Rig) -> None:
     add(rig)
     uses(rig, OWN)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     rig.meters.learn(rig.channel, {(HERE, Purpose.SYN): OWN})
     assert rig.meters.ids(Purpose.SYN) == {}
@@ -143,7 +143,7 @@ def test_flows_of_an_old_dump_bring_no_meter_back_that_is_leaving(rig: Rig) -> N
 def test_what_is_not_answered_is_asked_again_after_a_reconnect(rig: Rig) -> None:
     add(rig)
     rig.switch.silent = True
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     rig.disconnect()
     rig.switch.silent = False
@@ -161,7 +161,7 @@ def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: R
         answer()
     let_hub_run()
     add(rig)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     while not running.dead:
         rig.switch.speak()
     let_hub_run()
@@ -291,7 +291,7 @@ def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
 def test_a_meter_released_without_a_connection_is_forgotten(rig: Rig) -> None:
     add(rig)
     rig.disconnect()
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     rig.meters.release(rig.channel, HERE)
     rig.connect()
     assert rig.switch.meters == {}
@@ -372,7 +372,7 @@ def test_a_deletion_that_is_lost_with_the_connection_is_sent_again(rig: Rig) -> 
         return None
 
     rig.switch.refuse = lose
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     rig.disconnect()
     assert lost
@@ -395,7 +395,7 @@ def test_a_deletion_that_finds_no_connection_is_sent_on_the_next(
         return found
 
     monkeypatch.setattr(rig.meters, "unused", last_answer)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     monkeypatch.undo()
     assert rig.switch.meters
@@ -415,7 +415,7 @@ def test_a_port_that_changes_between_a_reconnect_and_its_reconcile_leaves_no_met
     rig.reconciler.reconcile()
     let_hub_run()
     assert sorted(rig.switch.meters.values()) == sorted(RATES.values())
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     rig.reconciler.reconcile()
     let_hub_run()

@@ -20,7 +20,7 @@ from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import RATES, Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Endpoint, GuestAddress, PortId
 from tests.unit.support import (
     FIXED_FLOWS,
     OTHER_INSTANCE,
@@ -121,7 +121,7 @@ def test_nothing_is_sent_when_nothing_has_changed(rig: Rig) -> None:
 def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> None:
     learn(rig)
     rig.switch.sent.clear()
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     assert rig.flows() == set(fixed_flows(TAP))
     tables = [mod.table_id for mod in rig.switch.flow_mods()]
@@ -134,7 +134,7 @@ def test_what_is_removed_is_exactly_what_was_added(rig: Rig) -> None:
     learn(rig, OTHER)
     places = {k for k, m in rig.switch.flows.items() if m.cookie & 0xFFFF not in (3, 6, 9, 12)}
     rig.switch.sent.clear()
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     gone = {
         (m.table_id, m.priority, tuple(sorted(m.match.items()))) for m in rig.switch.flow_mods()
@@ -477,7 +477,7 @@ def test_no_more_bundles_are_under_way_than_may_be(monkeypatch: pytest.MonkeyPat
 def changes(rig: Rig) -> Iterator[Callable[[], object]]:
     """What may happen to ports in the middle of a reconcile: one that has been, one that comes."""
     for ofport in (100, 104, 109):
-        yield lambda o=ofport: rig.registry.remove_port(f"row-of-tap{o}")
+        yield lambda o=ofport: rig.registry.remove_port(PortId(f"row-of-tap{o}"))
         yield lambda o=ofport: rig.registry.set_port(port(o, name=f"tap{o}"))
         yield lambda o=ofport: learn_now(rig, Endpoint(o))
         yield lambda o=ofport: rig.registry.set_port(
@@ -569,7 +569,7 @@ def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
 
     def watched(mods: Iterable[object], what: str, *, bundle: bool = True) -> Pending:
         if what.startswith("a flow of table"):
-            rig.registry.remove_port("row-of-tap102")
+            rig.registry.remove_port(PortId("row-of-tap102"))
         return commit(mods, what, bundle=bundle)
 
     monkeypatch.setattr(rig.channel, "commit", watched)
@@ -597,7 +597,7 @@ def test_one_ports_change_touches_that_port_alone(
     rig.switch.sent.clear()
     rig.registry.set_port(port(13))
     let_hub_run()
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     assert asked == [HERE, HERE]
     assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
@@ -630,7 +630,7 @@ def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:
     assert shown()[Purpose.ADDRESS] == 1
     rig.reconciler.reconcile()
     assert shown() == there()
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     assert shown() == there()
     assert shown()[Purpose.ADDRESS] == 0

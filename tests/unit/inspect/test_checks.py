@@ -478,7 +478,7 @@ def test_a_port_whose_project_the_daemon_misses_is_named() -> None:
 def test_ports_that_could_be_a_guests_and_are_not_are_one_line() -> None:
     assert GUEST_TYPES - {"internal"} == which.DEVICE_TYPES
     others = [Interface(f"eth{n}", "br-int", type="system") for n in range(10)]
-    known = Interface("tap1", "br-int", port=Port("tap1", "row", 1))
+    known = Interface("tap1", "br-int", ports=(Port("tap1", "row", 1),))
     none = [
         known,
         TAP,
