@@ -83,6 +83,9 @@ class Endpoint(NamedTuple):
     vid: int = 0
     """VLAN id of a nested container behind the port; 0 is the untagged port itself."""
 
+    def __str__(self) -> str:
+        return f"ofport {self.ofport}, VID {self.vid}" if self.vid else f"ofport {self.ofport}"
+
 
 class PortId(NamedTuple):
     """A guest's port, for as long as its row stays: the port's own frames or those of one VLAN

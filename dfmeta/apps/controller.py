@@ -159,7 +159,7 @@ class Controller:
         try:
             self.reconciler.apply(endpoint)
         except DfmetaError as error:
-            LOG.info("The flows of ofport %d follow later: %s", endpoint.ofport, error)
+            LOG.info("The flows of %s follow later: %s", endpoint, error)
 
     def flow_removed(self, message: Any) -> None:
         """Put flows back that another program has taken away."""

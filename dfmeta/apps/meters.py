@@ -256,7 +256,7 @@ class Meters:
             LOG.info("%s; another meter is drawn", error)
             self._foreign.add(number)
         else:
-            LOG.warning("%s: SYNs of ofport %d are not limited", error, use[0].ofport)
+            LOG.warning("%s: SYNs of %s are not limited", error, use[0])
             self._without.add(use)
         self._redrawn(use[0])
 

@@ -34,7 +34,7 @@ from dfmeta.exceptions import (
     SwitchError,
     SwitchTimeoutError,
 )
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows, has_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address
@@ -138,7 +138,7 @@ class Reconciler:
             changed = {place for place, _flow in before.items() ^ wanted.items()}
             self._overtaken.setdefault(endpoint, set()).update(changed)
             port = self.registry.port_at(endpoint)
-            what = f"the flows of {port.name if port else f'ofport {endpoint.ofport}'}"
+            what = f"the flows of {port.name if port else endpoint}"
             self._last[endpoint] = pending = self.channel.commit(mods, what)
             eventlet.spawn_n(self._watch, endpoint, pending)
         if not wanted:
@@ -414,7 +414,7 @@ class Reconciler:
             LOG.info("Kept %d addresses of guests that were served before", kept)
 
     def _wanted(self, endpoint: Endpoint, tap: Tap) -> Placed:
-        if self.registry.port_at(endpoint) is None:
+        if self.registry.port_at(endpoint) is None or not has_flows(endpoint):
             return {}
         addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
         guest = Guest(

@@ -57,6 +57,7 @@ from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, Status, healthy, unknown, wrong
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
+from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.proxy.limits import BACKLOG
 
@@ -229,7 +230,7 @@ def _switch(
     yield _meters(reading, names, wanted)
 
 
-def _meters(reading: Reading, names: dict[int, str], wanted: Settings) -> Finding:
+def _meters(reading: Reading, names: dict[Endpoint, str], wanted: Settings) -> Finding:
     try:
         there = read_meters(Path(wanted.socket), wanted.layout)
     except SwitchError as error:
@@ -281,9 +282,9 @@ def _known_ports(
     return gather.ovsdb_ports(snapshot, wanted.bridge) if snapshot is not None else None
 
 
-def _guest_ports(snapshot: Snapshot, wanted: Settings) -> dict[int, str]:
+def _guest_ports(snapshot: Snapshot, wanted: Settings) -> dict[Endpoint, str]:
     ports = gather.ovsdb_ports(snapshot, wanted.bridge)
-    return {port.ofport: port.name for port in ports if port.ofport is not None}
+    return {port.endpoint: port.name for port in ports if port.ofport is not None}
 
 
 def _row(finding: Finding) -> dict[str, str]:

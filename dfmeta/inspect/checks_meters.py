@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from dfmeta.flows.flow import comes_in_at
 from dfmeta.flows.metering import is_of_our_form
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.inspect.facts import MeterFact, Seen, Settings
 from dfmeta.inspect.finding import Finding, listed, ok, wrong
+from dfmeta.model import Endpoint
 
 _WHAT = {Purpose.SYN: "first SYNs", Purpose.GUEST_SYN: "SYNs"}
 
@@ -25,14 +27,14 @@ def meters(
     flows: Sequence[Seen],
     there: Sequence[MeterFact] | None,
     *,
-    names: Mapping[int, str],
+    names: Mapping[Endpoint, str],
     wanted: Settings,
 ) -> Finding:
     """Whether each guest's SYNs are limited; how many were dropped for it is for information.
 
     :param flows: those of ours on the switch.
     :param there: its meters; None where the datapath has none.
-    :param names: ofport → name of the guests' ports.
+    :param names: of the guests' ports.
     """
     metered = [seen.flow for seen in flows if seen.flow and seen.flow.purpose in RATES]
     if there is None:
@@ -49,7 +51,8 @@ def meters(
     by_number = {one.number: one for one in there}
     without, changed = set(), set()
     for flow in metered:
-        name = names.get(int(str(flow.field("in_port"))), "gone")
+        at = comes_in_at(flow)
+        name = names.get(at, "gone") if at is not None else "gone"
         if flow.meter is None or flow.meter not in by_number:
             without.add(name)
         elif by_number[flow.meter].rate != RATES[flow.purpose]:

@@ -118,6 +118,22 @@ def test_nothing_is_sent_when_nothing_has_changed(rig: Rig) -> None:
     assert rig.switch.sent == []
 
 
+def test_a_port_behind_a_tag_changes_no_flow_of_the_port_itself(rig: Rig) -> None:
+    learn(rig)
+    behind = replace(port(instance=OTHER_INSTANCE), vid=100)
+    rig.switch.sent.clear()
+    rig.registry.set_port(behind)
+    learn(rig, OTHER, Endpoint(13, 100))
+    assert rig.registry.slots(Endpoint(13, 100))
+    assert rig.switch.sent == []
+    assert rig.reconciler.reconcile() == 0
+    assert set(rig.meters.ids(Purpose.SYN)) == {HERE}
+    rig.registry.remove_port(behind.id)
+    let_hub_run()
+    assert rig.reconciler.reconcile() == 0
+    assert rig.flows() == wanted(rig)
+
+
 def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> None:
     learn(rig)
     rig.switch.sent.clear()

@@ -22,7 +22,7 @@ from dfmeta.inspect.facts import (
 )
 from dfmeta.inspect.finding import Finding, Status, by_files, healthy, listed, ok, unknown, wrong
 from dfmeta.inspect.overlap import takes
-from dfmeta.model import GuestAddress, Port, PortState
+from dfmeta.model import Endpoint, GuestAddress, Port, PortState
 from dfmeta.ports.vif import GUEST_TYPES
 from tests.unit.inspect.values import ADDRESS, HOST, INODE, INSTANCE, IP, PORT, SETTINGS
 
@@ -232,7 +232,7 @@ def test_tap_metadata_in_ovsdb() -> None:
 
 
 def test_flows_that_cannot_be_read_are_unknown() -> None:
-    (finding,) = checks_switch.foreign_flows(None, {1: "tap1"}, wanted=SETTINGS)
+    (finding,) = checks_switch.foreign_flows(None, {Endpoint(1): "tap1"}, wanted=SETTINGS)
     assert status(finding) is Status.UNKNOWN
     (finding,) = checks_switch.our_flows(None, "", wanted=SETTINGS)
     assert status(finding) is Status.UNKNOWN
@@ -240,14 +240,14 @@ def test_flows_that_cannot_be_read_are_unknown() -> None:
 
 def test_a_foreign_flow_is_named_with_its_port() -> None:
     flow = Foreign(0xBAD, 300, {"in_port": 1}, "drop")
-    (finding,) = checks_switch.foreign_flows([flow], {1: "tap1"}, wanted=SETTINGS)
+    (finding,) = checks_switch.foreign_flows([flow], {Endpoint(1): "tap1"}, wanted=SETTINGS)
     assert "takes packets of tap1 to" in finding.text
     for other in (
         replace(flow, priority=299),
         replace(flow, hands_on=True),
         replace(flow, match={"in_port": 2}),
     ):
-        (finding,) = checks_switch.foreign_flows([other], {1: "tap1"}, wanted=SETTINGS)
+        (finding,) = checks_switch.foreign_flows([other], {Endpoint(1): "tap1"}, wanted=SETTINGS)
         assert status(finding) is Status.OK
 
 
