@@ -94,6 +94,7 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
             mac=port.mac,
             fault=port.fault,
             project=port.project_id,
+            vid=port.vid,
         )
         for port in ports
     )
@@ -270,6 +271,8 @@ def _known(row: Mapping[str, Any]) -> KnownPort:
         addresses={one["slot"]: _address(one) for one in row["addresses"]},
         asked=row["requests"] is not None,
         failure=_failure(row["last_failure"]),
+        # A daemon that has not been restarted since before there were any gives none.
+        vid=row.get("vid", 0),
     )
 
 

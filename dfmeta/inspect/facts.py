@@ -128,11 +128,13 @@ class KnownPort:
     """Its guest has asked since the daemon's start."""
     failure: GuestFailure | None = None
     """How its guest fails now; None: it does not."""
+    vid: int = 0
+    """As :attr:`~dfmeta.model.Endpoint.vid`."""
 
     @property
     def endpoint(self) -> Endpoint:
         """Its place on the switch; ofport 0, which no port has, while it has none."""
-        return Endpoint(self.ofport or 0)
+        return Endpoint(self.ofport or 0, self.vid)
 
     @property
     def wired(self) -> bool:
