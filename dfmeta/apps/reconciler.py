@@ -104,8 +104,8 @@ class Reconciler:
         self._on_reconciled, self._on_doubt = reconciled, doubt
         self._fixed: Placed = {}
         self._sent: dict[Endpoint, Placed] = {}
-        self._tally = Tally()
-        """How many flows there are in those two."""
+        self.tally = Tally()
+        """How many flows there are to be."""
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
         self._overtaken: dict[Endpoint, set[Any]] = {}
@@ -262,7 +262,7 @@ class Reconciler:
 
     def flow_count(self) -> int:
         """How many flows of ours ought to be on the switch."""
-        return self._tally.total - self._refused
+        return self.tally.total - self._refused
 
     def _dump(self, turns: Turns) -> Grouped:
         dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
@@ -280,7 +280,7 @@ class Reconciler:
     def _settle(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, endpoint by endpoint; what is nobody's goes first."""
         fixed = _placed(fixed_flows(tap))
-        self._tally.replace(self._fixed, fixed)
+        self.tally.replace(self._fixed, fixed)
         self._fixed = fixed
         others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
         others.pop(None, None)
@@ -426,7 +426,7 @@ class Reconciler:
         return _placed(guest_flows(guest, tap))
 
     def _keep(self, endpoint: Endpoint, wanted: Placed) -> None:
-        self._tally.replace(self._sent.get(endpoint, {}), wanted)
+        self.tally.replace(self._sent.get(endpoint, {}), wanted)
         if wanted:
             self._sent[endpoint] = wanted
         else:

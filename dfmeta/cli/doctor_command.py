@@ -40,7 +40,7 @@ from dfmeta.cli.progress import shown
 from dfmeta.conf import limits as limit_options
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
-from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import (
@@ -265,7 +265,7 @@ def _host(
     yield checks_host.listener(host, wanted, running=running)
     yield from checks_limits.queue(host.limits, backlog=BACKLOG)
     tracked = read_conntrack(wanted.host_ip, wanted.port)
-    yield checks_limits.conntrack(tracked, rate=RATES[Purpose.GUEST_SYN])
+    yield checks_limits.conntrack(tracked, rate=wanted.layout.pipeline.rates[Purpose.GUEST_SYN])
     yield checks_limits.neighbours(host.limits)
     if conf.df_metadata.backend == "nova":
         needed = conf[limit_options.GROUP.name].connections

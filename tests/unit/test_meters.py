@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -9,7 +11,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta.apps.meters import LEFT_OVER, Memory, Meters
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
-from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.pipeline import BR_INT, RATES, Purpose
 from dfmeta.model import Endpoint, PortId
 from tests.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
 
@@ -301,6 +303,20 @@ def test_drawing_stays_in_our_range_whatever_is_taken() -> None:
     meters = Meters()
     meters._foreign = set(range(FIRST_ID, LAST_ID))
     assert meters._draw((Endpoint(5), Purpose.SYN)) == LAST_ID
+
+
+def test_a_bridge_with_other_rates_has_meters_of_those(rig: Rig) -> None:
+    other = replace(BR_INT, rates={Purpose.SYN: 7, Purpose.GUEST_SYN: 70})
+    meters = Meters(pipeline=other)
+    rig.switch.meters = {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
+    meters.learn(rig.channel, {})
+    assert set(meters._stray) == {LAST_ID - 1}, "a meter of another form is no one of ours"
+    numbers = [meters.of(rig.channel, HERE, purpose) for purpose in other.rates]
+    let_hub_run()
+    assert [rig.switch.meters[number or 0] for number in numbers] == [7, 70]
+    meters.release(rig.channel, HERE)
+    let_hub_run()
+    assert rig.switch.meters == {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
 
 
 def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) -> None:
