@@ -256,12 +256,13 @@ def _host(
     conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot | None, *, running: bool
 ) -> Iterator[Finding]:
     try:
-        host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table)
+        host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table, family=wanted.family)
     except HostError as error:
         yield wrong("host", str(error), "run doctor as root, in the host's own network namespace")
         return
     yield from doctor_host.way(host, wanted, snapshot)
-    yield checks_host.arp_ignore(host, wanted)
+    if wanted.family.arp:
+        yield checks_host.arp_ignore(host, wanted)
     yield checks_host.listener(host, wanted, running=running)
     yield from checks_limits.queue(host.limits, backlog=BACKLOG)
     tracked = read_conntrack(wanted.host_ip, wanted.port)

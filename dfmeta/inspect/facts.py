@@ -12,6 +12,7 @@ from datetime import datetime
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Final
 
+from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.pipeline import Layout
 from dfmeta.inspect.cuts import Cut
@@ -41,6 +42,8 @@ class Settings:
     state_path: str
     sources: tuple[str, ...] = ("ovsdb",)
     """identity_sources, in their order."""
+    family: Family = IPV4
+    """Of ``ip`` and ``host_ip``."""
     needs_project: bool = False
     """The backend answers nobody whose project is not known (Nova)."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dfmeta.flows.family import IPV4
 from dfmeta.inspect import checks_daemon, checks_host, checks_limits, checks_switch, which
 from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
 from dfmeta.inspect.cuts import NO_FWD, NO_RECV, PortBits, cut_of
@@ -15,6 +16,7 @@ from dfmeta.inspect.facts import (
     Bridge,
     ConntrackFacts,
     Foreign,
+    HostFacts,
     Interface,
     LimitFacts,
     Listener,
@@ -173,6 +175,18 @@ def test_the_address_is_a_32_on_tap_metadata_alone() -> None:
     assert status(astray) is Status.WRONG
     assert "on eth0 as well" in astray.text
     assert "but: eth1" in astray.text
+
+
+def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
+    other = replace(SETTINGS, family=replace(IPV4, version=6, bits=128))
+    bare = HostFacts(up=True, rules=tuple(replace(rule, there=False) for rule in HOST.rules))
+    checks = (checks_host.address, checks_host.route, checks_host.neighbour, checks_host.rp_filter)
+    strict = replace(bare, rp_filter=(1, 1))
+    for wanted, command in ((SETTINGS, "`ip "), (other, "`ip -6 ")):
+        found = [check(strict, wanted) for check in checks] + [*checks_host.rules(strict, wanted)]
+        assert [status(one) for one in found] == [Status.WRONG] * len(found)
+        assert all(one.remedy.startswith(command) for one in found)
+    assert f"{IP}/128 dev" in checks_host.address(HOST, other).remedy
 
 
 @pytest.mark.parametrize(
