@@ -58,9 +58,9 @@ class Conditions:
         self._observers = {state: observers[state] for state in OBSERVED if state in observers}
         self._clock = clock
         self._odd: dict[PortId, tuple[PortState, str]] = {}
-        """What was observed of a port at the last review."""
+        """Port → its observed state at the last review, and the cause."""
         self._told: dict[PortId, _Told] = {}
-        """What the log says of a port."""
+        """Port → its state as the log has it."""
 
     def of(self, port: Port) -> tuple[PortState, str]:
         """State of *port* and its cause, as it is at this moment; a served port has no cause."""

@@ -310,7 +310,7 @@ def test_a_bridge_with_other_rates_has_meters_of_those(rig: Rig) -> None:
     meters = Meters(pipeline=other)
     rig.switch.meters = {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
     meters.learn(rig.channel, {})
-    assert set(meters._stray) == {LAST_ID - 1}, "a meter of another form is no one of ours"
+    assert set(meters._stray) == {LAST_ID - 1}, "a meter of another rate is not one of ours"
     numbers = [meters.of(rig.channel, HERE, purpose) for purpose in other.rates]
     let_hub_run()
     assert [rig.switch.meters[number or 0] for number in numbers] == [7, 70]
