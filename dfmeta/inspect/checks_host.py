@@ -55,14 +55,17 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
             "address",
             f"{ip} is on {', '.join(others)} as well, and answers to guests do not leave by "
             f"{wanted.tap} but: {host.way_back}",
-            f"`{_ip(wanted)} addr del {ip} dev {others[0]}`, or give [df_metadata] host_ip another "
-            "address and restart dfmeta-agent",
+            _for(
+                wanted,
+                f"`ip addr del {ip} dev {others[0]}`, or give [df_metadata] host_ip another "
+                "address and restart dfmeta-agent",
+            ),
         )
     if (wanted.tap, bits) not in holders:
         return wrong(
             "address",
             f"{wanted.tap} does not have {ip}/{bits}",
-            f"`{_ip(wanted)} addr replace {ip}/{bits} dev {wanted.tap}`; {BY_ITSELF}",
+            _for(wanted, f"`ip addr replace {ip}/{bits} dev {wanted.tap}`; {BY_ITSELF}"),
         )
     beside = (
         f"; {', '.join(others)} has it as well, where the host answers for it too; no harm to "
@@ -84,9 +87,12 @@ def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
                 check,
                 f"there is no rule {rule.selector} table {wanted.route_table}: answers to guests "
                 "take another way",
-                f"`{_ip(wanted)} rule add priority {rule.priority} {rule.selector} table "
-                f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
-                "ManageForeignRoutingPolicyRules=no",
+                _for(
+                    wanted,
+                    f"`ip rule add priority {rule.priority} {rule.selector} table "
+                    f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it "
+                    "has ManageForeignRoutingPolicyRules=no",
+                ),
             )
 
 
@@ -97,9 +103,12 @@ def route(host: HostFacts, wanted: Settings) -> Finding:
     return wrong(
         "route",
         f"table {wanted.route_table} has no default route via {NEXT_HOP} through {wanted.tap}",
-        f"`{_ip(wanted)} route replace default via {NEXT_HOP} dev {wanted.tap} onlink table "
-        f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
-        "ManageForeignRoutes=no",
+        _for(
+            wanted,
+            f"`ip route replace default via {NEXT_HOP} dev {wanted.tap} onlink table "
+            f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
+            "ManageForeignRoutes=no",
+        ),
     )
 
 
@@ -117,9 +126,12 @@ def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
     yield wrong(
         "way-back",
         f"answers to guests do not leave by {wanted.tap} but: {host.way_back}",
-        f"`{_ip(wanted)} rule show`: have none before {first} that takes what comes from "
-        f"{wanted.host_ip} or goes to 128.0.0.0/8; `{_ip(wanted)} route show table local "
-        "128.0.0.0/8`: no address of the host there may cover guests' keys",
+        _for(
+            wanted,
+            f"`ip rule show`: have none before {first} that takes what comes from "
+            f"{wanted.host_ip} or goes to 128.0.0.0/8; `ip route show table local "
+            "128.0.0.0/8`: no address of the host there may cover guests' keys",
+        ),
     )
 
 
@@ -130,8 +142,11 @@ def neighbour(host: HostFacts, wanted: Settings) -> Finding:
     return wrong(
         "neighbour",
         f"{NEXT_HOP}, behind which all guests are, has no permanent MAC on {wanted.tap}",
-        f"`{_ip(wanted)} neigh replace {NEXT_HOP} lladdr {NEXT_HOP_MAC} nud permanent dev "
-        f"{wanted.tap}`; {BY_ITSELF}",
+        _for(
+            wanted,
+            f"`ip neigh replace {NEXT_HOP} lladdr {NEXT_HOP_MAC} nud permanent dev "
+            f"{wanted.tap}`; {BY_ITSELF}",
+        ),
     )
 
 
@@ -152,8 +167,11 @@ def rp_filter(host: HostFacts, wanted: Settings) -> Finding:
     return wrong(
         "rp_filter",
         f"{text} and {harm} what guests send, since rule {from_rule.selector} is missing",
-        f"`{_ip(wanted)} rule add priority {from_rule.priority} {from_rule.selector} table "
-        f"{wanted.route_table}`; with it each value of rp_filter will do",
+        _for(
+            wanted,
+            f"`ip rule add priority {from_rule.priority} {from_rule.selector} table "
+            f"{wanted.route_table}`; with it each value of rp_filter will do",
+        ),
     )
 
 
@@ -222,9 +240,11 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
     )
 
 
-def _ip(wanted: Settings) -> str:
-    """The command that works on that version of IP (ip(8)); IPv4 needs no option."""
-    return "ip" if wanted.family is IPV4 else f"ip -{wanted.family.version}"
+def _for(wanted: Settings, remedy: str) -> str:
+    """Give the commands of *remedy* the option for the version of IP (ip(8)); IPv4 needs none."""
+    if wanted.family is IPV4:
+        return remedy
+    return remedy.replace("`ip ", f"`ip -{wanted.family.version} ")
 
 
 def _named(host: HostFacts) -> str:
