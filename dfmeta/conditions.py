@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dfmeta.hub import Turns
-from dfmeta.model import OBSERVED, Port, PortState
+from dfmeta.model import OBSERVED, Port, PortId, PortState
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ class Conditions:
         self._registry = registry
         self._observers = {state: observers[state] for state in OBSERVED if state in observers}
         self._clock = clock
-        self._odd: dict[str, tuple[PortState, str]] = {}
-        """Interface row → what was observed of its port at the last review."""
-        self._told: dict[str, _Told] = {}
-        """Interface row → what the log says of its port."""
+        self._odd: dict[PortId, tuple[PortState, str]] = {}
+        """Port → its observed state at the last review, and the cause."""
+        self._told: dict[PortId, _Told] = {}
+        """Port → its state as the log has it."""
 
     def of(self, port: Port) -> tuple[PortState, str]:
         """State of *port* and its cause, as it is at this moment; a served port has no cause."""
@@ -82,28 +82,28 @@ class Conditions:
 
     def review(self) -> None:
         """Look at each port, and log where an observed state begins and ends. Gives way."""
-        odd: dict[str, tuple[PortState, str]] = {}
+        odd: dict[PortId, tuple[PortState, str]] = {}
         turns = Turns()
         for port in self._registry.ports():
             turns.give_way()
             state, cause = self.of(port)
             if state in self._observers:
-                odd[port.row] = state, cause
+                odd[port.id] = state, cause
             self._log(port, state, cause)
         self._odd = odd
         oldest = self._clock() - MINUTE
         self._told = {
-            row: told for row, told in self._told.items() if row in odd or told.since > oldest
+            one: told for one, told in self._told.items() if one in odd or told.since > oldest
         }
 
     def _log(self, port: Port, state: PortState, cause: str) -> None:
-        told = self._told.get(port.row)
+        told = self._told.get(port.id)
         before = told.state if told is not None else PortState.SERVED
         if state is before or not (state in self._observers or state is PortState.SERVED):
             return
         now = self._clock()
         if told is None or now - told.since >= MINUTE:
-            told = self._told[port.row] = _Told(before, now)
+            told = self._told[port.id] = _Told(before, now)
         if told.changes >= CHANGES:
             # A guest can make its port change as often as it likes.
             return

@@ -83,6 +83,22 @@ class Endpoint(NamedTuple):
     vid: int = 0
     """VLAN id of a nested container behind the port; 0 is the untagged port itself."""
 
+    def __str__(self) -> str:
+        return f"ofport {self.ofport}, VID {self.vid}" if self.vid else f"ofport {self.ofport}"
+
+
+class PortId(NamedTuple):
+    """A guest's port, for as long as its row stays: the port's own frames or those of one VLAN
+    behind it, such as a container's.
+
+    Two ports of one row have one ofport. They are two guests.
+    """
+
+    row: str
+    """UUID of the Interface row: a port that was deleted and made again has another."""
+    vid: int = 0
+    """As :attr:`Endpoint.vid`."""
+
 
 class Peer(NamedTuple):
     """A client that is known by its address alone, where no switch says which guest it is."""
@@ -104,8 +120,10 @@ class Port:
 
     name: str
     row: str
-    """UUID of the Interface row: a port that was deleted and made again has another."""
+    """See :attr:`PortId.row`."""
     ofport: int | None
+    vid: int = field(default=0, kw_only=True)
+    """VLAN id of the guest's frames at that ofport; 0: they are untagged."""
     iface_id: str = ""
     mac: str = ""
     instance_id: str = ""
@@ -125,11 +143,16 @@ class Port:
     """Field name → identity source that gave it, for people."""
 
     @property
+    def id(self) -> PortId:
+        """The key that it is known by."""
+        return PortId(self.row, self.vid)
+
+    @property
     def endpoint(self) -> Endpoint | None:
         """Where its frames come in, or None while it has no usable number."""
         if self.ofport is None or self.fault:
             return None
-        return Endpoint(self.ofport)
+        return Endpoint(self.ofport, self.vid)
 
     @property
     def state(self) -> PortState:

@@ -27,7 +27,16 @@ from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import IN_PORT, Keys
-from dfmeta.model import Caller, Endpoint, GuestAddress, Identity, PeerAddress, Port, PortState
+from dfmeta.model import (
+    Caller,
+    Endpoint,
+    GuestAddress,
+    Identity,
+    PeerAddress,
+    Port,
+    PortId,
+    PortState,
+)
 from dfmeta.numbering import Device, Numbering
 from dfmeta.slots import Guest, Learned, Slot
 
@@ -97,10 +106,12 @@ class Registry:
         self._changed: set[Endpoint] = set()
         self._states: Counter[PortState] = Counter()
         self._resting: dict[Endpoint, dict[int, float]] = {}
-        self._ports: dict[str, Port] = {}
+        self._ports: dict[PortId, Port] = {}
         self._guests: dict[Endpoint, Guest] = {}
-        self._claims: dict[Endpoint, dict[str, Port]] = {}
-        """Endpoint → rows that have its number, the latest last."""
+        self._claims: dict[Endpoint, dict[PortId, Port]] = {}
+        """Endpoint → ports that have its number and its VLAN id, the latest last."""
+        self._tagged: dict[int, dict[Endpoint, None]] = {}
+        """Number → those endpoints of ``_claims`` that have it and a VLAN id."""
         self._numbering = Numbering(ask)
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
@@ -110,7 +121,7 @@ class Registry:
         }
         self._watchers: list[Callable[[Endpoint], None]] = []
         self._certain_listeners: list[Callable[[Endpoint], None]] = []
-        self._replaced_listeners: list[Callable[[str], None]] = []
+        self._replaced_listeners: list[Callable[[PortId], None]] = []
 
     def watch(self, watcher: Callable[[Endpoint], None]) -> None:
         """Call *watcher* with each endpoint of which anything is about to change: its guest, what
@@ -127,8 +138,8 @@ class Registry:
         """Call *listener* with each endpoint whose number is in doubt no more."""
         self._certain_listeners.append(listener)
 
-    def when_replaced(self, listener: Callable[[str], None]) -> None:
-        """Call *listener* with the Interface row of each port that has another device now."""
+    def when_replaced(self, listener: Callable[[PortId], None]) -> None:
+        """Call *listener* with each port that has another device now."""
         self._replaced_listeners.append(listener)
 
     # Ports, as OVSDB tells of them
@@ -138,10 +149,10 @@ class Registry:
 
         A port that changed in anything that says who it is starts anew: its addresses are
         forgotten and no earlier claim holds. A project that was not known and now is changes
-        nothing of that. Of two rows that claim one ofport the later wins.
+        nothing of that. Of two rows that claim one endpoint the later wins.
         """
-        old = self._ports.get(port.row)
-        self._ports[port.row] = port
+        old = self._ports.get(port.id)
+        self._ports[port.id] = port
         if old == port:
             return
         self._states[port.state] += 1
@@ -153,21 +164,21 @@ class Registry:
             return
         touched = self._withdraw(old) if old is not None else set()
         if port.endpoint is not None and not port.dead:
-            self._claims.setdefault(port.endpoint, {})[port.row] = port
+            self._claim(port, port.endpoint)
             touched |= self._enter(port, port.endpoint)
         self._tell(touched)
 
-    def remove_port(self, row: str) -> None:
-        """Forget the port of that Interface row, if there is one."""
-        port = self._ports.pop(row, None)
+    def remove_port(self, port_id: PortId) -> None:
+        """Forget that port, if it is known; others of its row stay."""
+        port = self._ports.pop(port_id, None)
         if port is not None:
             self._states[port.state] -= 1
             self._note(port)
             self._tell(self._withdraw(port))
 
-    def fault(self, row: str) -> str:
-        """What is wrong with the port of that Interface row, as far as it is known here."""
-        port = self._ports.get(row)
+    def fault(self, port_id: PortId) -> str:
+        """The fault of that port, as far as it is known here."""
+        port = self._ports.get(port_id)
         return port.fault if port is not None else ""
 
     def ports(self) -> list[Port]:
@@ -204,10 +215,10 @@ class Registry:
         :param gap: changes may have been missed before; see :meth:`Numbering.put_all`.
         """
         changed = self._numbering.put_all(devices, gap=gap)
-        for endpoint in _numbered(*self._numbering.doubted()):
+        for endpoint in self._numbered(*self._numbering.doubted()):
             self._show(endpoint)
         for ofport, replaced in changed.items():
-            for endpoint in _numbered(ofport):
+            for endpoint in self._numbered(ofport):
                 self._review(endpoint, anew=replaced)
             self._say_replaced(ofport, there=replaced and ofport in devices)
 
@@ -217,14 +228,14 @@ class Registry:
         A guest that has the number starts anew: it is another device, perhaps another guest's.
         """
         if self._numbering.put(ofport, device):
-            for endpoint in _numbered(ofport):
+            for endpoint in self._numbered(ofport):
                 self._show(endpoint)
                 self._review(endpoint, anew=True)
             self._say_replaced(ofport, there=device is not None)
 
     def answered(self, question: int) -> None:
         """Take in that OVSDB has answered that question, and all that it said before."""
-        for endpoint in _numbered(*self._numbering.answered(question)):
+        for endpoint in self._numbered(*self._numbering.answered(question)):
             self._show(endpoint)
             for listener in self._certain_listeners:
                 listener(endpoint)
@@ -235,7 +246,7 @@ class Registry:
 
     def doubted(self) -> list[Port]:
         """Ports that are not served, since OVSDB has not yet confirmed their number."""
-        found = map(self.port_at, _numbered(*self._numbering.doubted()))
+        found = map(self.port_at, self._numbered(*self._numbering.doubted()))
         return [port for port in found if port is not None]
 
     def misnamed(self) -> list[tuple[Port, bytes]]:
@@ -397,9 +408,9 @@ class Registry:
         for port in ports:
             if port is not None and port.ofport is not None:
                 # Also of one that is broken, and so has no endpoint: it may have had one.
-                for endpoint in _numbered(port.ofport):
-                    self._changed.add(endpoint)
-                    self._show(endpoint)
+                endpoint = Endpoint(port.ofport, port.vid)
+                self._changed.add(endpoint)
+                self._show(endpoint)
 
     def _show(self, endpoint: Endpoint) -> None:
         for watcher in self._watchers:
@@ -420,9 +431,9 @@ class Registry:
 
     def _add(self, port: Port) -> bool:
         guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
-        if guest is None or guest.port.row != port.row or guest.identity is None:
+        if guest is None or guest.port.id != port.id or guest.identity is None:
             return False
-        self._claims[guest.endpoint][port.row] = guest.port = port
+        self._claims[guest.endpoint][port.id] = guest.port = port
         guest.identity = replace(
             guest.identity,
             project_id=port.project_id,
@@ -433,16 +444,29 @@ class Registry:
         self._tell({guest.endpoint})
         return True
 
+    def _claim(self, port: Port, endpoint: Endpoint) -> None:
+        self._claims.setdefault(endpoint, {})[port.id] = port
+        if endpoint.vid:
+            self._tagged.setdefault(endpoint.ofport, {})[endpoint] = None
+
+    def _unclaim(self, port: Port, endpoint: Endpoint) -> None:
+        claims = self._claims.get(endpoint, {})
+        claims.pop(port.id, None)
+        if claims:
+            return
+        self._claims.pop(endpoint, None)
+        tagged = self._tagged.get(endpoint.ofport, {})
+        tagged.pop(endpoint, None)
+        if not tagged:
+            self._tagged.pop(endpoint.ofport, None)
+
     def _withdraw(self, port: Port) -> set[Endpoint]:
         endpoint = port.endpoint
         if endpoint is None:
             return set()
-        claims = self._claims.get(endpoint, {})
-        claims.pop(port.row, None)
-        if not claims:
-            self._claims.pop(endpoint, None)
+        self._unclaim(port, endpoint)
         guest = self._guests.get(endpoint)
-        if guest is None or guest.port.row != port.row:
+        if guest is None or guest.port.id != port.id:
             return set()
         self._leave(guest)
         # Another row may have claimed the number before, and given way.
@@ -466,7 +490,7 @@ class Registry:
 
     def _review(self, endpoint: Endpoint, *, anew: bool) -> None:
         guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
-        same = (guest.port.row if guest else None) == (rightful.row if rightful else None)
+        same = (guest.port.id if guest else None) == (rightful.id if rightful else None)
         if same and (guest is None or not anew):
             return
         self.touch(endpoint)
@@ -502,9 +526,17 @@ class Registry:
         return min(free, key=lambda number: resting[number], default=None)
 
     def _say_replaced(self, ofport: int, *, there: bool) -> None:
-        rows = [*self._claims.get(Endpoint(ofport), ())] if there else []
-        for row, listener in itertools.product(rows, self._replaced_listeners):
-            listener(row)
+        endpoints = self._numbered(ofport) if there else ()
+        ids = [one for endpoint in endpoints for one in self._claims.get(endpoint, ())]
+        for port_id, listener in itertools.product(ids, self._replaced_listeners):
+            listener(port_id)
+
+    def _numbered(self, *ofports: int) -> list[Endpoint]:
+        """The endpoints that have those numbers: each number's untagged one and those of VLANs."""
+        found: list[Endpoint] = []
+        for ofport in ofports:
+            found += (Endpoint(ofport), *self._tagged.get(ofport, ()))
+        return found
 
     def _tell(self, endpoints: Collection[Endpoint]) -> None:
         listeners = [one for phase in Phase for one in self._listeners[phase]]
@@ -515,18 +547,13 @@ class Registry:
         for port in self._ports.values():
             endpoint = port.endpoint
             guest = self._guests.get(endpoint) if endpoint else None
-            mine = guest is not None and guest.port.row == port.row
+            mine = guest is not None and guest.port.id == port.id
             yield port, dict(guest.slots) if guest is not None and mine else {}
-
-
-def _numbered(*ofports: int) -> Iterator[Endpoint]:
-    """The endpoints that have those numbers: only untagged frames are served."""
-    return map(Endpoint, ofports)
 
 
 def _only_adds(old: Port, new: Port) -> bool:
     """Whether *new* is the same guest's port, of which more is known."""
-    who = ("row", "ofport", "iface_id", "instance_id", "dead", "fault")
+    who = ("id", "ofport", "iface_id", "instance_id", "dead", "fault")
     same = all(getattr(old, name) == getattr(new, name) for name in who)
     # A claim may be confirmed; what was known may not become a claim.
     return same and old.project_id in ("", new.project_id) and old.claimed >= new.claimed

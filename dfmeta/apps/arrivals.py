@@ -12,6 +12,8 @@ from typing import Final
 
 from dfmeta.apps.channel import Channel
 from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.reading import read_address
+from dfmeta.flows.wire import DumpedFlow
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 
@@ -52,16 +54,13 @@ class Arrivals:
         total = found.packet_count, found.flow_count
         if total != self._total:
             begun = self._clock()
-            self._counters = {
-                Endpoint(ofport): packets
-                for ofport, packets in self._each(wire.dump(Purpose.GUEST_SYN))
-            }
+            self._counters = dict(self._each(wire.dump(Purpose.GUEST_SYN)))
             ended = self._clock()
             self._total, self._due = total, ended + min((ended - begun) / SHARE, LONGEST)
         return self._counters
 
     def replies(self, endpoint: Endpoint) -> int:
-        """Packets from the proxy that left by the port of *endpoint*. Waits.
+        """Packets from the proxy that left for *endpoint*. Waits.
 
         :raises DfmetaError: when the switch does not answer.
         """
@@ -69,15 +68,19 @@ class Arrivals:
         wire = self._channel.wire
         entries = self._channel.request(request, "the count of replies").wait()
         found = (wire.found(one) for one in entries)
-        return sum(one.packets for one in found if one is not None)
+        return sum(one.packets for one in found if one is not None and _at(one) == endpoint)
 
-    def _each(self, request: object) -> list[tuple[int, int]]:
+    def _each(self, request: object) -> list[tuple[Endpoint, int]]:
         wire, turns, counted = self._channel.wire, Turns(), []
         entries = self._channel.request(request, "the dump of flows of SYNs").wait()
         for entry in entries:
             found = wire.found(entry)
-            ofport = found.read.field("in_port") if found is not None and found.read else None
-            if found is not None and isinstance(ofport, int):
-                counted.append((ofport, found.packets))
+            endpoint = _at(found) if found is not None else None
+            if found is not None and endpoint is not None:
+                counted.append((endpoint, found.packets))
             turns.give_way()
         return counted
+
+
+def _at(found: DumpedFlow) -> Endpoint | None:
+    return read_address(found.read).endpoint if found.read is not None else None

@@ -12,6 +12,7 @@ import eventlet
 from eventlet.queue import Empty, LightQueue
 
 from dfmeta import hub, metrics
+from dfmeta.apps import tally
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.meters import Memory, Meters
@@ -62,7 +63,12 @@ class Controller:
         pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
         self.channel = Channel(bridge, layout)
-        self.meters = Meters(meters, redrawn=lambda one: self.reconciler.redrawn(one), clock=clock)
+        self.meters = Meters(
+            meters,
+            pipeline=layout.pipeline,
+            redrawn=lambda one: self.reconciler.redrawn(one),
+            clock=clock,
+        )
         self.reconciler = Reconciler(
             self.channel,
             registry,
@@ -71,6 +77,7 @@ class Controller:
             reconciled=lambda: self.learner.release_all(),
             doubt=self.doubt,
         )
+        tally.show((self.reconciler.tally,))
         self.learner = Learner(
             registry,
             self.reconciler,
@@ -159,7 +166,7 @@ class Controller:
         try:
             self.reconciler.apply(endpoint)
         except DfmetaError as error:
-            LOG.info("The flows of ofport %d follow later: %s", endpoint.ofport, error)
+            LOG.info("The flows of %s follow later: %s", endpoint, error)
 
     def flow_removed(self, message: Any) -> None:
         """Put flows back that another program has taken away."""

@@ -215,4 +215,4 @@ class Learner:
                 channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
                 metrics.FIRST_SYN_SECONDS.observe(self._clock() - since)
         except DfmetaError as error:
-            LOG.info("A first SYN at ofport %d is lost: %s", endpoint.ofport, error)
+            LOG.info("A first SYN at %s is lost: %s", endpoint, error)

@@ -32,7 +32,7 @@ from dfmeta.flows.metering import (
     MeterCount,
     is_of_our_form,
 )
-from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.pipeline import BR_INT, Pipeline, Purpose
 from dfmeta.model import Endpoint
 
 LOG = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class Meters:
     """Which meter stands for which flow.
 
     :param remembered: those of an earlier run, which are still on the switch.
+    :param pipeline: declares which purposes have a meter, and its rate.
     :param redrawn: called with an endpoint whose flows have to be sent again, because a meter of it
         has another id.
     :param clock: monotonic seconds.
@@ -60,9 +61,11 @@ class Meters:
         self,
         remembered: Memory | None = None,
         *,
+        pipeline: Pipeline = BR_INT,
         redrawn: Callable[[Endpoint], object] = lambda _endpoint: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._rates = pipeline.rates
         self._redrawn = redrawn
         self._clock = clock
         self._remembered: dict[Use, int] = {
@@ -118,19 +121,19 @@ class Meters:
         # A meter that was made while the dump was under way may be missing from it.
         made = {use: n for use, n in self._ids.items() if before.get(use) != n}
         known = {**former, **self._ids}
-        self._ids = {u: n for u, n in known.items() if rates.get(n) == RATES.get(u[1], 0)}
+        self._ids = {u: n for u, n in known.items() if rates.get(n) == self._rates.get(u[1], 0)}
         self._ids |= made
         self._leaving = {
             n: purpose
             for n, purpose in self._leaving.items()
-            if n not in numbers or rates.get(n) == RATES[purpose]
+            if n not in numbers or rates.get(n) == self._rates[purpose]
         }
         # Before this dump an event may have drawn another in its place.
         ids = set(self._ids.values())
         self._leaving |= {
             n: purpose
             for (_endpoint, purpose), n in former.items()
-            if n not in ids and rates.get(n) == RATES.get(purpose, 0)
+            if n not in ids and rates.get(n) == self._rates.get(purpose, 0)
         }
         self._remembered = {}
         self._note_strays(rates)
@@ -140,8 +143,10 @@ class Meters:
     def _note_strays(self, rates: Mapping[int, int]) -> None:
         """Note which meters look like ours, and have those leave that have done so for long."""
         now, ids = self._clock(), {*self._ids.values(), *self._leaving}
-        purposes = {rate: purpose for purpose, rate in RATES.items()}
-        strays = {n for n, rate in rates.items() if is_of_our_form(n, rate) and n not in ids}
+        purposes = {rate: purpose for purpose, rate in self._rates.items()}
+        strays = {
+            n for n, rate in rates.items() if is_of_our_form(n, rate, self._rates) and n not in ids
+        }
         self._stray = {n: self._stray.get(n, now) for n in strays}
         self._leaving |= {
             n: purposes[rates[n]] for n, since in self._stray.items() if now - since >= LEFT_OVER
@@ -182,7 +187,7 @@ class Meters:
         asked = channel.request(channel.wire.dump_meters(which), "the dump of meters")
         counted = self._counts(channel, which)
         entries: list[MeterConfig] = asked.wait()
-        ours = {one.meter_id for one in entries if one.rate in RATES.values()}
+        ours = {one.meter_id for one in entries if one.rate in self._rates.values()}
         unused = {one.meter_id for one in counted if not one.flows}
         return sorted(ours & unused & set(numbers))
 
@@ -207,14 +212,16 @@ class Meters:
             self._ids[use] = number
             self._numbers.add(number)
             made = channel.commit(
-                [channel.wire.add_meter(number, RATES[purpose])], f"meter {number}", bundle=False
+                [channel.wire.add_meter(number, self._rates[purpose])],
+                f"meter {number}",
+                bundle=False,
             )
             eventlet.spawn_n(self._check, use, number, made)
         return self._ids[use]
 
     def release(self, channel: Channel, endpoint: Endpoint) -> None:
         """Take the meters of *endpoint* away, once its flows are to go."""
-        for use in [(endpoint, purpose) for purpose in RATES]:
+        for use in [(endpoint, purpose) for purpose in self._rates]:
             self._without.discard(use)
             number = self._ids.pop(use, None)
             if number is not None:
@@ -256,7 +263,7 @@ class Meters:
             LOG.info("%s; another meter is drawn", error)
             self._foreign.add(number)
         else:
-            LOG.warning("%s: SYNs of ofport %d are not limited", error, use[0].ofport)
+            LOG.warning("%s: SYNs of %s are not limited", error, use[0])
             self._without.add(use)
         self._redrawn(use[0])
 

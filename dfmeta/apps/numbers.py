@@ -18,6 +18,7 @@ from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, NotConnectedError
 from dfmeta.inspect.cuts import PortBits
+from dfmeta.model import PortId
 from dfmeta.numbering import Device
 from dfmeta.registry import Registry
 
@@ -46,8 +47,8 @@ class Numbers:
         self._parts: dict[int, tuple[Device, PortBits]] = {}
         self._bits: dict[int, PortBits] = {}
         self._clock = clock
-        self._doubted: dict[str, float] = {}
-        """Rows of the ports whose number was in doubt at the last list, and since which list."""
+        self._doubted: dict[PortId, float] = {}
+        """Ports whose number was in doubt at the last list, and since which list."""
         self._heard: Any = None
         """The connection of the last list: only its own changes have been heard since."""
 
@@ -76,14 +77,14 @@ class Numbers:
         """Name the ports that wait for OVSDB for longer than its answer takes on a busy host."""
         doubted, now = self._registry.doubted(), self._clock()
         for port in doubted:
-            if now - self._doubted.get(port.row, now) >= SILENT:
+            if now - self._doubted.get(port.id, now) >= SILENT:
                 LOG.warning(
                     "Port %s is not served: its number %s was given out anew, and OVSDB has not "
                     "yet said whose it is. See that ovsdb-server answers",
                     port.name,
                     port.ofport,
                 )
-        self._doubted = {port.row: self._doubted.get(port.row, now) for port in doubted}
+        self._doubted = {port.id: self._doubted.get(port.id, now) for port in doubted}
 
     def listed(self, datapath: Any, xid: int, ports: Iterable[Any], *, more: bool) -> None:
         """Take a part of the list. The switch sends all of it before it tells of a change."""

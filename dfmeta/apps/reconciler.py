@@ -34,7 +34,7 @@ from dfmeta.exceptions import (
     SwitchError,
     SwitchTimeoutError,
 )
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows, has_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address
@@ -104,8 +104,8 @@ class Reconciler:
         self._on_reconciled, self._on_doubt = reconciled, doubt
         self._fixed: ByKey = {}
         self._sent: dict[Endpoint, ByKey] = {}
-        self._tally = Tally()
-        """How many flows there are in those two."""
+        self.tally = Tally()
+        """How many flows there are to be."""
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
         self._overtaken: dict[Endpoint, set[Any]] = {}
@@ -138,7 +138,7 @@ class Reconciler:
             changed = {key for key, _flow in before.items() ^ wanted.items()}
             self._overtaken.setdefault(endpoint, set()).update(changed)
             port = self.registry.port_at(endpoint)
-            what = f"the flows of {port.name if port else f'ofport {endpoint.ofport}'}"
+            what = f"the flows of {port.name if port else endpoint}"
             self._last[endpoint] = pending = self.channel.commit(mods, what)
             eventlet.spawn_n(self._watch, endpoint, pending)
         if not wanted:
@@ -262,7 +262,7 @@ class Reconciler:
 
     def flow_count(self) -> int:
         """How many flows of ours ought to be on the switch."""
-        return self._tally.total - self._refused
+        return self.tally.total - self._refused
 
     def _dump(self, turns: Turns) -> Grouped:
         dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
@@ -280,7 +280,7 @@ class Reconciler:
     def _settle(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, endpoint by endpoint; what is nobody's goes first."""
         fixed = _by_key(fixed_flows(tap))
-        self._tally.replace(self._fixed, fixed)
+        self.tally.replace(self._fixed, fixed)
         self._fixed = fixed
         others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
         others.pop(None, None)
@@ -416,7 +416,7 @@ class Reconciler:
             LOG.info("Kept %d addresses of guests that were served before", kept)
 
     def _wanted(self, endpoint: Endpoint, tap: Tap) -> ByKey:
-        if self.registry.port_at(endpoint) is None:
+        if self.registry.port_at(endpoint) is None or not has_flows(endpoint):
             return {}
         addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
         guest = Guest(
@@ -428,7 +428,7 @@ class Reconciler:
         return _by_key(guest_flows(guest, tap))
 
     def _keep(self, endpoint: Endpoint, wanted: ByKey) -> None:
-        self._tally.replace(self._sent.get(endpoint, {}), wanted)
+        self.tally.replace(self._sent.get(endpoint, {}), wanted)
         if wanted:
             self._sent[endpoint] = wanted
         else:

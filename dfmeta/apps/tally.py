@@ -1,9 +1,9 @@
-"""How many flows there are to be on the switch, kept up with each change and never counted anew."""
+"""How many flows there are to be on a switch, kept up with each change and never counted anew."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,10 @@ from dfmeta.flows.pipeline import Purpose
 
 
 class Tally:
-    """Counts flows by purpose. What it knows is what ``/metrics`` shows, read when it is asked for.
-
-    There is one reconciler in a process; of several tallies the last one is shown.
-    """
+    """Counts the flows of one bridge by purpose."""
 
     def __init__(self) -> None:
         self._flows: Counter[Purpose] = Counter()
-        for purpose in Purpose:
-            metrics.FLOWS.labels(purpose.name).set_function(partial(self.of, purpose))
 
     def replace(self, before: Mapping[Any, Flow], after: Mapping[Any, Flow]) -> None:
         """Note that *after* stands where *before* did; the same object costs nothing."""
@@ -38,3 +33,17 @@ class Tally:
     def total(self) -> int:
         """How many in all."""
         return self._flows.total()
+
+
+def show(tallies: Iterable[Tally]) -> None:
+    """Have ``/metrics`` give the sums of *tallies*, read when they are asked for.
+
+    :param tallies: one for each bridge; those of an earlier call are not shown any more.
+    """
+    kept = tuple(tallies)
+    for purpose in Purpose:
+        metrics.FLOWS.labels(purpose.name).set_function(partial(_sum, kept, purpose))
+
+
+def _sum(tallies: tuple[Tally, ...], purpose: Purpose) -> int:
+    return sum(one.of(purpose) for one in tallies)

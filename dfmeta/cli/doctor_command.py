@@ -40,7 +40,7 @@ from dfmeta.cli.progress import shown
 from dfmeta.conf import limits as limit_options
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
-from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import (
@@ -57,6 +57,7 @@ from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, Status, healthy, unknown, wrong
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
+from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.proxy.limits import BACKLOG
 
@@ -229,7 +230,7 @@ def _switch(
     yield _meters(reading, names, wanted)
 
 
-def _meters(reading: Reading, names: dict[int, str], wanted: Settings) -> Finding:
+def _meters(reading: Reading, names: dict[Endpoint, str], wanted: Settings) -> Finding:
     try:
         there = read_meters(Path(wanted.socket), wanted.layout)
     except SwitchError as error:
@@ -255,16 +256,17 @@ def _host(
     conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot | None, *, running: bool
 ) -> Iterator[Finding]:
     try:
-        host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table)
+        host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table, family=wanted.family)
     except HostError as error:
         yield wrong("host", str(error), "run doctor as root, in the host's own network namespace")
         return
     yield from doctor_host.way(host, wanted, snapshot)
-    yield checks_host.arp_ignore(host, wanted)
+    if wanted.family.arp:
+        yield checks_host.arp_ignore(host, wanted)
     yield checks_host.listener(host, wanted, running=running)
     yield from checks_limits.queue(host.limits, backlog=BACKLOG)
     tracked = read_conntrack(wanted.host_ip, wanted.port)
-    yield checks_limits.conntrack(tracked, rate=RATES[Purpose.GUEST_SYN])
+    yield checks_limits.conntrack(tracked, rate=wanted.layout.pipeline.rates[Purpose.GUEST_SYN])
     yield checks_limits.neighbours(host.limits)
     if conf.df_metadata.backend == "nova":
         needed = conf[limit_options.GROUP.name].connections
@@ -281,9 +283,9 @@ def _known_ports(
     return gather.ovsdb_ports(snapshot, wanted.bridge) if snapshot is not None else None
 
 
-def _guest_ports(snapshot: Snapshot, wanted: Settings) -> dict[int, str]:
+def _guest_ports(snapshot: Snapshot, wanted: Settings) -> dict[Endpoint, str]:
     ports = gather.ovsdb_ports(snapshot, wanted.bridge)
-    return {port.ofport: port.name for port in ports if port.ofport is not None}
+    return {port.endpoint: port.name for port in ports if port.ofport is not None}
 
 
 def _row(finding: Finding) -> dict[str, str]:

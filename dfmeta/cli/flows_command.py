@@ -29,6 +29,7 @@ from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.ledger import Entry, entries, faulty, wanted_flows
+from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb_facts import read_snapshot
 
 COLUMNS: Final = {
@@ -127,11 +128,11 @@ def _desired(
 
 def _names(
     ports: tuple[KnownPort, ...], snapshot: Snapshot, wanted: Settings
-) -> dict[int, tuple[str, str]]:
-    names = {port.ofport: (port.name, port.instance) for port in ports if port.ofport is not None}
+) -> dict[Endpoint, tuple[str, str]]:
+    names = {port.endpoint: (port.name, port.instance) for port in ports if port.ofport is not None}
     tap = snapshot.interface(wanted.tap, wanted.bridge)
     if tap is not None and tap.ofport is not None:
-        names[tap.ofport] = (tap.name, "")
+        names[Endpoint(tap.ofport)] = (tap.name, "")
     return names
 
 
@@ -144,10 +145,11 @@ def _dropped(wanted: Settings) -> dict[int, int]:
 
 
 def _row(
-    entry: Entry, names: dict[int, tuple[str, str]], dropped: dict[int, int]
+    entry: Entry, names: dict[Endpoint, tuple[str, str]], dropped: dict[int, int]
 ) -> dict[str, Any]:
     known = entry.ofport is not None
-    name, instance = names.get(entry.ofport or 0, ("gone", "") if known else ("", ""))
+    place = Endpoint(entry.ofport or 0, entry.vid)
+    name, instance = names.get(place, ("gone", "") if known else ("", ""))
     return {
         "table": entry.table,
         "purpose": entry.purpose,

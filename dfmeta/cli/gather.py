@@ -83,7 +83,7 @@ def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
 
 def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
     """Every guest port as OVSDB has it, without its addresses."""
-    ports = [one.port for one in snapshot.interfaces if one.bridge == bridge]
+    ports = [port for one in snapshot.interfaces if one.bridge == bridge for port in one.ports]
     return tuple(
         KnownPort(
             port.name,
@@ -94,9 +94,9 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
             mac=port.mac,
             fault=port.fault,
             project=port.project_id,
+            vid=port.vid,
         )
         for port in ports
-        if port is not None
     )
 
 
@@ -271,6 +271,8 @@ def _known(row: Mapping[str, Any]) -> KnownPort:
         addresses={one["slot"]: _address(one) for one in row["addresses"]},
         asked=row["requests"] is not None,
         failure=_failure(row["last_failure"]),
+        # A daemon that has not been restarted since before there were any gives none.
+        vid=row.get("vid", 0),
     )
 
 

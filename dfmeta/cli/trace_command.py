@@ -220,7 +220,7 @@ def _both_ways(
 def _host(scene: Scene) -> Iterator[str | Stop]:
     """Look at the host as doctor does; the first fault ends the way."""
     wanted = scene.wanted
-    host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table)
+    host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table, family=wanted.family)
     findings = list(doctor_host.way(host, wanted, scene.snapshot))
     listener = checks_host.listener(host, wanted, running=scene.running)
     fine = [one.check for one in findings if one.status is Status.OK]

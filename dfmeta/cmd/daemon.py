@@ -191,11 +191,11 @@ class Daemon:
             # A bridge that gains its first controller or loses its last loses all flows.
             parts.controller.doubt()
         turns = hub.Turns()
-        for row in update.gone:
-            parts.identities.forget(row)
+        for port_id in update.gone:
+            parts.identities.forget(port_id)
             turns.give_way()
         for port in update.changed:
-            if port.fault != parts.registry.fault(port.row) and port.fault:
+            if port.fault != parts.registry.fault(port.id) and port.fault:
                 LOG.warning("Port %s is not served: %s", port.name, port.fault)
             parts.identities.update(port)
             turns.give_way()

@@ -22,7 +22,7 @@ def port_rows(
     *,
     backend: str = "store",
 ) -> list[dict[str, Any]]:
-    """Every guest port, in the order of ofports.
+    """Every guest port, in the order of ofports and VLAN ids.
 
     :param recent: what their guests have asked.
     :param conditions: gives each port's state; None: that of its row alone.
@@ -51,6 +51,7 @@ def port_rows(
             {
                 "port": port.name,
                 "ofport": port.ofport,
+                "vid": port.vid,
                 "key": str(registry.keys.key_of(endpoint, 0)) if endpoint else None,
                 "addresses": keys,
                 "iface_id": port.iface_id,
@@ -65,7 +66,11 @@ def port_rows(
                 **_asked(_asked_at(registry, port, recent), port, backend),
             }
         )
-    return sorted(rows, key=lambda row: (row["ofport"] is None, row["ofport"] or 0, row["port"]))
+    return sorted(rows, key=_place)
+
+
+def _place(row: dict[str, Any]) -> tuple[bool, int, int, str]:
+    return row["ofport"] is None, row["ofport"] or 0, row["vid"], row["port"]
 
 
 def moment(seconds: float) -> str:

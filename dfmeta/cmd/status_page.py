@@ -218,10 +218,10 @@ def failures_of_ports(
 
     :param backend: who answers them.
     """
-    by_number = {row["ofport"]: row for row in rows if row["requests"]}
+    by_place = {Endpoint(row["ofport"], row["vid"]): row for row in rows if row["requests"]}
 
     def told(caller: Caller, failure: Failure) -> Mapping[str, Any] | None:
-        row = by_number.get(caller.ofport) if isinstance(caller, Endpoint) else None
+        row = by_place.get(caller) if isinstance(caller, Endpoint) else None
         if row is None:
             return None
         port, instance = row["port"], row["instance"]

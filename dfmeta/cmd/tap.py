@@ -58,9 +58,9 @@ class TapKeeper:
         self._group = group
         self._state = state
         self._keeper = keeper
-        self.host = HostSide(
-            Wanted(group.metadata_interface, IPv4Address(group.host_ip), group.route_table)
-        )
+        wanted = Wanted(group.metadata_interface, IPv4Address(group.host_ip), group.route_table)
+        self.host = HostSide(wanted)
+        self._family = wanted.family
         self.sock: Any = None
         self._made_anew = made_anew
         self.in_place = False
@@ -70,7 +70,7 @@ class TapKeeper:
         self._kept_elsewhere = False
         """Whether a service manager keeps the listener, without our asking."""
         self._next_look = self._next_full_look = 0.0
-        self._changes = Changes()
+        self._changes = Changes((self._family,))
         self._made: set[str] = set()
         """What this process has made: "port", "listener", "arp_ignore"."""
 
@@ -246,7 +246,7 @@ class TapKeeper:
             done += self.host.ensure()
         if device.disable_tx_checksum(self._group.metadata_interface):
             done.append("no TX checksum offload")
-        before = device.raise_arp_ignore()
+        before = device.raise_arp_ignore() if self._family.arp else None
         if before is not None:
             self._state.arp_ignore = before
             self._made.add("arp_ignore")

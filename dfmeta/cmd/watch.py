@@ -136,11 +136,11 @@ class Silence:
 
     def cause(self, port: Port) -> str:
         """Say why the guest of *port* may be without a connection; empty: it is not without."""
-        met = self._met(port)
-        if met is None or not self.experience.silent(met):
+        endpoint, met = port.endpoint, self._met(port)
+        if endpoint is None or met is None or not self.experience.silent(met):
             return ""
         text = f"{met.unanswered} SYNs since {moment(met.since)} and no connection"
-        now = self._latest.get(Endpoint(port.ofport or 0), {})
+        now = self._latest.get(endpoint, {})
         new = {name: value - met.at_first.get(name, value) for name, value in now.items()}
         if new.get(CHECKSUMS):
             remedy = (
@@ -167,12 +167,12 @@ class Silence:
 
     def connections(self, port: Port) -> dict[str, Any] | None:
         """The member ``connections`` of ``GET /ports``; None while nothing is known."""
-        met = self._met(port)
-        if met is None:
+        endpoint, met = port.endpoint, self._met(port)
+        if endpoint is None or met is None:
             return None
         return {
             "syns": met.syns,
-            "first_syns": self._first_syns.of(Endpoint(port.ofport or 0), met.incarnation),
+            "first_syns": self._first_syns.of(endpoint, met.incarnation),
             "accepted": met.accepted,
             "unanswered": met.unanswered,
             "unanswered_since": moment(met.since) if met.unanswered else None,

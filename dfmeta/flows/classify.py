@@ -6,37 +6,38 @@ All of a guest's flows carry ``in_port``: ports that are no guests' have none.
 from __future__ import annotations
 
 from dfmeta.flows.family import IPV4, Family
-from dfmeta.flows.flow import IP_FRAG_ANY, TCP_SYN, UNTAGGED, Flow, Value, flow
+from dfmeta.flows.flow import IP_FRAG_ANY, TCP_SYN, Flow, Value, flow, frames_of
 from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, Purpose, Stage
+from dfmeta.model import Endpoint
 
 
-def guest_http(ofport: int, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
-    """Send untagged TCP to port 80 of *ip* that enters at *ofport* to the service table.
+def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
+    """Send TCP to port 80 of *ip* that comes in at *endpoint* to the service table.
 
     Only port 80 of TCP is taken, since others may answer on other ports of the address (Neutron's
     DNS on UDP/53). SYNs have a flow of their own, :func:`guest_syn`: the two match nothing in
     common.
     """
-    match = _to_service(ofport, ip, family)
+    match = _to_service(endpoint, ip, family)
     match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (0, TCP_SYN)}
     return flow(Purpose.GUEST_HTTP, match, goto=Stage.SERVICE)
 
 
 def guest_syn(
-    ofport: int, ip: str = METADATA_IP, family: Family = IPV4, *, meter: int | None
+    endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4, *, meter: int | None
 ) -> Flow:
     """Send what opens a connection to port 80 of *ip* to the service table, through a meter."""
-    match = _to_service(ofport, ip, family)
+    match = _to_service(endpoint, ip, family)
     match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (TCP_SYN, TCP_SYN)}
     return flow(Purpose.GUEST_SYN, match, goto=Stage.SERVICE, meter=meter)
 
 
-def guest_fragment(ofport: int, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
+def guest_fragment(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
     """Drop fragments of TCP to *ip*: Open vSwitch shows no port of theirs to tell them by.
 
     Left alone they would go to whoever else has the address.
     """
-    match = _to_service(ofport, ip, family) | {"ip_frag": (IP_FRAG_ANY, IP_FRAG_ANY)}
+    match = _to_service(endpoint, ip, family) | {"ip_frag": (IP_FRAG_ANY, IP_FRAG_ANY)}
     return flow(Purpose.GUEST_FRAGMENT, match)
 
 
@@ -45,5 +46,5 @@ def from_tap(tap_ofport: int) -> Flow:
     return flow(Purpose.FROM_TAP, {"in_port": tap_ofport}, goto=Stage.REPLY)
 
 
-def _to_service(ofport: int, ip: str, family: Family) -> dict[str, Value]:
-    return {"in_port": ofport, "vlan_vid": UNTAGGED, **family.tcp, family.destination: ip}
+def _to_service(endpoint: Endpoint, ip: str, family: Family) -> dict[str, Value]:
+    return {**frames_of(endpoint), **family.tcp, family.destination: ip}

@@ -31,25 +31,35 @@ def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
     return from_tap(tap.ofport), service_drop(), probe(tap), reply_drop()
 
 
+def has_flows(endpoint: Endpoint) -> bool:
+    """Whether frames of *endpoint* are served.
+
+    Those of a VLAN are not: an answer would leave without its tag, to the guest of the port itself.
+    """
+    return not endpoint.vid
+
+
 def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
-    """All flows of one guest's endpoint, the way in last.
+    """All flows of one guest's endpoint, the way in last; none where :func:`has_flows` is false.
 
     The order is that in which they may be added one by one: nothing is sent to the proxy before
     its way back stands.
     """
+    if not has_flows(guest.endpoint):
+        return ()
     flows = [
         one
         for slot, address in sorted(guest.addresses.items())
         for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
     ]
-    ofport, ip, family = guest.endpoint.ofport, tap.guest_ip, tap.family
+    endpoint, ip, family = guest.endpoint, tap.guest_ip, tap.family
     return (
         *flows,
-        first_syn(ofport, family, meter=guest.meter),
-        guest_arp(ofport, tap.mac, ip=ip, family=family),
-        guest_fragment(ofport, ip, family),
-        guest_http(ofport, ip, family),
-        guest_syn(ofport, ip, family, meter=guest.syn_meter),
+        first_syn(endpoint, family, meter=guest.meter),
+        guest_arp(endpoint, tap.mac, ip=ip, family=family),
+        guest_fragment(endpoint, ip, family),
+        guest_http(endpoint, ip, family),
+        guest_syn(endpoint, ip, family, meter=guest.syn_meter),
     )
 
 

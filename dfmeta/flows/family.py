@@ -1,7 +1,8 @@
-"""One version of IP as flows have it: names of fields, and how a neighbour is answered.
+"""One version of IP as flows and the kernel have it: names, numbers, and answers to neighbours.
 
-Builders of flows are given a family, so that a second version is a second value and no second
-builder (faucet has its IPv4 and IPv6 routing tables the same way).
+Builders of flows, the host's side and doctor's checks of it are given a family, so that a second
+version is a second value and no second builder (faucet has its IPv4 and IPv6 routing tables the
+same way).
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ class Family:
     """A version of IP. Field names are OpenFlow's (OpenFlow 1.3.5, 7.2.3.7)."""
 
     version: int
+    af: int
+    """The kernel's number of it (address_families(7))."""
+    arp: bool
+    """Neighbours are asked by ARP (RFC 826)."""
     eth_type: int
     bits: int
     """Length of an address, and so of the prefix that means one address."""
@@ -40,6 +45,8 @@ class Family:
 
 IPV4: Final = Family(
     version=4,
+    af=2,
+    arp=True,
     eth_type=ETH_IP,
     bits=32,
     source="ipv4_src",

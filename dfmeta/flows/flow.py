@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dfmeta.exceptions import PipelineError
 from dfmeta.flows.pipeline import BR_INT, Pipeline, Purpose, Stage, Table
+from dfmeta.model import Endpoint
 
 Value = int | str | tuple[int, int] | tuple[str, str]
 """A match's value: plain, or with its mask. Addresses are text, the rest numbers."""
@@ -24,6 +25,10 @@ ARP_REPLY = 2
 UNTAGGED = 0
 """OFPVID_NONE: the frame has no 802.1Q tag. Left out, a tagged frame would match as well."""
 TCP_SYN = 0x02
+TAGGED = 0x1000
+"""OFPVID_PRESENT: beside it stands the VLAN id of the frame's 802.1Q tag (OpenFlow 1.3.5,
+7.2.3.7)."""
+_VID_MASK = 0x0FFF
 IP_FRAG_ANY = 0x01
 """nw_frag of ovs-fields(7): set in the first fragment of a packet and in every later one."""
 TCP_SYN_ACK_MASK = 0x12
@@ -104,6 +109,27 @@ class Flow:
     def field(self, name: str) -> Value | None:
         """Value that it matches *name* with, or None."""
         return next((value for field, value in self.match if field == name), None)
+
+
+def frames_of(endpoint: Endpoint) -> dict[str, Value]:
+    """The match of all frames that come in at *endpoint*, and of no other endpoint's."""
+    tag = TAGGED | endpoint.vid if endpoint.vid else UNTAGGED
+    return {"in_port": endpoint.ofport, "vlan_vid": tag}
+
+
+def comes_in_at(flow: Flow) -> Endpoint | None:
+    """Read back what :func:`frames_of` has put into a flow's match; None where it has another form.
+
+    A flow that matches no tag is read as one of the untagged endpoint.
+    """
+    ofport, tag = flow.field("in_port"), flow.field("vlan_vid")
+    if not isinstance(ofport, int):
+        return None
+    if tag is None or tag == UNTAGGED:
+        return Endpoint(ofport)
+    if isinstance(tag, int) and tag & TAGGED and tag & _VID_MASK:
+        return Endpoint(ofport, tag & _VID_MASK)
+    return None
 
 
 def canonical(match: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:

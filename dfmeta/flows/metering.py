@@ -15,10 +15,11 @@ from typing import Self
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
-from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.pipeline import Purpose
 
 FIRST_IDS: Mapping[Purpose, int] = {Purpose.SYN: 0x10000, Purpose.GUEST_SYN: 0x20000}
-"""Ours are drawn from here up: that plus the ofport, when it is free."""
+"""Purpose with a meter, of any pipeline → where its meters' numbers begin: that plus the ofport is
+drawn, when it is free."""
 LAST_ID = 0x3FFFF
 """Open vSwitch's userspace datapath has 262,144 of them."""
 
@@ -77,9 +78,12 @@ class MeterCount:
         return cls(length, meter_id, flows, dropped)
 
 
-def is_of_our_form(number: int, rate: int) -> bool:
-    """Whether a meter has a number of our range and a rate of ours."""
-    return min(FIRST_IDS.values()) <= number <= LAST_ID and rate in RATES.values()
+def is_of_our_form(number: int, rate: int, rates: Mapping[Purpose, int]) -> bool:
+    """Whether a meter has a number of our range and a rate of ours.
+
+    :param rates: those of the bridge, :attr:`~dfmeta.flows.pipeline.Pipeline.rates`.
+    """
+    return min(FIRST_IDS.values()) <= number <= LAST_ID and rate in rates.values()
 
 
 ofp_parser.OFPMeterConfigStatsReply.cls_stats_body_cls = MeterConfig

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dfmeta.flows.family import IPV4, Family
-from dfmeta.flows.flow import UNTAGGED, Flow, flow
+from dfmeta.flows.flow import Flow, flow, frames_of
 from dfmeta.flows.pipeline import Purpose
+from dfmeta.model import Endpoint
 
 
-def guest_arp(ofport: int, mac: str, *, ip: str, family: Family = IPV4) -> Flow:
-    """Answer an untagged question for *ip* from the guest at *ofport* with *mac*.
+def guest_arp(endpoint: Endpoint, mac: str, *, ip: str, family: Family = IPV4) -> Flow:
+    """Answer a question for *ip* from the guest at *endpoint* with *mac*.
 
     The MAC is hardly used, since the classification flow does not look at it, but the guest's
     network stack needs one (specification, "Proposed Change").
     """
-    match = {"in_port": ofport, "vlan_vid": UNTAGGED, **family.question(ip)}
+    match = {**frames_of(endpoint), **family.question(ip)}
     return flow(Purpose.GUEST_ARP, match, actions=family.answer(mac, ip))
 
 

@@ -176,6 +176,9 @@ class Pipeline:
 
     tables: Mapping[Stage, Table]
     purposes: Mapping[Purpose, Declared]
+    rates: Mapping[Purpose, int]
+    """Of the purposes whose flows go through a meter of their port: packets a second, and at once.
+    No two are the same: the purpose of a meter that is left over is told by its rate."""
 
     def stage(self, purpose: Purpose) -> Stage:
         """Table that flows of *purpose* stand in."""
@@ -189,7 +192,7 @@ class Pipeline:
         return self.stage(purpose) is Stage.CLASSIFY
 
 
-BR_INT: Final = Pipeline(TABLES, PURPOSES)
+BR_INT: Final = Pipeline(TABLES, PURPOSES, RATES)
 """The pipeline beside the guests' ports."""
 
 

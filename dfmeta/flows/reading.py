@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.family import IPV4, Family
-from dfmeta.flows.flow import Flow, SetField, Value
+from dfmeta.flows.flow import Flow, SetField, Value, comes_in_at
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, GuestAddress
@@ -62,8 +62,7 @@ def read_address(flow: Flow, keys: Keys = IN_PORT, family: Family = IPV4) -> Flo
             return FlowAddress(endpoint, key, slot)
         mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
         return FlowAddress(endpoint, key, slot, mac, ip)
-    ofport = flow.field("in_port")
-    endpoint = Endpoint(ofport) if isinstance(ofport, int) else None
+    endpoint = comes_in_at(flow)
     if flow.purpose is not Purpose.ADDRESS:
         return FlowAddress(endpoint)
     key = _set(flow, family.source)

@@ -8,13 +8,13 @@ from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.flow import (
     TCP_SYN,
     TCP_SYN_ACK_MASK,
-    UNTAGGED,
     Action,
     Flow,
     Output,
     SetField,
     ToController,
     flow,
+    frames_of,
 )
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose
@@ -39,11 +39,14 @@ class Tap:
     """The scheme that guests are told apart by."""
 
 
-def first_syn(ofport: int, family: Family = IPV4, *, meter: int | None) -> Flow:
-    """Send a SYN of an address not seen yet to the controller, through the port's meter."""
+def first_syn(endpoint: Endpoint, family: Family = IPV4, *, meter: int | None) -> Flow:
+    """Send a SYN of an address not seen yet to the controller, through the port's meter.
+
+    The tag is left out: classification sends untagged frames alone to this table.
+    """
     return flow(
         Purpose.SYN,
-        {"in_port": ofport, **family.tcp, "tcp_flags": (TCP_SYN, TCP_SYN_ACK_MASK)},
+        {"in_port": endpoint.ofport, **family.tcp, "tcp_flags": (TCP_SYN, TCP_SYN_ACK_MASK)},
         actions=(ToController(CONTROLLER_ID),),
         meter=meter,
     )
@@ -58,8 +61,7 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
     return flow(
         Purpose.ADDRESS,
         {
-            "in_port": endpoint.ofport,
-            "vlan_vid": UNTAGGED,
+            **frames_of(endpoint),
             "eth_src": address.mac,
             **tap.family.tcp,
             tap.family.source: str(address.ip),

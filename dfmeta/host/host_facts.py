@@ -17,6 +17,7 @@ from pyroute2 import DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
+from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.key import IN_PORT, NEXT_HOP
 from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop, open_netlink
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
@@ -26,18 +27,17 @@ SIOCETHTOOL = 0x8946
 ETHTOOL_GTXCSUM = 0x00000016
 """linux/ethtool.h; ethtool(8) ``-k`` shows it as tx-checksumming."""
 TCP_LISTEN = 10
-_INET = int(socket.AF_INET)
 _IFF_UP = 0x1
 _IFF_LOWER_UP = 0x10000
 _IFREQ = struct.Struct("16sP")
 _VALUE = struct.Struct("II")
 _NET = Path("/proc/sys/net")
-_CONF = _NET / "ipv4/conf"
 
 
-def read_host(device: str, address: str, *, table: int) -> HostFacts:
+def read_host(device: str, address: str, *, table: int, family: Family = IPV4) -> HostFacts:
     """Read what is there of tap-metadata *device*, with *address* and the routes of *table*.
 
+    :param family: of the address, the rules, the route and the listeners.
     :raises HostError: when the kernel does not answer.
     """
     try:
@@ -48,36 +48,44 @@ def read_host(device: str, address: str, *, table: int) -> HostFacts:
             return HostFacts(
                 up=bool(flags & _IFF_UP) if found else None,
                 carrier=bool(flags & _IFF_LOWER_UP),
-                addresses=_addresses(ipr, names),
-                rules=_rules(ipr, device, address, table),
-                route=bool(found) and NEXT_HOP in default_routes(ipr, found[0], table),
-                neighbour=bool(found) and has_next_hop(ipr, found[0]),
-                way_back=_way_back(ipr, names, address),
-                rp_filter=(_knob("all", "rp_filter"), _knob(device, "rp_filter")),
-                arp_ignore=_knob("all", "arp_ignore"),
+                addresses=_addresses(ipr, names, family),
+                rules=_rules(ipr, device, address, table=table, family=family),
+                route=bool(found)
+                and NEXT_HOP in default_routes(ipr, found[0], table, family=family),
+                neighbour=bool(found) and has_next_hop(ipr, found[0], family=family),
+                way_back=_way_back(ipr, names, address, family),
+                rp_filter=(
+                    _knob("all", "rp_filter", family),
+                    _knob(device, "rp_filter", family),
+                ),
+                arp_ignore=_knob("all", "arp_ignore", family),
                 tx_checksum=_tx_checksum(device) if found else None,
-                listeners=_listeners(),
+                listeners=_listeners(family),
                 limits=_limits(),
             )
     except (OSError, NetlinkError) as error:
         raise HostError(what="reading the host's network", device=device, cause=error) from error
 
 
-def _addresses(ipr: Any, names: dict[int, str]) -> tuple[tuple[str, IPv4Interface], ...]:
+def _addresses(
+    ipr: Any, names: dict[int, str], family: Family
+) -> tuple[tuple[str, IPv4Interface], ...]:
     return tuple(
         (
             names.get(message["index"], "?"),
             IPv4Interface((message.get_attr("IFA_LOCAL"), message["prefixlen"])),
         )
-        for message in ipr.get_addr(family=_INET)
+        for message in ipr.get_addr(family=family.af)
         if message.get_attr("IFA_LOCAL")
     )
 
 
-def _rules(ipr: Any, device: str, address: str, table: int) -> tuple[RuleFact, RuleFact]:
+def _rules(
+    ipr: Any, device: str, address: str, *, table: int, family: Family
+) -> tuple[RuleFact, RuleFact]:
     found = {
         (rule.get_attr("FRA_SRC"), rule.get_attr("FRA_OIFNAME"), rule.get_attr("FRA_TABLE"))
-        for rule in ipr.get_rules(family=_INET)
+        for rule in ipr.get_rules(family=family.af)
     }
     return (
         RuleFact(f"from {address}", RULE_FROM, (address, None, table) in found),
@@ -85,19 +93,20 @@ def _rules(ipr: Any, device: str, address: str, table: int) -> tuple[RuleFact, R
     )
 
 
-def _way_back(ipr: Any, names: dict[int, str], address: str) -> str:
+def _way_back(ipr: Any, names: dict[int, str], address: str, family: Family) -> str:
     """Ask the kernel by which device it would send from there to a key (ip-route(8), get)."""
-    held = {message.get_attr("IFA_LOCAL") for message in ipr.get_addr(family=_INET)}
+    held = {message.get_attr("IFA_LOCAL") for message in ipr.get_addr(family=family.af)}
     keys = (str(IN_PORT.key_of(Endpoint(number), 0)) for number in count(1))
     key = next(key for key in keys if key not in held)
+    ends = {"dst": key, "dst_len": family.bits, "src": address, "src_len": family.bits}
     try:
-        (route,) = ipr.route("get", family=_INET, dst=key, dst_len=32, src=address, src_len=32)
+        (route,) = ipr.route("get", family=family.af, **ends)
     except NetlinkError as error:
         return os.strerror(error.code)
     return names.get(route.get_attr("RTA_OIF"), "?")
 
 
-def _listeners() -> tuple[Listener, ...]:
+def _listeners(family: Family) -> tuple[Listener, ...]:
     """Read them by sock_diag(7)."""
     with DiagSocket() as diag:
         diag.bind()
@@ -107,7 +116,7 @@ def _listeners() -> tuple[Listener, ...]:
                 message["idiag_sport"],
                 message["idiag_inode"],
             )
-            for message in diag.get_sock_stats(family=_INET, states=1 << TCP_LISTEN)
+            for message in diag.get_sock_stats(family=family.af, states=1 << TCP_LISTEN)
         )
 
 
@@ -134,10 +143,10 @@ def _local_ports() -> int:
     return int(last) - int(first) + 1
 
 
-def _knob(device: str, name: str) -> int:
-    """Read a value of ip-sysctl; 0 where there is no such device."""
+def _knob(device: str, name: str, family: Family) -> int:
+    """Read a value of ip-sysctl; 0 where there is no such device, or no such value."""
     try:
-        return int((_CONF / device / name).read_text())
+        return int((_NET / f"ipv{family.version}/conf" / device / name).read_text())
     except FileNotFoundError:
         return 0
 

@@ -32,6 +32,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl import RTM_GETROUTE
 
 from dfmeta.exceptions import HostError
+from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.host.device import held_addresses
 
@@ -43,24 +44,38 @@ _ONLINK = 4
 """RTNH_F_ONLINK of linux/rtnetlink.h: no other route has to lead to the next hop."""
 _PERMANENT = 0x80
 """NUD_PERMANENT of linux/neighbour.h."""
-_PREFIX_ADDRESS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How the host's side of the packet path is to be."""
+    """How the host's side of the packet path is to be, for one version of IP."""
 
     device: str
     address: IPv4Address
     table: int
+    family: Family = IPV4
+    """Of the address and of the next hop."""
+    next_hop: str = NEXT_HOP
+    """Stands for all guests' keys."""
 
     def rules(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Both rules, as netlink takes them."""
-        common = {"table": self.table, "family": _INET}
+        common = {"table": self.table, "family": self.family.af}
+        source = {"src": str(self.address), "src_len": self.family.bits}
         return (
-            {"priority": RULE_FROM, "src": str(self.address), "src_len": 32, **common},
+            {"priority": RULE_FROM, **source, **common},
             {"priority": RULE_OIF, "oifname": self.device, **common},
         )
+
+    def route(self, index: int) -> dict[str, Any]:
+        """The default route through the device with that *index*, whatever its next hop is."""
+        # Without a family the kernel answers EOPNOTSUPP to a default route of link scope.
+        family = self.family.af
+        return {"dst": "default", "oif": index, "table": self.table, "family": family}
+
+    def prefix(self) -> dict[str, Any]:
+        """The address, as netlink takes it."""
+        return {"address": str(self.address), "prefixlen": self.family.bits}
 
 
 class HostSide:
@@ -111,8 +126,8 @@ class HostSide:
                     done.append(what)
             with contextlib.suppress(OSError):  # no device, no route through it
                 index = socket.if_nametoindex(self.wanted.device)
-                if default_routes(ipr, index, self.wanted.table):
-                    self._ask(lambda: ipr.route("del", **self._any_route(index)), "route")
+                if self._routes(ipr, index, self.wanted):
+                    self._ask(lambda: ipr.route("del", **self.wanted.route(index)), "route")
                     done.append(f"route in table {self.wanted.table}")
         return done
 
@@ -148,16 +163,15 @@ class HostSide:
                     done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=errno.ENOENT))
             if former.device == self.wanted.device:
                 index = self._index()
-                if former.table != self.wanted.table and default_routes(ipr, index, former.table):
-                    route = {**self._any_route(index), "table": former.table}
+                if former.table != self.wanted.table and self._routes(ipr, index, former):
+                    route = former.route(index)
                     done.append(
                         self._ask(partial(ipr.route, "del", **route), f"route in {former.table}")
                     )
                 if former.address != self.wanted.address:
-                    address = {"address": str(former.address), "prefixlen": _PREFIX_ADDRESS}
                     done.append(
                         self._ask(
-                            partial(ipr.addr, "delete", index=index, **address),
+                            partial(ipr.addr, "delete", index=index, **former.prefix()),
                             f"address {former.address}",
                             but=errno.EADDRNOTAVAIL,
                         )
@@ -192,31 +206,35 @@ class HostSide:
         )
 
     def _ensure_address(self, ipr: Any, index: int) -> str:
-        address = {"address": str(self.wanted.address), "prefixlen": _PREFIX_ADDRESS}
+        address = self.wanted.prefix()
         return self._make(
-            f"address {self.wanted.address}/{_PREFIX_ADDRESS}",
+            f"address {self.wanted.address}/{self.wanted.family.bits}",
             lambda: ipr.addr("add", index=index, **address),
             lambda again: again.addr("delete", index=index, **address),
         )
 
     def _ensure_neighbour(self, ipr: Any, index: int) -> str:
-        if has_next_hop(ipr, index):
+        family, next_hop = self.wanted.family, self.wanted.next_hop
+        if has_next_hop(ipr, index, next_hop, family=family):
             return ""
-        wanted = {"dst": NEXT_HOP, "lladdr": NEXT_HOP_MAC, "ifindex": index, "state": _PERMANENT}
+        common = {"family": family.af, "dst": next_hop, "ifindex": index}
+        wanted = {"lladdr": NEXT_HOP_MAC, "state": _PERMANENT, **common}
         return self._make(
-            f"neighbour {NEXT_HOP}",
-            lambda: ipr.neigh("replace", family=_INET, **wanted),
-            lambda again: again.neigh("delete", family=_INET, dst=NEXT_HOP, ifindex=index),
+            f"neighbour {next_hop}",
+            lambda: ipr.neigh("replace", **wanted),
+            lambda again: again.neigh("delete", **common),
         )
 
     def _ensure_route(self, ipr: Any, index: int) -> str:
         # One of an earlier dfmeta has no next hop, and is replaced.
-        if NEXT_HOP in default_routes(ipr, index, self.wanted.table):
+        if self.wanted.next_hop in self._routes(ipr, index, self.wanted):
             return ""
+        route = self.wanted.route(index)
+        new = route | {"gateway": self.wanted.next_hop, "flags": _ONLINK}
         return self._make(
             f"route in table {self.wanted.table}",
-            lambda: ipr.route("replace", **self._route(index)),
-            lambda again: again.route("del", **self._any_route(index)),
+            lambda: ipr.route("replace", **new),
+            lambda again: again.route("del", **route),
         )
 
     def _ensure_rule(self, ipr: Any, rule: dict[str, Any]) -> str:
@@ -226,22 +244,19 @@ class HostSide:
             lambda again: again.rule("del", **rule),
         )
 
-    def _any_route(self, index: int) -> dict[str, Any]:
-        # Without a family the kernel answers EOPNOTSUPP to a default route of link scope.
-        return {"dst": "default", "oif": index, "table": self.wanted.table, "family": _INET}
-
-    def _route(self, index: int) -> dict[str, Any]:
-        return self._any_route(index) | {"gateway": NEXT_HOP, "flags": _ONLINK}
+    def _routes(self, ipr: Any, index: int, of: Wanted) -> list[str]:
+        return default_routes(ipr, index, of.table, family=of.family)
 
     def _left(self, ipr: Any) -> list[dict[str, Any]]:
         """Rules of ours that are there: those of the device, and those of addresses.
 
         A rule of another address is ours where the device's own rule names the same table.
         """
-        common = {"family": _INET}
+        family = self.wanted.family
+        common = {"family": family.af}
         found = [
             (one.get_attr("FRA_PRIORITY"), one.get_attr("FRA_TABLE"), one)
-            for one in ipr.get_rules(family=_INET)
+            for one in ipr.get_rules(family=family.af)
         ]
         by_device = [
             {"priority": RULE_OIF, "oifname": self.wanted.device, "table": table, **common}
@@ -254,13 +269,13 @@ class HostSide:
             {
                 "priority": RULE_FROM,
                 "src": one.get_attr("FRA_SRC"),
-                "src_len": 32,
+                "src_len": family.bits,
                 "table": table,
                 **common,
             }
             for priority, table, one in found
             if priority == RULE_FROM
-            and one["src_len"] == 32
+            and one["src_len"] == family.bits
             and (table in tables or (table, one.get_attr("FRA_SRC")) == own)
         ]
         # The device's own go last: they tell the tables, should this be broken off.
@@ -297,7 +312,7 @@ def open_netlink() -> Any:
     return IPRoute(strict_check=True)
 
 
-def default_routes(ipr: Any, index: int, table: int) -> list[str]:
+def default_routes(ipr: Any, index: int, table: int, *, family: Family = IPV4) -> list[str]:
     """Next hops of the default routes of *table* through that device; empty text for none.
 
     :param ipr: of :func:`open_netlink`.
@@ -307,7 +322,7 @@ def default_routes(ipr: Any, index: int, table: int) -> list[str]:
     # of all tables, with strict checking as well.
     dump = RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP
     try:
-        routes = list(ipr.route(dump, family=_INET, table=table, oif=index))
+        routes = list(ipr.route(dump, family=family.af, table=table, oif=index))
     except NetlinkError as error:
         if error.code == errno.ENOENT:
             return []  # the table comes into being with its first route
@@ -315,13 +330,14 @@ def default_routes(ipr: Any, index: int, table: int) -> list[str]:
     return [route.get_attr("RTA_GATEWAY") or "" for route in routes if route["dst_len"] == 0]
 
 
-def has_next_hop(ipr: Any, index: int) -> bool:
+def has_next_hop(ipr: Any, index: int, next_hop: str = NEXT_HOP, *, family: Family = IPV4) -> bool:
     """Whether the next hop's MAC is permanent on that device.
 
+    :param next_hop: an address of *family*.
     :raises NetlinkError: when the kernel refuses.
     """
     try:
-        (found,) = ipr.neigh("get", family=_INET, dst=NEXT_HOP, ifindex=index)
+        (found,) = ipr.neigh("get", family=family.af, dst=next_hop, ifindex=index)
     except NetlinkError as error:
         if error.code == errno.ENOENT:
             return False
@@ -329,5 +345,4 @@ def has_next_hop(ipr: Any, index: int) -> bool:
     return bool(found.get_attr("NDA_LLADDR") == NEXT_HOP_MAC and found["state"] == _PERMANENT)
 
 
-_INET = int(socket.AF_INET)
 _IFF_UP = 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dfmeta.flows.family import IPV4
 from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.inspect.facts import HostFacts, Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, wrong
@@ -46,7 +47,7 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
     Another device may have it too: connections of guests come in on tap-metadata, and the rule
     sends the answers there. It does harm where they take another way.
     """
-    ip = wanted.host_ip
+    ip, bits = wanted.host_ip, wanted.family.bits
     holders = {(name, one.network.prefixlen) for name, one in host.addresses if str(one.ip) == ip}
     others = sorted(name for name, _ in holders if name != wanted.tap)
     if others and host.way_back != wanted.tap:
@@ -54,14 +55,17 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
             "address",
             f"{ip} is on {', '.join(others)} as well, and answers to guests do not leave by "
             f"{wanted.tap} but: {host.way_back}",
-            f"`ip addr del {ip} dev {others[0]}`, or give [df_metadata] host_ip another address "
-            "and restart dfmeta-agent",
+            _for(
+                wanted,
+                f"`ip addr del {ip} dev {others[0]}`, or give [df_metadata] host_ip another "
+                "address and restart dfmeta-agent",
+            ),
         )
-    if (wanted.tap, 32) not in holders:
+    if (wanted.tap, bits) not in holders:
         return wrong(
             "address",
-            f"{wanted.tap} does not have {ip}/32",
-            f"`ip addr replace {ip}/32 dev {wanted.tap}`; {BY_ITSELF}",
+            f"{wanted.tap} does not have {ip}/{bits}",
+            _for(wanted, f"`ip addr replace {ip}/{bits} dev {wanted.tap}`; {BY_ITSELF}"),
         )
     beside = (
         f"; {', '.join(others)} has it as well, where the host answers for it too; no harm to "
@@ -69,7 +73,7 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
         if others
         else ""
     )
-    return ok("address", f"{wanted.tap} has {ip}/32{beside}")
+    return ok("address", f"{wanted.tap} has {ip}/{bits}{beside}")
 
 
 def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
@@ -83,9 +87,12 @@ def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
                 check,
                 f"there is no rule {rule.selector} table {wanted.route_table}: answers to guests "
                 "take another way",
-                f"`ip rule add priority {rule.priority} {rule.selector} table "
-                f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
-                "ManageForeignRoutingPolicyRules=no",
+                _for(
+                    wanted,
+                    f"`ip rule add priority {rule.priority} {rule.selector} table "
+                    f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it "
+                    "has ManageForeignRoutingPolicyRules=no",
+                ),
             )
 
 
@@ -96,9 +103,12 @@ def route(host: HostFacts, wanted: Settings) -> Finding:
     return wrong(
         "route",
         f"table {wanted.route_table} has no default route via {NEXT_HOP} through {wanted.tap}",
-        f"`ip route replace default via {NEXT_HOP} dev {wanted.tap} onlink table "
-        f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
-        "ManageForeignRoutes=no",
+        _for(
+            wanted,
+            f"`ip route replace default via {NEXT_HOP} dev {wanted.tap} onlink table "
+            f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
+            "ManageForeignRoutes=no",
+        ),
     )
 
 
@@ -116,9 +126,12 @@ def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
     yield wrong(
         "way-back",
         f"answers to guests do not leave by {wanted.tap} but: {host.way_back}",
-        f"`ip rule show`: have none before {first} that takes what comes from {wanted.host_ip} or "
-        "goes to 128.0.0.0/8; `ip route show table local 128.0.0.0/8`: no address of the host "
-        "there may cover guests' keys",
+        _for(
+            wanted,
+            f"`ip rule show`: have none before {first} that takes what comes from "
+            f"{wanted.host_ip} or goes to 128.0.0.0/8; `ip route show table local "
+            "128.0.0.0/8`: no address of the host there may cover guests' keys",
+        ),
     )
 
 
@@ -129,8 +142,11 @@ def neighbour(host: HostFacts, wanted: Settings) -> Finding:
     return wrong(
         "neighbour",
         f"{NEXT_HOP}, behind which all guests are, has no permanent MAC on {wanted.tap}",
-        f"`ip neigh replace {NEXT_HOP} lladdr {NEXT_HOP_MAC} nud permanent dev {wanted.tap}`; "
-        f"{BY_ITSELF}",
+        _for(
+            wanted,
+            f"`ip neigh replace {NEXT_HOP} lladdr {NEXT_HOP_MAC} nud permanent dev "
+            f"{wanted.tap}`; {BY_ITSELF}",
+        ),
     )
 
 
@@ -151,13 +167,19 @@ def rp_filter(host: HostFacts, wanted: Settings) -> Finding:
     return wrong(
         "rp_filter",
         f"{text} and {harm} what guests send, since rule {from_rule.selector} is missing",
-        f"`ip rule add priority {from_rule.priority} {from_rule.selector} table "
-        f"{wanted.route_table}`; with it each value of rp_filter will do",
+        _for(
+            wanted,
+            f"`ip rule add priority {from_rule.priority} {from_rule.selector} table "
+            f"{wanted.route_table}`; with it each value of rp_filter will do",
+        ),
     )
 
 
 def arp_ignore(host: HostFacts, wanted: Settings) -> Finding:
-    """Whether the host keeps quiet about the proxy's address on its other cards."""
+    """Whether the host keeps quiet about the proxy's address on its other cards.
+
+    For a family whose neighbours are asked by ARP.
+    """
     if host.arp_ignore == 0:
         return wrong(
             "arp_ignore",
@@ -216,6 +238,13 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
         if running
         else "start dfmeta-agent (`systemctl start dfmeta-agent`)",
     )
+
+
+def _for(wanted: Settings, remedy: str) -> str:
+    """Give the commands of *remedy* the option for the version of IP (ip(8)); IPv4 needs none."""
+    if wanted.family is IPV4:
+        return remedy
+    return remedy.replace("`ip ", f"`ip -{wanted.family.version} ")
 
 
 def _named(host: HostFacts) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from dfmeta.flows.flow import comes_in_at
 from dfmeta.flows.metering import is_of_our_form
-from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.inspect.facts import MeterFact, Seen, Settings
 from dfmeta.inspect.finding import Finding, listed, ok, wrong
+from dfmeta.model import Endpoint
 
 _WHAT = {Purpose.SYN: "first SYNs", Purpose.GUEST_SYN: "SYNs"}
 
@@ -25,16 +27,17 @@ def meters(
     flows: Sequence[Seen],
     there: Sequence[MeterFact] | None,
     *,
-    names: Mapping[int, str],
+    names: Mapping[Endpoint, str],
     wanted: Settings,
 ) -> Finding:
     """Whether each guest's SYNs are limited; how many were dropped for it is for information.
 
     :param flows: those of ours on the switch.
     :param there: its meters; None where the datapath has none.
-    :param names: ofport → name of the guests' ports.
+    :param names: of the guests' ports.
     """
-    metered = [seen.flow for seen in flows if seen.flow and seen.flow.purpose in RATES]
+    rates = wanted.layout.pipeline.rates
+    metered = [seen.flow for seen in flows if seen.flow and seen.flow.purpose in rates]
     if there is None:
         return wrong(
             "meters",
@@ -45,14 +48,15 @@ def meters(
         )
     if not metered:
         text = "the datapath has meters, and no guest's flow is on the switch"
-        return ok("meters", text + _left_over(there))
+        return ok("meters", text + _left_over(there, rates))
     by_number = {one.number: one for one in there}
     without, changed = set(), set()
     for flow in metered:
-        name = names.get(int(str(flow.field("in_port"))), "gone")
+        at = comes_in_at(flow)
+        name = names.get(at, "gone") if at is not None else "gone"
         if flow.meter is None or flow.meter not in by_number:
             without.add(name)
-        elif by_number[flow.meter].rate != RATES[flow.purpose]:
+        elif by_number[flow.meter].rate != rates[flow.purpose]:
             changed.add(flow.meter)
     if without:
         return wrong(
@@ -70,12 +74,12 @@ def meters(
             "use a meter together with it",
         )
     text = f"all guests' SYNs are limited; {_dropped(flows, by_number)}"
-    return ok("meters", text + _left_over(there))
+    return ok("meters", text + _left_over(there, rates))
 
 
-def _left_over(there: Iterable[MeterFact]) -> str:
+def _left_over(there: Iterable[MeterFact], rates: Mapping[Purpose, int]) -> str:
     """Name the meters of ports that have gone; they harm no guest."""
-    numbers = [one.number for one in there if is_of_our_form(one.number, one.rate)]
+    numbers = [one.number for one in there if is_of_our_form(one.number, one.rate, rates)]
     left = sorted({one.number for one in there if not one.flows}.intersection(numbers))
     if not left:
         return ""

@@ -11,7 +11,7 @@ from dfmeta.inspect.facts import Bridge, Foreign, Interface, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.inspect.ledger import Entry, State
 from dfmeta.inspect.overlap import takes
-from dfmeta.model import TAP_MARK, TAP_VLAN
+from dfmeta.model import TAP_MARK, TAP_VLAN, Endpoint
 
 START_OVS = (
     "start Open vSwitch (`systemctl start openvswitch-switch`; `openvswitch` on Red Hat's systems)"
@@ -148,12 +148,12 @@ def other_ports(snapshot: Snapshot, wanted: Settings) -> Iterator[Finding]:
 
 
 def foreign_flows(
-    flows: Iterable[Foreign] | None, ports: Mapping[int, str], *, wanted: Settings
+    flows: Iterable[Foreign] | None, ports: Mapping[Endpoint, str], *, wanted: Settings
 ) -> Iterator[Finding]:
     """Whether somebody's flow in the classification table comes before our hooks.
 
     :param flows: None when they cannot be read.
-    :param ports: ofport → name of the guests' ports.
+    :param ports: names of the guests' ports.
     """
     check, table = "foreign-flows", wanted.layout.classification_table
     hook = wanted.layout.hook_priority
@@ -164,17 +164,15 @@ def foreign_flows(
             f"`ovs-ofctl dump-flows {wanted.bridge} table={table}`",
         )
         return
-    flows = tuple(flows)
+    flows, ofports = tuple(flows), {one.ofport for one in ports}
     above = [
         flow
         for flow in flows
-        if flow.priority >= hook
-        and not flow.hands_on
-        and takes(flow.match, ports.keys(), ip=wanted.ip)
+        if flow.priority >= hook and not flow.hands_on and takes(flow.match, ofports, ip=wanted.ip)
     ]
     for flow in above:
         ofport = flow.match.get("in_port")
-        where = ports.get(ofport, "guests") if isinstance(ofport, int) else "guests"
+        where = ports.get(Endpoint(ofport), "guests") if isinstance(ofport, int) else "guests"
         yield wrong(
             check,
             f"a flow of somebody else in table {table} takes packets of {where} to {wanted.ip}: "

@@ -12,6 +12,7 @@ from datetime import datetime
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Final
 
+from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.pipeline import Layout
 from dfmeta.inspect.cuts import Cut
@@ -41,6 +42,8 @@ class Settings:
     state_path: str
     sources: tuple[str, ...] = ("ovsdb",)
     """identity_sources, in their order."""
+    family: Family = IPV4
+    """Of ``ip`` and ``host_ip``."""
     needs_project: bool = False
     """The backend answers nobody whose project is not known (Nova)."""
 
@@ -72,8 +75,8 @@ class Interface:
     options: Mapping[str, str] = field(default_factory=dict)
     driver: str = ""
     """Of its device, as the kernel calls it; empty: there is none, or it does not say."""
-    port: Port | None = None
-    """As a guest's port; None when it is not a guest's."""
+    ports: tuple[Port, ...] = ()
+    """The guests' ports that it has; empty when it is not a guest's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +131,13 @@ class KnownPort:
     """Its guest has asked since the daemon's start."""
     failure: GuestFailure | None = None
     """How its guest fails now; None: it does not."""
+    vid: int = 0
+    """As :attr:`~dfmeta.model.Endpoint.vid`."""
 
     @property
     def endpoint(self) -> Endpoint:
         """Its place on the switch; ofport 0, which no port has, while it has none."""
-        return Endpoint(self.ofport or 0)
+        return Endpoint(self.ofport or 0, self.vid)
 
     @property
     def wired(self) -> bool:

@@ -47,6 +47,8 @@ class Entry:
     bytes: int
     meter: int | None = None
     """Id of the meter that it goes through, where it has one."""
+    vid: int = 0
+    """VLAN id of the guest's frames, beside ``ofport``; 0: they are untagged."""
 
 
 _ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
@@ -119,6 +121,7 @@ def _entry(seen: Seen, state: State, layout: Layout) -> Entry:
         seen.packets,
         seen.bytes,
         seen.flow.meter if seen.flow is not None else None,
+        read.endpoint.vid if read.endpoint is not None else 0,
     )
 
 

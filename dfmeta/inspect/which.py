@@ -87,7 +87,7 @@ def could_be_a_guests(interface: Interface, wanted: Settings) -> bool:
     """Whether it is a port of the bridge that is no guest's and that a guest could be behind."""
     return (
         interface.bridge == wanted.bridge
-        and interface.port is None
+        and not interface.ports
         and interface.type in DEVICE_TYPES
         and interface.name not in (wanted.tap, wanted.bridge)
     )

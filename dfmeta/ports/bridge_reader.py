@@ -5,6 +5,7 @@ and at no others, so that its cost does not depend on the number of ports:
 
 - A port of the bridge has a Port row, and that has Interface rows. Two maps are kept between them,
   since a row that is gone no longer says to which port it belonged.
+- An Interface row has any number of guests' ports, which go with it.
 - A change of an Interface or of a Port touches that port. The members of the bridge are compared
   only where the changes do not tell which ports came and went; to compare them takes a set of all.
 - A port is noted as a whole, after all that may raise an exception. What is noted is told with
@@ -14,7 +15,7 @@ and at no others, so that its cost does not depend on the number of ports:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,8 @@ from ovs.db.data import Atom
 from ovs.db.types import UuidType
 
 from dfmeta.inspect.offload import USERSPACE
-from dfmeta.model import TAP_MARK, TAP_VLAN, Port
-from dfmeta.ports.vif import InterfaceRow, vif
+from dfmeta.model import TAP_MARK, TAP_VLAN, Port, PortId
+from dfmeta.ports.vif import InterfaceRow, vifs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Update:
     bridge: Bridge | None = None
     tap: TapPort | None = None
     changed: tuple[Port, ...] = ()
-    gone: tuple[str, ...] = ()
+    gone: tuple[PortId, ...] = ()
     answered: int = 0
     """The latest question of :meth:`dfmeta.ports.ovsdb.OvsdbWatcher.ask` that OVSDB has answered,
     all that it said before being read."""
@@ -72,10 +73,11 @@ class BridgeReader:
 
     def __init__(self, bridge: str, tap: str) -> None:
         self.bridge, self.tap = bridge, tap
-        self._known: dict[str, Port] = {}
-        self._changed: dict[str, Port] = {}
+        self._known: dict[str, Mapping[PortId, Port]] = {}
+        """Row of an interface → its guests' ports, where there are any."""
+        self._changed: dict[PortId, Port] = {}
         """What the next update is to tell, kept where a reading ends with an exception."""
-        self._gone: dict[str, None] = {}
+        self._gone: dict[PortId, None] = {}
         """Likewise, in their order."""
         self._interfaces: dict[Any, tuple[Any, ...]] = {}
         """Row of a port of the bridge → rows of its interfaces."""
@@ -135,14 +137,14 @@ class BridgeReader:
         there = port.interfaces if port is not None else ()
         # What may raise comes first: what is noted is noted as a whole.
         tap = None
-        found: dict[Any, Port] = {}
+        found: dict[Any, Mapping[PortId, Port]] = {}
         for interface in there:
             if interface.name == self.tap:
                 tap = _read_tap(port, interface)
                 continue
-            guest = vif(_interface_row(port, interface))
-            if guest is not None:
-                found[interface.uuid] = guest
+            read = {one.id: one for one in vifs(_interface_row(port, interface))}
+            if read:
+                found[interface.uuid] = read
         if tap is not None:
             self._tap, self._tap_row = tap, uuid
         elif uuid == self._tap_row:
@@ -151,18 +153,26 @@ class BridgeReader:
         if port is not None:
             self._interfaces[uuid] = now
         self._owners.update(dict.fromkeys(now, uuid))
-        for guest in found.values():
-            if self._known.get(guest.row) != guest:
-                self._known[guest.row] = self._changed[guest.row] = guest
+        for interface, guests in found.items():
+            self._note(str(interface), guests)
         for interface in {*before, *now} - found.keys():
             # Unless another port has it now.
             if self._owners.get(interface) != uuid:
                 continue
             if interface not in now:
                 del self._owners[interface]
-            if self._known.pop(str(interface), None) is not None:
-                self._changed.pop(str(interface), None)
-                self._gone[str(interface)] = None
+            self._note(str(interface), {})
+
+    def _note(self, row: str, guests: Mapping[PortId, Port]) -> None:
+        """Note the guests' ports that a row of Interface has now; its other ones are gone."""
+        before = self._known.pop(row, {})
+        if guests:
+            self._known[row] = guests
+        for one in before:
+            if one not in guests:
+                self._changed.pop(one, None)
+                self._gone[one] = None
+        self._changed |= {one: port for one, port in guests.items() if before.get(one) != port}
 
 
 def _listed(bridge: Any) -> Any:

@@ -74,8 +74,11 @@ def match(port: Port, domains: Iterable[Domain]) -> Domain | None:
     Only a domain that is active can be: a definition may be of a guest that had the port before.
     The port's id decides where both sides have one; the device's name only together with the MAC,
     since libvirt uses names again; the MAC alone only for an interface that has neither, since
-    two guests may have the same one.
+    two guests may have the same one. A domain has its device's untagged frames; those of a VLAN are
+    of another guest behind it, which no domain names.
     """
+    if port.vid:
+        return None
     pairs = [(domain, nic) for domain in domains if domain.active for nic in domain.nics]
     for is_it in (_by_id, _by_device, _by_mac):
         found = {domain.instance_id: domain for domain, nic in pairs if is_it(port, nic)}

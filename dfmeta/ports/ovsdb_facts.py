@@ -8,7 +8,7 @@ from typing import Any
 from dfmeta.exceptions import OvsdbError
 from dfmeta.inspect.facts import Bridge, Interface, Snapshot
 from dfmeta.inspect.jsonrpc import RefusedError, call, why
-from dfmeta.ports.vif import InterfaceRow, vif
+from dfmeta.ports.vif import InterfaceRow, vifs
 
 _DATABASE = "Open_vSwitch"
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -88,7 +88,7 @@ def _interface(bridge: str, port: _Row, row: _Row) -> Interface:
         cvlans=tuple(port["cvlans"]),
         options=row["options"],
         driver=row["status"].get("driver_name", ""),
-        port=vif(as_row),
+        ports=vifs(as_row),
     )
 
 

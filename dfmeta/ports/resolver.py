@@ -26,7 +26,7 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import hub, metrics
 from dfmeta.exceptions import SourceError
-from dfmeta.model import Port
+from dfmeta.model import Port, PortId
 from dfmeta.ports.sources import (
     INSTANCE,
     NEEDED,
@@ -98,7 +98,7 @@ class Resolver:
     :param order: names of the sources; ``ovsdb`` is OVSDB's row itself.
     :param sources: all the others that *order* names.
     :param deliver: takes each port, as far as it is known, whenever more is.
-    :param drop: takes the Interface row of each port that is gone.
+    :param drop: takes the id of each port that is gone.
     :param clock: monotonic seconds.
     """
 
@@ -108,14 +108,14 @@ class Resolver:
         sources: Sequence[Source],
         deliver: Callable[[Port], None],
         *,
-        drop: Callable[[str], None] = lambda _row: None,
+        drop: Callable[[PortId], None] = lambda _port_id: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._order = tuple(order)
         self._deliver = deliver
         self._drop = drop
         self._clock = clock
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[PortId, _Entry] = {}
         self._unsettled: set[_Entry | None] = set()
         """Those that lack something and have not been asked about once."""
         self._gate = Semaphore()
@@ -133,7 +133,7 @@ class Resolver:
 
     def update(self, row: Port) -> None:
         """Take in a port as OVSDB has it now. Never waits."""
-        entry = self._entries.get(row.row)
+        entry = self._entries.get(row.id)
         if entry is not None and self._same(entry, row):
             entry.row = row
             self._hand_on(entry)
@@ -141,19 +141,19 @@ class Resolver:
             entry = self._anew(row)
         self._work_on(entry)
 
-    def forget(self, row: str) -> None:
-        """Drop the port of that Interface row, and every answer that is still to come for it."""
-        self._drop(row)
-        self._unsettled.discard(self._entries.pop(row, None))
+    def forget(self, port_id: PortId) -> None:
+        """Drop that port, and every answer that is still to come for it."""
+        self._drop(port_id)
+        self._unsettled.discard(self._entries.pop(port_id, None))
 
-    def renew(self, row: str) -> None:
-        """Ask anew about the port of that Interface row: it has another device now.
+    def renew(self, port_id: PortId) -> None:
+        """Ask anew about that port: it has another device now.
 
         An instance that OVSDB names stays: OVSDB is asked about it by other means, see
         :mod:`dfmeta.numbering`. Any other answer was about the device of before, and a row may be
         the same for both, such as that of a tap which another domain has made anew.
         """
-        entry = self._entries.get(row)
+        entry = self._entries.get(port_id)
         if entry is not None and entry.port.sources.get(INSTANCE) != OVSDB:
             self._work_on(self._anew(entry.row))
 
@@ -176,8 +176,8 @@ class Resolver:
 
     def _anew(self, row: Port) -> _Entry:
         entry = _Entry(row, bare(row), self._clock())
-        self._unsettled.discard(self._entries.get(row.row))
-        self._entries[row.row] = entry
+        self._unsettled.discard(self._entries.get(row.id))
+        self._entries[row.id] = entry
         for name in self._order:
             if name != OVSDB:
                 break
@@ -231,7 +231,7 @@ class Resolver:
             eventlet.sleep(0)
 
     def _current(self, entry: _Entry) -> bool:
-        return self._entries.get(entry.row.row) is entry
+        return self._entries.get(entry.row.id) is entry
 
     def _open(self, entry: _Entry, name: str) -> frozenset[str]:
         """What *name* may still give; optional things only before it has been asked."""

@@ -41,8 +41,10 @@ class InterfaceRow:
     mac_in_use: Sequence[str] = ()
 
 
-def vif(row: InterfaceRow) -> Port | None:
-    """Read a guest's port from its row; None when it is not a guest's.
+def vifs(row: InterfaceRow) -> tuple[Port, ...]:
+    """Read the guests' ports of a row, no two of one VLAN id; empty when it is not a guest's.
+
+    Today a row has one port at most, that of its untagged frames.
 
     A guest's port has an instance (``vm-uuid`` or ``vm-id``), or a Neutron port and its MAC
     (``iface-id`` with ``attached-mac``). An instance that is no UUID leaves a port with a
@@ -56,10 +58,10 @@ def vif(row: InterfaceRow) -> Port | None:
     wired = bool(iface_id and mac) and row.type != _AGENT_TYPE
     end = TRUNK_PORTS.get(row.name[:4], "") if row.type == "patch" and iface_id else ""
     if not end and (row.type not in GUEST_TYPES or not (instance or wired)):
-        return None
+        return ()
     fault = f"it is the port of a trunk's {end}" if end else _fault(key, instance)
     ofport = row.ofport[0] if len(row.ofport) == 1 else None
-    return Port(
+    port = Port(
         name=row.name,
         row=row.uuid,
         ofport=ofport if ofport is not None and 1 <= ofport <= OFPORT_MAX else None,
@@ -75,6 +77,7 @@ def vif(row: InterfaceRow) -> Port | None:
         else "",
         sources=_sources(ids),
     )
+    return (port,)
 
 
 def _fault(key: str, instance: str) -> str:

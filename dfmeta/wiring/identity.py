@@ -7,19 +7,19 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from dfmeta.model import Port
+from dfmeta.model import Port, PortId
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import Source
 from dfmeta.wiring import neutron_client
 
 
 def build(
-    conf: cfg.ConfigOpts, deliver: Callable[[Port], None], drop: Callable[[str], None]
+    conf: cfg.ConfigOpts, deliver: Callable[[Port], None], drop: Callable[[PortId], None]
 ) -> Resolver:
     """Build the sources and what asks them; asks nothing yet.
 
     :param deliver: takes each port, as far as it is known, whenever more is.
-    :param drop: takes the Interface row of each port that is gone.
+    :param drop: takes the id of each port that is gone.
     :raises ConfigError: when Neutron's options are wrong, or what it takes is not installed.
     :raises StoreError: when the store cannot be opened.
     """

@@ -16,7 +16,7 @@ from dfmeta.apps import reconciler as reconciler
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose, is_ours
-from dfmeta.model import Endpoint, GuestAddress, Port
+from dfmeta.model import Endpoint, GuestAddress, Port, PortId
 from tests.flows.world import App, Host, Link, World, memory_of, settle
 from tests.flowsim import Switch
 from tests.harness.examples import examples
@@ -100,7 +100,7 @@ class Life(RuleBasedStateMachine):
             port = {"name": f"tap{ofport}", "row": f"row-{ofport}", "iface_id": f"port-{ofport}"}
             registry.set_port(Port(ofport=ofport, instance_id=instance, **port))
         elif kind == "unplug":
-            registry.remove_port(f"row-{ofport}")
+            registry.remove_port(PortId(f"row-{ofport}"))
         elif kind == "learn":
             address = GuestAddress("fa:16:3e:00:00:01", IPv4Address(f"10.0.0.{number}"))
             registry.learn(endpoint, address, self.world.now)

@@ -22,7 +22,7 @@ from dfmeta.apps.meters import Memory, Meters
 from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.hub import Turns
-from dfmeta.model import Endpoint, Port
+from dfmeta.model import Endpoint, Port, PortId
 from dfmeta.registry import Registry
 from tests.flows.frames import arp, ethernet, ipv4, tcp
 from tests.flowsim import Out, Switch
@@ -160,7 +160,7 @@ class App:
 
     def unplug(self, ofport: int) -> None:
         """Have a guest's port disappear."""
-        self.registry.remove_port(f"row-{ofport}")
+        self.registry.remove_port(PortId(f"row-{ofport}"))
         settle()
 
 

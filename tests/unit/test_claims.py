@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.flows.key import IN_PORT, SLOTS
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, PortId
 from dfmeta.numbering import Device
 from dfmeta.proxy.claims import Mirror, tell
 from dfmeta.registry import Claim, Registry
@@ -105,7 +105,7 @@ def test_a_claim_ends_with_its_guest(world: World) -> None:
     world.tell()
     assert not world.mirror.holds(claim)
     assert world.gone == [HERE]
-    world.registry.remove_port("row-of-tap1")
+    world.registry.remove_port(PortId("row-of-tap1"))
     world.tell()
     assert world.mirror.claim(IN_PORT.key_of(HERE, 0)) is None
 
@@ -206,7 +206,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab"))
     def remove_port(self, name: str) -> None:
-        self.world.registry.remove_port(f"row-of-{name}")
+        self.world.registry.remove_port(PortId(f"row-of-{name}"))
 
     @rule(ofport=st.integers(1, 3), ip=st.integers(1, 12))
     def learn(self, ofport: int, ip: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dfmeta.cmd.rows import port_rows
 from dfmeta.cmd.watch import without_project
 from dfmeta.conditions import CHANGES, Conditions
-from dfmeta.model import Port, PortState
+from dfmeta.model import Port, PortId, PortState
 from dfmeta.registry import Registry
 
 INSTANCE = str(uuid.uuid4())
@@ -77,6 +77,6 @@ def test_a_port_that_is_gone_counts_no_more() -> None:
     conditions = Conditions(registry, {PortState.NO_PROJECT: without_project})
     conditions.review()
     assert conditions.count(PortState.NO_PROJECT) == 1
-    registry.remove_port("row1")
+    registry.remove_port(PortId("row1"))
     conditions.review()
     assert [conditions.count(state) for state in PortState] == [0] * len(PortState)

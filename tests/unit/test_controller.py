@@ -13,7 +13,7 @@ from dfmeta.apps import controller as controller_module
 from dfmeta.apps.removals import LATE, Removals
 from dfmeta.flows.desired import fixed_flows
 from dfmeta.flows.pipeline import BR_INT, Purpose
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, PortId
 from tests.unit.support import (
     FIXED_FLOWS,
     OTHER_INSTANCE,
@@ -121,7 +121,7 @@ def test_a_hook_that_we_removed_raises_none(rig: Rig) -> None:
         heard.append(message),
         rig.controller.flow_removed(message),
     )
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     assert len(heard) == PORT_FLOWS - 1, "all but the one in the service table"
     assert rig.controller.ready
@@ -134,7 +134,7 @@ def test_a_removal_of_ours_that_is_told_late_is_not_anothers(
     caplog.set_level("INFO")
     late: list[object] = []
     rig.switch.removed = late.append
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     rig.registry.set_port(port())
     let_hub_run()
     assert len(late) == PORT_FLOWS - 1
@@ -236,7 +236,7 @@ def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
         raise NotConnectedError(bridge="br-int")
 
     monkeypatch.setattr(rig.reconciler, "apply", lost)
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
 
 
 def test_the_watch_reconciles_a_new_connection(watching: Rig) -> None:
@@ -313,7 +313,7 @@ def test_what_is_sent_while_the_flows_are_counted_is_not_missed(rig: Rig) -> Non
     looks = eventlet.spawn(rig.controller._looks_right)
     let_hub_run()
     rig.registry.set_port(port(14, name="tap2"))
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     rig.switch.speak()
     assert looks.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 from hypothesis import given, settings
@@ -60,6 +61,13 @@ def test_an_addresss_way_back_is_added_before_its_way_in(guest: Guest) -> None:
         Purpose.GUEST_HTTP,
         Purpose.GUEST_SYN,
     ]
+
+
+@FEW
+@given(GUESTS, st.integers(1, VID_MAX))
+def test_a_guest_behind_a_tag_has_no_flows(guest: Guest, vid: int) -> None:
+    """An answer to it would leave untagged, to the guest of the port itself."""
+    assert guest_flows(replace(guest, endpoint=guest.endpoint._replace(vid=vid)), TAP) == ()
 
 
 @FEW

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import eventlet
 import pytest
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, PortId
 from dfmeta.proxy import feed as feed_module
 from dfmeta.proxy.feed import BATCH, Feed
 from dfmeta.registry import Registry
@@ -83,7 +83,7 @@ def test_news_goes_out_by_itself_until_the_end() -> None:
     thread = eventlet.spawn(world.feed.run, lambda: ended[0])
     let_hub_run()
     assert world.followers[0].news == [(False, [ONE])]
-    world.registry.remove_port("row-of-tap1")
+    world.registry.remove_port(PortId("row-of-tap1"))
     ended[0] = True
     thread.wait()
     assert world.followers[0].news == [(False, [ONE])] * 2

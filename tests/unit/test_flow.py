@@ -6,10 +6,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dfmeta.exceptions import PipelineError
-from dfmeta.flows.flow import Move, Opaque, Output, SetField, ToController, canonical, flow
+from dfmeta.flows.flow import (
+    TAGGED,
+    UNTAGGED,
+    Move,
+    Opaque,
+    Output,
+    SetField,
+    ToController,
+    Value,
+    canonical,
+    comes_in_at,
+    flow,
+    frames_of,
+)
+from dfmeta.flows.key import VID_MAX
 from dfmeta.flows.pipeline import BR_INT, Purpose, Stage
+from dfmeta.model import OFPORT_MAX, Endpoint
 
 TCP = {"eth_type": 0x0800, "ip_proto": 6}
 ARP = {"eth_type": 0x0806}
@@ -110,3 +127,29 @@ def test_the_order_in_which_a_match_is_written_makes_no_difference() -> None:
     backward = flow(Purpose.REPLY, {"ip_proto": 6, "eth_type": 0x0800})
     assert forward == backward
     assert canonical({"b": 1, "a": 2}) == (("a", 2), ("b", 1))
+
+
+@given(st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.integers(0, VID_MAX)))
+def test_an_endpoint_is_read_back_from_the_match_of_its_frames(endpoint: Endpoint) -> None:
+    match = frames_of(endpoint)
+    assert comes_in_at(flow(Purpose.GUEST_HTTP, match)) == endpoint
+    assert match["vlan_vid"] == (TAGGED | endpoint.vid if endpoint.vid else UNTAGGED)
+
+
+@pytest.mark.parametrize(
+    ("match", "endpoint"),
+    [
+        ({}, None),
+        ({"vlan_vid": TAGGED | 5}, None),
+        ({"in_port": 3}, Endpoint(3)),
+        ({"in_port": 3, "vlan_vid": TAGGED}, None),
+        ({"in_port": 3, "vlan_vid": 5}, None),
+        ({"in_port": 3, "vlan_vid": (TAGGED, TAGGED)}, None),
+        ({"in_port": 3, "vlan_vid": (TAGGED | 4, 0x1FF0)}, None),
+    ],
+    ids=str,
+)
+def test_a_match_of_other_frames_is_no_endpoints(
+    match: dict[str, Value], endpoint: Endpoint | None
+) -> None:
+    assert comes_in_at(flow(Purpose.GUEST_HTTP, match)) == endpoint

@@ -10,7 +10,7 @@ from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, SETTLE, Held, Holds
 from dfmeta.exceptions import NotConnectedError
 from dfmeta.flows.service import towards_proxy
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
 from tests.unit.support import OTHER_INSTANCE, TAP, Rig, address, let_hub_run, port, syn
 
@@ -173,7 +173,7 @@ def test_a_connection_that_is_lost_meanwhile_loses_the_syn(rig: Rig) -> None:
 def test_a_syn_of_a_port_that_went_meanwhile_is_not_released(rig: Rig) -> None:
     rig.switch.silent = True
     Hub(rig).send(syn())
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     rig.switch.speak()
     assert rig.switch.packet_outs() == []
 

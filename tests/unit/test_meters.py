@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -9,8 +11,8 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta.apps.meters import LEFT_OVER, Memory, Meters
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
-from dfmeta.flows.pipeline import RATES, Purpose
-from dfmeta.model import Endpoint
+from dfmeta.flows.pipeline import BR_INT, RATES, Purpose
+from dfmeta.model import Endpoint, PortId
 from tests.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
 
 HERE = Endpoint(13)
@@ -56,7 +58,7 @@ def test_a_port_gets_a_meter_before_its_flows(rig: Rig) -> None:
 
 def test_a_port_that_goes_takes_its_meter_along(rig: Rig) -> None:
     add(rig)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     assert rig.switch.meters == {}
 
@@ -81,7 +83,7 @@ def test_a_meter_that_anothers_flow_uses_stays_with_it(rig: Rig, rate: int) -> N
     add(rig)
     rig.switch.meters[OWN] = rate
     uses(rig, OWN)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     assert rig.switch.meters == {OWN: rate}
     rig.reconciler.reconcile()
@@ -93,7 +95,7 @@ def test_a_meter_that_anothers_flow_uses_stays_with_it(rig: Rig, rate: int) -> N
 def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> None:
     add(rig)
     rig.switch.meters[OWN] = 4321
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     assert rig.switch.meters == {OWN: 4321}
     add(rig)
@@ -106,7 +108,7 @@ def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> No
 def test_a_meter_goes_once_another_uses_it_no_more(rig: Rig) -> None:
     add(rig)
     uses(rig, OWN)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     assert rig.switch.meters == {OWN: SYN_RATE}
     rig.switch.flows.clear()
@@ -119,7 +121,7 @@ def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> No
     """The removal of the first ones may be under way, and would take its new flows along."""
     add(rig)
     rig.switch.silent = True
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     add(rig)
     rig.switch.speak()
@@ -134,7 +136,7 @@ def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> No
 def test_flows_of_an_old_dump_bring_no_meter_back_that_is_leaving(rig: Rig) -> None:
     add(rig)
     uses(rig, OWN)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     rig.meters.learn(rig.channel, {(HERE, Purpose.SYN): OWN})
     assert rig.meters.ids(Purpose.SYN) == {}
@@ -143,7 +145,7 @@ def test_flows_of_an_old_dump_bring_no_meter_back_that_is_leaving(rig: Rig) -> N
 def test_what_is_not_answered_is_asked_again_after_a_reconnect(rig: Rig) -> None:
     add(rig)
     rig.switch.silent = True
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     rig.disconnect()
     rig.switch.silent = False
@@ -161,7 +163,7 @@ def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: R
         answer()
     let_hub_run()
     add(rig)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     while not running.dead:
         rig.switch.speak()
     let_hub_run()
@@ -291,7 +293,7 @@ def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
 def test_a_meter_released_without_a_connection_is_forgotten(rig: Rig) -> None:
     add(rig)
     rig.disconnect()
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     rig.meters.release(rig.channel, HERE)
     rig.connect()
     assert rig.switch.meters == {}
@@ -301,6 +303,20 @@ def test_drawing_stays_in_our_range_whatever_is_taken() -> None:
     meters = Meters()
     meters._foreign = set(range(FIRST_ID, LAST_ID))
     assert meters._draw((Endpoint(5), Purpose.SYN)) == LAST_ID
+
+
+def test_a_bridge_with_other_rates_has_meters_of_those(rig: Rig) -> None:
+    other = replace(BR_INT, rates={Purpose.SYN: 7, Purpose.GUEST_SYN: 70})
+    meters = Meters(pipeline=other)
+    rig.switch.meters = {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
+    meters.learn(rig.channel, {})
+    assert set(meters._stray) == {LAST_ID - 1}, "a meter of another rate is not one of ours"
+    numbers = [meters.of(rig.channel, HERE, purpose) for purpose in other.rates]
+    let_hub_run()
+    assert [rig.switch.meters[number or 0] for number in numbers] == [7, 70]
+    meters.release(rig.channel, HERE)
+    let_hub_run()
+    assert rig.switch.meters == {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
 
 
 def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) -> None:
@@ -372,7 +388,7 @@ def test_a_deletion_that_is_lost_with_the_connection_is_sent_again(rig: Rig) -> 
         return None
 
     rig.switch.model.refuse = lose
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     rig.disconnect()
     assert lost
@@ -395,7 +411,7 @@ def test_a_deletion_that_finds_no_connection_is_sent_on_the_next(
         return found
 
     monkeypatch.setattr(rig.meters, "unused", last_answer)
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     monkeypatch.undo()
     assert rig.switch.meters
@@ -415,7 +431,7 @@ def test_a_port_that_changes_between_a_reconnect_and_its_reconcile_leaves_no_met
     rig.reconciler.reconcile()
     let_hub_run()
     assert sorted(rig.switch.meters.values()) == sorted(RATES.values())
-    rig.registry.remove_port("row-of-tap13")
+    rig.registry.remove_port(PortId("row-of-tap13"))
     let_hub_run()
     rig.reconciler.reconcile()
     let_hub_run()

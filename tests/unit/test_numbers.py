@@ -21,7 +21,7 @@ from dfmeta.apps.numbers import SILENT
 from dfmeta.cmd.watch import cut_off
 from dfmeta.flows.key import IN_PORT
 from dfmeta.inspect.cuts import LINK_DOWN, NO_FWD, NO_RECV, PortBits
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, PortId
 from dfmeta.registry import Claim
 from tests.unit.support import (
     OTHER_INSTANCE,
@@ -189,7 +189,7 @@ def test_an_answer_to_an_earlier_question_says_nothing(rig: Rig, ovsdb: Ovsdb) -
 
 def test_the_row_of_the_next_guest_ends_no_doubt(rig: Rig, ovsdb: Ovsdb) -> None:
     say(rig, ofp.OFPPR_ADD, 13, b"tap1")
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     rig.registry.set_port(replace(port(instance=OTHER_INSTANCE), row="another"))
     assert set(served(rig)) == {14}
     ovsdb.answer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,12 @@ from ovs.db.idl import Idl
 from ovs.db.types import UuidType
 from ovs.jsonrpc import Message
 
-from dfmeta.model import TAP_MAC, PortState
-from dfmeta.ports import bridge_reader, ovsdb
+from dfmeta.model import TAP_MAC, Endpoint, Port, PortId, PortState
+from dfmeta.ports import bridge_reader, ovsdb, vif
 from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.ports.idl import Noticing
 from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.registry import Registry
 from tests.unit.support import GUEST_MAC, INSTANCE
 
 
@@ -153,7 +155,7 @@ def test_what_was_read_before_an_exception_is_told_after_it(
         ("tap3", 3),
         ("tap4", 4),
     }
-    assert update.gone == ("uuid-of-tap1",)
+    assert update.gone == (PortId("uuid-of-tap1"),)
     again = watcher._reader.read(idl(bridge_row(changed, taps[2], taps[3])))
     assert (again.changed, again.gone) == ((), ())
 
@@ -170,7 +172,7 @@ def test_an_interface_that_gives_way_to_an_odd_one_goes_all_the_same(
             watcher._reader.read(idl(bridge_row(row)))
     update = watcher._reader.read(idl(bridge_row(row)))
     assert [one.name for one in update.changed] == ["odd"]
-    assert update.gone == ("uuid-of-tap1",)
+    assert update.gone == (PortId("uuid-of-tap1"),)
 
 
 def test_what_changed_and_went_before_it_was_told_is_gone(
@@ -189,7 +191,7 @@ def test_what_changed_and_went_before_it_was_told_is_gone(
         )
     update = watcher._reader.read(idl(bridge_row()))
     assert update.changed == ()
-    assert update.gone in ((), ("uuid-of-tap1",))
+    assert update.gone in ((), (PortId("uuid-of-tap1"),))
 
 
 def test_the_bridges_guests_and_its_tap_are_read(watcher: OvsdbWatcher) -> None:
@@ -218,7 +220,7 @@ def test_only_what_has_changed_is_told(watcher: OvsdbWatcher) -> None:
     other.interfaces[0].ofport = [7]
     update = watcher._reader.read(idl(bridge_row(other)))
     assert [port.ofport for port in update.changed] == [7]
-    assert update.gone == ("uuid-of-tap1",)
+    assert update.gone == (PortId("uuid-of-tap1"),)
 
 
 class Counting:
@@ -253,9 +255,9 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher, other
     assert update.tap is not None
     bridge.ports = bridge.ports[1:]
     update = watcher._reader.read(database, [bridge, ports[0], ports[0].interfaces[0]])
-    assert (update.changed, update.gone) == ((), ("uuid-of-tap1",))
+    assert (update.changed, update.gone) == ((), (PortId("uuid-of-tap1"),))
     ports[1].interfaces[0].external_ids = {}
-    assert watcher._reader.read(database, [changed]).gone == ("uuid-of-tap2",)
+    assert watcher._reader.read(database, [changed]).gone == (PortId("uuid-of-tap2"),)
     assert counting.asked == 3
     stranger = port_row(interface("elsewhere"))
     assert watcher._reader.read(database, [stranger, stranger.interfaces[0]]).changed == ()
@@ -312,10 +314,65 @@ def test_after_a_reconnect_everything_is_read(watcher: OvsdbWatcher) -> None:
     assert watcher._changes(session) == ["a row"]
 
 
+def with_vlans(monkeypatch: pytest.MonkeyPatch, *vids: int) -> None:
+    """Have each guest's row give a port for each of *vids*."""
+
+    def many(row: vif.InterfaceRow) -> tuple[Port, ...]:
+        return tuple(replace(one, vid=vid) for one in vif.vifs(row) for vid in vids)
+
+    monkeypatch.setattr(bridge_reader, "vifs", many)
+
+
+def test_a_row_may_have_several_ports(
+    watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, other = port_row(interface("tap1")), port_row(interface("tap2", ofport=[6]))
+    bridge = bridge_row(row, other)
+    with_vlans(monkeypatch, 0, 100)
+    update = watcher._reader.read(idl(bridge))
+    endpoints = [(5, 0), (5, 100), (6, 0), (6, 100)]
+    assert [port.endpoint for port in update.changed] == endpoints
+
+    with_vlans(monkeypatch, 0, 200)
+    update = watcher._reader.read(idl(bridge), row.interfaces)
+    assert [port.id for port in update.changed] == [PortId("uuid-of-tap1", 200)]
+    assert update.gone == (PortId("uuid-of-tap1", 100),)
+
+    row.interfaces[0].ofport = [7]
+    update = watcher._reader.read(idl(bridge), row.interfaces)
+    assert [port.endpoint for port in update.changed] == [(7, 0), (7, 200)]
+    assert update.gone == ()
+
+
+@pytest.mark.parametrize("goes", ["port", "interface", "guest"])
+def test_all_ports_of_a_row_go_with_it(
+    watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch, goes: str
+) -> None:
+    row, other = port_row(interface("tap1")), port_row(interface("tap2", ofport=[6]))
+    bridge = bridge_row(row, other)
+    with_vlans(monkeypatch, 0, 100, 4094)
+    registry = Registry()
+    for port in watcher._reader.read(idl(bridge)).changed:
+        registry.set_port(port)
+    assert len(registry.endpoints()) == 6
+    if goes == "port":
+        bridge.ports.remove(row)
+    elif goes == "interface":
+        row.interfaces = []
+    else:
+        row.interfaces[0].external_ids = {}
+    update = watcher._reader.read(idl(bridge))
+    assert update.changed == ()
+    assert update.gone == tuple(PortId("uuid-of-tap1", vid) for vid in (0, 100, 4094))
+    for port_id in update.gone:
+        registry.remove_port(port_id)
+    assert registry.endpoints() == [Endpoint(6), Endpoint(6, 100), Endpoint(6, 4094)]
+
+
 def test_without_the_bridge_all_its_ports_are_gone(watcher: OvsdbWatcher) -> None:
     watcher._reader.read(idl(bridge_row(port_row(interface("tap1")))))
     update = watcher._reader.read(idl())
-    assert (update.bridge, update.tap, update.gone) == (None, None, ("uuid-of-tap1",))
+    assert (update.bridge, update.tap, update.gone) == (None, None, (PortId("uuid-of-tap1"),))
     assert update.connected
 
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dfmeta.flows.metering import FIRST_IDS
 from dfmeta.flows.pipeline import (
+    BR_INT,
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
     COOKIE_VERSION,
@@ -29,6 +31,13 @@ def test_every_purpose_and_every_stage_is_declared() -> None:
     assert set(PURPOSES) == set(Purpose)
     assert set(TABLES) == set(Stage)
     assert all(table.why.endswith(".") for table in TABLES.values())
+
+
+def test_each_metered_purpose_has_a_rate_of_its_own_and_numbers_of_its_own() -> None:
+    assert set(BR_INT.rates) <= set(BR_INT.purposes)
+    assert len(set(BR_INT.rates.values())) == len(BR_INT.rates)
+    assert set(BR_INT.rates) <= set(FIRST_IDS)
+    assert len(set(FIRST_IDS.values())) == len(FIRST_IDS)
 
 
 def test_a_packet_only_goes_to_higher_tables() -> None:

@@ -13,6 +13,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import hub, metrics
 from dfmeta.apps import reconciler as steward_module
+from dfmeta.apps import tally
 from dfmeta.apps.channel import Pending
 from dfmeta.exceptions import NotConnectedError, SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
@@ -20,7 +21,7 @@ from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import RATES, Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Endpoint, GuestAddress, PortId
 from tests.unit.support import (
     FIXED_FLOWS,
     OTHER_INSTANCE,
@@ -113,10 +114,26 @@ def test_nothing_is_sent_when_nothing_has_changed(rig: Rig) -> None:
     assert rig.switch.sent == []
 
 
+def test_a_port_behind_a_tag_changes_no_flow_of_the_port_itself(rig: Rig) -> None:
+    learn(rig)
+    behind = replace(port(instance=OTHER_INSTANCE), vid=100)
+    rig.switch.sent.clear()
+    rig.registry.set_port(behind)
+    learn(rig, OTHER, Endpoint(13, 100))
+    assert rig.registry.slots(Endpoint(13, 100))
+    assert rig.switch.sent == []
+    assert rig.reconciler.reconcile() == 0
+    assert set(rig.meters.ids(Purpose.SYN)) == {HERE}
+    rig.registry.remove_port(behind.id)
+    let_hub_run()
+    assert rig.reconciler.reconcile() == 0
+    assert rig.flows() == wanted(rig)
+
+
 def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> None:
     learn(rig)
     rig.switch.sent.clear()
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     assert rig.flows() == set(fixed_flows(TAP))
     tables = [mod.table_id for mod in rig.switch.flow_mods()]
@@ -129,7 +146,7 @@ def test_what_is_removed_is_exactly_what_was_added(rig: Rig) -> None:
     learn(rig, OTHER)
     places = {_place(one) for one in rig.switch.dump() if one.cookie & 0xFFFF not in (3, 6, 9, 12)}
     rig.switch.sent.clear()
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     assert {_place(mod) for mod in rig.switch.flow_mods()} == places
 
@@ -471,7 +488,7 @@ def test_no_more_bundles_are_under_way_than_may_be(monkeypatch: pytest.MonkeyPat
 def changes(rig: Rig) -> Iterator[Callable[[], object]]:
     """What may happen to ports in the middle of a reconcile: one that has been, one that comes."""
     for ofport in (100, 104, 109):
-        yield lambda o=ofport: rig.registry.remove_port(f"row-of-tap{o}")
+        yield lambda o=ofport: rig.registry.remove_port(PortId(f"row-of-tap{o}"))
         yield lambda o=ofport: rig.registry.set_port(port(o, name=f"tap{o}"))
         yield lambda o=ofport: learn_now(rig, Endpoint(o))
         yield lambda o=ofport: rig.registry.set_port(
@@ -562,7 +579,7 @@ def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
 
     def watched(mods: Iterable[object], what: str, *, bundle: bool = True) -> Pending:
         if what.startswith("a flow of table"):
-            rig.registry.remove_port("row-of-tap102")
+            rig.registry.remove_port(PortId("row-of-tap102"))
         return commit(mods, what, bundle=bundle)
 
     monkeypatch.setattr(rig.channel, "commit", watched)
@@ -590,7 +607,7 @@ def test_one_ports_change_touches_that_port_alone(
     rig.switch.sent.clear()
     rig.registry.set_port(port(13))
     let_hub_run()
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     assert asked == [HERE, HERE]
     assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
@@ -623,10 +640,20 @@ def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:
     assert shown()[Purpose.ADDRESS] == 1
     rig.reconciler.reconcile()
     assert shown() == there()
-    rig.registry.remove_port("row-of-tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
     assert shown() == there()
     assert shown()[Purpose.ADDRESS] == 0
+
+
+def test_flows_of_several_bridges_are_shown_as_a_sum(rig: Rig) -> None:
+    other = Rig()
+    other.registry.set_port(port(14))
+    other.registry.set_port(port(15, name="tap2"))
+    other.connect()
+    tally.show((rig.reconciler.tally, other.reconciler.tally))
+    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 3
+    assert rig.reconciler.flow_count() == FIXED_FLOWS + PORT_FLOWS
 
 
 def test_before_the_first_comparison_no_flow_is_counted(rig: Rig) -> None:

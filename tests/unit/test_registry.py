@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dfmeta.flows.key import IN_PORT, SLOTS
-from dfmeta.model import Endpoint, GuestAddress, Port, PortState
+from dfmeta.model import Endpoint, GuestAddress, Port, PortId, PortState
 from dfmeta.numbering import Device
 from dfmeta.registry import (
     REST,
@@ -67,6 +67,8 @@ def registry(clock: Clock) -> Registry:
     return registry
 
 
+VIDS = st.sampled_from([0, 0, 0, 5])
+PLACES = st.builds(Endpoint, st.sampled_from([1, 2, 3]), VIDS)
 DEVICES = [*(Device(name) for name in (b"a", b"b", b"c", b"x")), Device(b"a", GUEST_MAC)]
 
 
@@ -82,7 +84,7 @@ class Ports(RuleBasedStateMachine):
         self.registry = Registry(lambda: RESERVED, ask=self.ask, clock=lambda: self.now)
         self.registry.subscribe(self.told.append)
         self.resting: dict[tuple[Endpoint, int], float] = {}
-        self.rows: dict[str, Port] = {}
+        self.rows: dict[PortId, Port] = {}
         self.devices: dict[int, Device] = {}
         self.addresses: dict[tuple[Endpoint, int], GuestAddress] = {}
         self.claims: list[tuple[Claim, Port]] = []
@@ -97,11 +99,12 @@ class Ports(RuleBasedStateMachine):
         instance=st.sampled_from([INSTANCE, INSTANCE, OTHER_INSTANCE, ""]),
         project=st.sampled_from(["", "p"]),
         odd=st.sampled_from(["", "", "", "", "dead", "fault"]),
+        vid=VIDS,
     )
     def set_port(
-        self, name: str, ofport: int | None, instance: str, project: str, odd: str
+        self, name: str, ofport: int | None, instance: str, project: str, odd: str, vid: int
     ) -> None:
-        new = port(
+        made = port(
             ofport,
             name=name,
             instance=instance,
@@ -109,8 +112,9 @@ class Ports(RuleBasedStateMachine):
             dead=odd == "dead",
             fault="odd" if odd == "fault" else "",
         )
-        old = self.rows.get(new.row)
-        self.rows[new.row] = new
+        new = replace(made, vid=vid)
+        old = self.rows.get(new.id)
+        self.rows[new.id] = new
         self._changing(lambda: self.registry.set_port(new), kept=self._kept(old, new))
 
     def _kept(self, old: Port | None, new: Port) -> Endpoint | None:
@@ -121,10 +125,11 @@ class Ports(RuleBasedStateMachine):
         served = endpoint is not None and self.registry.port_at(endpoint) == old
         return endpoint if served and old.state is PortState.SERVED else None
 
-    @rule(name=st.sampled_from(["a", "b", "c", "nobody"]))
-    def remove_port(self, name: str) -> None:
-        self.rows.pop(f"row-of-{name}", None)
-        self._changing(lambda: self.registry.remove_port(f"row-of-{name}"))
+    @rule(name=st.sampled_from(["a", "b", "c", "nobody"]), vid=VIDS)
+    def remove_port(self, name: str, vid: int) -> None:
+        port_id = PortId(f"row-of-{name}", vid)
+        self.rows.pop(port_id, None)
+        self._changing(lambda: self.registry.remove_port(port_id))
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
@@ -184,9 +189,9 @@ class Ports(RuleBasedStateMachine):
 
     # What guests and the switch say
 
-    @rule(ofport=st.sampled_from([1, 2, 3, 4]), number=st.integers(0, 9))
-    def learn(self, ofport: int, number: int) -> None:
-        endpoint = Endpoint(ofport)
+    @rule(ofport=st.sampled_from([1, 2, 3, 4]), number=st.integers(0, 9), vid=VIDS)
+    def learn(self, ofport: int, number: int, vid: int) -> None:
+        endpoint = Endpoint(ofport, vid)
         self.now += 1
         before = self.registry.slots(endpoint)
         idle = {n: slot.last_used for n, slot in before.items() if not slot.connections}
@@ -212,9 +217,8 @@ class Ports(RuleBasedStateMachine):
         self.resting.pop((endpoint, new.slot), None)
         self.addresses[endpoint, new.slot] = ADDRESSES[number]
 
-    @rule(ofport=st.sampled_from([1, 2, 3]), slot=st.sampled_from(SLOTS), number=st.integers(0, 9))
-    def adopt(self, ofport: int, slot: int, number: int) -> None:
-        endpoint = Endpoint(ofport)
+    @rule(endpoint=PLACES, slot=st.sampled_from(SLOTS), number=st.integers(0, 9))
+    def adopt(self, endpoint: Endpoint, slot: int, number: int) -> None:
         if IN_PORT.key_of(endpoint, slot) in RESERVED:
             return
         before = self.registry.slots(endpoint)
@@ -230,9 +234,8 @@ class Ports(RuleBasedStateMachine):
 
     # What the proxy does
 
-    @rule(ofport=st.sampled_from([1, 2, 3]), slot=st.sampled_from(SLOTS))
-    def claim(self, ofport: int, slot: int) -> None:
-        endpoint = Endpoint(ofport)
+    @rule(endpoint=PLACES, slot=st.sampled_from(SLOTS))
+    def claim(self, endpoint: Endpoint, slot: int) -> None:
         claim = self.registry.claim(IN_PORT.key_of(endpoint, slot))
         assert (claim is not None) == ((endpoint, slot) in self.addresses)
         if claim is not None:
@@ -272,7 +275,7 @@ class Ports(RuleBasedStateMachine):
             assert self.registry.holds(claim) == (certain and current is not None)
             if current is not None:
                 assert claim not in self.broken, "what broke once never holds again"
-                now = self.rows[behind.row]
+                now = self.rows[behind.id]
                 assert now == self.registry.port_at(claim.endpoint)
                 assert now in (behind, replace(behind, project_id=now.project_id))
                 assert behind.project_id in ("", now.project_id)
@@ -311,15 +314,15 @@ class Ports(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_served_under_a_number_that_is_anothers(self) -> None:
-        withheld = {port.row for port, _name in self.registry.misnamed()}
+        withheld = {port.id for port, _name in self.registry.misnamed()}
         for endpoint in self.registry.endpoints():
             behind = self.registry.port_at(endpoint)
             assert behind is not None
             device = self.devices.get(endpoint.ofport)
             assert device is None or device.name == behind.name.encode()
-            assert behind.row not in withheld
+            assert behind.id not in withheld
         for row in self.rows.values():
-            if row.endpoint is not None and not row.dead and row.row not in withheld:
+            if row.endpoint is not None and not row.dead and row.id not in withheld:
                 assert self.registry.port_at(row.endpoint) is not None
 
     @invariant()
@@ -329,7 +332,7 @@ class Ports(RuleBasedStateMachine):
             assert behind is not None
             assert behind.endpoint == endpoint
             assert behind.state in (PortState.SERVED, PortState.NO_INSTANCE)
-        assert {p.row for p in self.registry.ports()} == set(self.rows)
+        assert {p.id for p in self.registry.ports()} == set(self.rows)
 
 
 TestPorts = Ports.TestCase
@@ -510,7 +513,7 @@ def test_of_two_rows_with_one_number_the_later_is_served(registry: Registry) -> 
     learned(registry, 0)
     claim = claimed(registry)
     assert claim.identity.instance_id == OTHER_INSTANCE
-    registry.remove_port("row-of-tap1")
+    registry.remove_port(PortId("row-of-tap1"))
     assert registry.holds(claim)
     rows = {one.name: slots for one, slots in registry}
     assert set(rows["later"]) == {0}
@@ -518,7 +521,7 @@ def test_of_two_rows_with_one_number_the_later_is_served(registry: Registry) -> 
 
 def test_the_row_that_gave_way_is_served_again_when_the_other_is_gone(registry: Registry) -> None:
     registry.set_port(port(name="later", instance=OTHER_INSTANCE))
-    registry.remove_port("row-of-later")
+    registry.remove_port(PortId("row-of-later"))
     identity = registry.identity(HERE)
     assert identity is not None
     assert identity.instance_id == INSTANCE
@@ -533,8 +536,8 @@ def test_listeners_hear_of_an_endpoint_after_the_change(registry: Registry) -> N
 
     registry.subscribe(listener)
     registry.set_port(port(14))
-    registry.remove_port("row-of-tap1")
-    registry.remove_port("row-of-tap1")
+    registry.remove_port(PortId("row-of-tap1"))
+    registry.remove_port(PortId("row-of-tap1"))
     assert sorted(heard[:2], key=lambda one: one[0].ofport) == [
         (HERE, None),
         (Endpoint(14), INSTANCE),
@@ -548,23 +551,114 @@ def test_flows_follow_a_change_before_connections_end_whichever_subscribed_first
     heard: list[Phase] = []
     registry.subscribe(lambda _endpoint: heard.append(Phase.CONNECTIONS))
     registry.subscribe(lambda _endpoint: heard.append(Phase.FLOWS), Phase.FLOWS)
-    registry.remove_port("row-of-tap1")
+    registry.remove_port(PortId("row-of-tap1"))
     assert heard == [Phase.FLOWS, Phase.CONNECTIONS]
 
 
-def test_another_device_under_a_number_is_told_with_the_ports_row(registry: Registry) -> None:
-    rows: list[str] = []
-    registry.when_replaced(rows.append)
+def test_another_device_under_a_number_is_told_with_the_ports_id(registry: Registry) -> None:
+    ids: list[PortId] = []
+    registry.when_replaced(ids.append)
     registry.set_devices({13: Device(b"tap1"), 14: Device(b"tap2")}, gap=True)
-    assert rows == [], "the first list replaces nothing"
+    assert ids == [], "the first list replaces nothing"
     registry.set_device(13, None)
-    assert rows == [], "there is no device to ask about"
+    assert ids == [], "there is no device to ask about"
     registry.set_device(13, Device(b"tap1"))
     registry.set_device(14, Device(b"tap3"))
-    assert rows == [port().row]
+    assert ids == [port().id]
     registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=False)
     registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
-    assert rows == [port().row] * 2
+    assert ids == [port().id] * 2
+
+
+@pytest.fixture
+def behind() -> Port:
+    """A guest's port that is a VLAN of the same row and ofport as :func:`port`."""
+    return replace(port(instance=OTHER_INSTANCE), iface_id="port-behind", vid=100)
+
+
+def test_two_ports_of_one_row_are_served_side_by_side(registry: Registry, behind: Port) -> None:
+    registry.set_port(behind)
+    there = Endpoint(13, 100)
+    assert (behind.id, behind.endpoint) == (PortId(port().row, 100), there)
+    assert set(registry.endpoints()) == {HERE, there}
+    assert registry.count(PortState.SERVED) == 2
+    learned(registry, 0)
+    learned(registry, 0, at=there)
+    mine, other = claimed(registry), claimed(registry, at=there)
+    assert (mine.identity.instance_id, other.identity.instance_id) == (INSTANCE, OTHER_INSTANCE)
+    assert (mine.identity.port_id, other.identity.port_id) == ("port-tap1", "port-behind")
+    assert {one.id: set(slots) for one, slots in registry} == {port().id: {0}, behind.id: {0}}
+    held = registry.holder(there)
+    assert held is not None
+    assert held[0] == behind
+    assert {HERE, there} <= registry.take_changed()
+
+
+@pytest.mark.parametrize("gone", [0, 100])
+def test_a_port_that_goes_leaves_the_other_of_its_row(
+    registry: Registry, behind: Port, gone: int
+) -> None:
+    registry.set_port(behind)
+    left = Endpoint(13, 100 - gone)
+    learned(registry, 0, at=left)
+    claim = claimed(registry, at=left)
+    told: list[Endpoint] = []
+    registry.subscribe(told.append)
+    registry.remove_port(PortId(behind.row, gone))
+    assert told == [Endpoint(13, gone)]
+    assert registry.endpoints() == [left]
+    assert registry.holds(claim)
+    registry.remove_port(PortId(behind.row, 100 - gone))
+    assert (registry.endpoints(), registry.ports()) == ([], [])
+    assert not registry.holds(claim)
+    assert registry._claims == registry._tagged == {}
+
+
+def test_a_change_of_one_port_of_a_row_is_none_of_the_other(
+    registry: Registry, behind: Port
+) -> None:
+    registry.set_port(behind)
+    learned(registry, 0)
+    claim = claimed(registry)
+    registry.set_port(replace(behind, instance_id=INSTANCE))
+    registry.set_port(replace(behind, fault="odd"))
+    assert registry.holds(claim)
+    assert (registry.fault(behind.id), registry.fault(port().id)) == ("odd", "")
+    assert registry.endpoints() == [HERE]
+
+
+def test_a_device_under_a_number_is_that_of_all_its_ports(behind: Port) -> None:
+    asked: list[int] = []
+    registry = Registry(ask=lambda: asked.append(1) or len(asked))
+    ids: list[PortId] = []
+    certain: list[Endpoint] = []
+    registry.when_replaced(ids.append)
+    registry.when_certain(certain.append)
+    registry.set_port(port())
+    registry.set_port(behind)
+    there = Endpoint(13, 100)
+    registry.set_devices({13: Device(b"tap1")}, gap=True)
+    registry.answered(len(asked))
+    assert set(certain) == {HERE, there}
+    learned(registry, 0, at=there)
+    claim = claimed(registry, at=there)
+    registry.set_device(13, Device(b"tap1", GUEST_MAC))
+    assert ids == [port().id, behind.id]
+    assert {one.id for one in registry.doubted()} == {port().id, behind.id}
+    registry.answered(len(asked))
+    assert not registry.holds(claim), "another device may be another guest's"
+    registry.set_device(13, Device(b"tap2"))
+    assert {one.id for one, _name in registry.misnamed()} == {port().id, behind.id}
+    assert registry.endpoints() == []
+
+
+def test_of_a_vlan_the_later_row_is_served_as_of_a_number(registry: Registry, behind: Port) -> None:
+    registry.set_port(behind)
+    registry.set_port(later := replace(behind, row="row-of-later", name="later"))
+    assert registry.port_at(Endpoint(13, 100)) == later
+    assert registry.port_at(HERE) == port()
+    registry.remove_port(later.id)
+    assert registry.port_at(Endpoint(13, 100)) == behind
 
 
 def test_a_count_of_connections_outlives_no_slot(registry: Registry) -> None:
@@ -627,9 +721,9 @@ def test_the_version_grows_with_what_the_state_file_remembers(registry: Registry
     assert not grown()
     registry.set_port(port(project="another"))
     assert grown()
-    registry.remove_port("row-of-tap1")
+    registry.remove_port(PortId("row-of-tap1"))
     assert grown()
-    registry.remove_port("row-of-tap1")
+    registry.remove_port(PortId("row-of-tap1"))
     assert not grown()
 
 
@@ -665,9 +759,9 @@ def test_ports_are_counted_by_their_state_as_they_come_change_and_go(registry: R
     assert counted() == {"served": 2}
     registry.set_port(port(13, dead=True))
     assert counted() == {"served": 1, "dead": 1}
-    registry.remove_port("row-of-tap1")
-    registry.remove_port("row-of-tap1")
-    registry.remove_port("row-of-tap2")
+    registry.remove_port(PortId("row-of-tap1"))
+    registry.remove_port(PortId("row-of-tap1"))
+    registry.remove_port(PortId("row-of-tap2"))
     assert counted() == {}
 
 
@@ -686,7 +780,7 @@ def test_numbers_whose_port_or_slots_have_changed_are_told_once(registry: Regist
     assert registry.take_changed() == {Endpoint(14)}
     registry.set_port(port(15))
     assert registry.take_changed() == {Endpoint(13), Endpoint(15)}
-    registry.remove_port("row-of-tap2")
+    registry.remove_port(PortId("row-of-tap2"))
     registry.touch(Endpoint(20))
     assert registry.take_changed() == {Endpoint(14), Endpoint(20)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,18 @@ def test_ports_that_are_not_served_say_why_and_come_in_order() -> None:
     ]
     assert [row["key"] for row in rows] == ["128.0.0.2", None, "128.0.0.15", None]
     assert rows[1]["fault"] == "odd"
+
+
+def test_ports_of_one_number_come_in_the_order_of_their_vlans() -> None:
+    registry = Registry()
+    registry.set_port(replace(port(instance=OTHER_INSTANCE), vid=100))
+    registry.set_port(port())
+    registry.learn(Endpoint(13, 100), address(), 0)
+    rows = port_rows(registry)
+    assert [(row["ofport"], row["vid"]) for row in rows] == [(13, 0), (13, 100)]
+    assert [row["instance"] for row in rows] == [INSTANCE, OTHER_INSTANCE]
+    assert [len(row["addresses"]) for row in rows] == [0, 1]
+    assert rows[1]["key"] == str(IN_PORT.key_of(Endpoint(13, 100), 0))
 
 
 def test_a_port_shows_what_its_guest_has_asked_and_how_it_failed() -> None:

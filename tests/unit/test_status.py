@@ -57,6 +57,7 @@ def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
     return {
         "port": f"tap{ofport}",
         "ofport": ofport,
+        "vid": 0,
         "key": key,
         "addresses": [
             {"slot": 0, "key": key, "mac": GUEST_MAC, "ip": "10.0.0.5", "connections": 1}
@@ -232,6 +233,15 @@ def test_only_the_latest_failures_are_shown() -> None:
     assert "and 10 more" in seen.text
     assert failures_of_ports(rows[:5], recent)[1] == 5
     assert failures_of_ports([row(1, requests=None)], recent) == ([], 0)
+
+
+def test_a_failure_is_shown_at_the_port_of_its_vlan() -> None:
+    recent = Recent(clock=itertools.count().__next__)
+    identity = Identity(INSTANCE, PROJECT, "port", "tap", 1)
+    recent.answered(Claim(identity, Endpoint(3, 100), 0, 1, address()), 503, "/", "it is away")
+    assert failures_of_ports([row(3)], recent) == ([], 0)
+    (told,), _in_all = failures_of_ports([row(3), row(3, vid=100, port="behind")], recent)
+    assert told["port"] == "behind"
 
 
 def test_failures_of_a_store_are_those_of_addresses() -> None:

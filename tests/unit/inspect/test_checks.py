@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dfmeta.flows.family import IPV4
 from dfmeta.inspect import checks_daemon, checks_host, checks_limits, checks_switch, which
 from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
 from dfmeta.inspect.cuts import NO_FWD, NO_RECV, PortBits, cut_of
@@ -15,6 +16,7 @@ from dfmeta.inspect.facts import (
     Bridge,
     ConntrackFacts,
     Foreign,
+    HostFacts,
     Interface,
     LimitFacts,
     Listener,
@@ -22,7 +24,7 @@ from dfmeta.inspect.facts import (
 )
 from dfmeta.inspect.finding import Finding, Status, by_files, healthy, listed, ok, unknown, wrong
 from dfmeta.inspect.overlap import takes
-from dfmeta.model import GuestAddress, Port, PortState
+from dfmeta.model import Endpoint, GuestAddress, Port, PortState
 from dfmeta.ports.vif import GUEST_TYPES
 from tests.unit.inspect.values import ADDRESS, HOST, INODE, INSTANCE, IP, PORT, SETTINGS
 
@@ -175,6 +177,18 @@ def test_the_address_is_a_32_on_tap_metadata_alone() -> None:
     assert "but: eth1" in astray.text
 
 
+def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
+    other = replace(SETTINGS, family=replace(IPV4, version=6, bits=128))
+    bare = HostFacts(up=True, rules=tuple(replace(rule, there=False) for rule in HOST.rules))
+    checks = (checks_host.address, checks_host.route, checks_host.neighbour, checks_host.rp_filter)
+    strict = replace(bare, rp_filter=(1, 1))
+    for wanted, command in ((SETTINGS, "`ip "), (other, "`ip -6 ")):
+        found = [check(strict, wanted) for check in checks] + [*checks_host.rules(strict, wanted)]
+        assert [status(one) for one in found] == [Status.WRONG] * len(found)
+        assert all(one.remedy.startswith(command) for one in found)
+    assert f"{IP}/128 dev" in checks_host.address(HOST, other).remedy
+
+
 @pytest.mark.parametrize(
     ("values", "from_rule", "expected", "word"),
     [
@@ -232,7 +246,7 @@ def test_tap_metadata_in_ovsdb() -> None:
 
 
 def test_flows_that_cannot_be_read_are_unknown() -> None:
-    (finding,) = checks_switch.foreign_flows(None, {1: "tap1"}, wanted=SETTINGS)
+    (finding,) = checks_switch.foreign_flows(None, {Endpoint(1): "tap1"}, wanted=SETTINGS)
     assert status(finding) is Status.UNKNOWN
     (finding,) = checks_switch.our_flows(None, "", wanted=SETTINGS)
     assert status(finding) is Status.UNKNOWN
@@ -240,14 +254,14 @@ def test_flows_that_cannot_be_read_are_unknown() -> None:
 
 def test_a_foreign_flow_is_named_with_its_port() -> None:
     flow = Foreign(0xBAD, 300, {"in_port": 1}, "drop")
-    (finding,) = checks_switch.foreign_flows([flow], {1: "tap1"}, wanted=SETTINGS)
+    (finding,) = checks_switch.foreign_flows([flow], {Endpoint(1): "tap1"}, wanted=SETTINGS)
     assert "takes packets of tap1 to" in finding.text
     for other in (
         replace(flow, priority=299),
         replace(flow, hands_on=True),
         replace(flow, match={"in_port": 2}),
     ):
-        (finding,) = checks_switch.foreign_flows([other], {1: "tap1"}, wanted=SETTINGS)
+        (finding,) = checks_switch.foreign_flows([other], {Endpoint(1): "tap1"}, wanted=SETTINGS)
         assert status(finding) is Status.OK
 
 
@@ -478,7 +492,7 @@ def test_a_port_whose_project_the_daemon_misses_is_named() -> None:
 def test_ports_that_could_be_a_guests_and_are_not_are_one_line() -> None:
     assert GUEST_TYPES - {"internal"} == which.DEVICE_TYPES
     others = [Interface(f"eth{n}", "br-int", type="system") for n in range(10)]
-    known = Interface("tap1", "br-int", port=Port("tap1", "row", 1))
+    known = Interface("tap1", "br-int", ports=(Port("tap1", "row", 1),))
     none = [
         known,
         TAP,

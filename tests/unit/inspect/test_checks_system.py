@@ -20,6 +20,7 @@ from dfmeta.inspect.checks_system import (
 )
 from dfmeta.inspect.facts import LimitFacts, MeterFact, Seen
 from dfmeta.inspect.finding import Finding, Status
+from dfmeta.model import Endpoint
 from tests.unit.inspect.test_checks import status
 from tests.unit.inspect.values import SETTINGS
 
@@ -129,11 +130,11 @@ def test_an_open_vswitch_that_does_not_answer_has_no_version() -> None:
 
 
 def seen(ofport: int, meter: int | None) -> Seen:
-    return Seen(guest_syn(ofport, meter=meter), 0, 300, 1)
+    return Seen(guest_syn(Endpoint(ofport), meter=meter), 0, 300, 1)
 
 
 def meters(flows: Sequence[Seen], there: Sequence[MeterFact] | None) -> Finding:
-    return checks_meters.meters(flows, there, names={1: "tap1"}, wanted=SETTINGS)
+    return checks_meters.meters(flows, there, names={Endpoint(1): "tap1"}, wanted=SETTINGS)
 
 
 def test_meters_count_what_they_have_dropped() -> None:

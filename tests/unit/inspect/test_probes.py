@@ -190,8 +190,8 @@ def test_ovsdbs_rows_become_interfaces(serve: Serve) -> None:
     assert first.driver == "veth"
     assert (first.tag, first.vlan_mode, first.cvlans) == (7, "", (1, 2))
     assert first.options == {"peer": "p"}
-    assert second.port is not None
-    assert (second.port.iface_id, second.port.ofport) == ("t2", 5)
+    (port,) = second.ports
+    assert (port.iface_id, port.ofport) == ("t2", 5)
     assert snapshot.interface("t2", "br0") == second
     assert snapshot.interface("t2", "br1") is None
     assert snapshot.bridge("br1") is None

@@ -126,6 +126,13 @@ def test_a_definition_does_not_say_who_is_on_a_port() -> None:
     assert match(PORT, [replace(domain, active=False)]) is None
 
 
+def test_a_domain_is_not_on_a_vlan_behind_its_port() -> None:
+    domains = [running(A, Nic(MAC, "tap0", PORT_ID))]
+    assert match(PORT, domains) is not None
+    assert match(replace(PORT, vid=100), domains) is None
+    assert match(replace(PORT, vid=100, iface_id=""), [running(A, Nic(MAC, "tap0"))]) is None
+
+
 def test_a_device_counts_with_its_mac() -> None:
     assert match(PORT, [running(A, Nic(MAC, "tap0"))]) is not None
     assert match(PORT, [running(A, Nic("fa:16:3e:00:00:02", "tap0"))]) is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dfmeta import metrics
 from dfmeta.exceptions import SourceError
-from dfmeta.model import Port
+from dfmeta.model import Port, PortId
 from dfmeta.ports import resolver as module
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Found, Question
@@ -85,7 +85,7 @@ def _nothing_goes_on() -> Iterator[None]:
     while World.made:
         world = World.made.pop()
         for row in world.ports:
-            world.resolver.forget(row)
+            world.resolver.forget(PortId(row))
 
 
 def until(predicate: Callable[[], object], what: str = "") -> None:
@@ -147,7 +147,7 @@ def test_what_was_said_of_a_device_does_not_hold_for_the_next() -> None:
     world.resolver.update(ROW)
     until(lambda: world.port.project_id)
     a.says("j", "q")
-    world.resolver.renew("r")
+    world.resolver.renew(PortId("r"))
     assert world.port.instance_id == "", "before the source has answered"
     until(lambda: world.port.project_id)
     assert (world.port.instance_id, world.port.project_id) == ("j", "q")
@@ -159,7 +159,7 @@ def test_an_answer_about_the_device_of_before_is_dropped() -> None:
     world.resolver.update(ROW)
     until(lambda: a.asked)
     a.says("j")
-    world.resolver.renew("r")
+    world.resolver.renew(PortId("r"))
     until(lambda: world.port.instance_id)
     late.send(Found("i"))
     before = count("a", "late")
@@ -172,8 +172,8 @@ def test_what_ovsdb_says_of_a_row_outlives_its_device() -> None:
     world.resolver.update(replace(ROW, instance_id="i"))
     until(lambda: world.port.project_id)
     said = len(world.history)
-    world.resolver.renew("r")
-    world.resolver.renew("another row")
+    world.resolver.renew(PortId("r"))
+    world.resolver.renew(PortId("another row"))
     assert (len(world.history), len(a.asked)) == (said, 1)
 
 
@@ -183,7 +183,7 @@ def test_a_source_that_speaks_of_another_instance_is_not_believed() -> None:
     world.resolver.update(replace(ROW, instance_id="i"))
     until(lambda: count("a", "conflict") > before)
     assert world.port.project_id == ""
-    world.resolver.forget("r")
+    world.resolver.forget(PortId("r"))
 
 
 def test_it_is_asked_again_while_it_knows_nothing() -> None:
@@ -220,7 +220,7 @@ def test_a_defect_costs_its_question_alone(caplog: pytest.LogCaptureFixture) -> 
     world.resolver.update(ROW)
     until(lambda: world.port.project_id == "p")
     assert "Identity source a failed" in caplog.text
-    world.resolver.forget("r")
+    world.resolver.forget(PortId("r"))
 
 
 def test_an_answer_for_a_port_that_has_changed_is_dropped() -> None:
@@ -245,10 +245,30 @@ def test_an_answer_for_a_port_that_is_gone_is_dropped() -> None:
     before = count("a", "late")
     world.resolver.update(ROW)
     until(lambda: a.asked)
-    world.resolver.forget("r")
+    world.resolver.forget(PortId("r"))
     gate.send(Found("old", "p"))
     until(lambda: count("a", "late") == before + 1)
     assert [port.instance_id for port in world.history] == [""]
+
+
+def test_ports_of_one_row_are_asked_about_apart() -> None:
+    gate = Event()
+    world = World(["a"], a := Fake("a").waits(gate))
+    behind = replace(ROW, vid=100)
+    world.resolver.update(ROW)
+    world.resolver.update(behind)
+    until(lambda: len(a.asked) == 2)
+    world.resolver.forget(ROW.id)
+    gate.send(Found("i", "p"))
+    until(lambda: world.port.instance_id == "i")
+    named = {port.id for port in world.history if port.instance_id}
+    assert named == {behind.id}, "an answer for a port that is gone is dropped"
+    asked = len(a.asked)
+    world.resolver.renew(ROW.id)
+    world.resolver.renew(behind.id)
+    until(lambda: len(a.asked) > asked)
+    assert {question.port.id for question in a.asked[asked:]} == {behind.id}
+    world.resolver.forget(behind.id)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +354,7 @@ def test_a_ports_project_without_an_instance_is_nothing() -> None:
     world.resolver.update(ROW)
     until(lambda: len(a.asked) > 3)
     assert world.port.project_id == ""
-    world.resolver.forget("r")
+    world.resolver.forget(PortId("r"))
 
 
 def test_who_names_an_instance_is_asked_whether_it_is_still_there() -> None:
@@ -394,7 +414,7 @@ def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, F
     said = [answers[name] for name in order]
     instance = next((found.instance_id for found in said if found.instance_id), "")
     assert world.port.instance_id == instance
-    world.resolver.forget("r")
+    world.resolver.forget(PortId("r"))
 
 
 def test_of_many_that_wake_at_once_one_goes_on_in_each_turn_of_the_hub() -> None:
@@ -416,7 +436,7 @@ def test_of_many_that_wake_at_once_one_goes_on_in_each_turn_of_the_hub() -> None
     assert max(asked.count(one) for one in set(asked)) <= 3
     assert len(asked) >= 100
     for number in range(100):
-        world.resolver.forget(f"r{number}")
+        world.resolver.forget(PortId(f"r{number}"))
 
 
 def test_thousands_that_nobody_knows_are_asked_about_seldom(
@@ -429,13 +449,13 @@ def test_thousands_that_nobody_knows_are_asked_about_seldom(
     for number in range(50):
         resolver.update(replace(ROW, row=f"r{number}", name=f"tap{number}"))
     until(resolver.settled)
-    entry = resolver._entries["r7"]
+    entry = resolver._entries[PortId("r7")]
     assert entry.asked["a"].next == now + a.retry[0], "the first time as ever"
     now += a.retry[0]
     until(lambda: entry.asked["a"].times == 2)
     assert entry.asked["a"].next == pytest.approx(now + 50 * a.retry[1])
     for number in range(50):
-        resolver.forget(f"r{number}")
+        resolver.forget(PortId(f"r{number}"))
 
 
 def test_a_defect_costs_a_port_some_seconds_and_not_its_life(

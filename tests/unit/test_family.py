@@ -1,0 +1,83 @@
+"""A family should have the kernel's own numbers, and all of the host's side should go by it."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from ipaddress import IPv4Address
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmeta.exceptions import HostError
+from dfmeta.flows.family import IPV4
+from dfmeta.host import netlink
+from dfmeta.host.netlink import HostSide, Wanted
+
+OTHER = replace(IPV4, version=6, af=int(socket.AF_INET6), bits=128)
+ADDRESS, HOP = IPv4Address("169.254.169.254"), "192.0.2.7"
+
+
+class Asked:
+    """A routing socket that notes the family, and the lengths of prefixes, that it is asked for."""
+
+    def __init__(self) -> None:
+        self.families: list[int] = []
+        self.bits: list[int] = []
+        self.hops: list[str] = []
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+    def get_links(self, _index: int) -> list[dict[str, int]]:
+        return [{"flags": 1}]
+
+    def addr(self, _command: str, **request: Any) -> None:
+        self.bits.append(request["prefixlen"])
+
+    def rule(self, _command: str, **request: Any) -> None:
+        self.families.append(request["family"])
+        self.bits += [request["src_len"]] if "src_len" in request else []
+
+    def get_rules(self, *, family: int) -> list[Any]:
+        self.families.append(family)
+        return []
+
+    def neigh(self, command: str, **request: Any) -> list[Any]:
+        self.families.append(request["family"])
+        self.hops.append(request["dst"])
+        return [SimpleNamespace(get_attr=lambda _name: "")] if command == "get" else []
+
+    def route(self, _command: Any, **request: Any) -> list[Any]:
+        self.families.append(request["family"])
+        self.hops += [request["gateway"]] if "gateway" in request else []
+        return []
+
+
+def test_ipv4s_number_is_the_kernels() -> None:
+    assert (IPV4.af, IPV4.bits) == (socket.AF_INET, IPv4Address(0).max_prefixlen)
+
+
+@pytest.mark.parametrize("family", [IPV4, OTHER], ids=lambda one: f"IPv{one.version}")
+def test_the_hosts_side_is_of_its_family_alone(
+    family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked()
+    monkeypatch.setattr(netlink, "open_netlink", lambda: asked)
+    wanted = Wanted("lo", ADDRESS, 2, family, HOP)
+    side = HostSide(wanted)
+    assert f"address {ADDRESS}/{family.bits}" in side.ensure()
+    side.remove()
+    side.remove_former(replace(wanted, table=3, address=IPv4Address("192.0.2.1")))
+    assert set(asked.families) == {int(family.af)}
+    assert set(asked.bits) == {family.bits}
+    assert set(asked.hops) == {HOP}
+
+
+def test_a_device_that_is_missing_is_named() -> None:
+    with pytest.raises(HostError, match="no such device"):
+        HostSide(Wanted("nowhere", ADDRESS, 2)).ensure()
