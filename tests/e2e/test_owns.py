@@ -20,6 +20,8 @@ from tests.harness.netns import ROOT
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.installed
+
 PAGE = (ROOT / "doc/source/owns.rst").read_text(encoding="utf-8")
 STEPS = [step for one in blocks(PAGE) if one.kind == "console" for step in steps(one.text)]
 SHOWN = {" ".join(line.split()) for step in STEPS for line in step.shown}

@@ -14,6 +14,8 @@ from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.installed
+
 _DURATION = re.compile(r"duration=([0-9.]+)s")
 _PACKETS = re.compile(r"n_packets=(\d+)")
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")

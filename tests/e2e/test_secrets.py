@@ -12,6 +12,8 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.support import (
     KEY,
     META_DATA,
@@ -31,6 +33,8 @@ from tests.harness.guest import Guest, Reply
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+
+pytestmark = pytest.mark.installed
 
 StartBoot = Callable[..., Booting]
 ANOTHER_SECRET = "quite another secret"

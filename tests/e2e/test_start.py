@@ -17,6 +17,8 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.installed
+
 REMEDIES = ("Give ", "Name ", "Mend ", "Stop ", "Make it", "Start ", "See ")
 WRONG: list[tuple[str, str, Any]] = [
     ("df_metadata", "hold_timeout", "soon"),

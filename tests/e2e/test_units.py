@@ -18,6 +18,8 @@ from tests.harness.guest import Guest, uuid_of
 from tests.harness.netns import ROOT, Namespace
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.installed
+
 UNITS = ROOT / "etc/systemd"
 HEADROOM = 8
 """How often what a small host takes fits into MemoryMax=."""

@@ -30,6 +30,8 @@ from tests.harness.netns import Namespace
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 
+pytestmark = pytest.mark.installed
+
 COOKIE = re.compile(r"cookie=0x64666d65([0-9a-f]{2})([0-9a-f]{6})")
 HOSTNAME = "/latest/meta-data/hostname"
 PLACE = ("127.0.0.1", GUEST_PORT)

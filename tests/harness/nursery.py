@@ -51,7 +51,7 @@ _PROGRAMS: Final = {
             "dfmeta.cli.ports_command",
             "dfmeta.cli.store_commands",
             "dfmeta.cli.trace_command",
-            "dfmeta.wiring.database",
+            "dfmeta.store.db.repository",
         ),
     ),
 }
