@@ -130,7 +130,7 @@ class Port:
     project_id: str = ""
     instance_name: str = ""
     """What people call the instance. Its owner chose it: for listings, never to decide by."""
-    claimed: bool = False
+    unverified: bool = False
     """The instance stands where a tenant can write it (Neutron's device_id): it is served only
     after whoever answers has checked that ``project_id`` is the instance's (CVE-2013-6419)."""
     dead: bool = False
@@ -179,8 +179,8 @@ class Identity:
     incarnation: int
     """Grows with every change of the port, its instance or its project; never repeats in a
     process. An answer leaves only while it is still the one that the request was asked under."""
-    claimed: bool = False
-    """See :attr:`Port.claimed`."""
+    unverified: bool = False
+    """See :attr:`Port.unverified`."""
     instance_name: str = ""
     """See :attr:`Port.instance_name`. Whoever chose it may be told it; nothing follows of it."""
 

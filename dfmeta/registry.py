@@ -108,10 +108,10 @@ class Registry:
         self._resting: dict[Endpoint, dict[int, float]] = {}
         self._ports: dict[PortId, Port] = {}
         self._guests: dict[Endpoint, Guest] = {}
-        self._claims: dict[Endpoint, dict[PortId, Port]] = {}
+        self._contenders: dict[Endpoint, dict[PortId, Port]] = {}
         """Endpoint → ports that have its number and its VLAN id, the latest last."""
         self._tagged: dict[int, dict[Endpoint, None]] = {}
-        """Number → those endpoints of ``_claims`` that have it and a VLAN id."""
+        """Number → those endpoints of ``_contenders`` that have it and a VLAN id."""
         self._numbering = Numbering(ask)
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
@@ -251,10 +251,12 @@ class Registry:
 
     def misnamed(self) -> list[tuple[Port, bytes]]:
         """Ports that are not served, since the switch says that their number is another's."""
-        claims = itertools.chain.from_iterable(one.values() for one in self._claims.values())
+        contenders = itertools.chain.from_iterable(
+            one.values() for one in self._contenders.values()
+        )
         return [
             (port, self._numbering.name(port.ofport or 0))
-            for port in claims
+            for port in contenders
             if not self._numbering.agrees(port)
         ]
 
@@ -425,7 +427,7 @@ class Registry:
             port_id=port.iface_id,
             port_name=port.name,
             incarnation=next(self._incarnations),
-            claimed=port.claimed,
+            unverified=port.unverified,
             instance_name=port.instance_name,
         )
 
@@ -433,28 +435,28 @@ class Registry:
         guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
         if guest is None or guest.port.id != port.id or guest.identity is None:
             return False
-        self._claims[guest.endpoint][port.id] = guest.port = port
+        self._contenders[guest.endpoint][port.id] = guest.port = port
         guest.identity = replace(
             guest.identity,
             project_id=port.project_id,
             port_name=port.name,
-            claimed=port.claimed,
+            unverified=port.unverified,
             instance_name=port.instance_name,
         )
         self._tell({guest.endpoint})
         return True
 
     def _claim(self, port: Port, endpoint: Endpoint) -> None:
-        self._claims.setdefault(endpoint, {})[port.id] = port
+        self._contenders.setdefault(endpoint, {})[port.id] = port
         if endpoint.vid:
             self._tagged.setdefault(endpoint.ofport, {})[endpoint] = None
 
     def _unclaim(self, port: Port, endpoint: Endpoint) -> None:
-        claims = self._claims.get(endpoint, {})
-        claims.pop(port.id, None)
-        if claims:
+        contenders = self._contenders.get(endpoint, {})
+        contenders.pop(port.id, None)
+        if contenders:
             return
-        self._claims.pop(endpoint, None)
+        self._contenders.pop(endpoint, None)
         tagged = self._tagged.get(endpoint.ofport, {})
         tagged.pop(endpoint, None)
         if not tagged:
@@ -485,8 +487,8 @@ class Registry:
         return {endpoint}
 
     def _rightful(self, endpoint: Endpoint) -> Port | None:
-        claims = self._claims.get(endpoint, {})
-        return next(filter(self._numbering.agrees, reversed(claims.values())), None)
+        contenders = self._contenders.get(endpoint, {})
+        return next(filter(self._numbering.agrees, reversed(contenders.values())), None)
 
     def _review(self, endpoint: Endpoint, *, anew: bool) -> None:
         guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
@@ -527,7 +529,7 @@ class Registry:
 
     def _say_replaced(self, ofport: int, *, there: bool) -> None:
         endpoints = self._numbered(ofport) if there else ()
-        ids = [one for endpoint in endpoints for one in self._claims.get(endpoint, ())]
+        ids = [one for endpoint in endpoints for one in self._contenders.get(endpoint, ())]
         for port_id, listener in itertools.product(ids, self._replaced_listeners):
             listener(port_id)
 
@@ -556,4 +558,4 @@ def _only_adds(old: Port, new: Port) -> bool:
     who = ("id", "ofport", "iface_id", "instance_id", "dead", "fault")
     same = all(getattr(old, name) == getattr(new, name) for name in who)
     # A claim may be confirmed; what was known may not become a claim.
-    return same and old.project_id in ("", new.project_id) and old.claimed >= new.claimed
+    return same and old.project_id in ("", new.project_id) and old.unverified >= new.unverified

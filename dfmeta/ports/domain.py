@@ -13,7 +13,7 @@ from typing import Final
 from dfmeta.devices.elements import SIZE_MAX, DomainReader
 from dfmeta.exceptions import DomainError
 from dfmeta.model import Port
-from dfmeta.ports.sources import Found, instance_of, name_of, project_of
+from dfmeta.ports.sources import Ownership, instance_of, name_of, project_of
 
 __all__ = ["SIZE_MAX", "Domain", "Nic", "match", "parse"]
 
@@ -53,9 +53,9 @@ class Domain:
     """As virsh knows it."""
 
     @property
-    def found(self) -> Found:
+    def found(self) -> Ownership:
         """The same as an identity source says it."""
-        return Found(self.instance_id, self.project_id, self.name)
+        return Ownership(self.instance_id, self.project_id, self.name)
 
 
 def parse(data: bytes) -> Domain:

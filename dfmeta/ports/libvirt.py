@@ -24,7 +24,7 @@ from dfmeta import metrics
 from dfmeta.exceptions import SourceError
 from dfmeta.ports.domain import Domain, match
 from dfmeta.ports.folders import Folders, Scan
-from dfmeta.ports.sources import FIELDS, Found, Question
+from dfmeta.ports.sources import FIELDS, Ownership, Question
 from dfmeta.quiet import Seldom
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class LibvirtSource:
 
     name: metrics.IdentitySource = "libvirt"
     gives = frozenset(FIELDS)
-    claims = False
+    unverified = False
     by_instance = False
     timeout = 2.0
     retry = (0.25, 5.0)
@@ -57,7 +57,7 @@ class LibvirtSource:
         self._scanning = False
         self._seldom = Seldom(clock=clock)
 
-    def find(self, question: Question) -> Found:
+    def find(self, question: Question) -> Ownership:
         """See :class:`~dfmeta.ports.sources.Source`.
 
         :raises SourceError: when a folder is there and cannot be read.
@@ -74,7 +74,7 @@ class LibvirtSource:
             return domain.found
         if scan.error:
             raise SourceError(source=self.name, cause=scan.error)
-        return Found()
+        return Ownership()
 
     def _since(self, moment: float) -> Scan:
         while self._scan.started < moment:

@@ -19,7 +19,14 @@ from eventlet.event import Event
 from dfmeta import metrics
 from dfmeta.exceptions import SourceError
 from dfmeta.ports.neutron_api import Row
-from dfmeta.ports.sources import INSTANCE, PORT_PROJECT, Found, Question, instance_of, project_of
+from dfmeta.ports.sources import (
+    INSTANCE,
+    PORT_PROJECT,
+    Ownership,
+    Question,
+    instance_of,
+    project_of,
+)
 
 LIST_FROM: Final = 16
 """Ports from which on the host's are asked for in one call."""
@@ -56,7 +63,7 @@ class NeutronSource:
 
     name: metrics.IdentitySource = "neutron"
     gives = frozenset({INSTANCE, PORT_PROJECT})
-    claims = True
+    unverified = True
     by_instance = False
     retry = (0.5, 30.0)
     recheck = 60.0
@@ -69,18 +76,18 @@ class NeutronSource:
         self._waiting: dict[str, Event] = {}
         self._listed = False
 
-    def find(self, question: Question) -> Found:
+    def find(self, question: Question) -> Ownership:
         """See :class:`~dfmeta.ports.sources.Source`.
 
         :raises SourceError: when Neutron cannot be asked.
         """
         port_id = instance_of(question.port.iface_id)
         if not port_id:
-            return Found()
+            return Ownership()
         if not self._waiting:
             eventlet.spawn_n(self._collect)
         event = self._waiting.setdefault(port_id, Event())
-        found: Found = event.wait()
+        found: Ownership = event.wait()
         return found
 
     def _collect(self) -> None:
@@ -117,13 +124,13 @@ def _by_id(rows: Sequence[Row]) -> dict[str, Row]:
     return {instance_of(str(row.get("id", ""))): row for row in rows}
 
 
-def _found(row: Row) -> Found:
+def _found(row: Row) -> Ownership:
     """Read a port; one that is no instance's, but a router's or a DHCP agent's, gives nothing."""
     instance = instance_of(str(row.get("device_id") or ""))
     if not instance or not str(row.get("device_owner") or "").startswith(_OF_INSTANCE):
-        return Found()
+        return Ownership()
     project = project_of(str(row.get("project_id") or row.get("tenant_id") or ""))
-    return Found(instance, port_project=project)
+    return Ownership(instance, port_project=project)
 
 
 def _fail(batch: dict[str, Event], error: Exception) -> None:

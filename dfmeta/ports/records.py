@@ -1,7 +1,7 @@
 """Identity from the store's records: the project and the name of an instance that is known.
 
 A record has no port and no MAC, so it cannot say who is on a port. It is not asked about an
-instance that is only claimed, since the record's project would vouch for whoever claims it.
+instance that is not verified, since the record's project would vouch for whoever claims it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dfmeta import metrics
 from dfmeta.exceptions import SourceError, StoreError
-from dfmeta.ports.sources import NAME, PROJECT, Found, Question, name_of, project_of
+from dfmeta.ports.sources import NAME, PROJECT, Ownership, Question, name_of, project_of
 
 
 class Record(Protocol):
@@ -35,7 +35,7 @@ class StoreSource:
 
     name: metrics.IdentitySource = "store"
     gives = frozenset({PROJECT, NAME})
-    claims = False
+    unverified = False
     by_instance = True
     timeout = 2.0
     retry = (0.5, 5.0)
@@ -45,7 +45,7 @@ class StoreSource:
     def __init__(self, get: Callable[[str], Record | None]) -> None:
         self._get = get
 
-    def find(self, question: Question) -> Found:
+    def find(self, question: Question) -> Ownership:
         """See :class:`~dfmeta.ports.sources.Source`.
 
         :raises SourceError: when the database fails.
@@ -56,8 +56,8 @@ class StoreSource:
         except StoreError as error:
             raise SourceError(source=self.name, cause=error) from error
         if record is None:
-            return Found()
-        return Found(instance, project_of(record.project_id or ""), _name(record.metadata))
+            return Ownership()
+        return Ownership(instance, project_of(record.project_id or ""), _name(record.metadata))
 
 
 def _name(document: str | None) -> str:

@@ -33,10 +33,10 @@ from dfmeta.ports.sources import (
     OVSDB,
     PORT_PROJECT,
     PROJECT,
-    Answer,
-    Found,
+    Ownership,
     Question,
     Source,
+    SourceAnswer,
     bare,
     contradicts,
     merge,
@@ -74,7 +74,7 @@ class _Entry:
     row: Port
     port: Port
     seen: float
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[SourceAnswer] = field(default_factory=list)
     asked: dict[str, _Asked] = field(default_factory=dict)
     port_project: bool = False
     working: bool = False
@@ -181,7 +181,7 @@ class Resolver:
         for name in self._order:
             if name != OVSDB:
                 break
-            entry.answers.append(Answer(OVSDB))
+            entry.answers.append(SourceAnswer(OVSDB))
         self._hand_on(entry)
         return entry
 
@@ -276,7 +276,7 @@ class Resolver:
 
     def _ask(self, entry: _Entry, name: str) -> None:
         if name == OVSDB:
-            entry.answers.append(Answer(OVSDB))
+            entry.answers.append(SourceAnswer(OVSDB))
             self._hand_on(entry)
             return
         asking = self._sources[name]
@@ -301,9 +301,9 @@ class Resolver:
                 entry.port.sources.get(INSTANCE),
             )
             return
-        _count(asking.source.name, "found" if found != Found() else "nothing")
-        if found != Found():
-            _put(entry.answers, Answer(name, found, asking.source.claims))
+        _count(asking.source.name, "found" if found != Ownership() else "nothing")
+        if found != Ownership():
+            _put(entry.answers, SourceAnswer(name, found, asking.source.unverified))
             self._hand_on(entry)
 
     def _consider_port_project(self, entry: _Entry) -> None:
@@ -321,10 +321,10 @@ class Resolver:
 
     # One source
 
-    def _look_up(self, asking: _Asking, port: Port) -> Found | None:
+    def _look_up(self, asking: _Asking, port: Port) -> Ownership | None:
         """Ask once; None when there was no answer."""
         source = asking.source
-        found: Found | None = None
+        found: Ownership | None = None
         with asking.room:
             if asking.rests_until > self._clock():
                 return None  # it failed while this port waited for its turn
@@ -373,7 +373,7 @@ class Resolver:
         found = self._look_up(asking, bare(entry.row))
         if found is None or not self._current(entry):
             return
-        _count(asking.source.name, "found" if found != Found() else "nothing")
+        _count(asking.source.name, "found" if found != Ownership() else "nothing")
         if found.instance_id != entry.port.instance_id:
             LOG.info(
                 "Port %s no longer belongs to %s, says %s",
@@ -390,7 +390,7 @@ def _has_port_project(entry: _Entry) -> bool:
     return any(answer.found.port_project for answer in entry.answers)
 
 
-def _put(answers: list[Answer], new: Answer) -> None:
+def _put(answers: list[SourceAnswer], new: SourceAnswer) -> None:
     """Put an answer in the place of an earlier one of the same source, or at the end."""
     for number, old in enumerate(answers):
         if old.source == new.source:

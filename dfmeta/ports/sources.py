@@ -35,7 +35,7 @@ _PROJECT: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Ownership:
     """What a source knows of a port; empty: not known."""
 
     instance_id: str = ""
@@ -60,7 +60,7 @@ class Question:
     def proven(self) -> bool:
         """Whether the port's instance is known from the host itself, so that what is known of
         that instance is true of the port."""
-        return bool(self.port.instance_id) and not self.port.claimed
+        return bool(self.port.instance_id) and not self.port.unverified
 
 
 class Source(Protocol):
@@ -69,8 +69,8 @@ class Source(Protocol):
     name: metrics.IdentitySource
     """As in ``identity_sources``, in metrics and in listings."""
     gives: frozenset[str]
-    """Fields of :class:`Found` that it may fill."""
-    claims: bool
+    """Fields of :class:`Ownership` that it may fill."""
+    unverified: bool
     """Its instances are a tenant's word."""
     by_instance: bool
     """It knows instances, not ports: asked only when the instance is known from the host."""
@@ -83,7 +83,7 @@ class Source(Protocol):
     at_once: int
     """How many ports it may be asked about at the same time."""
 
-    def find(self, question: Question) -> Found:
+    def find(self, question: Question) -> Ownership:
         """Say what is known; may wait, but never for the hub's sake.
 
         :raises SourceError: when it cannot tell.
@@ -92,20 +92,22 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SourceAnswer:
     """What a source said of a port."""
 
     source: str
-    found: Found = field(default_factory=Found)
-    claims: bool = False
+    found: Ownership = field(default_factory=Ownership)
+    unverified: bool = False
 
 
 def bare(row: Port) -> Port:
     """OVSDB's port without what it says of the instance."""
-    return replace(row, instance_id="", project_id="", instance_name="", claimed=False, sources={})
+    return replace(
+        row, instance_id="", project_id="", instance_name="", unverified=False, sources={}
+    )
 
 
-def merge(row: Port, answers: Sequence[Answer], *, port_project: bool = False) -> Port:
+def merge(row: Port, answers: Sequence[SourceAnswer], *, port_project: bool = False) -> Port:
     """Put together what is known of a port.
 
     :param row: OVSDB's port; what it says of the instance counts where *answers* has an answer of
@@ -126,7 +128,7 @@ def merge(row: Port, answers: Sequence[Answer], *, port_project: bool = False) -
     return port
 
 
-def contradicts(port: Port, found: Found) -> bool:
+def contradicts(port: Port, found: Ownership) -> bool:
     """Whether *found* is about another instance than *port*'s."""
     return bool(port.instance_id and found.instance_id) and port.instance_id != found.instance_id
 
@@ -159,18 +161,18 @@ def name_of(text: str) -> str:
     return " ".join(printable.split())[:NAME_MAX]
 
 
-def _fill(port: Port, found: Found, answer: Answer) -> Port:
+def _fill(port: Port, found: Ownership, answer: SourceAnswer) -> Port:
     new = {
         name: value
         for name in FIELDS
         if (value := getattr(found, name)) and not getattr(port, name)
     }
-    claimed = answer.claims if INSTANCE in new else port.claimed
-    if found.instance_id and not answer.claims:
-        claimed = False  # what was a claim is confirmed by the host itself
+    unverified = answer.unverified if INSTANCE in new else port.unverified
+    if found.instance_id and not answer.unverified:
+        unverified = False  # what was a claim is confirmed by the host itself
     sources = {**port.sources, **dict.fromkeys(new, answer.source)}
-    return replace(port, **new, claimed=claimed, sources=sources)
+    return replace(port, **new, unverified=unverified, sources=sources)
 
 
-def _of_row(row: Port) -> Found:
-    return Found(row.instance_id, row.project_id)
+def _of_row(row: Port) -> Ownership:
+    return Ownership(row.instance_id, row.project_id)

@@ -287,8 +287,8 @@ class Application:
         return identity
 
     def _lacks_project(self, identity: Identity) -> bool:
-        # Of an instance that is only claimed, the project is what the claim is checked against.
-        return (self._settings.needs_project or identity.claimed) and not identity.project_id
+        # Of an instance that is not verified, the project is what the claim is checked against.
+        return (self._settings.needs_project or identity.unverified) and not identity.project_id
 
     def _failed(self, exchange: Exchange, error: BackendError) -> Answer:
         # Another remedy within the minute is another thing to do.

@@ -193,7 +193,7 @@ def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[
             "port_id": identity.port_id,
             "port_name": identity.port_name,
             "incarnation": identity.incarnation,
-            "claimed": identity.claimed,
+            "unverified": identity.unverified,
             "instance_name": identity.instance_name,
         },
         "slots": [

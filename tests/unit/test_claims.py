@@ -193,7 +193,7 @@ class Following(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.claims: set[Claim] = set()
+        self.unverified: set[Claim] = set()
 
     @rule(
         ofport=st.integers(1, 3),
@@ -234,8 +234,8 @@ class Following(RuleBasedStateMachine):
                 claim = registry.claim(key)
                 assert mirror.claim(key) == claim
                 if claim is not None:
-                    self.claims.add(claim)
-        for claim in self.claims:
+                    self.unverified.add(claim)
+        for claim in self.unverified:
             assert mirror.current(claim) == registry.current(claim)
             assert mirror.holds(claim) == registry.holds(claim)
             if registry.current(claim) is not None:

@@ -87,7 +87,7 @@ class Ports(RuleBasedStateMachine):
         self.rows: dict[PortId, Port] = {}
         self.devices: dict[int, Device] = {}
         self.addresses: dict[tuple[Endpoint, int], GuestAddress] = {}
-        self.claims: list[tuple[Claim, Port]] = []
+        self.unverified: list[tuple[Claim, Port]] = []
         self.broken: list[Claim] = []
         self.open: list[Claim] = []
 
@@ -135,7 +135,7 @@ class Ports(RuleBasedStateMachine):
     @rule(data=st.data())
     def say_the_same_again(self, data: st.DataObject) -> None:
         same = self.rows[data.draw(st.sampled_from(sorted(self.rows)))]
-        holding = [claim for claim, _port in self.claims if self.registry.holds(claim)]
+        holding = [claim for claim, _port in self.unverified if self.registry.holds(claim)]
         self.told.clear()
         self.registry.set_port(same)
         assert not self.told
@@ -245,12 +245,12 @@ class Ports(RuleBasedStateMachine):
             assert behind.state is PortState.SERVED
             assert claim.identity.instance_id == behind.instance_id
             assert self.registry.current(claim) is not None
-            self.claims.append((claim, behind))
+            self.unverified.append((claim, behind))
 
-    @precondition(lambda self: self.claims)
+    @precondition(lambda self: self.unverified)
     @rule(data=st.data())
     def open_connection(self, data: st.DataObject) -> None:
-        claim, _port = data.draw(st.sampled_from(self.claims))
+        claim, _port = data.draw(st.sampled_from(self.unverified))
         self.now += 1
         self.registry.opened(claim, self.now)
         self.open.append(claim)
@@ -269,7 +269,7 @@ class Ports(RuleBasedStateMachine):
 
     @invariant()
     def a_claim_holds_only_for_the_port_that_it_was_made_for(self) -> None:
-        for claim, behind in self.claims:
+        for claim, behind in self.unverified:
             current = self.registry.current(claim)
             certain = claim.endpoint.ofport not in self.doubted
             assert self.registry.holds(claim) == (certain and current is not None)
@@ -611,7 +611,7 @@ def test_a_port_that_goes_leaves_the_other_of_its_row(
     registry.remove_port(PortId(behind.row, 100 - gone))
     assert (registry.endpoints(), registry.ports()) == ([], [])
     assert not registry.holds(claim)
-    assert registry._claims == registry._tagged == {}
+    assert registry._contenders == registry._tagged == {}
 
 
 def test_a_change_of_one_port_of_a_row_is_none_of_the_other(

@@ -12,7 +12,7 @@ from dfmeta.registry import Registry
 ENDPOINT = Endpoint(3)
 ADDRESS = GuestAddress("fa:16:3e:00:00:01", IPv4Address("10.0.0.5"))
 CLAIMED = Port(
-    name="tap0", row="r", ofport=3, iface_id="p", instance_id="i", project_id="x", claimed=True
+    name="tap0", row="r", ofport=3, iface_id="p", instance_id="i", project_id="x", unverified=True
 )
 
 
@@ -22,16 +22,16 @@ def test_a_claim_that_the_host_confirms_keeps_its_connections() -> None:
     registry.learn(ENDPOINT, ADDRESS, 0.0)
     claim = registry.claim(IN_PORT.key_of(ENDPOINT, 0))
     assert claim is not None
-    assert claim.identity.claimed
-    registry.set_port(replace(CLAIMED, claimed=False))
+    assert claim.identity.unverified
+    registry.set_port(replace(CLAIMED, unverified=False))
     now = registry.current(claim)
     assert now is not None
-    assert not now.claimed
+    assert not now.unverified
 
 
 def test_what_was_known_and_is_only_claimed_now_starts_anew() -> None:
     registry = Registry()
-    registry.set_port(replace(CLAIMED, claimed=False))
+    registry.set_port(replace(CLAIMED, unverified=False))
     registry.learn(ENDPOINT, ADDRESS, 0.0)
     claim = registry.claim(IN_PORT.key_of(ENDPOINT, 0))
     assert claim is not None

@@ -161,7 +161,7 @@ class StoreBackend:
             return HERE
         need = dialects.need(path, self._settings)
         # Defaults are for an instance that has no record.
-        return need if identity.claimed or self._host is None else replace(need, record=True)
+        return need if identity.unverified or self._host is None else replace(need, record=True)
 
     def _find(self, identity: Identity, need: Need) -> Record | None:
         """Return the record to answer from, with what is needed of it."""
@@ -175,9 +175,9 @@ class StoreBackend:
         One that is empty keeps a password alone, and counts as none.
         """
         if own is not None and not own.empty:
-            known = not identity.claimed or own.project_id == identity.project_id
+            known = not identity.unverified or own.project_id == identity.project_id
             return own if known else None
-        if self._host is None or identity.claimed:
+        if self._host is None or identity.unverified:
             return None
         ids = defaults.layers(host=self._host, project_id=identity.project_id)
         found = [record for record in map(self._repository.get, ids) if record is not None]

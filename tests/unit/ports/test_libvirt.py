@@ -15,7 +15,7 @@ from dfmeta.ports import folders as folders_module
 from dfmeta.ports.domain import Domain
 from dfmeta.ports.folders import Folders
 from dfmeta.ports.libvirt import LibvirtSource
-from dfmeta.ports.sources import Found, Question
+from dfmeta.ports.sources import Ownership, Question
 from tests.harness.domains import Interface, definition, status, write
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
@@ -42,7 +42,7 @@ def run(instance: str, *, project: str = "p", name: str = "n") -> str:
     return status(definition(instance, project=project, name=name, interfaces=[nic]))
 
 
-def ask(source: LibvirtSource, port: Port = PORT) -> Found:
+def ask(source: LibvirtSource, port: Port = PORT) -> Ownership:
     with eventlet.Timeout(5):
         return source.find(Question(port, time.monotonic()))
 
@@ -51,14 +51,14 @@ def test_a_file_is_parsed_once_and_again_when_it_has_changed(
     tmp_path: Path, parsed: list[bytes]
 ) -> None:
     source = LibvirtSource(Folders([tmp_path, tmp_path / "missing"]))
-    assert ask(source) == Found()
+    assert ask(source) == Ownership()
     write(tmp_path, "a", run(A))
-    assert ask(source) == ask(source) == Found(A, "p", "n")
+    assert ask(source) == ask(source) == Ownership(A, "p", "n")
     assert len(parsed) == 1
     write(tmp_path, "a", run(B))
-    assert ask(source) == Found(B, "p", "n")
+    assert ask(source) == Ownership(B, "p", "n")
     (tmp_path / "a.xml").unlink()
-    assert ask(source) == Found()
+    assert ask(source) == Ownership()
     assert len(parsed) == 2
 
 
@@ -95,9 +95,9 @@ def test_a_known_instance_has_the_project_of_its_definition(tmp_path: Path) -> N
     write(tmp_path, "a", definition(A, project="p"))
     known = Port(name="x", row="r", ofport=1, instance_id=A)
     assert ask(source, known).project_id == "p"
-    assert ask(source) == Found()
-    claimed = Port(name="x", row="r", ofport=1, instance_id=A, claimed=True)
-    assert ask(source, claimed) == Found()
+    assert ask(source) == Ownership()
+    unverified = Port(name="x", row="r", ofport=1, instance_id=A, unverified=True)
+    assert ask(source, unverified) == Ownership()
 
 
 def test_all_who_ask_together_share_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from dfmeta.exceptions import ConfigError, SourceError
 from dfmeta.model import Port
 from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM, NeutronSource
 from dfmeta.ports.neutron_api import NeutronApi, Row
-from dfmeta.ports.sources import Found, Question
+from dfmeta.ports.sources import Ownership, Question
 from tests.harness import neutron as harness
 from tests.harness.neutron_server import Server
 
@@ -65,7 +65,7 @@ def api(server: Server, tmp_path: Path) -> MakeApi:
     return make
 
 
-def ask(source: NeutronSource, number: int = 1) -> Found:
+def ask(source: NeutronSource, number: int = 1) -> Ownership:
     return source.find(Question(port(number), time.monotonic()))
 
 
@@ -76,10 +76,10 @@ def test_the_instance_and_the_ports_project_come_over_the_wire(
     server.control("put", **harness.port(port_id(2), A, "q", host="elsewhere"))
     server.control("put", **harness.port(port_id(3), "dhcp-x", "p", owner="network:dhcp"))
     source = NeutronSource(api(), timeout=5)
-    assert ask(source) == Found(A, port_project="p")
+    assert ask(source) == Ownership(A, port_project="p")
     # Still bound to the source of its migration: asked for by its id.
-    assert ask(source, 2) == Found(A, port_project="q")
-    assert ask(source, 3) == ask(source, 4) == Found()
+    assert ask(source, 2) == Ownership(A, port_project="q")
+    assert ask(source, 3) == ask(source, 4) == Ownership()
     assert "binding%3Ahost_id=compute-1" in server.requests[0]
     assert "binding" not in server.requests[-1]
 
@@ -150,13 +150,13 @@ def test_without_an_endpoint_nobody_is_asked() -> None:
 
 
 def test_an_answer_that_is_nested_too_deeply_is_no_answer() -> None:
-    class Answer:
+    class Response:
         def json(self) -> object:
             return json.loads("[" * 100_000)
 
     class Session:
-        def get(self, _url: str, **_options: object) -> Answer:
-            return Answer()
+        def get(self, _url: str, **_options: object) -> Response:
+            return Response()
 
     with pytest.raises(SourceError, match="not JSON"):
         NeutronApi(Session(), host="h", where={}, endpoint="http://n").on_host()
@@ -205,7 +205,7 @@ def test_a_port_that_is_none_of_neutrons_is_not_asked_about() -> None:
     found = NeutronSource(ports, timeout=1).find(
         Question(Port(name="x", row="r", ofport=1, iface_id="container-7"), 0.0)
     )
-    assert (found, ports.calls) == (Found(), [])
+    assert (found, ports.calls) == (Ownership(), [])
 
 
 def test_without_keystoneauth_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

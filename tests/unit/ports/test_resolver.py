@@ -17,7 +17,7 @@ from dfmeta.exceptions import SourceError
 from dfmeta.model import Port, PortId
 from dfmeta.ports import resolver as module
 from dfmeta.ports.resolver import Resolver
-from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Found, Question
+from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Ownership, Question
 from tests.harness.examples import examples
 
 ROW = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
@@ -28,7 +28,7 @@ class Fake:
     """A source that says what it is told to."""
 
     by_instance = False
-    claims = False
+    unverified = False
     retry = (0.01, 0.02)
     recheck = 0.0
     at_once = 4
@@ -36,14 +36,14 @@ class Fake:
     def __init__(self, name: str, *, gives: frozenset[str] = ALL, timeout: float = 5) -> None:
         self.name, self.gives, self.timeout = name, gives, timeout
         self.asked: list[Question] = []
-        self.answer: Callable[[Question], Found] = lambda _question: Found()
+        self.answer: Callable[[Question], Ownership] = lambda _question: Ownership()
 
-    def find(self, question: Question) -> Found:
+    def find(self, question: Question) -> Ownership:
         self.asked.append(question)
         return self.answer(question)
 
     def says(self, *values: Any, **named: Any) -> Fake:
-        self.answer = lambda _question: Found(*values, **named)
+        self.answer = lambda _question: Ownership(*values, **named)
         return self
 
     def waits(self, event: Event) -> Fake:
@@ -51,7 +51,7 @@ class Fake:
         return self
 
     def fails(self) -> Fake:
-        def raise_error(_question: Question) -> Found:
+        def raise_error(_question: Question) -> Ownership:
             raise SourceError(source=self.name, cause="away")
 
         self.answer = raise_error
@@ -161,7 +161,7 @@ def test_an_answer_about_the_device_of_before_is_dropped() -> None:
     a.says("j")
     world.resolver.renew(PortId("r"))
     until(lambda: world.port.instance_id)
-    late.send(Found("i"))
+    late.send(Ownership("i"))
     before = count("a", "late")
     until(lambda: count("a", "late") > before)
     assert world.port.instance_id == "j"
@@ -211,7 +211,7 @@ def test_a_source_that_fails_rests_and_holds_up_nobody(monkeypatch: pytest.Monke
 
 
 def test_a_defect_costs_its_question_alone(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(_question: Question) -> Found:
+    def broken(_question: Question) -> Ownership:
         raise KeyError("x")
 
     a = Fake("a")
@@ -233,7 +233,7 @@ def test_an_answer_for_a_port_that_has_changed_is_dropped() -> None:
     a.says("new", "q")
     world.resolver.update(replace(ROW, iface_id="another"))
     until(lambda: world.port.instance_id == "new")
-    gate.send(Found("old", "p"))
+    gate.send(Ownership("old", "p"))
     until(lambda: count("a", "late") == before + 1)
     assert world.port.instance_id == "new"
     assert "old" not in {port.instance_id for port in world.history}
@@ -246,7 +246,7 @@ def test_an_answer_for_a_port_that_is_gone_is_dropped() -> None:
     world.resolver.update(ROW)
     until(lambda: a.asked)
     world.resolver.forget(PortId("r"))
-    gate.send(Found("old", "p"))
+    gate.send(Ownership("old", "p"))
     until(lambda: count("a", "late") == before + 1)
     assert [port.instance_id for port in world.history] == [""]
 
@@ -259,7 +259,7 @@ def test_ports_of_one_row_are_asked_about_apart() -> None:
     world.resolver.update(behind)
     until(lambda: len(a.asked) == 2)
     world.resolver.forget(ROW.id)
-    gate.send(Found("i", "p"))
+    gate.send(Ownership("i", "p"))
     until(lambda: world.port.instance_id == "i")
     named = {port.id for port in world.history if port.instance_id}
     assert named == {behind.id}, "an answer for a port that is gone is dropped"
@@ -320,7 +320,7 @@ def test_an_odd_port_is_handed_on_and_nobody_is_asked() -> None:
 
 def neutron() -> Fake:
     fake = Fake("neutron", gives=frozenset({INSTANCE, PORT_PROJECT}))
-    fake.claims = True
+    fake.unverified = True
     return fake
 
 
@@ -331,7 +331,7 @@ def test_a_ports_project_is_taken_at_once_where_nothing_else_gives_one() -> None
     world.resolver.update(ROW)
     until(lambda: world.port.project_id == "p")
     assert world.port.sources[PROJECT] == "neutron (port)"
-    assert world.port.claimed
+    assert world.port.unverified
     # By an instance that is only claimed nobody's project is looked up.
     assert not store.asked
 
@@ -346,7 +346,7 @@ def test_a_ports_project_gives_way_to_the_instances(monkeypatch: pytest.MonkeyPa
     until(lambda: world.port.project_id == "p")
     libvirt.says("i", "q")
     until(lambda: world.port.project_id == "q")
-    assert not world.port.claimed
+    assert not world.port.unverified
 
 
 def test_a_ports_project_without_an_instance_is_nothing() -> None:
@@ -384,7 +384,7 @@ def test_no_more_are_asked_about_at_once_than_a_source_can_bear() -> None:
     until(lambda: len(a.asked) == Fake.at_once)
     eventlet.sleep(0)
     assert len(a.asked) == Fake.at_once
-    gate.send(Found("i", "p"))
+    gate.send(Ownership("i", "p"))
     until(lambda: len(a.asked) == 10)
 
 
@@ -393,7 +393,7 @@ told = st.fixed_dictionaries(
     dict.fromkeys(
         names,
         st.builds(
-            Found,
+            Ownership,
             instance_id=st.sampled_from(["", "1", "2"]),
             project_id=st.sampled_from(["", "p", "q"]),
         ),
@@ -403,7 +403,7 @@ told = st.fixed_dictionaries(
 
 @settings(max_examples=examples(20), deadline=None)
 @given(st.permutations(names), told)
-def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, Found]) -> None:
+def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, Ownership]) -> None:
     sources = []
     for name in names:
         found = answers[name]
@@ -423,9 +423,9 @@ def test_of_many_that_wake_at_once_one_goes_on_in_each_turn_of_the_hub() -> None
     a.at_once = 1000
     turn = 0
 
-    def answer(_question: Question) -> Found:
+    def answer(_question: Question) -> Ownership:
         asked.append(turn)
-        return Found()
+        return Ownership()
 
     a.answer = answer
     for number in range(100):

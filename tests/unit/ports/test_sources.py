@@ -9,9 +9,9 @@ from dfmeta.model import Port
 from dfmeta.ports.sources import (
     FIELDS,
     OVSDB,
-    Answer,
-    Found,
+    Ownership,
     Question,
+    SourceAnswer,
     contradicts,
     instance_of,
     merge,
@@ -23,17 +23,22 @@ from dfmeta.ports.sources import (
 ROW = Port(name="tap0", row="r", ofport=1, iface_id="i")
 values = st.sampled_from(["", "1", "2"])
 founds = st.builds(
-    Found, instance_id=values, project_id=values, instance_name=values, port_project=values
+    Ownership, instance_id=values, project_id=values, instance_name=values, port_project=values
 )
 answers = st.lists(
-    st.builds(Answer, source=st.sampled_from(["a", "b", "c"]), found=founds, claims=st.booleans()),
+    st.builds(
+        SourceAnswer,
+        source=st.sampled_from(["a", "b", "c"]),
+        found=founds,
+        unverified=st.booleans(),
+    ),
     max_size=5,
 )
 
 
 @given(answers, st.booleans())
 def test_each_value_is_the_first_that_is_about_the_same_instance(
-    given_answers: list[Answer], port_project: bool
+    given_answers: list[SourceAnswer], port_project: bool
 ) -> None:
     port = merge(ROW, given_answers, port_project=port_project)
     instances = [a.found.instance_id for a in given_answers if a.found.instance_id]
@@ -54,35 +59,39 @@ def test_each_value_is_the_first_that_is_about_the_same_instance(
 
 
 @given(answers)
-def test_an_instance_is_claimed_unless_the_host_names_it_too(given_answers: list[Answer]) -> None:
+def test_an_instance_is_claimed_unless_the_host_names_it_too(
+    given_answers: list[SourceAnswer],
+) -> None:
     port = merge(ROW, given_answers)
-    hosts = {a.found.instance_id for a in given_answers if not a.claims}
-    assert port.claimed == (bool(port.instance_id) and port.instance_id not in hosts)
-    assert Question(port, 0.0).proven == (bool(port.instance_id) and not port.claimed)
+    hosts = {a.found.instance_id for a in given_answers if not a.unverified}
+    assert port.unverified == (bool(port.instance_id) and port.instance_id not in hosts)
+    assert Question(port, 0.0).proven == (bool(port.instance_id) and not port.unverified)
 
 
 def test_ovsdb_counts_where_it_stands() -> None:
     row = Port(name="t", row="r", ofport=1, instance_id="o", project_id="p")
-    libvirt = Answer("libvirt", Found("l", "q"))
-    assert merge(row, [Answer(OVSDB), libvirt]).project_id == "p"
-    assert merge(row, [libvirt, Answer(OVSDB)]).project_id == "q"
+    libvirt = SourceAnswer("libvirt", Ownership("l", "q"))
+    assert merge(row, [SourceAnswer(OVSDB), libvirt]).project_id == "p"
+    assert merge(row, [libvirt, SourceAnswer(OVSDB)]).project_id == "q"
     assert merge(row, []).instance_id == ""
 
 
 def test_a_ports_own_project_is_marked_and_stays_open() -> None:
-    given_answers = [Answer("neutron", Found("i", port_project="p"), claims=True)]
+    given_answers = [SourceAnswer("neutron", Ownership("i", port_project="p"), unverified=True)]
     port = merge(ROW, given_answers, port_project=True)
     assert port.sources["project_id"] == "neutron (port)"
     assert "project_id" in open_fields(port)
-    better = merge(ROW, [*given_answers, Answer("libvirt", Found("i", "q"))], port_project=True)
-    assert (better.project_id, better.claimed) == ("q", False)
+    better = merge(
+        ROW, [*given_answers, SourceAnswer("libvirt", Ownership("i", "q"))], port_project=True
+    )
+    assert (better.project_id, better.unverified) == ("q", False)
 
 
 def test_another_instance_contradicts() -> None:
-    port = merge(ROW, [Answer("a", Found("1"))])
-    assert contradicts(port, Found("2", "p"))
-    assert not contradicts(port, Found("", "p"))
-    assert not contradicts(ROW, Found("2"))
+    port = merge(ROW, [SourceAnswer("a", Ownership("1"))])
+    assert contradicts(port, Ownership("2", "p"))
+    assert not contradicts(port, Ownership("", "p"))
+    assert not contradicts(ROW, Ownership("2"))
 
 
 def test_what_comes_from_outside_is_cleaned() -> None:

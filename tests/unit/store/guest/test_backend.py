@@ -464,7 +464,7 @@ def test_a_claimed_instance_is_shown_only_to_its_own_project(
     with Repository(f"sqlite:///{tmp_path}/claims.db") as repository:
         repository.put("6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", project_id=recorded)
         identity = Identity(
-            "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", claims, "port", "tap0", 1, claimed=True
+            "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", claims, "port", "tap0", 1, unverified=True
         )
         answer = (
             StoreBackend(repository)
@@ -510,9 +510,9 @@ def test_a_claim_of_another_project_learns_nothing_of_tokens(
 ) -> None:
     repository.put(identity.instance_id, project_id=recorded, http_tokens="off")
     backend = StoreBackend(repository)
-    claiming = replace(identity, project_id=claims, claimed=True)
+    claiming = replace(identity, project_id=claims, unverified=True)
     assert said(backend, claiming) == mode
-    assert said(backend, replace(claiming, claimed=False)) == "off"
+    assert said(backend, replace(claiming, unverified=False)) == "off"
 
 
 def test_a_mode_that_is_none_opens_nothing(

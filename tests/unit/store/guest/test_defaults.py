@@ -166,9 +166,9 @@ def test_a_claimed_instance_gets_no_defaults(
 ) -> None:
     repository.put(defaults.EVERYWHERE, userdata=b"all")
     repository.put(defaults.of_project("p"), userdata=b"project")
-    assert asked("/latest/user-data", claimed=True).status == 404
-    assert asked(PASSWORD, "POST", b"secret", claimed=True).status == 404
-    assert said(backend, replace(guest, claimed=True)) is None
+    assert asked("/latest/user-data", unverified=True).status == 404
+    assert asked(PASSWORD, "POST", b"secret", unverified=True).status == 404
+    assert said(backend, replace(guest, unverified=True)) is None
 
 
 def test_a_password_is_kept_and_nothing_else_is_made(
