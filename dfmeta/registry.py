@@ -20,11 +20,12 @@ from __future__ import annotations
 import enum
 import itertools
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 
+from dfmeta.contenders import Contenders
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.model import (
@@ -39,12 +40,11 @@ from dfmeta.model import (
 )
 from dfmeta.numbering import Device, Numbering
 from dfmeta.slots import Guest, Learned, Slot
+from dfmeta.waits import Waits
 
 REST = 120.0
 """Seconds that a slot rests after a change of its endpoint's guest: longer than Linux keeps
 repeating what a closed connection still had to say."""
-WAITS_KEPT = 1024
-"""How many waiting times of released SYNs are remembered for the proxy."""
 
 
 class Phase(enum.IntEnum):
@@ -108,14 +108,11 @@ class Registry:
         self._resting: dict[Endpoint, dict[int, float]] = {}
         self._ports: dict[PortId, Port] = {}
         self._guests: dict[Endpoint, Guest] = {}
-        self._contenders: dict[Endpoint, dict[PortId, Port]] = {}
-        """Endpoint → ports that have its number and its VLAN id, the latest last."""
-        self._tagged: dict[int, dict[Endpoint, None]] = {}
-        """Number → those endpoints of ``_contenders`` that have it and a VLAN id."""
+        self._contenders = Contenders()
         self._numbering = Numbering(ask)
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
-        self._waits: OrderedDict[tuple[Caller, int], float] = OrderedDict()
+        self._waits = Waits()
         self._listeners: dict[Phase, list[Callable[[Endpoint], None]]] = {
             phase: [] for phase in Phase
         }
@@ -164,7 +161,7 @@ class Registry:
             return
         touched = self._withdraw(old) if old is not None else set()
         if port.endpoint is not None and not port.dead:
-            self._claim(port, port.endpoint)
+            self._contenders.put(port, port.endpoint)
             touched |= self._enter(port, port.endpoint)
         self._tell(touched)
 
@@ -215,10 +212,10 @@ class Registry:
         :param gap: changes may have been missed before; see :meth:`Numbering.put_all`.
         """
         changed = self._numbering.put_all(devices, gap=gap)
-        for endpoint in self._numbered(*self._numbering.doubted()):
+        for endpoint in self._contenders.with_number(*self._numbering.doubted()):
             self._show(endpoint)
         for ofport, replaced in changed.items():
-            for endpoint in self._numbered(ofport):
+            for endpoint in self._contenders.with_number(ofport):
                 self._review(endpoint, anew=replaced)
             self._say_replaced(ofport, there=replaced and ofport in devices)
 
@@ -228,14 +225,14 @@ class Registry:
         A guest that has the number starts anew: it is another device, perhaps another guest's.
         """
         if self._numbering.put(ofport, device):
-            for endpoint in self._numbered(ofport):
+            for endpoint in self._contenders.with_number(ofport):
                 self._show(endpoint)
                 self._review(endpoint, anew=True)
             self._say_replaced(ofport, there=device is not None)
 
     def answered(self, question: int) -> None:
         """Take in that OVSDB has answered that question, and all that it said before."""
-        for endpoint in self._numbered(*self._numbering.answered(question)):
+        for endpoint in self._contenders.with_number(*self._numbering.answered(question)):
             self._show(endpoint)
             for listener in self._certain_listeners:
                 listener(endpoint)
@@ -246,17 +243,14 @@ class Registry:
 
     def doubted(self) -> list[Port]:
         """Ports that are not served, since OVSDB has not yet confirmed their number."""
-        found = map(self.port_at, self._numbered(*self._numbering.doubted()))
+        found = map(self.port_at, self._contenders.with_number(*self._numbering.doubted()))
         return [port for port in found if port is not None]
 
     def misnamed(self) -> list[tuple[Port, bytes]]:
         """Ports that are not served, since the switch says that their number is another's."""
-        contenders = itertools.chain.from_iterable(
-            one.values() for one in self._contenders.values()
-        )
         return [
             (port, self._numbering.name(port.ofport or 0))
-            for port in contenders
+            for port in self._contenders
             if not self._numbering.agrees(port)
         ]
 
@@ -392,18 +386,15 @@ class Registry:
     def note_wait(self, endpoint: Endpoint, source_port: int, seconds: float) -> None:
         """Remember that the SYN of that connection was held for *seconds*."""
         self._show(endpoint)
-        self._waits[endpoint, source_port] = seconds
-        while len(self._waits) > WAITS_KEPT:
-            self._waits.popitem(last=False)
+        self._waits.note(endpoint, source_port, seconds)
 
     def take_wait(self, endpoint: Caller, source_port: int) -> float:
         """Give back what was noted for that connection, once; 0.0 when nothing was."""
-        return self._waits.pop((endpoint, source_port), 0.0)
+        return self._waits.take(endpoint, source_port)
 
     def take_waits(self, endpoint: Endpoint) -> list[tuple[int, float]]:
         """Give back all that was noted for *endpoint*: source ports and seconds."""
-        keys = [key for key in self._waits if key[0] == endpoint] if self._waits else []
-        return [(key[1], self._waits.pop(key)) for key in keys]
+        return self._waits.take_all(endpoint)
 
     def _note(self, *ports: Port | None) -> None:
         self.version += 1
@@ -435,7 +426,8 @@ class Registry:
         guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
         if guest is None or guest.port.id != port.id or guest.identity is None:
             return False
-        self._contenders[guest.endpoint][port.id] = guest.port = port
+        guest.port = port
+        self._contenders.put(port, guest.endpoint)
         guest.identity = replace(
             guest.identity,
             project_id=port.project_id,
@@ -446,27 +438,11 @@ class Registry:
         self._tell({guest.endpoint})
         return True
 
-    def _claim(self, port: Port, endpoint: Endpoint) -> None:
-        self._contenders.setdefault(endpoint, {})[port.id] = port
-        if endpoint.vid:
-            self._tagged.setdefault(endpoint.ofport, {})[endpoint] = None
-
-    def _unclaim(self, port: Port, endpoint: Endpoint) -> None:
-        contenders = self._contenders.get(endpoint, {})
-        contenders.pop(port.id, None)
-        if contenders:
-            return
-        self._contenders.pop(endpoint, None)
-        tagged = self._tagged.get(endpoint.ofport, {})
-        tagged.pop(endpoint, None)
-        if not tagged:
-            self._tagged.pop(endpoint.ofport, None)
-
     def _withdraw(self, port: Port) -> set[Endpoint]:
         endpoint = port.endpoint
         if endpoint is None:
             return set()
-        self._unclaim(port, endpoint)
+        self._contenders.remove(port, endpoint)
         guest = self._guests.get(endpoint)
         if guest is None or guest.port.id != port.id:
             return set()
@@ -487,8 +463,7 @@ class Registry:
         return {endpoint}
 
     def _rightful(self, endpoint: Endpoint) -> Port | None:
-        contenders = self._contenders.get(endpoint, {})
-        return next(filter(self._numbering.agrees, reversed(contenders.values())), None)
+        return self._contenders.latest(endpoint, self._numbering.agrees)
 
     def _review(self, endpoint: Endpoint, *, anew: bool) -> None:
         guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
@@ -506,8 +481,7 @@ class Registry:
         del self._guests[guest.endpoint]
         if guest.slots:
             self.rest(guest.endpoint, guest.slots)
-        for key in [key for key in self._waits if key[0] == guest.endpoint]:
-            del self._waits[key]
+        self._waits.take_all(guest.endpoint)
 
     def _free_slot(self, guest: Guest) -> int | None:
         taken, now = self._host_addresses(), self._clock()
@@ -528,17 +502,9 @@ class Registry:
         return min(free, key=lambda number: resting[number], default=None)
 
     def _say_replaced(self, ofport: int, *, there: bool) -> None:
-        endpoints = self._numbered(ofport) if there else ()
-        ids = [one for endpoint in endpoints for one in self._contenders.get(endpoint, ())]
+        ids = self._contenders.ids(ofport) if there else ()
         for port_id, listener in itertools.product(ids, self._replaced_listeners):
             listener(port_id)
-
-    def _numbered(self, *ofports: int) -> list[Endpoint]:
-        """The endpoints that have those numbers: each number's untagged one and those of VLANs."""
-        found: list[Endpoint] = []
-        for ofport in ofports:
-            found += (Endpoint(ofport), *self._tagged.get(ofport, ()))
-        return found
 
     def _tell(self, endpoints: Collection[Endpoint]) -> None:
         listeners = [one for phase in Phase for one in self._listeners[phase]]

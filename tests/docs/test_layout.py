@@ -17,7 +17,16 @@ from dfmeta.cmd import daemon
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
 BASE = {"model", "exceptions"}
-PURE = BASE | {"flows", "packets", "numbering", "slots", "registry", "devices"}
+PURE = BASE | {
+    "contenders",
+    "devices",
+    "flows",
+    "numbering",
+    "packets",
+    "registry",
+    "slots",
+    "waits",
+}
 # What a part may import of dfmeta, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
@@ -27,7 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "flows": BASE,
     "numbering": BASE,
     "slots": BASE,
-    "registry": BASE | {"flows", "numbering", "slots"},
+    "contenders": BASE,
+    "waits": BASE,
+    "registry": BASE | {"contenders", "flows", "numbering", "slots", "waits"},
     "conditions": {"hub", "model", "registry"},
     "experience": {"model"},
     "guest_counts": {"model"},

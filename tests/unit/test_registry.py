@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from dfmeta import waits
 from dfmeta.flows.key import IN_PORT, SLOTS
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId, PortState
 from dfmeta.numbering import Device
 from dfmeta.registry import (
     REST,
-    WAITS_KEPT,
     Claim,
     Phase,
     Registry,
@@ -611,7 +611,8 @@ def test_a_port_that_goes_leaves_the_other_of_its_row(
     registry.remove_port(PortId(behind.row, 100 - gone))
     assert (registry.endpoints(), registry.ports()) == ([], [])
     assert not registry.holds(claim)
-    assert registry._contenders == registry._tagged == {}
+    assert list(registry._contenders) == []
+    assert registry._contenders.with_number(13) == [Endpoint(13)]
 
 
 def test_a_change_of_one_port_of_a_row_is_none_of_the_other(
@@ -735,10 +736,10 @@ def test_a_wait_is_given_back_once(registry: Registry) -> None:
 
 
 def test_waits_are_bounded_and_the_oldest_goes_first(registry: Registry) -> None:
-    for number in range(WAITS_KEPT + 10):
+    for number in range(waits.KEPT + 10):
         registry.note_wait(HERE, number, 1.0)
-    kept = [registry.take_wait(HERE, number) for number in range(WAITS_KEPT + 10)]
-    assert kept == [0.0] * 10 + [1.0] * WAITS_KEPT
+    kept = [registry.take_wait(HERE, number) for number in range(waits.KEPT + 10)]
+    assert kept == [0.0] * 10 + [1.0] * waits.KEPT
 
 
 def test_a_wait_of_a_guest_that_is_gone_costs_the_next_one_nothing(registry: Registry) -> None:
