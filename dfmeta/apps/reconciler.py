@@ -1,13 +1,26 @@
 """Keeps the switch's flows at what they should be, and sends only the difference.
 
-Desired flows are a function of the registry (:mod:`dfmeta.flows.desired`). A change of one
-endpoint is compared with what was sent for it; a full reconcile compares with a dump. Both end
-in the same place, so an event may be lost and the flows still come right.
+Desired flows are a function of the registry (:mod:`dfmeta.flows.desired`). Two paths lead to the
+switch:
 
-A reconcile gives way to others all the time: thousands of ports take seconds. So it goes by
-endpoint. What one wants is computed from the registry as it is at that moment, compared, and its
-messages are in the outbox before anybody else runs: whatever an event sends for it later comes
-behind them, and whatever one had sent before is undone by none of them.
+- An *event* changes one endpoint. :meth:`Reconciler.apply` compares the flows that the endpoint is
+  to have with those that were sent for it, and sends the difference at once.
+- A *reconcile* compares the flows of all endpoints with a dump of the switch.
+
+Both end in the same state, so an event may be lost and the flows still come right.
+
+A reconcile of thousands of ports takes seconds and gives turns to other threads. Events come in
+between, and the dump is older than they are. These rules keep an old dump from undoing an event:
+
+1. A reconcile goes by endpoint. The flows that one is to have are computed from the registry as it
+   is at that moment and compared, and the messages are in the outbox before another thread runs.
+   Messages of a later event come behind them.
+2. An event notes the keys (:attr:`Flow.match_key`) of the flows that it changes. Since the dump was
+   asked for, these keys are *overtaken*: the dump tells nothing about them, and the reconcile sends
+   nothing for them.
+3. The flow-mods of a bundle that the switch refuses are sent one by one, but for those whose flow
+   has changed meanwhile.
+4. A dump says nothing of another connection: with the connection the reconcile ends.
 """
 
 from __future__ import annotations
@@ -109,7 +122,7 @@ class Reconciler:
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
         self._overtaken: dict[Endpoint, set[Any]] = {}
-        """Places that events have sent something for since the last dump was asked for."""
+        """Keys of flows that events have changed since the last dump was asked for."""
         self._refused = 0
         self._removals = Removals(channel.layout.pipeline)
         self._drops = Drops()
@@ -209,8 +222,8 @@ class Reconciler:
             self._drops.flows(_each(found, turns))
             self._drops.meters(self.meters.dropped(self.channel))
             if not self.adopted:
-                self._adopt(found, wire, turns)
-            count = self._settle(found, tap, wire=wire, turns=turns)
+                self._adopt_addresses(found, wire, turns)
+            count = self._send_differences(found, tap, wire=wire, turns=turns)
             self.confirmed = not self._doubted
             self._on_reconciled()
             metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
@@ -277,7 +290,7 @@ class Reconciler:
             turns.give_way()
         return found
 
-    def _settle(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
+    def _send_differences(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, endpoint by endpoint; what is nobody's goes first."""
         fixed = _by_key(fixed_flows(tap))
         self.tally.replace(self._fixed, fixed)
@@ -396,7 +409,7 @@ class Reconciler:
             return False
         return True
 
-    def _adopt(self, found: Grouped, wire: Wire, turns: Turns) -> None:
+    def _adopt_addresses(self, found: Grouped, wire: Wire, turns: Turns) -> None:
         kept = 0
         for one in (one for mine in list(found.values()) for one in mine):
             if one.read is None or one.read.purpose is not Purpose.ADDRESS:

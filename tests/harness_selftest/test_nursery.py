@@ -19,7 +19,6 @@ INSTANCE = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 @pytest.fixture(autouse=True)
 def _enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nursery, "enabled", True)
-    monkeypatch.delenv("COVERAGE_PROCESS_START", raising=False)
 
 
 @pytest.fixture

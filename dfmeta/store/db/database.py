@@ -4,6 +4,15 @@ SQLite in a file of this host, or PostgreSQL for a store that many hosts share. 
 block runs where :class:`~dfmeta.store.db.apart.Apart` puts it. Connections are kept in a pool of
 our own: SQLAlchemy's takes locks that, in a daemon, are the hub's and must not be waited for in
 other threads.
+
+How an operation runs:
+
+1. It has a connection of the pool, or a new one. Where the server has closed that of the pool
+   meanwhile, all of the pool goes and the operation begins again, once, on a new one. It does not
+   once its commit has begun: whether that was done is not known, and the caller gets the error.
+2. A conflict with another transaction is tried again until the time limit.
+3. At the time limit another thread interrupts the connection. It is closed then, and so is each
+   connection whose transaction has failed, or whose database another one has replaced meanwhile.
 """
 
 from __future__ import annotations

@@ -207,16 +207,16 @@ class Puller:
             found = self._asked(
                 (kind, record_id), lambda: self._upstream.by_id(kind, record_id, retry=retry)
             )
-            self._settle(kind, found, record_id=record_id, before=before)
+            self._take_in(kind, found, record_id=record_id, before=before)
 
     def _refresh(self, kind: Kind, record_id: str) -> bool:
         before = self._repository.get(record_id)
         found = _counted(lambda: self._upstream.by_id(kind, record_id))
         self._rests.answered((kind, record_id))
-        self._settle(kind, found, record_id=record_id, before=before, forced=True)
+        self._take_in(kind, found, record_id=record_id, before=before, forced=True)
         return found is not None
 
-    def _settle(
+    def _take_in(
         self,
         kind: Kind,
         found: FetchedHalf | None,
