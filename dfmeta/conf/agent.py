@@ -141,7 +141,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "identity_sources",
-        type=Several(types.String(choices=IDENTITY_SOURCES)),
+        type=Several(types.String(choices=IDENTITY_SOURCES), noun="source"),
         default=list(IDENTITY_DEFAULT),
         help="Who says which instance is on a port, and of which project it is: ovsdb, libvirt, "
         "neutron, store, with commas between them. The first one that has a value wins, each "

@@ -53,11 +53,12 @@ class Several(types.List):
 
     :param item: the type: a :class:`Text`, or one of oslo.config with choices.
     :param least: how many there have to be.
+    :param noun: one of the choices, such as "source", where *item* has choices.
     """
 
-    def __init__(self, item: Any, *, least: int = 1) -> None:
+    def __init__(self, item: Any, *, least: int = 1, noun: str = "") -> None:
         super().__init__(item)
-        self.least = least
+        self.least, self.noun = least, noun
         choices = ", ".join(map(str, getattr(item, "choices", None) or ()))
         some = f"some of {choices}," if choices else f"{item.wanted}, or several"
         self.wanted = f"{some} with commas between them"
@@ -66,7 +67,7 @@ class Several(types.List):
         texts = value.strip().rstrip(",").split(",") if isinstance(value, str) else value
         given = [str(text).strip() for text in texts if texts != [""]]
         if len(given) < self.least:
-            raise ValueError("it is empty")
+            raise ValueError(f"it is without a {self.noun}" if self.noun else "it is empty")
         return [self._item(text) for text in given]
 
     def _item(self, text: str) -> Any:
@@ -74,7 +75,12 @@ class Several(types.List):
             return self.item_type(text)
         except ValueError as error:
             noun = getattr(self.item_type, "noun", "")
-            cause = f"{text!r} is not {noun}" if noun else f"{text!r} cannot be chosen"
+            if noun:
+                cause = f"{text!r} is not {noun}"
+            elif self.noun:
+                cause = f"there is no {self.noun} {text!r}"
+            else:
+                cause = f"{text!r} cannot be chosen"
             raise ValueError(cause) from error
 
 

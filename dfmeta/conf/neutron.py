@@ -49,7 +49,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "valid_interfaces",
-        type=Several(types.String(choices=_INTERFACES)),
+        type=Several(types.String(choices=_INTERFACES), noun="kind"),
         default=["internal", "public"],
         help="Kinds of endpoint to take from Keystone's catalogue, the preferred one first: of "
         "internal, public and admin.",

@@ -458,7 +458,7 @@ def test_what_an_option_may_list_is_said(load: Load) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "wrong"),
     [
-        ("identity_sources", "ovsdb,xen,store", "'xen' cannot be chosen"),
+        ("identity_sources", "ovsdb,xen,store", "there is no source 'xen'"),
         ("libvirt_xml_path", "/run,etc,/srv", "'etc' is not an absolute path"),
         ("store__trusted_proxies", "::1, 10.0.0.0/33", "'10.0.0.0/33' is not an address"),
         ("store__lookup_scopes", "read,,write", "'' is not a scope"),
