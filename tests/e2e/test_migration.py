@@ -15,6 +15,8 @@ from tests.harness.guest import METADATA_IP, Guest, Ids
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.installed
+
 PATH = "/latest/meta-data/hostname"
 OLD = b"what answered before"
 REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: {METADATA_IP}\r\n\r\n".encode()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.support import NOVA_OPTIONS
+from tests.harness import nursery
 from tests.harness.agent import Agent, Options, program
 from tests.harness.neutron_server import PASSWORD
 from tests.harness.nova import SECRET
@@ -48,9 +49,13 @@ def examine(
     ]
     more.write_text("\n".join([*text, ""]))
     more.chmod(0o600)
-    command = [*prefix, *program("dfmeta"), "doctor", "--format", "json", "--root", str(root)]
+    command = [*program("dfmeta"), "doctor", "--format", "json", "--root", str(root)]
     command += ["--config-file", str(agent.config_file), "--config-file", str(more)]
-    done = agent.host.namespace.run(command, check=False, env=env)
+    namespace = agent.host.namespace
+    if prefix:
+        done = namespace.run([*prefix, *command], check=False, env=env)
+    else:
+        done = nursery.run(command, namespace=namespace, check=False, env=env)
     assert done.stderr == ""
     found: list[Line] = json.loads(done.stdout)
     assert done.returncode == int(any(line["status"] == "wrong" for line in found))

@@ -15,7 +15,7 @@ from typing import Self
 
 from dfmeta.store.db.record import KEEP, Keep, Kind
 from dfmeta.store.db.repository import Repository
-from tests.harness import netns
+from tests.harness import netns, nursery
 from tests.harness.agent import ADMIN_PORT, Answer, Options, program, samples
 from tests.harness.netns import Namespace
 from tests.harness.poll import wait_for
@@ -178,7 +178,7 @@ class Central:
     def ctl(self, *arguments: str) -> str:
         """``dfmeta arguments --config-file …`` beside it, to its end; what it prints."""
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
-        return self.namespace.run(command).stdout
+        return nursery.run(command, namespace=self.namespace).stdout
 
     # What it knows
 

@@ -174,13 +174,14 @@ def run(
     stdin: str | None = None,
     timeout: float = 30,
     check: bool = True,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``dfmeta`` to its end, as :meth:`tests.harness.netns.Namespace.run` does.
 
     :raises CommandError, TimeoutExpired: as that does.
     """
     if not serves():
-        return namespace.run(command, stdin=stdin, timeout=timeout, check=check)
+        return namespace.run(command, stdin=stdin, timeout=timeout, check=check, env=env)
     with contextlib.ExitStack() as stack:
         files = [
             stack.enter_context(open(os.memfd_create(name), "w+b")) for name in ("in", "out", "err")
@@ -188,7 +189,7 @@ def run(
         files[0].write((stdin or "").encode(errors="surrogateescape"))
         files[0].seek(0)
         numbers = (files[0].fileno(), files[1].fileno(), files[2].fileno())
-        child = nursery("dfmeta").start(command, namespace=namespace, streams=numbers)
+        child = nursery("dfmeta").start(command, namespace=namespace, streams=numbers, env=env)
         try:
             status = child.wait(timeout * PATIENCE)
         except subprocess.TimeoutExpired:

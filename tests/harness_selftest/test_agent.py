@@ -13,6 +13,8 @@ from tests.harness.fixtures import MakeAgent
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.installed
+
 PRETENDER = """
 import http.server, json, signal, sys, threading
 asked = 0
