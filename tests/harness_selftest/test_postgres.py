@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -72,6 +74,17 @@ def test_the_unpacked_programs_run_and_find_what_belongs_to_them(postgres: Postg
     assert zones == (True,)
     for name in ("BINDIR", "PKGLIBDIR", "SHAREDIR"):
         assert Path(places[name]).is_relative_to(postgres.folder)
+
+
+def test_it_runs_as_nobody(postgres: Postgres) -> None:
+    assert set(owners(postgres)) == {pwd.getpwnam("nobody").pw_uid}
+
+
+def owners(postgres: Postgres) -> Iterator[int]:
+    """The users of its processes; a session that has ended since the listing has none."""
+    for pid in postgres.processes():
+        with contextlib.suppress(FileNotFoundError):
+            yield Path("/proc", str(pid)).stat().st_uid
 
 
 def test_settings_are_a_tests_own() -> None:
