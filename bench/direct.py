@@ -13,21 +13,23 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address
 
 from bench.load import FIRST_USER
-from dfmeta.flows.key import NEXT_HOP_MAC
+from dfmeta.flows.key import NEXT_HOP_MAC, PROBE_KEY
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import Namespace, veth
 
 TAP = "tap-metadata"
 _NEAR, _FAR = "direct", "load0"
 _FIRST_TABLE = 1000
-_ANY = ("protocol", "ip", "u32", "match", "u32", "0", "0")
+_ANY = ("prio", "2", "protocol", "ip", "u32", "match", "u32", "0", "0")
+_PROBE = ("prio", "1", "protocol", "ip", "u32", "match", "ip", "dst", f"{PROBE_KEY}/32")
 
 
 class Direct:
     """The namespace that the load is in, wired to tap-metadata of *host*."""
 
     def __init__(self, host: Namespace, sources: Sequence[IPv4Address]) -> None:
-        """Wire it. tap-metadata has to be there; from now on the switch gets no answers.
+        """Wire it. tap-metadata has to be there; from now on the switch gets no answers
+        but those to the daemon's own probes.
 
         :param sources: keys of known guests; user number FIRST_USER + n has the n-th.
         """
@@ -57,6 +59,8 @@ class Direct:
     def _hand_over(self) -> None:
         for device in (_NEAR, TAP):
             self.host.run(["tc", "qdisc", "add", "dev", device, "clsact"])
+        # The daemon proves the path by a SYN of its own, whose answer the switch has to get.
+        self.host.run(["tc", "filter", "add", "dev", TAP, "egress", *_PROBE, "flowid", "1:1"])
         for device, side, to in ((_NEAR, "ingress", TAP), (TAP, "egress", _NEAR)):
             self.host.run(
                 [
