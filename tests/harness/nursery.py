@@ -140,18 +140,16 @@ class Nursery:
         *,
         namespace: Namespace,
         streams: tuple[int, int, int],
-        env: Mapping[str, str] | None = None,
     ) -> Forked:
         """Start a child in a process group of its own.
 
         :param command: the program's path and its arguments.
         :param streams: descriptors of its standard input, output and error.
-        :param env: as :func:`tests.harness.netns.run` takes it.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         order = {
             "arguments": list(command),
-            "env": netns.environment(command, env),
+            "env": netns.environment(command, None),
             "resolv_conf": str(namespace.resolv_conf or ""),
             "namespace": namespace.name,
         }
@@ -178,9 +176,11 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``dfmeta`` to its end, as :meth:`tests.harness.netns.Namespace.run` does.
 
+    As it is installed where *env* is given: an interpreter reads its own at its start.
+
     :raises CommandError, TimeoutExpired: as that does.
     """
-    if not serves():
+    if env is not None or not serves():
         return namespace.run(command, stdin=stdin, timeout=timeout, check=check, env=env)
     with contextlib.ExitStack() as stack:
         files = [
@@ -189,7 +189,7 @@ def run(
         files[0].write((stdin or "").encode(errors="surrogateescape"))
         files[0].seek(0)
         numbers = (files[0].fileno(), files[1].fileno(), files[2].fileno())
-        child = nursery("dfmeta").start(command, namespace=namespace, streams=numbers, env=env)
+        child = nursery("dfmeta").start(command, namespace=namespace, streams=numbers)
         try:
             status = child.wait(timeout * PATIENCE)
         except subprocess.TimeoutExpired:
