@@ -33,7 +33,7 @@ _ORDER = (parser.OFPInstructionMeter, parser.OFPInstructionActions, parser.OFPIn
 Match = dict[str, tuple[int, int]]
 
 
-class Refusal(Exception):  # noqa: N818
+class RefusalError(Exception):
     """Numbers of the error that a well-formed message is answered with."""
 
 
@@ -182,7 +182,7 @@ class Switch:
             message, data = data[:length], data[length:]
             try:
                 self._handle(kind, xid, message)
-            except Refusal as refusal:
+            except RefusalError as refusal:
                 self._refuse(message, *refusal.args)
             for body in self._removed:
                 self._send(ofp.OFPT_FLOW_REMOVED, 0, body)
@@ -242,11 +242,11 @@ class Switch:
         for message in messages:
             try:
                 self._flow_mod(message[24:])
-            except Refusal as refusal:
+            except RefusalError as refusal:
                 self.flows = before
                 self._removed.clear()
                 self._refuse(message, *refusal.args)
-                raise Refusal(*_BUNDLE_FAILED) from refusal
+                raise RefusalError(*_BUNDLE_FAILED) from refusal
 
     def _flow_mod(self, message: bytes) -> None:
         mod = parser.OFPFlowMod.parser(_DATAPATH, *struct.unpack_from("!BBHI", message), message)
@@ -256,7 +256,7 @@ class Switch:
         entry = _entry(mod, message)
         if mod.command == ofp.OFPFC_ADD:
             if entry.meter not in {None, *self.meters}:
-                raise Refusal(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_INVALID_METER)
+                raise RefusalError(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_INVALID_METER)
             self.flows = [*(one for one in self.flows if one.place != entry.place), entry]
             return
         strict = mod.command == ofp.OFPFC_DELETE_STRICT
@@ -285,7 +285,7 @@ class Switch:
             for one in [one for one in self.flows if one.meter == meter]:
                 self._remove(one, _METER_DELETED)
         elif meter in self.meters:
-            raise Refusal(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS)
+            raise RefusalError(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS)
         else:
             self.meters[meter] = flags, bands
 
@@ -305,7 +305,7 @@ class Switch:
         if number == ofp.OFPM_ALL:
             return self.meters
         if number not in self.meters:
-            raise Refusal(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER)
+            raise RefusalError(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER)
         return {number: self.meters[number]}
 
     def _meter_stats(self, number: int) -> bytes:

@@ -414,7 +414,7 @@ class _Model(flowsim.Switch):
     def _ask(self, mod: Any) -> None:
         refusal = self.refuse(mod)
         if refusal is not None:
-            raise flowsim.Refusal(*refusal)
+            raise flowsim.RefusalError(*refusal)
 
     def _multipart(self, xid: int, kind: int, message: bytes) -> None:
         if kind == ofp.OFPMP_PORT_DESC:
@@ -423,7 +423,7 @@ class _Model(flowsim.Switch):
                 body = struct.pack("!HH4x", kind, more) + b"".join(part)
                 self._send(ofp.OFPT_MULTIPART_REPLY, xid, body)
         elif kind in (ofp.OFPMP_METER, ofp.OFPMP_METER_CONFIG) and not self.has_meters:
-            raise flowsim.Refusal(ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART)
+            raise flowsim.RefusalError(ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART)
         else:
             super()._multipart(xid, kind, message)
 

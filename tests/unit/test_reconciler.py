@@ -12,7 +12,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import hub, metrics
-from dfmeta.apps import reconciler as steward_module
+from dfmeta.apps import reconciler as reconciler_module
 from dfmeta.apps import tally
 from dfmeta.apps.channel import Pending
 from dfmeta.exceptions import NotConnectedError, SwitchError
@@ -47,7 +47,7 @@ def rig() -> Rig:
     return rig.connect()
 
 
-def wanted(rig: Rig) -> set[object]:
+def wanted(rig: Rig) -> set[Flow]:
     flows = set(fixed_flows(rig.reconciler.tap or TAP))
     for endpoint in rig.registry.endpoints():
         slots = {n: slot.address for n, slot in rig.registry.slots(endpoint).items()}
@@ -59,14 +59,14 @@ def wanted(rig: Rig) -> set[object]:
     return flows
 
 
-def learn(rig: Rig, who: object = None, endpoint: Endpoint = HERE) -> None:
-    rig.registry.learn(endpoint, who or address(), rig.now)  # type: ignore[arg-type]
+def learn(rig: Rig, who: GuestAddress | None = None, endpoint: Endpoint = HERE) -> None:
+    rig.registry.learn(endpoint, who or address(), rig.now)
     rig.reconciler.apply(endpoint)
     let_hub_run()
 
 
-def as_mod(rig: Rig, flow: object, **change: int) -> object:
-    mod = Wire(Layout(), rig.switch).add(flow)  # type: ignore[arg-type]
+def as_mod(rig: Rig, flow: Flow, **change: int) -> Any:
+    mod = Wire(Layout(), rig.switch).add(flow)
     for name, value in change.items():
         setattr(mod, name, value)
     return mod
@@ -357,7 +357,7 @@ def _in_port(mod: object) -> object:
 
 
 def test_many_flows_go_in_several_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steward_module, "BATCH", 5)
+    monkeypatch.setattr(reconciler_module, "BATCH", 5)
     rig = Rig()
     for ofport in range(1, 8):
         rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
@@ -440,7 +440,7 @@ def looking_in(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> l
         made.append(Hasty(look))
         return made[-1]
 
-    monkeypatch.setattr(steward_module, "Turns", make)
+    monkeypatch.setattr(reconciler_module, "Turns", make)
     return made
 
 
@@ -477,10 +477,10 @@ def test_no_more_bundles_are_under_way_than_may_be(monkeypatch: pytest.MonkeyPat
     rig.controller.connected(rig.switch)
     running = eventlet.spawn(rig.reconciler.reconcile)
     let_hub_run()
-    assert len(sent) == steward_module.UNCONFIRMED + 1
+    assert len(sent) == reconciler_module.UNCONFIRMED + 1
     while not running.dead:
         rig.switch.speak()
-        assert sum(not one.finished for one in sent) <= steward_module.UNCONFIRMED + 1
+        assert sum(not one.finished for one in sent) <= reconciler_module.UNCONFIRMED + 1
     assert len(sent) > 40
     assert rig.flows() == wanted(rig)
 

@@ -13,7 +13,9 @@ from dfmeta.cli.ctl import cli
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend
-from tests.unit.store.lookup.support import build, clock, store  # noqa: F401  # fixtures
+from tests.unit.store.lookup.support import build, clock, store
+
+__all__ = ["build", "clock", "store"]  # fixtures of the tests below this folder
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 
