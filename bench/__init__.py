@@ -1,1 +1,1 @@
-"""Measurements. Nothing here is asserted; figures are of the machine that they were taken on."""
+"""Measurements. Nothing here is asserted; the numbers depend on the machine."""

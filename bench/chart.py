@@ -1,4 +1,4 @@
-"""A bar chart as SVG, by hand: it is two columns of bars, and needs no package."""
+"""A bar chart as SVG, written without a package: it has only two columns of bars."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ text{font-family:"DejaVu Sans",Verdana,Arial,sans-serif;font-size:12px;fill:#1b1
 
 
 def chart(report: Report) -> str:
-    """Requests a second and CPU time of every proxy, 32 clients, a connection for each request."""
+    """Draw requests a second and CPU time of the proxies: 32 clients, new connections."""
     rows = {
         name: loads[LOAD] for name, loads in report["throughput"].items() if "nginx" not in name
     }

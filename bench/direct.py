@@ -1,10 +1,10 @@
-"""A way to the proxy that leaves the switch out.
+"""A path to the proxy that bypasses the switch.
 
-Guests' packets come in on tap-metadata with their key as the source; the daemon hears nothing
-else. In these measurements they come from a namespace instead of from the switch: the kernel's
-traffic control hands what the namespace sends to tap-metadata as received, and what tap-metadata
-sends to the namespace. The peers listen on the same device, on ports of their own, so that nothing
-differs but the proxy.
+Guests' packets arrive on tap-metadata with their key as the source; the daemon accepts no others.
+In these measurements they come from a namespace instead of from the switch: the kernel's traffic
+control redirects the namespace's packets to tap-metadata, as received there, and tap-metadata's
+packets to the namespace. The peers listen on the same device, each on its own port, so that only
+the proxy differs.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _PROBE = ("prio", "1", "protocol", "ip", "u32", "match", "ip", "dst", f"{PROBE_K
 
 
 class Direct:
-    """The namespace that the load is in, wired to tap-metadata of *host*."""
+    """The namespace of the load generator, connected to tap-metadata of *host*."""
 
     def __init__(self, host: Namespace, sources: Sequence[IPv4Address]) -> None:
-        """Wire it. tap-metadata has to be there; from now on the switch gets no answers
-        but those to the daemon's own probes.
+        """Connect the namespace. tap-metadata must exist. From now on the switch gets no answers
+        except those to the daemon's own probes.
 
-        :param sources: keys of known guests; user number FIRST_USER + n has the n-th.
+        :param sources: keys of known guests; user FIRST_USER + n sends from the n-th key.
         """
         self.host = host
         self.namespace = Namespace("load")
         veth(host, _NEAR, self.namespace, _FAR, mac=NEXT_HOP_MAC)
         near = host.run(["cat", f"/sys/class/net/{_NEAR}/address"]).stdout.strip()
-        # Connections in TIME_WAIT use up ports; the second gives them out again.
+        # Connections in TIME_WAIT occupy ports; tcp_tw_reuse allows their reuse.
         ports: dict[str, int | str] = {
             "net.ipv4.ip_local_port_range": "1024 65535",
             "net.ipv4.tcp_tw_reuse": 1,
@@ -59,7 +59,7 @@ class Direct:
     def _hand_over(self) -> None:
         for device in (_NEAR, TAP):
             self.host.run(["tc", "qdisc", "add", "dev", device, "clsact"])
-        # The daemon proves the path by a SYN of its own, whose answer the switch has to get.
+        # The daemon probes the path with a SYN of its own; the switch has to get the answer.
         self.host.run(["tc", "filter", "add", "dev", TAP, "egress", *_PROBE, "flowid", "1:1"])
         for device, side, to in ((_NEAR, "ingress", TAP), (TAP, "egress", _NEAR)):
             self.host.run(
@@ -70,20 +70,20 @@ class Direct:
             )
 
     def resent(self) -> int:
-        """SYNs that the load has had to send again so far (TcpExt TCPSynRetrans)."""
+        """Return the SYNs that the load generator has resent so far (TcpExt TCPSynRetrans)."""
         text = self.namespace.run(["cat", "/proc/net/netstat"]).stdout
         return counter(text, "TcpExt", "TCPSynRetrans")
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the redirection and the namespace."""
         self.host.run(["tc", "qdisc", "del", "dev", TAP, "clsact"], check=False)
         self.namespace.close()
 
 
 def counter(text: str, group: str, name: str) -> int:
-    """One of the counters of ``/proc/net/netstat``: lines of names, each with one of values.
+    """Return a counter of ``/proc/net/netstat``, which has pairs of lines: names, then values.
 
-    :raises KeyError: there is none.
+    :raises KeyError: the counter does not exist.
     """
     lines = [line.split() for line in text.splitlines() if line.startswith(f"{group}:")]
     names, values = lines

@@ -1,16 +1,16 @@
-"""What guests that ask for as much work as they can cost the others, by the kind of work.
+"""The delay of other guests' requests while some guests cause as much work as they can.
 
-Run as root, with what ``tools/setup.sh`` installs::
+Run as root, after ``tools/setup.sh``::
 
     .venv/bin/python -m bench.fairness [--hostile 4] [--workers 0] [--json FILE]
 
-*asks*: kept connections that ask for a document again and again, as many as a port may have;
-*spellings*: the same, each time in a way of writing the path that was not used before; *chunks*:
-bodies in chunks of one byte; *elsewhere*: the same of another process, behind the same switch on
-the same cores, which is what no order of ours can take away. *first* is the first request of an
-address that is not known, its packet-in included; *later* one of a guest that is known. Ratios are
-to quiet times that lie between those of the floods, since a machine has others as well; *stall* is
-how late the daemon's hub was on average, *core* how much of one it had.
+*asks*: kept connections that request a document again and again, as many as a port may have;
+*spellings*: the same, each time with a spelling of the path that was not used before; *chunks*:
+bodies in chunks of one byte; *elsewhere*: the same flood against another process, behind the same
+switch on the same cores: a cost that no scheduling in dfmeta can avoid. *first* is the first
+request of an address that is not known, including its packet-in; *later* is a request of a known
+guest. Ratios are to quiet times between the floods, because other programs use the machine as well.
+*stall* is the average delay of the daemon's hub, *core* its share of one core.
 """
 
 from __future__ import annotations
@@ -38,36 +38,40 @@ KINDS: dict[str, tuple[Kind, str]] = {
     "spellings": ("spellings", "/nocloud/network-config"),
     "chunks": ("chunks", PATH),
 }
-"""What is done → how, and the path."""
+"""Name of a flood → its kind and its path."""
 SITUATIONS = (*KINDS, "asks elsewhere", "chunks elsewhere")
 QUIET = "quiet"
 ROUNDS = 4
 ADDRESSES = 6
-"""New ones in each go, fewer than the daemon tells apart."""
+"""New addresses in each measurement; fewer than a port has slots."""
 LATER = 30
 AT_ONCE = Limits().connections_per_port
-CARDS = 8
+INTERFACES = 8
 STALLS = "dfmeta_hub_stall_seconds"
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the values."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--hostile", type=int, default=4, help="guests that ask for all they can")
-    parser.add_argument("--workers", type=int, default=0, help="of the proxy")
-    parser.add_argument("--only", action="append", choices=SITUATIONS, help="a situation")
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument(
+        "--hostile", type=int, default=4, help="number of guests that flood the proxy"
+    )
+    parser.add_argument("--workers", type=int, default=0, help="number of workers of the proxy")
+    parser.add_argument(
+        "--only", action="append", choices=SITUATIONS, help="measure only this situation"
+    )
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     rows = measure(options.hostile, options.workers, options.only or SITUATIONS)
     for name, row in rows.items():
-        print(f"{name:10} " + ", ".join(f"{what} {value:g}" for what, value in row.items()))
+        print(f"{name:10} " + ", ".join(f"{part} {value:g}" for part, value in row.items()))
     if options.json:
         report = {"machine": machine(), "milliseconds": rows}
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Situation → figures in milliseconds, and the ratio to the quiet time between them."""
+    """Return, for each situation, values in milliseconds and their ratios to the quiet time."""
     found: dict[str, list[Taken]] = {name: [] for name in (QUIET, *wanted)}
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch())
@@ -75,7 +79,7 @@ def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict
         agent.start()
         document = agent.folder / "document.json"
         document.write_text(json.dumps({"network_config": network_config()}))
-        # Elsewhere they are told apart by their addresses.
+        # The other process is reached over the bridge, so the addresses have to differ.
         *greedy, known, away = (
             stack.enter_context(Guest(host, name, address=f"10.0.0.{number}/24", ids=ids))
             for number, (name, ids) in enumerate(
@@ -94,7 +98,7 @@ def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict
                     fresh = floods.enter_context(Guest(host, "fresh"))
                     agent.ctl("store", "put", fresh.instance_id, "--json", str(document))
                     if elsewhere:
-                        # A new one each time: it ends with a client that goes.
+                        # A new responder each time: it ends when a client disconnects.
                         responder = start_responder(away.namespace)
                         floods.callback(responder.wait)
                         floods.callback(responder.kill)
@@ -120,22 +124,22 @@ def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict
 
 @dataclass(frozen=True)
 class Taken:
-    """What was seen in one go."""
+    """The results of one measurement."""
 
     first: list[Sample]
     later: list[Sample]
     stalls: tuple[float, float]
-    """Seconds of all stalls of the hub, and how many looks at it there were."""
+    """Seconds of all stalls of the hub, and the number of samples."""
     requests: float
-    """Answered by the daemon, in a second."""
+    """Requests that the daemon answered in a second."""
     share: float
-    """Of a core, that the daemon had."""
+    """Share of one core that the daemon used."""
     opened: float = 0.0
-    """Connections of the flood in a second."""
+    """Connections that the flood opened in a second."""
 
 
 def take(agent: Agent, known: Guest, fresh: Guest) -> Taken:
-    """First requests of addresses that are new, and requests of a guest that is known."""
+    """Measure first requests of new addresses, and requests of a known guest."""
     before, answered = stalls(agent), requests(agent)
     cpu, began = cpu_seconds(agent), time.monotonic()
     first: list[Sample] = []
@@ -157,7 +161,7 @@ def take(agent: Agent, known: Guest, fresh: Guest) -> Taken:
 
 
 def figures(ones: Sequence[Taken]) -> dict[str, float]:
-    """Of all goes together."""
+    """Return the values over all measurements of a situation."""
     first = [sample for one in ones for sample in one.first]
     later = [sample for one in ones for sample in one.later]
     stalled, looks = (sum(column) for column in zip(*(one.stalls for one in ones), strict=True))
@@ -175,28 +179,28 @@ def figures(ones: Sequence[Taken]) -> dict[str, float]:
 
 
 def requests(agent: Agent) -> float:
-    """Answers of the daemon so far."""
+    """Return the number of the daemon's answers so far."""
     found = agent.metrics().items()
     return sum(value for name, value in found if name.startswith("dfmeta_requests_total"))
 
 
 def stalls(agent: Agent) -> tuple[float, float]:
-    """Seconds of all stalls of the hub so far, and how many looks there were."""
+    """Return the seconds of all stalls of the hub so far, and the number of samples."""
     return agent.metric(f"{STALLS}_sum"), agent.metric(f"{STALLS}_count")
 
 
 def network_config() -> dict[str, object]:
-    """Netplan's form, version 2, of a guest with many cards."""
-    cards = {
+    """Return a network configuration with many NICs, in netplan's format, version 2."""
+    interfaces = {
         f"eth{number}": {
             "match": {"macaddress": f"fa:16:3e:00:01:{number:02x}"},
             "addresses": [f"192.0.2.{number}/24", f"2001:db8::{number}/64"],
             "nameservers": {"addresses": ["192.0.2.53"], "search": ["example.org"]},
             "routes": [{"to": "0.0.0.0/0", "via": "192.0.2.254", "metric": number}],
         }
-        for number in range(1, CARDS + 1)
+        for number in range(1, INTERFACES + 1)
     }
-    return {"version": 2, "ethernets": cards}
+    return {"version": 2, "ethernets": interfaces}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What a flood of one guest costs the others: their requests with and without it, side by side.
+"""The effect of one guest's flood on other guests: their requests with the flood and without it.
 
-Run as root, with what ``tools/setup.sh`` installs::
+Run as root, after ``tools/setup.sh``::
 
     .venv/bin/python -m bench.flood [--rate 20000] [--json FILE]
 
-*own*: SYNs from one address of the flooding guest, another port in each; *forged*: from another
-MAC and address in each. *later* are connections of an address that is known, *first* those of
-addresses not seen before. Ratios are to the quiet time of the same run.
+*own*: SYNs from one address of the flooding guest, with another source port each; *forged*: SYNs
+with another MAC and address each. *later* are connections of a known address, *first* those of new
+addresses. Ratios are to the quiet time of the same run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ GUESTS = 6
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the values."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rate", type=int, default=20_000, help="SYNs a second")
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--rate", type=int, default=20_000, help="SYNs a second of the flood")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch())
@@ -55,13 +55,13 @@ def main() -> None:
                 loud["p99 ratio"] = round(loud["answer p99"] / quiet["answer p99"], 2)
     report = {"machine": machine(), "rate": options.rate, "milliseconds": rows}
     for name, row in rows.items():
-        print(f"{name:14} " + ", ".join(f"{what} {value:g}" for what, value in row.items()))
+        print(f"{name:14} " + ", ".join(f"{part} {value:g}" for part, value in row.items()))
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def asked(kind: str, guests: list[Guest]) -> dict[str, dict[str, float]]:
-    """Requests of one guest that is known, and of another's new addresses."""
+    """Measure requests of a known guest, and of new addresses of another guest."""
     known, new = guests
     known.http_many(1, path=PATH)
     later = known.http_many(LATER, path=PATH)
@@ -75,7 +75,7 @@ def asked(kind: str, guests: list[Guest]) -> dict[str, dict[str, float]]:
 
 
 def served_again(guest: Guest) -> dict[str, float]:
-    """Seconds until the flooding guest gets an answer."""
+    """Return the seconds until the flooding guest gets an answer again."""
     began = time.monotonic()
     while not guest.http_many(1, path=PATH, timeout=5)[0].status:
         pass

@@ -1,12 +1,12 @@
-"""The look at tap-metadata's host side, each second, on hosts of several sizes.
+"""The check of tap-metadata's host side, on hosts of several sizes.
 
-Run as root, with what ``tools/setup.sh`` installs::
+Run as root, after ``tools/setup.sh``::
 
     .venv/bin/python -m bench.host_side [--json FILE] [--of routes=10000,links=2000]
 
-In a network namespace with that many routes, rules, addresses, neighbours or links: milliseconds
-of a look (the median of some), how often that is what it takes on an empty host, and the longest
-that another greenthread waited meanwhile. The look is the daemon's, in a process that is patched
+In a network namespace with many routes, rules, addresses, neighbours or links: milliseconds of a
+check (the median of several), as a multiple of the time on an empty host, and the longest time that
+another greenthread waited during a check. The check is the daemon's, in a process that is patched
 as the daemon is.
 """
 
@@ -48,13 +48,15 @@ MAKE: dict[str, Callable[[str, int], str]] = {
 
 
 def main() -> None:
-    """Measure and print; ``look`` alone measures where it runs."""
+    """Measure and print a table; with ``look``, measure in the current namespace."""
     if sys.argv[1:] == ["look"]:
         print(json.dumps(look()))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
-    parser.add_argument("--of", help="what to measure with: KIND=COUNT,…")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument(
+        "--of", help="sizes to measure, as KIND=COUNT,…, for example routes=10000,links=2000"
+    )
     options = parser.parse_args()
     sizes = (
         [(kind, int(n)) for kind, n in (one.split("=") for one in options.of.split(","))]
@@ -78,7 +80,7 @@ def show(name: str, report: dict[str, Any]) -> None:
 
 
 def measure(kind: str, count: int) -> dict[str, float]:
-    """The figures of a host with that many."""
+    """Return the values on a host with *count* entries of *kind*."""
     with Namespace("bench") as host:
         veth(host, DEVICE, host, "peer")
         veth(host, "up0", host, "up1")
@@ -93,7 +95,7 @@ def measure(kind: str, count: int) -> dict[str, float]:
 
 
 def look() -> dict[str, float]:
-    """Look at the host side of the namespace that this runs in."""
+    """Measure the check of the host side in the current namespace."""
     from dfmeta.cmd.patching import patch
 
     patch()

@@ -1,5 +1,5 @@
--- Each of wrk's threads is a user of its own, by which the routing rules of its namespace choose
--- the source address. The figures go out as one line of JSON, the last one.
+-- Each of wrk's threads runs as its own user. The routing rules of the namespace select the source
+-- address by this user. The last line of the output is the results as JSON.
 
 local ffi = require("ffi")
 ffi.cdef("int setfsuid(unsigned int);")
@@ -15,8 +15,8 @@ end
 
 local prepare = wrk.init
 
--- wrk calls wrk.init before its threads run, and wrk.request once in each of them. There is no
--- function of the name request here: with one it would be called for every request.
+-- wrk calls wrk.init before its threads run, and wrk.request once in each of them. This script
+-- defines no function named request, because wrk would call that function for every request.
 function wrk.init(args)
     prepare(args)
     local request = wrk.request()

@@ -1,4 +1,4 @@
-"""The load: wrk, with a guest's source address for each of its threads."""
+"""The load generator: wrk, with the source address of a guest for each of its threads."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from tests.harness.netns import Namespace
 
 PATH = "/openstack/latest/meta_data.json"
 FIRST_USER = 40_000
-"""Users of which nobody has a file or a process; they choose source addresses, nothing else."""
+"""First of the users that own no file and no process; they only select source addresses."""
 PER_GUEST = 8
-"""Connections of one guest: below every limit of a port, so that none is measured."""
+"""Connections of one guest: below every limit of a port, so that no limit affects the results."""
 TIMEOUT = 5.0
 _SCRIPT = Path(__file__).with_name("load.lua")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is asked: how many connections at a time, and whether they are kept."""
+    """The load: the number of simultaneous connections, and whether they are kept."""
 
     clients: int
     keep: bool
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Return the name of the load in tables."""
         return f"{'keep-alive' if self.keep else 'new'} {self.clients}"
 
     @property
     def threads(self) -> int:
-        """Of wrk, one for each guest."""
+        """Return the number of wrk's threads, one for each guest."""
         return max(1, self.clients // PER_GUEST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What wrk saw; times in milliseconds, from a request's first byte to its answer's last."""
+    """wrk's results; times in milliseconds, from a request's first byte to its answer's last."""
 
     requests: int
     seconds: float
@@ -50,22 +50,22 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Answers in a second; those with an error's status are failures."""
+        """Return answers in a second; answers with an error status are failures."""
         return (self.requests - self.causes["status"]) / self.seconds
 
 
 def parse(output: str) -> Outcome:
-    """Read what ``load.lua`` has printed, behind what wrk itself prints.
+    """Parse the line of ``load.lua``, which follows wrk's own output.
 
-    :raises ValueError: there is no such line.
+    :raises ValueError: the output has no such line.
     """
-    said = json.loads(output.rstrip().rpartition("\n")[2])
-    causes = {name: said[name] for name in ("connect", "read", "write", "status", "timeout")}
+    printed = json.loads(output.rstrip().rpartition("\n")[2])
+    causes = {name: printed[name] for name in ("connect", "read", "write", "status", "timeout")}
     return Outcome(
-        requests=said["requests"],
-        seconds=said["microseconds"] / 1e6,
-        p50=said["p50"] / 1000,
-        p99=said["p99"] / 1000,
+        requests=printed["requests"],
+        seconds=printed["microseconds"] / 1e6,
+        p50=printed["p50"] / 1000,
+        p99=printed["p99"] / 1000,
         failed=sum(causes.values()),
         causes=causes,
     )
@@ -76,7 +76,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start wrk.
 
-    :param users: how many guests there are to ask as.
+    :param users: number of guests that send the requests.
     """
     command = [str(WRK), f"-t{load.threads}", f"-c{load.clients}", f"-d{seconds}s"]
     command += ["--timeout", f"{TIMEOUT:g}s", "-s", str(_SCRIPT)]
@@ -86,9 +86,9 @@ def start(
 
 
 def finish(process: subprocess.Popen[bytes], seconds: float) -> Outcome:
-    """Wait for its end; what it saw.
+    """Wait until wrk ends, and return its results.
 
-    :raises subprocess.TimeoutExpired: it did not end.
+    :raises subprocess.TimeoutExpired: wrk did not end within 30 seconds after *seconds*.
     """
     try:
         output, _ = process.communicate(timeout=seconds + 30)

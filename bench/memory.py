@@ -1,7 +1,7 @@
-"""Memory of the daemon, by how many guests it knows, beside that of Neutron's metadata agent.
+"""Memory of the daemon, by the number of guests that it knows, and of Neutron's metadata agent.
 
-Proportional set sizes: of what several processes share, such as the text of a library, each counts
-its share.
+The values are proportional set sizes: memory that several processes share, such as the text of a
+library, is divided among them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ COUNTS = (0, 100, 1000)
 WORKERS = {0: IN_PROCESS, 1: ONE_WORKER, 2: TWO_WORKERS}
 AT_ONCE = 100
 NETWORKS = 10
-"""For which haproxy is started; what more of them would need is reckoned from these."""
+"""Networks for which haproxy is started; memory for more networks is calculated from these."""
 TIMEOUT = 120.0
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Who → guests → MB; and Neutron's two parts."""
+    """Return MB for each proxy and number of guests, and MB of Neutron's two parts."""
     figures = {}
     for workers, name in WORKERS.items():
         print(f"memory: {name}", flush=True)
@@ -43,7 +43,7 @@ def measure() -> dict[str, dict[str, float]]:
 
 
 def of_dfmeta(workers: int) -> dict[str, float]:
-    """Guests → MB, of the daemon and its workers."""
+    """Return, for each number of guests, the MB of the daemon and its workers."""
     figures: dict[str, float] = {}
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch(dummies=True))
@@ -63,7 +63,7 @@ def of_dfmeta(workers: int) -> dict[str, float]:
 
 
 def introduce(agent: Agent, crowd: Crowd, first: int, end: int) -> None:
-    """Have one address of each port become known."""
+    """Make one address of each port known to the daemon."""
 
     def learned() -> float:
         return agent.metric("dfmeta_packet_ins_total", outcome="learned")
@@ -72,8 +72,8 @@ def introduce(agent: Agent, crowd: Crowd, first: int, end: int) -> None:
         upto = min(end, start + AT_ONCE)
 
         def known(start: int = start, upto: int = upto) -> bool:
-            # As a guest does, which sends its SYN again: of a port that the daemon has not taken
-            # in yet, the first one is lost.
+            # As a guest resends its SYN: the first one is lost if the daemon does not know the
+            # port yet.
             for number in range(start, upto):
                 crowd.ask(number)
             return learned() >= upto
@@ -82,7 +82,7 @@ def introduce(agent: Agent, crowd: Crowd, first: int, end: int) -> None:
 
 
 def of_neutron() -> tuple[float, float]:
-    """MB of the agent, and of the haproxy of one network."""
+    """Return the MB of the agent, and of the haproxy of one network."""
     with (
         Stand() as stand,
         stand.daemon(0),

@@ -1,4 +1,4 @@
-"""Parts of Neutron's metadata service, as Neutron has them: a program.
+"""A program that runs parts of Neutron's metadata service with Neutron's own code.
 
 Run by the Python of the environment that tools/setup.sh makes for Neutron::
 
@@ -6,9 +6,9 @@ Run by the Python of the environment that tools/setup.sh makes for Neutron::
     neutron_metadata.py network PORT SOCKET
     neutron_metadata.py path PORT HOST:PORT < ADDRESSES
 
-*agent* is the metadata agent, whose question to neutron-server (which port has that address?) is
-answered here, so without a message queue's time. *network* prints the configuration of the haproxy
-of a network, *path* that of metadata_path for one instance at each of the addresses.
+*agent* is the metadata agent; its query to neutron-server for the port with an address is answered
+in this process, without the time of a message queue. *network* prints the configuration of the
+haproxy of a network, *path* that of metadata_path for one instance at each of the addresses.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def _id(*parts: object) -> str:
 
 
 class _Server:
-    """What the agent asks neutron-server."""
+    """The part of neutron-server that the agent queries."""
 
     def get_ports(self, context: Any, filters: dict[str, Any]) -> list[dict[str, str]]:
-        """The one port with that address."""
+        """Return the one port with that address."""
         del context
         (address,) = filters["fixed_ips"]["ip_address"]
         return [{"device_id": _id("instance", address), "project_id": _id("project")}]
 
 
 def serve(socket: str, secret: str, nova_port: str) -> None:
-    """Be the agent."""
+    """Run the metadata agent."""
     for options in (
         config.SHARED_OPTS,
         config.UNIX_DOMAIN_METADATA_PROXY_OPTS,
@@ -56,7 +56,7 @@ def serve(socket: str, secret: str, nova_port: str) -> None:
     cfg.CONF([])
     cfg.CONF.set_override("metadata_proxy_shared_secret", secret)
     cfg.CONF.set_override("nova_metadata_port", int(nova_port))
-    # As UnixDomainMetadataProxy.run has it where metadata_workers is not set.
+    # As in UnixDomainMetadataProxy.run if metadata_workers is not set.
     workers = host.cpu_count() // 2
     agent.MetadataPluginAPI = lambda topic: _Server()
     handler = agent.MetadataProxyHandler
@@ -72,7 +72,7 @@ def network(port: str, socket: str) -> None:
     }
     for group, options in groups.items():
         config.register_meta_conf_opts(options, group=group)
-    # Whether to log what it does is a question to the agent's own options.
+    # The configurator reads the agent's log options.
     log.register_options(cfg.CONF)
     cfg.CONF([])
     made = driver.HaproxyConfigurator(

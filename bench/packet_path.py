@@ -1,17 +1,17 @@
-"""The packet path: what a guest's first and later connections cost, beside the switch alone.
+"""The packet path: times of a guest's first and later connections, and of the switch alone.
 
-Run as root, with what ``tools/setup.sh`` installs::
+Run as root, after ``tools/setup.sh``::
 
     .venv/bin/python -m bench.packet_path [--json FILE]
 
-*first*: the first connection of an address, packet-in, bundle, barrier and packet-out included.
+*first*: the first connection of an address, including packet-in, bundle, barrier and packet-out.
 *later*: further connections of the same address, which never reach the controller.
-*storm*: all guests at once, each from an address not seen before.
-*release*: from a packet-in to its packet-out inside dfmeta-agent, by its own histogram; a figure
-is the upper bound of the bucket that it falls into.
-*switch alone*: the same client against a plain responder behind two static flows of the same
-bridge, which is what no controller could be faster than. The path asked for is one that the
-proxy answers itself, so that no backend's time is in it.
+*storm*: all guests at once, each from a new address.
+*release*: from a packet-in to its packet-out inside dfmeta-agent, by the daemon's own histogram; a
+value is the upper bound of its bucket.
+*switch alone*: the same client and a plain responder behind two static flows of the same bridge: no
+controller can be faster. The proxy answers the requested path itself, so that the times include no
+backend.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ RESPONDER = Path(__file__).with_name("responder.py")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the values."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch())
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def served(agent: Agent, guests: Sequence[Guest]) -> dict[str, dict[str, float]]:
-    """First and later connections through dfmeta."""
+    """Measure first and later connections through dfmeta."""
     agent.start()
     first: list[Sample] = []
     later: list[Sample] = []
@@ -75,7 +75,7 @@ def served(agent: Agent, guests: Sequence[Guest]) -> dict[str, dict[str, float]]
         for number in range(ADDRESSES):
             address = f"10.0.0.{10 + number}"
             guest.add_address(f"{address}/24")
-            # A neighbour entry of an earlier try would hide, or cost, an ARP exchange.
+            # A neighbour entry of an earlier try would hide, or add, an ARP exchange.
             guest.forget_neighbours()
             first += guest.http_many(1, path=PATH, source=address)
             later += guest.http_many(LATER, path=PATH, source=address)
@@ -85,7 +85,7 @@ def served(agent: Agent, guests: Sequence[Guest]) -> dict[str, dict[str, float]]
 
 
 def storm(agent: Agent, guests: Sequence[Guest]) -> dict[str, float]:
-    """All guests at once, each from an address not seen before."""
+    """Measure connections of all guests at once, each from a new address."""
     del agent
     address = "10.0.0.99"
     for guest in guests:
@@ -95,7 +95,7 @@ def storm(agent: Agent, guests: Sequence[Guest]) -> dict[str, float]:
 
 
 def released(agent: Agent) -> dict[float, float]:
-    """Quantile → milliseconds between packet-in and packet-out."""
+    """Return the median and the 99th percentile of milliseconds from packet-in to packet-out."""
     prefix = "dfmeta_first_syn_seconds_bucket"
     buckets = {
         float(name.split('"')[1]): value
@@ -110,7 +110,7 @@ def released(agent: Agent) -> dict[float, float]:
 
 
 def rates(agent: Agent, guest: Guest) -> dict[str, float]:
-    """Connections a second of one guest with 16 at a time, and what each costs dfmeta-agent."""
+    """Measure connections a second of one guest, 16 at a time, and dfmeta-agent's CPU time."""
     cpu, began = cpu_seconds(agent), time.monotonic()
     samples = guest.http_many(RATE_COUNT, 16, path=PATH)
     took = time.monotonic() - began
@@ -122,7 +122,7 @@ def rates(agent: Agent, guest: Guest) -> dict[str, float]:
 
 
 def crawl(agent: Agent, guest: Guest) -> dict[str, float]:
-    """Packet-ins of cloud-init's 28 connections from an address not seen before."""
+    """Count the packet-ins of cloud-init's 28 connections from a new address."""
     guest.add_address("10.0.0.98/24")
     before = packet_ins(agent)
     guest.http_many(28, path=PATH, source="10.0.0.98")
@@ -130,18 +130,18 @@ def crawl(agent: Agent, guest: Guest) -> dict[str, float]:
 
 
 def packet_ins(agent: Agent) -> float:
-    """All there were."""
+    """Return the number of packet-ins so far."""
     return sum(v for k, v in agent.metrics().items() if k.startswith("dfmeta_packet_ins"))
 
 
 def cpu_seconds(agent: Agent) -> float:
-    """User and system time of the daemon so far (proc(5), stat, fields 14 and 15)."""
+    """Return user and system time of the daemon so far (proc(5), stat, fields 14 and 15)."""
     fields = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def alone(host: OpenvSwitch) -> dict[str, float]:
-    """A responder on a port of the same bridge, reached over NORMAL."""
+    """Measure a responder on a port of the same bridge, reached over NORMAL."""
     with (
         Guest(host, "asks", address="10.9.0.1/24", ids=Ids()) as guest,
         Guest(host, "answers", address="10.9.0.2/24", ids=Ids()) as responder,
@@ -155,7 +155,7 @@ def alone(host: OpenvSwitch) -> dict[str, float]:
 
 
 def start_responder(namespace: Namespace) -> subprocess.Popen[bytes]:
-    """Start the plain responder and wait for it."""
+    """Start the plain responder and wait until it accepts connections."""
     process = namespace.spawn([sys.executable, str(RESPONDER), "80"], stdout=subprocess.DEVNULL)
     wait_for(lambda: _answers(namespace), 5, "the responder")
     return process
@@ -170,7 +170,7 @@ def _answers(namespace: Namespace) -> bool:
 
 
 def summary(samples: Sequence[Sample]) -> dict[str, float]:
-    """p50 and p99 of connection and answer in milliseconds, and failures."""
+    """Return p50 and p99 of connection and answer in milliseconds, and the number of failures."""
     good = [sample for sample in samples if sample.status]
     return {
         "connect p50": quantile([s.connect for s in good], 0.5),
@@ -183,7 +183,7 @@ def summary(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """Milliseconds below which *part* of *values* (seconds) lie."""
+    """Return the *part* quantile of *values* (seconds) in milliseconds."""
     if len(values) < 2:
         return round(1000 * (values[0] if values else float("nan")), 3)
     cuts = statistics.quantiles(values, n=100, method="inclusive")
@@ -191,7 +191,7 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Where and when the figures were taken."""
+    """Return facts on the machine, and the date."""
     return {
         "kernel": platform.release(),
         "python": platform.python_version(),
@@ -201,7 +201,7 @@ def machine() -> dict[str, Any]:
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """Print the figures as a table."""
+    """Print the values as a table."""
     rows: dict[str, dict[str, float]] = report["milliseconds"]
     columns = list(next(iter(rows.values())))
     print(f"{'':14}" + "".join(f"{column:>13}" for column in columns))

@@ -1,4 +1,4 @@
-"""The stand-in for Nova, and what dfmeta's proxy is measured beside."""
+"""The stand-in for Nova, and the peers of dfmeta's proxy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAUNCHER = Path(__file__).with_name("neutron_metadata.py")
 
 
 def document() -> str:
-    """2 kB of JSON in meta_data.json's form."""
+    """Return 2 kB of JSON in the format of meta_data.json."""
     keys: dict[str, object] = {
         "uuid": uuid_of("bench"),
         "name": "bench",
@@ -32,7 +32,7 @@ def document() -> str:
 
 
 class Nova(Program):
-    """nginx, which answers everything with the same 2 kB and looks at no signature."""
+    """nginx, which answers every request with the same 2 kB and verifies no signature."""
 
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(namespace, "nova")
@@ -41,13 +41,13 @@ class Nova(Program):
         self.wait_listening(NOVA_PORT, "127.0.0.1")
 
     def _lines(self) -> list[str]:
-        folders = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        temporary = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         return [
             "daemon off; user root; worker_processes 2; worker_rlimit_nofile 20000;",
             f"pid {self.folder}/pid;",
             "events { worker_connections 8192; }",
             "http {",
-            *(f"{name}_temp_path {self.folder}/{name};" for name in folders),
+            *(f"{name}_temp_path {self.folder}/{name};" for name in temporary),
             "access_log off; keepalive_requests 1000000000; keepalive_timeout 600;",
             f"server {{ listen {NOVA_PORT} backlog=4096; default_type application/json;",
             f"location / {{ return 200 '{document()}'; }} }}",
@@ -56,11 +56,11 @@ class Nova(Program):
 
 
 class Haproxy(Program):
-    """haproxy alone: it sets the same headers, the same ones for everybody."""
+    """haproxy alone: it sets the headers that Nova needs, with the same values for every guest."""
 
     def __init__(self, namespace: Namespace, port: int, *, reuse: str = "safe") -> None:
-        """:param reuse: ``safe``, haproxy's default, opens a connection to Nova for each of a
-        guest's; ``always`` keeps them, as dfmeta does.
+        """:param reuse: ``safe``, haproxy's default, opens a connection to Nova for each connection
+        of a guest; ``always`` keeps the connections to Nova, as dfmeta does.
         """
         super().__init__(namespace, "haproxy")
         instance = uuid_of("instance")
@@ -107,7 +107,7 @@ class MetadataPath(Program):
 
 
 class NeutronMetadata(Program):
-    """Neutron's metadata agent behind the haproxy that Neutron would start for a network."""
+    """Neutron's metadata agent behind the haproxy that Neutron starts for a network."""
 
     def __init__(self, namespace: Namespace, port: int) -> None:
         super().__init__(namespace, "agent")

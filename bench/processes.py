@@ -1,4 +1,4 @@
-"""What processes use, by proc(5)."""
+"""CPU time and memory of processes, by proc(5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TICK: int = os.sysconf("SC_CLK_TCK")
 
 
 def family(roots: Iterable[int]) -> list[int]:
-    """Those processes and all that descend from them; one that is gone is left out."""
+    """Return *roots* and all their descendants, without processes that have ended."""
     found: list[int] = []
     ahead = list(roots)
     while ahead:
@@ -25,7 +25,7 @@ def family(roots: Iterable[int]) -> list[int]:
 
 
 def cpu_seconds(roots: Iterable[int]) -> float:
-    """User and system time that they have used so far (utime and stime of stat)."""
+    """Return user and system time of the processes and their descendants (utime, stime of stat)."""
     total = 0
     for pid in family(roots):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -34,7 +34,7 @@ def cpu_seconds(roots: Iterable[int]) -> float:
 
 
 def resident(roots: Iterable[int]) -> float:
-    """Their proportional set size in MB: of what several share, each counts its share."""
+    """Return the proportional set size of the processes and their descendants in MB."""
     total = 0
     for pid in family(roots):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -44,6 +44,6 @@ def resident(roots: Iterable[int]) -> float:
 
 
 def idle_seconds() -> float:
-    """Time that all cores together have been idle so far (the first line of stat)."""
+    """Return the time that all cores together have been idle so far (the first line of stat)."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return (int(fields[4]) + int(fields[5])) / _TICK

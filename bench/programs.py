@@ -1,4 +1,4 @@
-"""The other people's programs: where tools/setup.sh unpacks them, and how they are started."""
+"""The programs that dfmeta is compared with: their paths below .cache, and how they are started."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from typing import Self
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.netns import ROOT, Namespace
 from tests.harness.poll import wait_for
 
@@ -22,68 +22,62 @@ METADATA_IP = "169.254.169.254"
 
 
 def require() -> None:
-    """Look whether all of them are there.
+    """Check that all programs are unpacked.
 
-    :raises SystemExit: one is missing, or this is not root.
+    :raises SystemExit: a program is missing, or the user is not root.
     """
     if os.geteuid():
-        raise SystemExit("must be run as root: it makes network namespaces")
+        raise SystemExit("must be run as root, because it creates network namespaces")
     for program in (WRK, NGINX, HAPROXY, NEUTRON):
         if not program.exists():
-            raise SystemExit(f"no {program}: run tools/setup.sh --bench")
+            raise SystemExit(f"{program} does not exist: run tools/setup.sh --bench")
 
 
 def environment() -> dict[str, str]:
-    """The host's, without what a caller's virtual environment has put there."""
+    """Return an environment without the variables of the caller's virtual environment."""
     return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 
 
 def versions() -> dict[str, str]:
-    """What each of them says of itself."""
+    """Return the version that each program reports."""
 
-    def said(*command: str) -> str:
+    def printed(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return (done.stdout + done.stderr).split("\n", 1)[0]
 
     script = "from importlib.metadata import version; print(version('neutron'))"
     return {
-        "haproxy": said(str(HAPROXY), "-v").split()[2],
-        "nginx": said(str(NGINX), "-v").rpartition("/")[2],
-        "wrk": said(str(WRK), "-v").split()[1],
-        "neutron": said(str(NEUTRON), "-I", "-c", script),
+        "haproxy": printed(str(HAPROXY), "-v").split()[2],
+        "nginx": printed(str(NGINX), "-v").rpartition("/")[2],
+        "wrk": printed(str(WRK), "-v").split()[1],
+        "neutron": printed(str(NEUTRON), "-I", "-c", script),
     }
 
 
-class Program:
-    """A process in a namespace with a folder of its own; a context manager that ends both."""
+class Program(Closing):
+    """Processes in a namespace, with a directory of their own; a context manager that ends both."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
         self.namespace = namespace
         self.folder = netns.temporary_folder(name)
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def pids(self) -> list[int]:
-        """Of what was started; their children are not among them."""
+        """Return the process ids of the started processes, without their children."""
         return [process.pid for process in self._processes]
 
     def run(self, *command: str) -> None:
-        """Start one more process; what it says is in the file ``log`` of the folder."""
+        """Start one more process; its output goes to the file ``log`` in the directory."""
         with (self.folder / "log").open("ab") as log:
             self._processes.append(
                 self.namespace.spawn(command, env=environment(), stdout=log, stderr=log)
             )
 
     def wait_listening(self, port: int, address: str = METADATA_IP) -> None:
-        """Wait until somebody accepts connections there.
+        """Wait until the address and port accept connections.
 
-        :raises RuntimeError: a process has ended instead; with its log.
+        :raises RuntimeError: a process has ended instead; the message has its log.
         """
 
         def accepts() -> bool:
@@ -95,14 +89,14 @@ class Program:
                 return True
             return False
 
-        wait_for(accepts, 60, f"port {port} to be listened on", interval=0.05)
+        wait_for(accepts, 60, f"a listener on port {port}", interval=0.05)
 
     def log(self) -> str:
-        """What they have said."""
+        """Return the end of the processes' output."""
         return (self.folder / "log").read_text(errors="replace")[-4000:]
 
     def close(self) -> None:
-        """End all of them and remove the folder. Idempotent."""
+        """End all processes and remove the directory. Idempotent."""
         for process in self._processes:
             netns.end(process)
         self._processes.clear()
@@ -110,7 +104,7 @@ class Program:
 
 
 def configured(program: Program, name: str, lines: Sequence[str]) -> str:
-    """Write a file into the program's folder; its path."""
+    """Write a file into the program's directory, and return its path."""
     path = program.folder / name
     path.write_text("\n".join([*lines, ""]))
     return str(path)

@@ -1,15 +1,15 @@
-"""The proxy beside its peers: one run, one stand-in for Nova, the same way in for everybody.
+"""Compare the proxy with its peers: one run, one stand-in for Nova, the same path to each proxy.
 
-Run as root, with what ``tools/setup.sh --bench`` installs::
+Run as root, after ``tools/setup.sh --bench``::
 
     .venv/bin/python -m bench.proxy [--quick] [--only NAME] [--json FILE]
 
 *throughput*: requests a second, times, failures, CPU time and memory of each proxy under each load.
 *storm*: 50 guests that boot at once, through the switch.
-*syn*: a guest's first SYN while another keeps the proxy busy, through the switch.
-*memory*: of the daemon by how many guests it knows, beside Neutron's.
+*syn*: a guest's first SYN while another guest keeps the proxy busy, through the switch.
+*memory*: memory of the daemon by the number of guests that it knows, and that of Neutron's agent.
 
-``doc/source/performance.rst`` says what the figures mean; ``bench/report.py`` writes them there.
+``doc/source/performance.rst`` explains the numbers; ``bench/report.py`` writes them there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WIDTH = 150
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the tables."""
     options = parse()
     programs.require()
     wanted = set(options.only)
@@ -66,24 +66,26 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one short round: for a look only")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure one short round, for a first impression"
+    )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="NAME",
         choices=(*PARTS, *throughput.contenders()),
-        help=f"a part ({', '.join(PARTS)}), or one of the proxies, with which haproxy and neutron "
-        "are measured; may be given again",
+        help=f"measure only this part ({', '.join(PARTS)}), or only this proxy together with "
+        "haproxy and neutron; may be given several times",
     )
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser.parse_args()
 
 
 def chosen(wanted: set[str]) -> Sequence[str]:
-    """Proxies to measure, in the order of the table."""
+    """Return the proxies to measure, in the order of the table."""
     every = throughput.contenders()
     if not wanted or "throughput" in wanted:
         return list(every)
@@ -92,7 +94,7 @@ def chosen(wanted: set[str]) -> Sequence[str]:
 
 
 def where() -> dict[str, Any]:
-    """The machine, and how busy others keep it."""
+    """Return facts on the machine, and its load average before the run."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -109,19 +111,19 @@ def where() -> dict[str, Any]:
 
 
 def load_average() -> float:
-    """Of the last minute (proc(5), loadavg)."""
+    """Return the load average of the last minute (proc(5), loadavg)."""
     return os.getloadavg()[0]
 
 
 def versions() -> dict[str, str]:
-    """Of everything that takes part."""
+    """Return the versions of all programs and packages that are measured."""
     switch = subprocess.run(
         [str(UNPACKED / "usr/lib/openvswitch-switch/ovs-vswitchd"), "--version"],
         capture_output=True,
         text=True,
         check=True,
     )
-    # The last one that changed what is measured.
+    # The last commit that changed the measured code.
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--", "dfmeta"],
         capture_output=True,

@@ -1,11 +1,10 @@
-"""Write a run of bench.proxy or of bench.store into the documentation.
+"""Write the results of bench.proxy or bench.store into the documentation.
 
 ::
 
     .venv/bin/python -m bench.report FILE
 
-FILE is what ``python -m bench.proxy --json FILE`` has written, or ``python -m bench.store`` the
-same way.
+FILE was written by ``python -m bench.proxy --json FILE`` or ``python -m bench.store --json FILE``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PICTURE = "performance.svg"
 
 
 def main() -> None:
-    """Write one file of tables for each section of the page, and the proxy's picture."""
+    """Write a file of tables for each section of the page, and the chart of the proxies."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path)
     options = parser.parse_args()
@@ -40,7 +39,7 @@ def main() -> None:
 
 
 def sections(report: Report, run: str) -> dict[str, list[str]]:
-    """Which part of the page → what stands in it."""
+    """Return the name of each part of the page, with its text."""
     if run == "bench.store":
         named = [(f"store-{part}", table) for part, table in store_tables.tables(report)]
         found = {"store-machine": [machine(report)]}
@@ -53,14 +52,14 @@ def sections(report: Report, run: str) -> dict[str, list[str]]:
 
 
 def section(title: str) -> str:
-    """Which part of the page a table belongs to."""
+    """Return the part of the page that a table with this title belongs to."""
     if "connection" in title:
         return "kept" if "kept" in title else "new"
     return {"Boot storm": "storm", "First SYN beside a busy guest": "syn"}.get(title, title.lower())
 
 
 def machine(report: Report) -> str:
-    """Where the figures were taken, and with what."""
+    """Return a paragraph on the machine and the versions of the programs measured."""
     where = report["machine"]
     parts = [f"{where['cores']} cores ({where['processor']}), Linux {where['kernel']}"]
     parts += [f"{name} {value}" for name, value in report["versions"].items()]

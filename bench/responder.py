@@ -1,4 +1,4 @@
-"""A responder that does as little as can be: accept, read, a fixed answer, close."""
+"""A minimal responder: it accepts, reads, sends a fixed answer and closes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 14\r\nConnection: close\r\n
 
 
 def main() -> None:
-    """Serve for ever on the port that the command line names."""
+    """Serve indefinitely on the port that the command line names."""
     listener = socket.create_server(("", int(sys.argv[1])), backlog=1024)
     while True:
         connection, _address = listener.accept()

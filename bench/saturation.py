@@ -1,8 +1,9 @@
 """A guest's first SYN while another guest keeps the proxy as busy as it can.
 
-Through the switch, both. A first SYN is one from an address that the daemon does not know: it goes
-to the controller, flows are made for it, and only then is it released to the proxy's listener. The
-time is that of connect(2), from the SYN to the answer of the kernel that listens.
+Both guests send through the switch. A first SYN comes from an address that the daemon does not
+know: it goes to the controller, its flows are installed, and only then is it released to the
+proxy's listener. The time is that of connect(2), from the SYN to the answer of the listening
+kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.harness.poll import wait_for
 
 GUESTS = 30
 CONNECTIONS = 48
-"""Of the guest that keeps the proxy busy; a port may have 64."""
+"""Connections of the guest that keeps the proxy busy; a port may have 64."""
 PAUSE = 0.02
 """Seconds between two first SYNs."""
 TIMEOUT = 5.0
@@ -36,7 +37,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 def measure(*, guests: int = GUESTS) -> dict[str, dict[str, float]]:
-    """Situation → p50 and p99 in milliseconds, how many SYNs and how many without an answer."""
+    """Return, for each situation, p50 and p99 in ms, and the SYNs sent and unanswered."""
     figures: dict[str, dict[str, float]] = {}
     with ExitStack() as stack:
         stand = stack.enter_context(Stand(guests + 1))
@@ -63,15 +64,15 @@ def measure(*, guests: int = GUESTS) -> dict[str, dict[str, float]]:
 
 
 def addresses(number: int) -> list[str]:
-    """Of a guest: with its own as many as the daemon tells apart, so that none gives way."""
+    """Return further addresses of a guest, one for each free slot, so that none is evicted."""
     return [f"10.0.{number + 1}.{turn + 1}" for turn in range(len(SLOTS) - 1)]
 
 
 @contextmanager
 def saturated(guest: Guest, keep: bool | None) -> Iterator[list[float]]:
-    """Have *guest* ask as fast as it can; afterwards the list has its requests a second.
+    """Send requests of *guest* as fast as possible; afterwards the list has its requests a second.
 
-    :param keep: whether on kept connections; None leaves it quiet.
+    :param keep: whether to keep connections; None sends nothing.
     """
     rate: list[float] = []
     if keep is None:
@@ -85,9 +86,9 @@ def saturated(guest: Guest, keep: bool | None) -> Iterator[list[float]]:
     )
     try:
         began = time.monotonic()
-        wait_for(lambda: time.monotonic() > began + 1, 3, "the load to come up", interval=0.1)
+        wait_for(lambda: time.monotonic() > began + 1, 3, "the load to start", interval=0.1)
         yield rate
-        # At SIGINT wrk ends as at its time.
+        # SIGINT ends wrk as the end of its duration does.
         process.send_signal(2)
         rate.append(load.finish(process, TIMEOUT).rate)
     finally:
@@ -96,10 +97,10 @@ def saturated(guest: Guest, keep: bool | None) -> Iterator[list[float]]:
 
 
 def first_syns(guests: Sequence[Guest]) -> list[float]:
-    """Seconds that each guest's first SYN from each of its addresses took."""
+    """Return the seconds of the first SYN from each address of each guest."""
     times = []
     for number, guest in enumerate(guests):
-        # The neighbour's address, which has to be asked for first, is no part of the time.
+        # The ARP request that comes first is not part of the measured time.
         _connect(guest, guest.ip)
         for address in addresses(number):
             times.append(_connect(guest, address))
@@ -111,7 +112,7 @@ def _connect(guest: Guest, source: str) -> float:
     with contextlib.closing(guest.namespace.open_socket()) as connection:
         connection.bind((source, 0))
         connection.settimeout(TIMEOUT)
-        # Closed by a reset: nothing of it is left for the time that follows.
+        # Closed by a reset, so that nothing of the connection affects later measurements.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         began = time.monotonic()
         with contextlib.suppress(TimeoutError):

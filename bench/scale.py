@@ -1,23 +1,24 @@
-"""Scale: what many ports cost, from the start to one port's change.
+"""Scale: the cost of many ports, from the start of the daemon to the change of one port.
 
-Run as root, with what ``tools/setup.sh`` installs::
+Run as root, after ``tools/setup.sh``::
 
     .venv/bin/python -m bench.scale [--json FILE] [--ports 10,500,5000]
 
-A real Open vSwitch with that many guests' ports (dummies: the daemon cannot tell them from
-others), and dfmeta-agent as it is installed. All figures are taken from outside, save the stalls
-and the flow-mods, which its own metrics tell.
+A real Open vSwitch with that many guests' ports (dummies, which the daemon cannot distinguish from
+other ports), and dfmeta-agent as it is installed. All values are measured from outside, except the
+stalls and the flow-mods, which come from the daemon's metrics.
 
-*cold*: from the daemon's start to readiness, none of its flows on the switch.
-*warm*: the same with all flows there, one known address for each port.
-*check*: 65 seconds in which nothing happens but two comparisons of all flows.
-*plug*, *unplug*, *change* (of vm-uuid, of a port with a known address): CPU time of the daemon for
-one, what it takes when idle subtracted, and the time from OVSDB's commit to the last flow, the
-median of some; for *plug* from the port's number in OVSDB on, which ovs-vswitchd writes.
-*switch alone*: the time from the commit of such a change until ovs-vswitchd says that it is done
-with it, without a daemon: it answers no controller meanwhile.
+*cold*: from the daemon's start to readiness, with none of its flows on the switch.
+*warm*: the same with all flows on the switch, and one known address for each port.
+*check*: 65 seconds in which nothing happens except two comparisons of all flows.
+*plug*, *unplug*, *change* (of vm-uuid, of a port with a known address): the daemon's CPU time for
+one change, minus its CPU time when idle, and the time from OVSDB's commit to the last flow, the
+median of several changes; for *plug*, the time begins when ovs-vswitchd has written the port's
+number into OVSDB.
+*switch alone*: the time from the commit of such a change until ovs-vswitchd has applied it, without
+a daemon; during this time ovs-vswitchd answers no controller.
 
-A stall is the longest that the hub kept all others waiting: an upper bound, that of a bucket.
+A stall is the longest time that the hub was blocked: the upper bound of a bucket.
 """
 
 from __future__ import annotations
@@ -46,21 +47,29 @@ CHECK_SECONDS = 65.0
 IDLE_SECONDS = 8.0
 FOLLOWS = 0.4
 PORT_FLOWS = 5
-"""Flows that enter at a port with no known address."""
+"""Flows with the in_port of a port without a known address."""
 READY_TIMEOUT = 240.0
 ASKED_AT_ONCE = 100
 SPARE = 100_000
-"""Numbers of ports from here up come and go."""
+"""First number of the ports that are plugged and unplugged during the run."""
 ALONE = 7
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the values."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
-    parser.add_argument("--ports", default=",".join(map(str, COUNTS)), help="how many, each")
-    parser.add_argument("--changes", type=int, default=CHANGES, help="of each kind, at most")
-    parser.add_argument("--short", action="store_true", help="leave the check out")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument(
+        "--ports",
+        default=",".join(map(str, COUNTS)),
+        help="numbers of ports to measure, as a comma list",
+    )
+    parser.add_argument(
+        "--changes", type=int, default=CHANGES, help="maximum number of changes of each kind"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="skip the measurement over 65 seconds (check)"
+    )
     options = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "ports": {}}
     for count in map(int, options.ports.split(",")):
@@ -74,7 +83,7 @@ def main() -> None:
 
 
 def measure(count: int, *, check: bool = True, changes: int = CHANGES) -> dict[str, float]:
-    """All figures for that many ports."""
+    """Return all values for *count* ports."""
     figures: dict[str, float] = {}
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch(dummies=True))
@@ -99,7 +108,7 @@ def measure(count: int, *, check: bool = True, changes: int = CHANGES) -> dict[s
 
 
 def alone(crowd: Crowd) -> float:
-    """How long ovs-vswitchd takes for a port's change, in milliseconds."""
+    """Return the milliseconds that ovs-vswitchd needs for a change of a port, without a daemon."""
     times = []
     for _turn in range(ALONE):
         began = time.monotonic()
@@ -110,7 +119,7 @@ def alone(crowd: Crowd) -> float:
 
 
 def started(agent: Agent, figures: dict[str, float], name: str) -> None:
-    """Start the daemon; time to readiness and what it took."""
+    """Start the daemon; measure the time to readiness, CPU time, memory, flow-mods and stalls."""
     began = time.monotonic()
     agent.start(wait=False)
     wait_for(agent.ready, READY_TIMEOUT, "readiness")
@@ -123,7 +132,7 @@ def started(agent: Agent, figures: dict[str, float], name: str) -> None:
 
 
 def introduced(agent: Agent, crowd: Crowd, count: int, figures: dict[str, float]) -> None:
-    """Have an address of each port become known."""
+    """Make an address of each port known to the daemon."""
     before = stalls(agent)
     with timed(figures, "addresses s"):
         for start in range(0, count, ASKED_AT_ONCE):
@@ -136,7 +145,7 @@ def introduced(agent: Agent, crowd: Crowd, count: int, figures: dict[str, float]
 
 
 def checked(agent: Agent, figures: dict[str, float]) -> None:
-    """Nothing but two full checks."""
+    """Measure a period with nothing but two full checks."""
     before, reconciles = stalls(agent), agent.metric("dfmeta_reconciles_total")
     cpu, began = cpu_seconds(agent), time.monotonic()
     wait_for(lambda: time.monotonic() >= began + CHECK_SECONDS, CHECK_SECONDS + 9, "the checks")
@@ -156,7 +165,7 @@ def changed(
     known: int,
     changes: int,
 ) -> None:
-    """One port's change, some times of each kind."""
+    """Measure changes of one port, several of each kind."""
     numbers = range(SPARE, SPARE + changes)
 
     def plug(turn: int) -> float:
@@ -185,7 +194,7 @@ def changed(
     before = stalls(agent)
     repeated(agent, plug, figures, turns=changes, idle=idle)
     repeated(agent, unplug, figures, turns=changes, idle=idle)
-    # One that has changed has no known address any more.
+    # A port that has changed has no known address any more.
     repeated(agent, change, figures, turns=min(known, changes), idle=idle)
     figures["changes stall ms"] = longest_since(before, agent)
 
@@ -198,7 +207,7 @@ def repeated(
     turns: int,
     idle: float,
 ) -> None:
-    """Do *action* some times; a time in which all flows are compared does not count."""
+    """Repeat *action*; a repetition during a comparison of all flows does not count."""
     latencies: list[float] = []
     costs: list[float] = []
     mods = 0.0
@@ -206,9 +215,11 @@ def repeated(
         reconciles, sent = checks(agent), flow_mods(agent)
         cpu, began = cpu_seconds(agent), time.monotonic()
         latency = action(turn)
-        # What follows a change, such as saving the state, is its cost as well.
+        # The work after a change, such as saving the state, is part of its cost.
         end = time.monotonic() + FOLLOWS
-        wait_for(lambda end=end: time.monotonic() >= end, 5, "what follows", interval=0.05)
+        wait_for(
+            lambda end=end: time.monotonic() >= end, 5, "the work after the change", interval=0.05
+        )
         cost = cpu_seconds(agent) - cpu - idle * (time.monotonic() - began)
         if checks(agent) == reconciles:
             latencies.append(latency)
@@ -221,7 +232,7 @@ def repeated(
 
 
 class FlowEvents:
-    """The switch's own word for when a flow came and went (``ovs-ofctl monitor``)."""
+    """The switch's own reports of added and deleted flows (``ovs-ofctl monitor``)."""
 
     def __init__(self, host: OpenvSwitch) -> None:
         self._host = host
@@ -249,17 +260,17 @@ class FlowEvents:
             self._process.wait()
 
     def clear(self) -> None:
-        """Forget what has been."""
+        """Forget all events so far."""
         self._lines = []
 
     def of(self, ofport: int, kind: str) -> list[float]:
-        """When flows that enter at *ofport* came or went."""
+        """Return the times of events *kind* of flows with the in_port *ofport*."""
         pattern = re.compile(rf"\bin_port={ofport}\b")
         lines = list(self._lines)
         return [at for at, line in lines if f"event={kind}" in line and pattern.search(line)]
 
     def last(self, ofport: int, kind: str, count: int) -> float:
-        """When the last of so many came or went."""
+        """Wait for *count* events, and return the time of the last one."""
         wait_for(lambda: len(self.of(ofport, kind)) >= count, 120, "the flows", interval=0.001)
         return self.of(ofport, kind)[count - 1]
 
@@ -273,67 +284,67 @@ class FlowEvents:
 
 @contextmanager
 def timed(figures: dict[str, float], name: str) -> Iterator[None]:
-    """Note how many seconds the block takes."""
+    """Store the seconds that the block takes."""
     began = time.monotonic()
     yield
     figures[name] = round(time.monotonic() - began, 2)
 
 
 def cpu_seconds(agent: Agent) -> float:
-    """What all threads of the daemon have used so far, to the nanosecond (schedstat)."""
+    """Return the CPU time of all threads of the daemon so far, in seconds (schedstat)."""
     tasks = Path(f"/proc/{agent.pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def cpu_share(agent: Agent) -> float:
-    """What the daemon uses when nothing happens, as a share of one core."""
+    """Return the CPU time of the idle daemon, as a share of one core."""
     cpu, began = cpu_seconds(agent), time.monotonic()
     wait_for(lambda: time.monotonic() >= began + IDLE_SECONDS, IDLE_SECONDS + 5, "idling")
     return (cpu_seconds(agent) - cpu) / (time.monotonic() - began)
 
 
 def resident(agent: Agent) -> float:
-    """Resident memory in MB."""
+    """Return the daemon's resident memory in MB."""
     status = Path(f"/proc/{agent.pid}/status").read_text()
     return round(int(status.split("VmRSS:")[1].split()[0]) / 1024, 1)
 
 
 def flow_mods(agent: Agent) -> float:
-    """All that were sent."""
+    """Return the number of flow-mods that were sent so far."""
     return agent.metric("dfmeta_flow_mods_total")
 
 
 def checks(agent: Agent) -> float:
-    """How often all flows were compared."""
+    """Return the number of comparisons of all flows so far."""
     return agent.metric("dfmeta_reconciles_total")
 
 
 def learned(agent: Agent) -> float:
-    """Addresses that became known."""
+    """Return the number of addresses that became known so far."""
     return agent.metric("dfmeta_packet_ins_total", outcome="learned")
 
 
 def stalls(agent: Agent) -> dict[float, float]:
-    """Bucket → how many turns of the hub were at most that late."""
+    """Return, for each bucket's bound, the number of the hub's samples with at most that delay."""
     prefix = "dfmeta_hub_stall_seconds_bucket"
     samples = agent.metrics().items()
     return {float(k.split('"')[1]): v for k, v in samples if k.startswith(prefix)}
 
 
 def longest_since(before: Mapping[float, float], agent: Agent) -> float:
-    """Upper bound of the bucket that the longest stall since then is in, in milliseconds."""
+    """Return the upper bound of the bucket of the longest stall since *before*, in milliseconds."""
     now = stalls(agent)
     seen = {bound: value - before[bound] for bound, value in now.items()}
     return 1000 * min(bound for bound, value in seen.items() if value == seen[float("inf")])
 
 
 def print_figures(count: int, figures: Mapping[str, float]) -> None:
-    """Print those of one count, as soon as they are known."""
+    """Print the values for *count* ports that are known so far."""
     print(f"{count} ports: {json.dumps(figures)}", flush=True)
 
 
 def print_table(ports: Mapping[int, Mapping[str, float]]) -> None:
-    """Print all figures, one column for each count."""
+    """Print all values, one column for each number of ports."""
     print(f"{'':22}" + "".join(f"{count:>10}" for count in ports))
     names = list(dict.fromkeys(name for figures in ports.values() for name in figures))
     for name in names:

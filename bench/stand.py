@@ -1,17 +1,17 @@
-"""What everything is measured on: a compute node of the harness with nginx in Nova's place."""
+"""The host of the measurements: a compute node of the harness with nginx in Nova's place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address
-from typing import Self
 
 from bench.load import PATH
 from bench.peers import SECRET, Nova
 from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint
 from tests.harness.agent import Agent
+from tests.harness.closing import Closing
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -24,11 +24,11 @@ OPTIONS = {
 PORT = 18080
 
 
-class Stand:
-    """Open vSwitch, nginx and a daemon that does not run yet; a context manager that ends all."""
+class Stand(Closing):
+    """Open vSwitch, nginx and a daemon that is not started; a context manager that stops all."""
 
     def __init__(self, guests: int = 0) -> None:
-        """:param guests: that are plugged, each with an address of its own of 10.0.0.0/24."""
+        """:param guests: number of guests to plug, each with its own address of 10.0.0.0/24."""
         self._stack = ExitStack()
         try:
             self.host = self._stack.enter_context(OpenvSwitch())
@@ -39,18 +39,12 @@ class Stand:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End everything. Idempotent."""
+        """Stop everything. Idempotent."""
         self._stack.close()
 
     def plug(self, number: int) -> Guest:
-        """One more guest."""
+        """Plug one more guest."""
         ids = Ids(
             iface_id=uuid_of(f"port {number}"),
             vm_uuid=uuid_of(f"instance {number}"),
@@ -63,9 +57,9 @@ class Stand:
 
     @contextmanager
     def daemon(self, workers: int, *, forget: bool = False) -> Iterator[Agent]:
-        """The daemon, running.
+        """Run the daemon during the block.
 
-        :param forget: have it know of nobody, as a host has whose guests have not booted.
+        :param forget: start it without known guests, as on a host whose guests have not booted.
         """
         if forget:
             done = self.agent.run("--cleanup")
@@ -78,7 +72,7 @@ class Stand:
             self.agent.stop(timeout=10)
 
     def introduce(self) -> list[IPv4Address]:
-        """Have each guest's first SYN go through the switch, and be answered; their keys."""
+        """Send each guest's first SYN through the switch; return the keys of the guests."""
         for guest in self.guests:
             (sample,) = guest.http_many(1, path=PATH)
             assert sample.status == 200, sample

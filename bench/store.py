@@ -1,14 +1,14 @@
-"""The store's speed: what guests read of it beside forwarding to Nova, and what is written into it.
+"""The store's speed: reads by guests, compared with forwarding to Nova, and writes.
 
-Run as root, with what ``tools/setup.sh --bench`` installs::
+Run as root, after ``tools/setup.sh --bench``::
 
     .venv/bin/python -m bench.store [--quick] [--only PART] [--json FILE]
 
-*reads*: requests a second, times and CPU time of dfmeta-agent on SQLite, on PostgreSQL and as it
-forwards, in turn, in its process and with two workers.
+*reads*: requests a second, times and CPU time of dfmeta-agent with SQLite, with PostgreSQL and with
+forwarding, in turn, without workers and with two workers.
 *writes*: records a second that 8 clients write at once, on both databases.
 
-``doc/source/performance.rst`` says what the figures mean; ``bench/report.py`` writes them there.
+``doc/source/performance.rst`` explains the numbers; ``bench/report.py`` writes them there.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tests.harness.ovs import UNPACKED
 PARTS = ("reads", "writes")
 PACKAGES = ("SQLAlchemy", "psycopg")
 OTHERS = ("httplib2", "WebOb", "haproxy", "neutron")
-"""What has no part in this."""
+"""Programs and packages that this bench does not use."""
 ROUNDS, SECONDS = 7, 1
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the tables."""
     options = parse()
     programs.require()
     wanted = set(options.only or PARTS)
@@ -63,22 +63,24 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one short round: for a look only")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure one short round, for a first impression"
+    )
     parser.add_argument(
         "--only",
         action="append",
         metavar="PART",
         choices=PARTS,
-        help=f"one of the parts ({', '.join(PARTS)})",
+        help=f"measure only this part ({', '.join(PARTS)}); may be given several times",
     )
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser.parse_args()
 
 
 def store_versions() -> dict[str, str]:
-    """Of everything that takes part."""
+    """Return the versions of all programs and packages that are measured."""
     server = next(iter(sorted(UNPACKED.glob("usr/lib/postgresql/*"))), None)
     return {
         **{name: said for name, said in versions().items() if name not in OTHERS},

@@ -1,6 +1,6 @@
-"""What guests read of the store: dfmeta-agent on each database, and forwarding to Nova, in turn.
+"""Reads by guests: dfmeta-agent with each database, and with forwarding to Nova, in turn.
 
-The daemon, the guests and the way in are the same each time; what differs is whom it asks.
+The daemon, the guests and the path to the proxy are the same each time; only the backend differs.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ CONTENDERS = {
     for workers, words in ((0, ""), (2, WORKERS))
     for backend in (FORWARDING, SQLITE, POSTGRESQL)
 }
-"""Name → whom the daemon asks, and ``proxy_workers``."""
+"""Name → the backend, and ``proxy_workers``."""
 ITEMS = {"meta_data.json": PATH, "local-hostname": "/latest/meta-data/local-hostname"}
 LOADS = tuple(Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32))
 GUESTS = max(one.threads for one in LOADS)
 RECORDS = 200
-"""In each database. The guests' are the first."""
+"""Records in each database. The first ones are the guests'."""
 USERDATA = b"#cloud-config\n".ljust(16384, b"#")
 OWN = 1100
-"""Bytes of meta_data.json that are not the key's: the random seed, names, an id, all else."""
+"""Bytes of meta_data.json without the SSH key: the random seed, names, an id and the rest."""
 
 Figures = dict[str, dict[str, dict[str, Cell]]]
-"""Name → item → load → figures."""
+"""Name → item → load → values."""
 
 
 def measure(*, rounds: int, seconds: int) -> Figures:
-    """Measure all of them. Of each figure the median of all rounds; failures are added up."""
+    """Measure all contenders. Values are medians of all rounds; failures are added up."""
     cells: dict[str, dict[str, dict[str, list[Cell]]]] = {
         name: {item: {one.name: [] for one in LOADS} for item in ITEMS} for name in CONTENDERS
     }
@@ -51,7 +51,7 @@ def measure(*, rounds: int, seconds: int) -> Figures:
             stack.callback(direct.close)
         urls = databases(stand, stack)
         for turn in range(rounds):
-            # Whoever shares the machine is not to meet the same one each time.
+            # Regular work of other programs on the machine must not always meet the same contender.
             names = list(CONTENDERS)[:: -1 if turn % 2 else 1]
             for name in names:
                 print(f"round {turn + 1} of {rounds}: {name}", flush=True)
@@ -73,7 +73,7 @@ def measure(*, rounds: int, seconds: int) -> Figures:
 
 
 def databases(stand: Stand, stack: ExitStack) -> dict[str, str]:
-    """Fill a database of each kind; their URLs. The server is asked over its Unix socket."""
+    """Fill a database of each kind; return their URLs. The server's is its Unix socket."""
     server = stack.enter_context(Postgres(durable=True))
     urls = {
         SQLITE: f"sqlite:///{stand.agent.state_path}/store.db",
@@ -92,7 +92,7 @@ def databases(stand: Stand, stack: ExitStack) -> dict[str, str]:
 
 
 def record(number: int) -> dict[str, Any]:
-    """The document of a guest whose meta_data.json is about as long as Nova's answer here."""
+    """Return the document of a guest; its meta_data.json is about as long as Nova's answer here."""
     return {
         "name": f"guest-{number}",
         "hostname": hostname(number),
@@ -104,7 +104,7 @@ def record(number: int) -> dict[str, Any]:
 
 
 def hostname(number: int) -> str:
-    """Of a guest."""
+    """Return the host name of a guest."""
     return f"guest-{number}.bench.example"
 
 
@@ -112,7 +112,7 @@ def hostname(number: int) -> str:
 def daemon(
     stand: Stand, backend: str, workers: int, *, urls: Mapping[str, str]
 ) -> Iterator[Running]:
-    """The daemon with that backend; the answers are looked at."""
+    """Run the daemon with that backend during the block."""
     name = "nova" if backend == FORWARDING else "store"
     stand.agent.configure(
         {"df_metadata": {"backend": name}, "store": {"connection": urls.get(backend)}}
@@ -122,7 +122,7 @@ def daemon(
 
 
 def expected(backend: str) -> dict[str, str]:
-    """Item → what stands in its answer to the first guest."""
+    """Return, for each item, a part of its answer to the first guest."""
     if backend == FORWARDING:
         return dict.fromkeys(ITEMS, document())
     return dict(zip(ITEMS, (f'"hostname": "{hostname(0)}"', hostname(0)), strict=True))

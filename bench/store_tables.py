@@ -1,4 +1,4 @@
-"""The figures of a run of bench.store as tables."""
+"""Tables of the measured values of a run of bench.store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLIENTS = {"1": "1 client", "32": "32 clients"}
 
 
 def tables(report: Report) -> Iterator[tuple[str, Table]]:
-    """All that the run has figures for, each behind the name of the page's part it belongs to."""
+    """Yield the tables that the run has values for, each after the name of its part of the page."""
     found = list(targets(report))
     if found:
         yield "targets", target_table(found)
@@ -47,7 +47,7 @@ def _reads(report: Report, item: str, load: str, title: str) -> Table:
 
 
 def _writes(report: Report) -> Table:
-    columns = ("how, where", "writes/s", "p50 ms", "p99 ms", "failed")
+    columns = ("interface, database", "writes/s", "p50 ms", "p99 ms", "failed")
     rows = [
         (
             name,

@@ -1,4 +1,4 @@
-"""What the store is to reach beside forwarding, in one run."""
+"""Targets for the store, compared with forwarding in the same run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from bench.targets import Report, Target
 FORWARDING, SQLITE, POSTGRESQL = "forwarding", "SQLite", "PostgreSQL"
 WORKERS = ", 2 workers"
 LOADS = {"keep-alive 1": "1 client", "keep-alive 32": "32 clients"}
-"""Kept connections: what making one costs is the same for both, and more than what differs."""
+"""Kept connections only: the cost of a new connection is the same for both backends, and larger
+than the difference between them."""
 BOUND, AIM = 1.5, 2.0
 
 
 def ratio(report: Report, name: str, item: str, load: str) -> float:
-    """Requests a second as a multiple of forwarding's, with as many workers.
+    """Return requests a second as a multiple of forwarding's, with the same number of workers.
 
-    The median of the rounds' ratios: both of a ratio were measured minutes apart at most. Not a
-    number where one was not measured.
+    The result is the median of the rounds' ratios, because both values of a ratio are measured at
+    most minutes apart. It is NaN if either was not measured.
     """
     other = f"{FORWARDING}{WORKERS}" if name.endswith(WORKERS) else FORWARDING
     reads = report.get("store reads", {})
@@ -30,7 +31,7 @@ def ratio(report: Report, name: str, item: str, load: str) -> float:
 
 
 def targets(report: Report) -> Iterator[Target]:
-    """Those that the run has figures for."""
+    """Yield the targets that the run has measured."""
     reads = report.get("store reads", {})
     for item in reads.get(SQLITE, {}):
         for load, clients in LOADS.items():
@@ -47,4 +48,4 @@ def targets(report: Report) -> Iterator[Target]:
         for cell in loads.values()
     )
     if reads:
-        yield Target(name="failed requests of all", value=failed, bound=0, at_most=True)
+        yield Target(name="failed requests in total", value=failed, bound=0, at_most=True)

@@ -1,6 +1,6 @@
-"""What is written into the store: so many clients at once, each its own records.
+"""Writes to the store: several clients at once, each with its own records.
 
-What was answered has reached the disk: SQLite syncs it, and so does PostgreSQL.
+A write has reached the disk when it is answered: SQLite syncs it, and so does PostgreSQL.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tests.harness.postgres import Postgres
 
 CLIENTS = 8
 RECORDS = 100
-"""Of each client; it writes one after the other, again and again."""
+"""Records of each client; it writes them one after the other, again and again."""
 LOOPBACK = "127.0.0.1"
 
 Write = Callable[[int, int], bool]
-"""Writes a client's record of that number, and says whether that was done."""
+"""Function that writes the record of a client and number, and returns whether this succeeded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Writes:
-    """One way under load. Times in milliseconds."""
+    """Results of one interface under load. Times in milliseconds."""
 
     rate: float
     rates: list[float]
-    """Of each round."""
+    """The rate of each round."""
     p50: float
     p99: float
     writes: int
@@ -48,14 +48,14 @@ class Writes:
 
 @dataclass
 class _Tally:
-    """What one client saw."""
+    """The results of one client."""
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
 
 
 def measure(*, rounds: int, seconds: int) -> dict[str, Writes]:
-    """Way and database → the median of all rounds; writes and failures are added up."""
+    """Return, for each interface and database, medians of all rounds; counts are added up."""
     found: dict[str, list[Writes]] = {}
     with ExitStack() as stack:
         stand = stack.enter_context(Stand())
@@ -76,17 +76,17 @@ def measure(*, rounds: int, seconds: int) -> dict[str, Writes]:
 
 @contextmanager
 def over_http(stand: Stand, url: str) -> Iterator[Write]:
-    """dfmeta-agent's admin API, over a kept connection for each client."""
+    """Write through dfmeta-agent's admin API, over a kept connection for each client."""
     options = {"df_metadata": {"backend": "store"}, "store": {"connection": url}}
     stand.agent.configure(options)
     with stand.daemon(0), ExitStack() as stack:
         connections = []
         for _ in range(CLIENTS):
             connection = http.client.HTTPConnection(LOOPBACK, ADMIN_PORT)
-            # It would be made anew from another namespace.
+            # http.client would reconnect from another namespace.
             connection.auto_open = 0
             connection.sock = stand.host.namespace.connect(LOOPBACK, ADMIN_PORT)
-            # As http.client does with those that it makes: head and body go in two pieces.
+            # As http.client sets it on its own sockets: head and body are sent in two pieces.
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connections.append(stack.enter_context(closing(connection)))
 
@@ -109,7 +109,7 @@ def over_http(stand: Stand, url: str) -> Iterator[Write]:
 
 @contextmanager
 def pushing(_stand: Stand, url: str) -> Iterator[Write]:
-    """The repository itself, without HTTP, from threads of this process."""
+    """Write to the repository itself, without HTTP, from threads of this process."""
     with Repository(url) as repository:
 
         def write(client: int, number: int) -> bool:
@@ -133,17 +133,17 @@ WAYS: dict[str, Callable[[Stand, str], AbstractContextManager[Write]]] = {
 
 
 def record_id(client: int, number: int) -> str:
-    """Of a client's record."""
+    """Return the id of a client's record."""
     return uuid_of(f"record {client} {number}")
 
 
 def network(client: int, number: int) -> IPv4Network:
-    """The one address of a client's record."""
+    """Return the one address of a client's record, as a network."""
     return IPv4Network((0x0A000000 | client << 16 | number, 32))
 
 
 def document(client: int, number: int) -> dict[str, object]:
-    """What is pushed: about 1 kB."""
+    """Return the document to push, of about 1 kB."""
     return {
         "hostname": f"guest-{client}-{number}.bench.example",
         "plan": "c3.small.x86",
@@ -153,7 +153,7 @@ def document(client: int, number: int) -> dict[str, object]:
 
 
 def press(write: Write, seconds: float) -> Writes:
-    """Have all clients write for that long."""
+    """Let all clients write for *seconds*."""
     tallies = [_Tally() for _ in range(CLIENTS)]
     write(0, 0)
     begun = time.monotonic()
@@ -190,7 +190,7 @@ def _client(write: Write, client: int, until: float, tally: _Tally) -> None:
 
 
 def median(found: list[Writes]) -> Writes:
-    """The median of each figure; writes and failures are added up."""
+    """Return the median of each value; writes and failures are added up."""
     return Writes(
         rate=statistics.median(one.rate for one in found),
         rates=[one.rate for one in found],

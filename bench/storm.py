@@ -1,7 +1,8 @@
 """A boot storm: many guests at once, each with the requests that cloud-init sends.
 
-Through the switch, each from its own namespace: with dfmeta the first SYN of each is a packet-in.
-A peer listens in a namespace on the same bridge, which the guests reach by ARP and NORMAL.
+The guests send through the switch, each from its own namespace: with dfmeta the first SYN of each
+guest is a packet-in. A peer listens in a namespace on the same bridge; the guests reach it by ARP
+and NORMAL.
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ PATHS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Storm:
-    """One of them, in seconds."""
+    """Results of one boot storm, in seconds."""
 
     last: float
-    """Until the last guest was done."""
+    """Time until the last guest had finished."""
     median: float
-    """Until half of the guests were."""
+    """Time until half of the guests had finished."""
     requests: int
     failed: int
-    """Requests without a 200."""
+    """Requests without an answer 200."""
     cpu: float
-    """Of the proxy's processes."""
+    """CPU time of the proxy's processes."""
     asking: float
-    """CPU time of this process, which asks for all guests."""
+    """CPU time of this process, which sends the requests of all guests."""
 
 
 class Crawl:
-    """One guest's requests, one after the other, a connection for each.
+    """One guest's requests, one after the other, with a connection for each.
 
-    :param sockets: one for each path, of the guest's namespace.
+    :param sockets: a socket of the guest's namespace for each path.
     """
 
     def __init__(self, sockets: Sequence[socket.socket], selector: selectors.BaseSelector) -> None:
@@ -70,7 +71,7 @@ class Crawl:
         self._buffer = b""
         self.failed = 0
         self.done = 0.0
-        """Monotonic seconds; 0 while there are requests to come."""
+        """Monotonic time of the end, in seconds; 0 while requests remain."""
 
     def begin(self) -> None:
         """Connect for the next request."""
@@ -83,7 +84,7 @@ class Crawl:
         self._selector.register(connection, selectors.EVENT_WRITE, self)
 
     def go_on(self) -> None:
-        """Do what the connection is ready for."""
+        """Send the request or read the answer, when the connection is ready for it."""
         connection = self._sockets[self._turn]
         try:
             if not self._buffer and self._selector.get_key(connection).events & 2:
@@ -103,7 +104,7 @@ class Crawl:
         self.begin()
 
     def give_up(self) -> None:
-        """Count what has not been answered as failed."""
+        """Count the requests without an answer as failed."""
         self.failed += len(PATHS) - self._turn
         for connection in self._sockets[self._turn :]:
             connection.close()
@@ -111,13 +112,13 @@ class Crawl:
 
 
 def request(path: str) -> bytes:
-    """As cloud-init asks: it would keep the connection, and does not."""
+    """Return cloud-init's request: it offers to keep the connection, but does not reuse it."""
     lines = (f"GET {path} HTTP/1.1", f"Host: {METADATA_IP}", "User-Agent: Cloud-Init/22.4.2")
     return "\r\n".join([*lines, "Accept: */*", "Connection: keep-alive", "", ""]).encode()
 
 
 def whole(answer: bytes) -> bool:
-    """Whether an answer has come to its end, by its Content-Length (RFC 9112, 6.3)."""
+    """Return whether *answer* is complete, by its Content-Length (RFC 9112, 6.3)."""
     head, found, body = answer.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
@@ -127,7 +128,7 @@ def whole(answer: bytes) -> bool:
 
 
 def storm(guests: Sequence[Guest], pids: Sequence[int]) -> Storm:
-    """Have all guests boot at once."""
+    """Boot all guests at once, and return the results."""
     selector = selectors.DefaultSelector()
     crawls = []
     for guest in guests:
@@ -157,7 +158,7 @@ def storm(guests: Sequence[Guest], pids: Sequence[int]) -> Storm:
 
 
 def measure(*, rounds: int, guests: int = GUESTS) -> dict[str, dict[str, float]]:
-    """Proxy → figures, the median of all rounds; failures are those of all rounds together."""
+    """Return, for each proxy, medians of all rounds; failures of all rounds are added up."""
     found: dict[str, list[Storm]] = {}
     with ExitStack() as stack:
         stand = stack.enter_context(Stand(guests))

@@ -1,4 +1,4 @@
-"""The figures of a run as tables, for a terminal and for the documentation."""
+"""Tables of the measured values of a run, for a terminal and for the documentation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Table:
 
 
 def tables(report: Report) -> Iterator[Table]:
-    """All that the run has figures for."""
+    """Yield a table for each part that the run has measured."""
     found = targets(report)
     if found:
         yield target_table(found)
@@ -42,11 +42,11 @@ def tables(report: Report) -> Iterator[Table]:
 
 
 def target_table(found: Iterable[Target]) -> Table:
-    """Targets, and whether they are met."""
+    """Return a table of targets, and whether each is met."""
     rows = [
         (one.name, number(one.value), one.wanted, "met" if one.met else "missed") for one in found
     ]
-    return Table(title="Targets", columns=("what", "figure", "wanted", ""), rows=rows)
+    return Table(title="Targets", columns=("target", "measured", "required", "result"), rows=rows)
 
 
 def _throughput(report: Report, load: str, title: str) -> Table:
@@ -68,12 +68,12 @@ def _throughput(report: Report, load: str, title: str) -> Table:
                 number(cell["memory"]),
             )
         )
-    more = ("SYNs again", "CPU s/1,000", "memory MB")
+    more = ("SYNs resent", "CPU s/1,000", "memory MB")
     return Table(title=title, columns=(*columns, *more), rows=rows)
 
 
 def _storm(report: Report) -> Table:
-    columns = ("proxy", "last guest s", "half of them s", "failed", "CPU s", "asking, CPU s")
+    columns = ("proxy", "last guest s", "half of the guests s", "failed", "CPU s")
     rows = [
         (
             name,
@@ -83,11 +83,11 @@ def _storm(report: Report) -> Table:
         )
         for name, row in report["storm"].items()
     ]
-    return Table(title="Boot storm", columns=columns, rows=rows)
+    return Table(title="Boot storm", columns=(*columns, "load generator, CPU s"), rows=rows)
 
 
 def _first_syns(report: Report) -> Table:
-    columns = ("proxy, what the other guest does", "p50 ms", "p99 ms", "unanswered", "its rate")
+    columns = ("proxy, load of the other guest", "p50 ms", "p99 ms", "unanswered")
     rows = [
         (
             name,
@@ -97,7 +97,9 @@ def _first_syns(report: Report) -> Table:
         )
         for name, row in report["first SYN"].items()
     ]
-    return Table(title="First SYN beside a busy guest", columns=columns, rows=rows)
+    return Table(
+        title="First SYN beside a busy guest", columns=(*columns, "rate of the load"), rows=rows
+    )
 
 
 def _memory(report: Report) -> Table:
@@ -109,7 +111,7 @@ def _memory(report: Report) -> Table:
 
 
 def number(value: float) -> str:
-    """Three significant digits; a dash for what is not a number."""
+    """Return *value* with three significant digits, or a dash if it is not a number."""
     if value != value:
         return "-"
     if abs(value) >= 100:
@@ -118,7 +120,7 @@ def number(value: float) -> str:
 
 
 def print_tables(found: Iterable[Table], console: Console) -> None:
-    """For a terminal."""
+    """Print the tables to a terminal."""
     for table in found:
         shown = RichTable(title=table.title, title_justify="left")
         for place, column in enumerate(table.columns):
@@ -129,7 +131,7 @@ def print_tables(found: Iterable[Table], console: Console) -> None:
 
 
 def restructured(table: Table) -> str:
-    """A list-table of docutils."""
+    """Return *table* as a list-table of docutils."""
     lines = [f".. list-table:: {table.title}", "   :header-rows: 1", ""]
     for row in (table.columns, *table.rows):
         first, *rest = [cell or "\\" for cell in row]

@@ -1,4 +1,4 @@
-"""What the proxy is to reach, and ratios between proxies of one run."""
+"""Targets for the proxy, and ratios between proxies of one run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Report = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One of them."""
+    """A measured value, and the bound that it must keep."""
 
     name: str
     value: float
@@ -31,18 +31,18 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """Whether the value is on the right side of its bound; one that is not a number is not."""
+        """Return whether the value keeps its bound; a value that is not a number does not."""
         return self.value <= self.bound if self.at_most else self.value >= self.bound
 
     @property
     def wanted(self) -> str:
-        """The bound in words."""
+        """Return the bound in words."""
         words = f"{'at most' if self.at_most else 'at least'} {self.bound:g}"
         return words if self.aim is None else f"{words}, aim {self.aim:g}"
 
 
 def ratio(report: Report, name: str, other: str, *, load: str = LOAD, of: str = "rate") -> float:
-    """A proxy's figure as a multiple of another's; not a number where one was not measured."""
+    """Return a proxy's value as a multiple of another's; NaN if either was not measured."""
     rows = report.get("throughput", {})
     try:
         return float(rows[name][load][of] / rows[other][load][of])
@@ -51,17 +51,17 @@ def ratio(report: Report, name: str, other: str, *, load: str = LOAD, of: str = 
 
 
 def targets(report: Report) -> list[Target]:
-    """Those that the run has figures for."""
+    """Return the targets that the run has measured."""
     return [one for one in _all(report) if one.value == one.value]
 
 
 def _all(report: Report) -> Iterator[Target]:
     for bound, aim, other in ((2.5, 4.0, NEUTRON), (0.15, 0.2, HAPROXY)):
         value = ratio(report, IN_PROCESS, other)
-        name = f"in the process, requests a second, as a multiple of {other}'s"
+        name = f"{IN_PROCESS}, requests a second, as a multiple of {other}'s"
         yield Target(name=name, value=value, bound=bound, aim=aim)
     value = ratio(report, TWO_WORKERS, NEUTRON)
-    name = "2 workers, requests a second, as a multiple of neutron's"
+    name = f"{TWO_WORKERS}, requests a second, as a multiple of neutron's"
     yield Target(name=name, value=value, bound=4.0)
     for proxy in (IN_PROCESS, ONE_WORKER, TWO_WORKERS):
         for load in LOADS:
@@ -70,7 +70,7 @@ def _all(report: Report) -> Iterator[Target]:
             name = f"{proxy}, {load.split()[1]} clients, failed requests"
             yield Target(name=name, value=failed, bound=0, at_most=True)
     value = ratio(report, IN_PROCESS, HAPROXY, load=ONE_CLIENT, of="p50")
-    name = "in the process, one client's p50, as a multiple of haproxy's"
+    name = f"{IN_PROCESS}, one client's p50, as a multiple of haproxy's"
     yield Target(name=name, value=value, bound=3.0, at_most=True)
     for proxy in (ONE_WORKER, TWO_WORKERS):
         for situation in SITUATIONS:

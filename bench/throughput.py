@@ -1,4 +1,4 @@
-"""Requests a second and what they cost: each proxy under each load, in turn, some rounds."""
+"""Requests a second and their cost: each proxy under each load, in turn, in several rounds."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ NOVA = "nginx alone"
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A proxy that can be asked."""
+    """A proxy that accepts requests."""
 
     port: int
     pids: Sequence[int]
     one_source: bool = False
-    """It is asked as one guest alone, the last it knows."""
+    """Whether all requests come from one guest, the last one in its configuration."""
 
 
 Start = Callable[[Stand, Sequence[IPv4Address]], AbstractContextManager[Running]]
 
 
 def contenders() -> dict[str, Start]:
-    """Name → how it is started."""
+    """Return the function that starts each proxy, by the proxy's name."""
     found: dict[str, Start] = {
         IN_PROCESS: _dfmeta(0),
         ONE_WORKER: _dfmeta(1),
@@ -95,23 +95,23 @@ class Cell:
 
     rate: float
     rates: Sequence[float]
-    """Of each round."""
+    """The rate of each round."""
     p50: float
     p99: float
     requests: int
     failed: int
     causes: Mapping[str, int]
     resent: int
-    """SYNs that had to be sent again, each of them a second late; wrk does not see them."""
+    """SYNs that were resent, each a second late; wrk does not see them."""
     cpu: float
-    """Of all processes of the proxy, for 1,000 requests."""
+    """CPU time of all processes of the proxy, for 1,000 requests."""
     memory: float
     idle: float
-    """Cores that nobody used."""
+    """Number of idle cores."""
 
 
 def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dict[str, Cell]]:
-    """Proxy → load → the median of all rounds; failures are those of all rounds together."""
+    """Return, for each proxy and load, medians of all rounds; failures are added up."""
     starts = contenders()
     cells: dict[str, dict[str, list[Cell]]] = {
         name: {one.name: [] for one in LOADS} for name in names
@@ -123,7 +123,7 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
             direct = Direct(stand.host.namespace, sources)
             stack.callback(direct.close)
         for turn in range(rounds):
-            # Whoever shares the machine is not to meet the same one each time.
+            # Regular work of other programs on the machine must not always meet the same proxy.
             first = turn * len(names) // rounds
             for name in [*names[first:], *names[:first]]:
                 print(f"round {turn + 1} of {rounds}: {name}", flush=True)
@@ -141,10 +141,10 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
 def warm_up(
     direct: Direct, running: Running, *, path: str = PATH, wanted: str | None = None
 ) -> None:
-    """Look whether the answer is the right one, and have nobody measured cold.
+    """Check the answer of the proxy, and warm the proxy up.
 
-    :param wanted: what stands in it; Nova's document where nothing is said.
-    :raises AssertionError: it is not.
+    :param wanted: a part of the expected answer; None: Nova's document.
+    :raises AssertionError: the answer is another one.
     """
     connection = http.client.HTTPConnection(METADATA_IP, running.port)
     connection.sock = direct.namespace.connect(METADATA_IP, running.port)
@@ -158,7 +158,7 @@ def warm_up(
 
 
 def ask(direct: Direct, running: Running, one: Load, *, seconds: int, path: str = PATH) -> Cell:
-    """Measure one cell."""
+    """Measure a proxy under one load."""
     cpu, idle = processes.cpu_seconds(running.pids), processes.idle_seconds()
     resent = direct.resent()
     process = load.start(
@@ -186,7 +186,7 @@ def ask(direct: Direct, running: Running, one: Load, *, seconds: int, path: str 
 
 
 def median(cells: Sequence[Cell]) -> Cell:
-    """The median of each figure; what failed is added up."""
+    """Return the median of each value; failures and other counts are added up."""
 
     def middle(name: str) -> float:
         return float(statistics.median(getattr(cell, name) for cell in cells))

@@ -1,12 +1,15 @@
 """Fixtures of all tiers; they start nothing until a test asks for it."""
 
+import os
 import threading
+from collections.abc import Generator
 from typing import Any
 
+import greenlet
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.harness import nursery
+from tests.harness import netns, nursery
 from tests.harness.examples import USUAL, examples
 
 # Their assertions, too, show what they compared.
@@ -29,6 +32,12 @@ settings.load_profile("usual")
 _no_trace: Any = None
 threading.settrace(_no_trace)
 
+# coverage is half as fast when it follows greenlets. Tests that switch none are measured without;
+# the programs that they start are measured with it.
+ONE_STACK = os.environ.get(netns.MEASURING) == str(netns.WITHOUT_GREENTHREADS)
+if ONE_STACK and "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ[netns.MEASURING] = str(netns.WITH_GREENTHREADS)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--soak N``: tests of endurance run N times as long (tools/soak).
@@ -45,10 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers.
 
     ``early``: a module that takes so long that others would wait for it at the end. ``installed``:
-    the start of the program itself is tested.
+    the start of the program itself is tested. ``greenthreads``: a module whose tests switch
+    greenlets in the process of the test.
     """
     config.addinivalue_line("markers", "early: begins before the others")
     config.addinivalue_line("markers", "installed: starts each program as it is installed")
+    config.addinivalue_line("markers", "greenthreads: switches greenlets in the test's process")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,6 +72,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """See ``--prepared``."""
     installed = item.get_closest_marker("installed") is not None
     nursery.enabled = item.config.getoption("--prepared") and not installed
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a test that switches greenlets where coverage would mix up their stacks."""
+    if not ONE_STACK:
+        return (yield)
+    switches = []
+    greenlet.settrace(lambda event, _between: switches.append(event))
+    try:
+        yield
+    finally:
+        greenlet.settrace(None)
+    if "switch" in switches:
+        pytest.fail(f"{item.path.name} switches greenlets: mark the module as greenthreads")
 
 
 @pytest.fixture

@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
-# Install what the demo and the tests need, on Debian or Ubuntu with Python 3.11 or later, as root.
+# Install the requirements of the demo and of the tests, on Debian or Ubuntu with Python 3.11 or
+# later, as root.
 #
-#   tools/setup.sh             what all of them need
-#   tools/setup.sh --neutron   and Neutron's Open vSwitch agent and Chromium, which some tests run,
-#                              and systemd, whose analyzer looks at our units; it starts nothing
-#   tools/setup.sh --real      and QEMU and mmdebstrap, for the machines of tools/real
-#   tools/setup.sh --bench     and nginx, haproxy and wrk, which `python -m bench.proxy` runs
+#   tools/setup.sh             the common requirements
+#   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and Chromium, which some tests run,
+#                              and systemd, whose analyzer checks dfmeta's units; it starts nothing
+#   tools/setup.sh --real      also QEMU and mmdebstrap, for the machines of tools/real
+#   tools/setup.sh --bench     also nginx, haproxy and wrk, which `python -m bench.proxy` runs
 #
-# Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev and nft link to, the Python
-# modules that cloud-init imports. These five themselves are unpacked under .cache/root and never
-# installed: their packages would start services and enable cloud-init for the next boot.
+# Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev and nft link to, the
+# Python modules that cloud-init imports. These five programs are unpacked under .cache/root and
+# never installed: their packages would start services and enable cloud-init for the next boot.
 # The bench's programs are unpacked under .cache/bench for the same reason.
 # Python: a virtual environment in .venv with this checkout in it, and one in .cache/neutron for
-# Neutron, whose dependencies are not to decide on the versions of ours. Quick when all is there.
+# Neutron, so that Neutron's dependencies do not determine the versions of dfmeta's. A run is quick
+# if everything is installed already.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$root/.cache
 venv=$root/.venv
-# Raise it when the content of .cache/root changes.
+# Raise this number when the content of .cache/root changes.
 layout=4
 # The same for .cache/bench.
 bench_layout=1
@@ -30,7 +32,7 @@ die() {
     exit 1
 }
 
-# quietly COMMAND...: its output is shown only when it fails.
+# quietly COMMAND...: run it, and show its output only if it fails.
 quietly() {
     local rc=0
     "$@" >"$cache/setup.log" 2>&1 || rc=$?
@@ -42,7 +44,7 @@ quietly() {
 
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 "$@"; }
 
-# with_lists COMMAND...: try with the package lists as they are, then once more with fresh ones.
+# with_lists COMMAND...: run it with the current package lists; if it fails, update them and retry.
 with_lists() {
     "$@" >"$cache/setup.log" 2>&1 && return 0
     quietly apt update || die "apt-get update failed, see above"
@@ -51,7 +53,7 @@ with_lists() {
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-# install PACKAGE...: those that are missing.
+# install PACKAGE...: install those that are missing.
 install() {
     local package missing=()
     for package; do
@@ -63,7 +65,7 @@ install() {
         die "apt-get install ${missing[*]} failed, see above"
 }
 
-# dependencies DEB PATTERN: names of the first alternatives in Depends that match PATTERN.
+# dependencies DEB PATTERN: print the first alternatives in Depends whose names match PATTERN.
 dependencies() {
     dpkg-deb -f "$1" Depends | tr ',' '\n' |
         sed -E 's/^[[:space:]]*([^[:space:]|(:]+).*$/\1/' | { grep -E "$2" || true; }
@@ -72,12 +74,12 @@ dependencies() {
 unpack() {
     local folder=$cache/deb new=$cache/root.new deb name packages=$cache/packages.new
     local wanted=(openvswitch-switch openvswitch-common cloud-init postgresql udev nftables)
-    say "Unpacking Open vSwitch, cloud-init, PostgreSQL, udev and nft under .cache (none is installed)"
+    say "Unpacking Open vSwitch, cloud-init, PostgreSQL, udev and nft under .cache (not installed)"
     rm -rf "$folder" "$new"
     mkdir -p "$folder" "$new"
     cd "$folder"
     with_lists apt download "${wanted[@]}" || die "apt-get download ${wanted[*]} failed, see above"
-    # Newer releases split cloud-init; postgresql names the server of the release.
+    # Newer releases split cloud-init. The package postgresql depends on the server of the release.
     for name in $(
         dependencies cloud-init_*.deb '^cloud-init-'
         dependencies postgresql_*.deb '^postgresql-[0-9]+$'
@@ -89,7 +91,8 @@ unpack() {
         dpkg-deb -x "$deb" "$new"
         case $deb in
         cloud-init*) dependencies "$deb" '^python3-' ;;
-        # Its time zones are the system's. It needs LLVM only to compile queries, which we do not.
+        # PostgreSQL uses the time zones of the system. It needs LLVM only to compile queries, which
+        # the tests do not use.
         postgresql*) dependencies "$deb" '^(lib|zlib|tzdata)' | grep -v '^libllvm' || true ;;
         *) dependencies "$deb" '^lib' ;;
         esac >>"$packages"
@@ -119,9 +122,9 @@ virtualenv() {
     local python version stamp
     if ! python=$(find_python); then
         install python3 python3-venv
-        python=$(find_python) || die "Python 3.11 or later is needed and this release has none"
+        python=$(find_python) || die "Python 3.11 or later is needed; this release does not have it"
     fi
-    # The path is in the stamp because the scripts in .venv/bin name it.
+    # The stamp has the path, because the scripts in .venv/bin contain it.
     stamp=$({
         printf '%s\n' "$root"
         cat "$root/setup.cfg" "$root/pyproject.toml"
@@ -143,7 +146,7 @@ virtualenv() {
     printf '%s\n' "$stamp" >"$venv/stamp"
 }
 
-# Not compiled: the agent imports only a part of what comes with it.
+# Not compiled to bytecode: the agent imports only a part of the installed packages.
 neutron() {
     local home=$cache/neutron
     if [ "$(cat "$home/stamp" 2>/dev/null)" = "$neutron" ] && "$home/bin/python" -c '' 2>/dev/null; then
@@ -157,7 +160,7 @@ neutron() {
     printf '%s\n' "$neutron" >"$home/stamp"
 }
 
-# For the status page. Ubuntu has no package of it, only one that would install a snap.
+# Chromium, for the tests of the status page. Ubuntu's package would install a snap.
 browser() {
     local home=$cache/browsers version
     if [ "$(sed -n 's/^ID=//p' /etc/os-release)" != ubuntu ]; then
@@ -172,12 +175,12 @@ browser() {
     printf '%s\n' "$version" >"$home/stamp"
 }
 
-# The programs alone, to be started by the bench in namespaces of its own.
+# The programs only; the bench starts them in namespaces of its own.
 bench() {
     local home=$cache/bench folder=$cache/bench.deb new=$cache/bench.new deb
     local programs=(haproxy nginx wrk) packages=()
     if [ "$(cat "$home/layout" 2>/dev/null)" != "$bench_layout" ]; then
-        say "Unpacking ${programs[*]} under .cache (nothing of them is installed)"
+        say "Unpacking ${programs[*]} under .cache (not installed)"
         rm -rf "$folder" "$new"
         mkdir -p "$folder" "$new"
         cd "$folder"
@@ -196,7 +199,7 @@ bench() {
     install "${packages[@]}"
 }
 
-[ "$(id -u)" -eq 0 ] || die "must be run as root (it needs network namespaces): sudo $0"
+[ "$(id -u)" -eq 0 ] || die "must be run as root, because it needs network namespaces: sudo $0"
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 mkdir -p "$cache"
 exec 9>"$cache/lock"
@@ -220,6 +223,6 @@ for part; do
         neutron
         bench
         ;;
-    *) die "$part is not an option" ;;
+    *) die "$part is not an option: use --neutron, --real or --bench" ;;
     esac
 done

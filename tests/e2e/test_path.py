@@ -26,6 +26,8 @@ from tests.harness.guest import METADATA_IP, Guest, uuid_of
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.early
+
 NFT = UNPACKED / "usr/sbin/nft"
 TAP = "tap-metadata"
 SECONDS = 2
@@ -236,6 +238,7 @@ def test_a_virtio_card_that_leaves_out_checksums_is_named_with_its_element(
         ids = f"external_ids:vm-uuid={uuid_of('vnet7')}"
         host.vsctl("add-port", BRIDGE, "vnet7", "--", "set", "Interface", "vnet7", ids)
         try:
+            wait_for(lambda: "vnet7" in agent.admin("/ports").text, 20, "the port")
 
             def silent() -> bool:
                 card.write(bytes(syn))

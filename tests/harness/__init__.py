@@ -1,6 +1,6 @@
 """A cloud's compute node on one machine: a switch, guests, Nova, the daemon, and cloud-init.
 
-Everything lives in network namespaces and temporary folders that carry the pid of the process that
-made them, and nothing of it outlives that process. Only the standard library is used here, so that
-the demo and the tests stand on the same ground.
+Everything is in network namespaces and temporary directories whose names have the pid of the
+process that created them, and is removed when that process ends. The modules that the demo needs
+use only the standard library.
 """

@@ -1,12 +1,11 @@
-"""What systemd does for a socket unit: it opens listeners, and passes them to each process anew."""
+"""A stand-in for systemd's socket units: it opens listeners and passes them to each new process."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
+from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 
 _FIRST = 3
@@ -14,11 +13,11 @@ _IP_FREEBIND = 15
 _ASIDE = 100
 
 
-class Activator:
+class Activator(Closing):
     """Listeners that outlive processes; a context manager that closes them.
 
     :param places: FileDescriptorName= to ListenStream=, an address and a port. FreeBind= is set:
-        no device need have the address.
+        no device needs the address.
     """
 
     def __init__(self, namespace: Namespace, places: Mapping[str, tuple[str, int]]) -> None:
@@ -31,27 +30,20 @@ class Activator:
             sock.bind(place)
             sock.listen(4096)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the listeners."""
         for sock in self.listeners.values():
             sock.close()
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """What the new process has to inherit."""
+        """Return the file descriptors that the new process has to inherit."""
         return tuple(sock.fileno() for sock in self.listeners.values())
 
     @property
     def prefix(self) -> list[str]:
-        """What stands before a program's command line; it becomes that program (exec)."""
-        # First out of the way, since one may have a number that another is to get.
+        """Return the words to put before a program's command line; they exec the program."""
+        # First move all descriptors away, because one may have the number that another needs.
         away = " ".join(f"{_ASIDE + n}<&{fd}" for n, fd in enumerate(self.fds))
         moves = [(_FIRST + n, _ASIDE + n) for n in range(len(self.fds))]
         there = " ".join(f"{to}<&{aside} {aside}<&-" for to, aside in moves)

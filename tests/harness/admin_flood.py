@@ -1,7 +1,7 @@
-"""Floods of the admin listener, such as a local user without a token can send.
+"""Floods of the admin listener that a local user without a token can send.
 
-As a program: ``admin_flood.py KIND PORT``, as user nobody, until it is killed. It prints a line
-once it has begun.
+As a program: ``admin_flood.py KIND PORT``. It runs as user nobody until it is killed, and prints a
+line when the flood has begun.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
+
+from tests.harness.closing import Closing
 
 NOBODY: Final = 65534
 CONNECTIONS: Final = 4
-"""Of a kind that keeps its connections busy."""
+"""Connections of a kind that keeps its connections busy."""
 SILENT: Final = 1100
-"""More than any server here serves at a time."""
+"""Silent connections: more than any server of dfmeta serves at a time."""
 FAILED: Final = 4
 MOST: Final = 32 << 20
-"""Bytes that are sent on one connection at most."""
+"""Maximum number of bytes that are sent on one connection."""
 POST: Final = (
     b"POST /device-metadata HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 
 
-class Flood:
-    """Sends until the block is left.
+class Flood(Closing):
+    """A flood that lasts until the block is left.
 
     :param kind: one of :data:`KINDS`.
     :param peers: addresses of this host to send from.
@@ -38,9 +39,9 @@ class Flood:
 
     def __init__(self, kind: str, port: int, *, peers: tuple[str, ...] = ("127.0.0.1",)) -> None:
         self.accepted: list[int] = []
-        """Bytes that the server's side has taken, of each connection that has ended."""
+        """Bytes that the server has accepted on each connection that has ended."""
         self.begun = threading.Event()
-        """All connections have been opened, and sent upon."""
+        """Set when all connections are open and have sent data."""
         self._kind = KINDS[kind]
         self._port = port
         self._peers = peers
@@ -52,12 +53,8 @@ class Flood:
         self._kind(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the flood, and close its connections."""
         self._stop.set()
         for sock in self._open:
             with suppress(OSError):
@@ -68,32 +65,32 @@ class Flood:
             sock.close()
 
     def wait(self) -> None:
-        """Return when each connection has ended by itself."""
+        """Wait until each connection has ended by itself."""
         for thread in self._threads:
             thread.join()
 
     # Kinds
 
     def pipelined(self, path: str) -> None:
-        """Requests for *path* without end, whose answers are read."""
+        """Send requests for *path* without end, and read the answers."""
         request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         for _ in range(CONNECTIONS):
             self._run(lambda: self._again_and_again(request * 1000))
 
     def one_each(self, path: str) -> None:
-        """Connections without end, each for one request."""
+        """Open connections without end, each for one request."""
         request = f"GET {path} HTTP/1.0\r\n\r\n".encode()
         for _ in range(CONNECTIONS):
             self._run(lambda: self._anew(request))
 
     def endless(self, head: bytes, piece: bytes) -> None:
-        """One request that does not end, or as much of it as is taken."""
+        """Send one request that does not end, as far as the server accepts it."""
         self._run(lambda: self._on_and_on(head, piece * (65536 // len(piece))))
 
     def silent(self, beginning: bytes) -> None:
-        """Connections that begin a request, or not even that, and say no more."""
+        """Open connections that send *beginning*, which may be empty, and nothing more."""
         failed = number = 0
-        # Once that often no connection was made, no other client gets one either.
+        # After FAILED failures in a row, no other client gets a connection either.
         while number < SILENT and failed < FAILED:
             sock = self._connect(self._peers[number % len(self._peers)], timeout=1)
             if _is_connected(sock):
@@ -104,7 +101,7 @@ class Flood:
                 failed += 1
         self.begun.set()
 
-    # Doing it
+    # Helpers
 
     def _run(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target)
@@ -113,7 +110,7 @@ class Flood:
 
     def _connect(self, peer: str = "127.0.0.1", *, timeout: float = 60) -> socket.socket:
         sock = socket.socket()
-        # What is accepted is what the other side has taken, and little more.
+        # With a small buffer, the sent bytes are little more than those that the server accepted.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         sock.bind((peer, 0))
         sock.settimeout(timeout)
@@ -192,7 +189,7 @@ KINDS: Final[dict[str, Callable[[Flood], None]]] = {
 
 
 def room_for(connections: int) -> None:
-    """Have this process, and those that it starts, open so many connections (getrlimit(2))."""
+    """Allow this process and its children to open *connections* connections (getrlimit(2))."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * connections), hard))
 

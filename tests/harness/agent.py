@@ -14,16 +14,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.harness import netns, nursery
+from tests.harness.closing import Closing
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
 
 ADMIN_PORT = 9697
 WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
-"""How many workers every daemon has whose test does not say it; tools/soak runs some tests so."""
+"""Workers of a daemon whose test does not set them; tools/soak runs some tests with others."""
 _SAMPLE = re.compile(r"^(?P<name>[^\s{#]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -41,24 +41,24 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body as text."""
+        """Return the body as text."""
         return self.body.decode()
 
     def json(self) -> Any:
-        """The body as JSON."""
+        """Return the body, parsed as JSON."""
         return json.loads(self.body)
 
 
-class Agent:
+class Agent(Closing):
     """``dfmeta-agent`` with a configuration of its own; a context manager that ends it.
 
     One object may be started again after :meth:`stop` or :meth:`kill`: its ``state_path`` stays.
     """
 
     def __init__(self, host: OpenvSwitch, options: Options | None = None) -> None:
-        """Write the configuration; :meth:`start` starts.
+        """Write the configuration; :meth:`start` starts the daemon.
 
-        :param options: on top of, or instead of, what makes it use this host and backend=store.
+        :param options: added to, or replacing, the options for this host and backend=store.
         """
         self.host = host
         self.folder = netns.temporary_folder("agent")
@@ -69,9 +69,9 @@ class Agent:
         self.admin_timeout = 5.0 * PATIENCE
         self.admin_port = ADMIN_PORT
         self.prefix: list[str] = []
-        """What starts it, as a service manager would: before its own command."""
+        """Words before the daemon's command, as a service manager would start it."""
         self.pass_fds: tuple[int, ...] = ()
-        """What that is to inherit."""
+        """File descriptors that the process inherits."""
         self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
         self._options: dict[str, dict[str, object]] = {
             "df_metadata": {
@@ -86,19 +86,8 @@ class Agent:
         self.configure(options or {})
         host.on_close(self.close)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Kill it if it runs and remove its folder. Idempotent."""
+        """Kill the daemon if it runs, and remove its directory. Idempotent."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -106,14 +95,14 @@ class Agent:
 
     @property
     def pid(self) -> int:
-        """Of the running daemon."""
+        """Return the process id of the daemon."""
         if self._process is None:
             raise RuntimeError("dfmeta-agent has not been started")
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def configure(self, options: Options) -> None:
@@ -131,7 +120,7 @@ class Agent:
         self.config_file.chmod(0o600)
 
     def start(self, *, wait: bool = True, timeout: float = 30) -> Self:
-        """Start it, and wait until it says that it is ready."""
+        """Start the daemon, and wait until it reports that it is ready."""
         if self.running:
             raise RuntimeError("dfmeta-agent is running already")
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file)]
@@ -154,7 +143,7 @@ class Agent:
     def wait_ready(self, timeout: float = 30) -> None:
         """Wait for ``/healthz/readiness``.
 
-        :raises RuntimeError: the daemon ended meanwhile, or is not ready in time; with its log.
+        :raises RuntimeError: the daemon has ended, or is not ready in time; with its log.
         """
         try:
             wait_for(self.ready, timeout, "dfmeta-agent to be ready")
@@ -165,7 +154,7 @@ class Agent:
             raise RuntimeError(f"{error}: {missing}\n{self.tail()}") from None
 
     def ready(self) -> bool:
-        """What readiness says; false as well while the listener is not up."""
+        """Return whether the daemon reports readiness; false while the listener is not up."""
         if not self.running:
             raise RuntimeError(f"dfmeta-agent ended with {self.exit_status()}:\n{self.tail()}")
         try:
@@ -174,19 +163,19 @@ class Agent:
             return False
 
     def exit_status(self) -> int | None:
-        """Of the last process; None while it runs or if there was none."""
+        """Return the exit status of the last process; None if it runs or was never started."""
         return None if self._process is None else self._process.poll()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the daemon."""
         self._running().send_signal(number)
 
     def wait(self, timeout: float = 5) -> int:
-        """Wait for its end; its exit status."""
+        """Wait until the daemon ends, and return its exit status."""
         return self._running().wait(timeout * PATIENCE)
 
     def stop(self, timeout: float = 5) -> None:
-        """SIGTERM; it has to end with 0 within ``timeout`` seconds."""
+        """Send SIGTERM; the daemon must end with status 0 within ``timeout`` seconds."""
         self.signal(signal.SIGTERM)
         try:
             status = self.wait(timeout)
@@ -198,30 +187,30 @@ class Agent:
             raise AssertionError(f"dfmeta-agent ended with {status}:\n{self.tail()}")
 
     def kill(self) -> None:
-        """SIGKILL, if it runs."""
+        """Send SIGKILL, if the daemon runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(10)
 
     def restart(self) -> None:
-        """Stop and start."""
+        """Stop and start the daemon."""
         self.stop()
         self.start()
 
-    # What it says
+    # Logs, metrics and answers
 
     def log(self) -> str:
-        """Everything it has written so far, over all its starts."""
+        """Return the output of all starts so far."""
         with contextlib.suppress(FileNotFoundError):
             return self.stderr.read_text(errors="replace")
         return ""
 
     def tail(self, lines: int = 40) -> str:
-        """The end of :meth:`log`."""
+        """Return the end of :meth:`log`."""
         return "\n".join(self.log().splitlines()[-lines:])
 
     def admin(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Answer:
-        """A request to the admin listener."""
+        """Send a request to the admin listener."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port)
         with contextlib.closing(connection):
             connection.sock = self.host.namespace.connect("127.0.0.1", self.admin_port)
@@ -233,11 +222,11 @@ class Agent:
             )
 
     def metrics(self) -> dict[str, float]:
-        """Every sample of ``/metrics``: ``name{labels}`` to its value."""
+        """Return every sample of ``/metrics``: ``name{labels}`` to its value."""
         return samples(self.admin("/metrics").text)
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels; 0 if there are none."""
+        """Return the sum of the samples of a metric with these labels; 0 without samples."""
         total = 0.0
         for sample, value in self.metrics().items():
             base, _, rest = sample.partition("{")
@@ -248,14 +237,14 @@ class Agent:
     # Other programs with the same configuration
 
     def run(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-        """``dfmeta-agent --config-file … arguments`` to its end, whatever that is."""
+        """Run ``dfmeta-agent --config-file … arguments`` to its end, with any exit status."""
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file), *arguments]
-        return self.host.namespace.run(command, timeout=timeout, check=False)
+        return nursery.run(command, namespace=self.host.namespace, timeout=timeout, check=False)
 
     def ctl(
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 30
     ) -> subprocess.CompletedProcess[str]:
-        """``dfmeta arguments --config-file …`` on the host."""
+        """Run ``dfmeta arguments --config-file …`` on the host."""
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
         namespace = self.host.namespace
         return nursery.run(command, namespace=namespace, check=check, stdin=stdin, timeout=timeout)
@@ -267,7 +256,7 @@ class Agent:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Every sample of a ``/metrics``: ``name{labels}`` to its value."""
+    """Return every sample in the text of ``/metrics``: ``name{labels}`` to its value."""
     found = {}
     for line in text.splitlines():
         if match := _SAMPLE.match(line):
@@ -276,7 +265,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def program(name: str) -> list[str]:
-    """The installed console script of this interpreter's environment, or its module."""
+    """Return the command of the console script in this environment, or of its module."""
     script = Path(sys.executable).with_name(name)
     if script.exists():
         return [str(script)]

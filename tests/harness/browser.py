@@ -8,10 +8,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 
 PHONE = (390, 844)
 DESKTOP = (1360, 900)
@@ -19,33 +19,33 @@ DESKTOP = (1360, 900)
 START_TIMEOUT = 60.0
 _PROGRAM = "browser_program.py"
 _BROWSERS = Path(__file__).parents[2] / ".cache/browsers"
-"""Where tools/setup.sh puts one that the distribution does not have."""
+"""Directory of the Chromium that tools/setup.sh installs if the distribution has no package."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What can be read of a page."""
+    """The content of a page."""
 
     title: str
     texts: tuple[str, ...]
-    """Of the elements that were asked for, as far as they are visible."""
+    """Visible texts of the elements that the selector finds."""
     boxes: tuple[dict[str, float], ...]
-    """Where they are."""
+    """Positions of these elements."""
     widths: tuple[int, int, int]
-    """Of the document, of its body and of the window."""
+    """Widths of the document, of its body and of the window."""
     requests: tuple[str, ...]
-    """All URLs that the page has asked for."""
+    """All URLs that the page has requested."""
     values: tuple[str, ...]
-    """What stands in the fields of its forms that can be typed into."""
+    """Values of the input fields in the page's forms."""
     complaints: tuple[str, ...]
-    """What stands on the console, and requests that failed."""
+    """Messages on the console, and failed requests."""
 
 
-class Browser:
+class Browser(Closing):
     """Chromium; a context manager that ends it.
 
-    :param namespace: where it runs: only what that reaches is there for it.
-    :param pictures: a folder that gets a picture of each page, for people.
+    :param namespace: the namespace of the browser; it reaches only the addresses reachable there.
+    :param pictures: a directory for a screenshot of each page, for inspection.
     """
 
     def __init__(self, namespace: netns.Namespace, pictures: Path | None = None) -> None:
@@ -63,15 +63,8 @@ class Browser:
             process_group=0,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the browser."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -87,27 +80,27 @@ class Browser:
     ) -> Seen:
         """Open a page in a new window, and read the elements that ``selector`` finds."""
         width, height = window
-        return self._tell(url=url, selector=selector, width=width, height=height, dark=dark)
+        return self._order(url=url, selector=selector, width=width, height=height, dark=dark)
 
     def changed(self, selector: str, *, timeout: float = 20) -> Seen:
-        """Wait until the page has loaded itself anew and those elements read otherwise."""
-        return self._tell(selector=selector, timeout=timeout)
+        """Wait until the page has reloaded itself and the text of those elements has changed."""
+        return self._order(selector=selector, timeout=timeout)
 
     def fill(self, field: str, text: str, selector: str, *, pause: float = 0) -> Seen:
-        """Type into the field that a selector finds, and wait for *pause* seconds."""
-        return self._tell(fill=field, text=text, selector=selector, pause=pause)
+        """Type into the field that the selector *field* finds, and wait for *pause* seconds."""
+        return self._order(fill=field, text=text, selector=selector, pause=pause)
 
     def click(self, target: str, selector: str) -> Seen:
-        """Click on what a selector finds, which loads another page."""
-        return self._tell(click=target, selector=selector)
+        """Click on the element that the selector *target* finds; this loads another page."""
+        return self._order(click=target, selector=selector)
 
-    def _tell(self, **told: Any) -> Seen:
+    def _order(self, **order: Any) -> Seen:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if self._pictures is not None:
             self._taken += 1
-            told["picture"] = str(self._pictures / f"page-{self._taken}.png")
-        self._process.stdin.write(json.dumps(told) + "\n")
+            order["picture"] = str(self._pictures / f"page-{self._taken}.png")
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:

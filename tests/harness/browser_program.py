@@ -1,6 +1,7 @@
-"""A Chromium without JavaScript, told by lines of JSON on stdin what to look at; see browser.py.
+"""A Chromium without JavaScript, controlled by lines of JSON on stdin; see browser.py.
 
-A process of its own: Playwright runs on threads that the daemon's imports have changed in pytest's.
+It is a process of its own, because Playwright needs threads, and the daemon's imports have patched
+them in pytest's process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from playwright.sync_api import Browser, Error, Page, sync_playwright
 
 T = TypeVar("T")
 LOOKS = 5
-"""How often a page is looked at that is loaded anew meanwhile."""
+"""Maximum number of attempts to read a page that reloads at the same time."""
 
 FLAGS = (
     "--no-sandbox",  # it runs as root
@@ -49,7 +50,7 @@ class View:
         self.page.on("requestfailed", lambda one: self.complaints.append(f"failed: {one.url}"))
 
     def await_change(self, selector: str, timeout: float) -> None:
-        """Wait until the page has been loaded anew and what is found reads otherwise."""
+        """Wait until the page has been reloaded and the texts of the elements have changed."""
         texts = self.page.locator(selector).all_inner_texts
         before, until = self.steady(texts), time.monotonic() + timeout
         while self.steady(texts) == before:
@@ -57,7 +58,7 @@ class View:
             self.page.wait_for_event("load", timeout=max(left, 0.001) * 1000)
 
     def steady(self, look: Callable[[], T]) -> T:
-        """Look again where the page was just being loaded anew, which takes it away."""
+        """Call *look*, and call it again if the page was being reloaded."""
         for _ in range(LOOKS):
             try:
                 return look()
@@ -66,7 +67,7 @@ class View:
         return look()
 
     def seen(self, selector: str, picture: str | None) -> dict[str, Any]:
-        """What can be read now; texts are those of what is visible."""
+        """Return the current content of the page, with the texts of visible elements only."""
         if picture is not None:
             self.page.screenshot(path=picture, full_page=True)
         found = self.page.locator(selector)
@@ -86,30 +87,32 @@ class View:
 
 
 def main() -> None:
-    """Do what the lines say, one after the other; an answer is a line for each."""
+    """Execute the orders on stdin one after the other, and print a line as answer to each."""
     with sync_playwright() as playwright:
-        # Debian's, or else the one that Playwright has brought.
+        # Debian's Chromium, or else Playwright's.
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=list(FLAGS)
         )
         view: View | None = None
         for line in sys.stdin:
-            told = json.loads(line)
-            if view is None or "url" in told:
+            order = json.loads(line)
+            if view is None or "url" in order:
                 if view is not None:
                     view.close()
-                view = View(browser, width=told["width"], height=told["height"], dark=told["dark"])
-                view.page.goto(told["url"])
-            elif "fill" in told:
-                view.page.locator(told["fill"]).fill(told["text"])
-                # Not for a state: for what must not happen meanwhile.
-                view.page.wait_for_timeout(told["pause"] * 1000)
-            elif "click" in told:
+                view = View(
+                    browser, width=order["width"], height=order["height"], dark=order["dark"]
+                )
+                view.page.goto(order["url"])
+            elif "fill" in order:
+                view.page.locator(order["fill"]).fill(order["text"])
+                # Not a wait for a state: the test checks that nothing happens during the pause.
+                view.page.wait_for_timeout(order["pause"] * 1000)
+            elif "click" in order:
                 with view.page.expect_navigation():
-                    view.page.locator(told["click"]).click()
+                    view.page.locator(order["click"]).click()
             else:
-                view.await_change(told["selector"], told["timeout"])
-            answer = view.steady(partial(view.seen, told["selector"], told.get("picture")))
+                view.await_change(order["selector"], order["timeout"])
+            answer = view.steady(partial(view.seen, order["selector"], order.get("picture")))
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
         browser.close()

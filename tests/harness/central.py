@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Mapping
 from ipaddress import ip_network
-from types import TracebackType
 from typing import Self
 
 from dfmeta.store.db.record import KEEP, Keep, Kind
 from dfmeta.store.db.repository import Repository
 from tests.harness import netns, nursery
 from tests.harness.agent import ADMIN_PORT, Answer, Options, program, samples
+from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 from tests.harness.poll import wait_for
 
@@ -24,27 +25,27 @@ GUEST_PORT = 8080
 _NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
 
 
-class Central:
+class Central(Closing):
     """The service in a namespace of its own; a context manager that ends it.
 
     One object may be started again after :meth:`stop` or :meth:`kill`: its ``state_path`` stays.
     """
 
     def __init__(self, options: Options | None = None, *, namespace: Namespace) -> None:
-        """Write the configuration; :meth:`start` starts.
+        """Write the configuration; :meth:`start` starts the service.
 
-        :param options: on top of, or instead of, what has it serve all of the namespace.
+        :param options: added to, or replacing, the options that make it serve the namespace.
         """
         self.namespace = namespace
         self.folder = netns.temporary_folder("central")
         self.config_file = self.folder / "dfmeta.conf"
         self.stderr = self.folder / "stderr"
         self.prefix: list[str] = list(_NO_RIGHTS)
-        """What starts it, as a service manager would: before its own command."""
+        """Words before the service's command, as a service manager would start it."""
         self.command = program("dfmeta-store")
         self.pass_fds: tuple[int, ...] = ()
-        """What that is to inherit."""
-        self._process: subprocess.Popen[bytes] | None = None
+        """File descriptors that the process inherits."""
+        self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
         self._options: dict[str, dict[str, object]] = {
             "df_metadata": {
                 "state_path": self.folder / "state",
@@ -57,15 +58,8 @@ class Central:
         }
         self.configure(options or {})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Kill the service, and remove its directory."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -73,12 +67,12 @@ class Central:
 
     @property
     def pid(self) -> int:
-        """Of the running service."""
+        """Return the process id of the service."""
         return self._started().pid
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def configure(self, options: Options) -> None:
@@ -92,14 +86,23 @@ class Central:
         self.config_file.chmod(0o600)
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start it, and wait until it says that it is ready."""
+        """Start the service, and wait until it reports that it is ready."""
         if self.running:
             raise RuntimeError("dfmeta-store is running already")
-        command = [*self.prefix, *self.command, "--config-file", str(self.config_file)]
-        with self.stderr.open("ab") as stderr:
-            self._process = self.namespace.spawn(
-                command, stdout=stderr, stderr=stderr, pass_fds=self.pass_fds
-            )
+        command = [*self.command, "--config-file", str(self.config_file)]
+        usual = self.prefix == list(_NO_RIGHTS) and self.command == program("dfmeta-store")
+        with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
+            if usual and nursery.serves((), self.pass_fds):
+                self._process = nursery.nursery("dfmeta-store").start(
+                    command,
+                    namespace=self.namespace,
+                    streams=(nothing.fileno(), stderr.fileno(), stderr.fileno()),
+                    rights=False,
+                )
+            else:
+                self._process = self.namespace.spawn(
+                    [*self.prefix, *command], stdout=stderr, stderr=stderr, pass_fds=self.pass_fds
+                )
         if wait:
             self.wait_ready()
         return self
@@ -107,7 +110,7 @@ class Central:
     def wait_ready(self, timeout: float = 30) -> None:
         """Wait for ``/healthz/readiness``.
 
-        :raises RuntimeError: it ended meanwhile, or is not ready in time; with its log.
+        :raises RuntimeError: the service has ended, or is not ready in time; with its log.
         """
         try:
             wait_for(lambda: self.readiness() == 200, timeout, "dfmeta-store to be ready")
@@ -115,7 +118,7 @@ class Central:
             raise RuntimeError(f"{error}:\n{self.log()}") from None
 
     def readiness(self) -> int:
-        """The status of ``/healthz/readiness``; 0 while the listener is not up."""
+        """Return the status of ``/healthz/readiness``; 0 while the listener is not up."""
         if not self.running:
             raise RuntimeError(f"dfmeta-store ended:\n{self.log()}")
         try:
@@ -124,30 +127,30 @@ class Central:
             return 0
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the service."""
         self._started().send_signal(number)
 
     def wait(self, timeout: float = 5) -> int:
-        """Wait for its end; its exit status."""
+        """Wait until the service ends, and return its exit status."""
         return self._started().wait(timeout)
 
     def stop(self) -> None:
-        """SIGTERM; it has to end with 0 within 5 seconds."""
+        """Send SIGTERM; the service must end with status 0 within 5 seconds."""
         self.signal(signal.SIGTERM)
         status = self.wait()
         if status:
             raise AssertionError(f"dfmeta-store ended with {status}:\n{self.log()}")
 
     def kill(self) -> None:
-        """SIGKILL, if it runs."""
+        """Send SIGKILL, if the service runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(10)
 
-    # What it says
+    # Logs, metrics and answers
 
     def log(self) -> str:
-        """Everything it has written so far, over all its starts."""
+        """Return the output of all starts so far."""
         with contextlib.suppress(FileNotFoundError):
             return self.stderr.read_text(errors="replace")
         return ""
@@ -160,7 +163,7 @@ class Central:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """A request to the admin listener, from the same host."""
+        """Send a request to the admin listener, from the same host."""
         host, _, port = str(self._options["df_metadata"]["admin_listen"]).rpartition(":")
         return ask(
             self.namespace,
@@ -172,25 +175,25 @@ class Central:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Every sample of ``/metrics``: ``name{labels}`` to its value."""
+        """Return every sample of ``/metrics``: ``name{labels}`` to its value."""
         return samples(self.admin("/metrics").text)
 
     def ctl(self, *arguments: str) -> str:
-        """``dfmeta arguments --config-file …`` beside it, to its end; what it prints."""
+        """Run ``dfmeta arguments --config-file …`` on the same host, and return its output."""
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
         return nursery.run(command, namespace=self.namespace).stdout
 
-    # What it knows
+    # The database
 
     @property
     def url(self) -> str:
-        """Of its database."""
+        """Return the URL of the service's database."""
         return str(self._options["store"]["connection"])
 
     def push(
         self, record_id: str, hostname: str, *networks: str, http_tokens: str | Keep = KEEP
     ) -> None:
-        """Write a record past it, as another process that shares the database would."""
+        """Write a record into the database, as another process that shares it would."""
         with Repository(self.url) as repository:
             repository.push(
                 Kind.METADATA,
@@ -200,7 +203,7 @@ class Central:
                 http_tokens=http_tokens,
             )
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes] | nursery.Forked:
         if self._process is None:
             raise RuntimeError("dfmeta-store has not been started")
         return self._process
@@ -209,7 +212,7 @@ class Central:
 def connect(
     namespace: Namespace, place: tuple[str, int], *, source: str = "", timeout: float = 10
 ) -> socket.socket:
-    """A TCP connection from a namespace, over IPv4 or IPv6."""
+    """Open a TCP connection from a namespace, over IPv4 or IPv6."""
     family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
     sock = namespace.open_socket(family)
     try:
@@ -234,9 +237,9 @@ def ask(
     source: str = "",
     timeout: float = 10,
 ) -> Answer:
-    """One request on a connection of its own.
+    """Send a request on a connection of its own, and return the answer.
 
-    :raises http.client.HTTPException: it was closed without an answer.
+    :raises http.client.HTTPException: the connection was closed without an answer.
     """
     connection = http.client.HTTPConnection(*place)
     with contextlib.closing(connection):

@@ -1,4 +1,4 @@
-"""An authority of the tests' own, and the certificates that it signs."""
+"""A certificate authority for the tests, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIGNS = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-"""OpenSSL's strict mode, Python 3.13's default, wants an authority to say so."""
+"""The usage that OpenSSL's strict mode, Python 3.13's default, requires of an authority."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates; ``certificate`` is the file with its own."""
+    """Signs certificates; ``certificate`` is the file with the authority's own certificate."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
-        """Make its files in *folder*."""
+        """Write the authority's files into *folder*."""
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -1,7 +1,7 @@
 """Many HTTP requests from inside a guest, a new connection for each; results as JSON on stdout.
 
-Run as a program with nothing but the standard library; :meth:`tests.harness.guest.Guest.http_many`
-starts it. After SIGTERM it starts no more.
+A program that uses only the standard library; :meth:`tests.harness.guest.Guest.http_many` starts
+it. After SIGTERM it starts no further requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def fetch(options: argparse.Namespace) -> dict[str, Any]:
-    """One request; ``error`` names what went wrong, ``status`` is 0 without an answer."""
+    """Send one request; in the result, ``error`` has the error, ``status`` is 0 without answer."""
     result: dict[str, Any] = {"status": 0, "body": "", "error": "", "connect": 0.0, "port": 0}
     source = (options.source, 0) if options.source else None
     start = time.monotonic()

@@ -1,10 +1,10 @@
 """The distribution's own cloud-init, booted inside a guest without being installed anywhere.
 
 It runs as PID 1's child in mount, UTS, IPC and PID namespaces of its own, in a root on tmpfs (see
-:mod:`tests.harness.cloudinit_runner`): hostname, keys, files and logs of the host stay as they are.
-ds-identify is not run. Of DMI a guest has its serial number alone, which names the seed in NoCloud
-mode as ``virsh edit`` would. PID 1's environment says ``product_name=OpenStack Nova``, which is how
-cloud-init recognises OpenStack in a container.
+:mod:`tests.harness.cloudinit_runner`): hostname, keys, files and logs of the host do not change.
+ds-identify is not run. The only DMI value of a guest is the serial number, which names the seed in
+NoCloud mode as ``virsh edit`` would. PID 1's environment has ``product_name=OpenStack Nova``, by
+which cloud-init recognises OpenStack in a container.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.harness import netns
 from tests.harness.ovs import UNPACKED
 
 INTERPRETER = "/usr/bin/python3"
-"""Debian's own: it has the python3-* packages that cloud-init imports."""
+"""Debian's own interpreter, with the python3-* packages that cloud-init imports."""
 
 METADATA_URL = "http://169.254.169.254"
 SEED = "ds=nocloud-net;s="
-"""Before the seed's URL. From 24.1 on ``ds=nocloud`` does as well; releases before take that for a
-seed on a disk, and leave one that comes over the network unused."""
+"""Text before the seed's URL. From 24.1 on ``ds=nocloud`` works too; earlier releases interpret it
+as a seed on a disk, and ignore a seed from the network."""
 _RUNNER = Path(__file__).with_name("cloudinit_runner.py")
 _FILES = {
     "keys": "/root/.ssh/authorized_keys",
@@ -46,10 +46,10 @@ Mode = Literal["OpenStack", "Ec2", "NoCloud"]
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """What a boot came to.
+    """The results of a boot.
 
     ``datasource`` is "OpenStack", "Ec2", "NoCloudNet" or, if none was found, empty or "None".
-    ``files`` has the contents of those that were asked for; one that is not there is left out.
+    ``files`` has the contents of the requested files that exist.
     """
 
     datasource: str
@@ -67,18 +67,18 @@ class Boot:
 
     @property
     def errors(self) -> list[str]:
-        """What result.json complains of."""
+        """Return the errors in result.json."""
         return list(self.result.get("v1", {}).get("errors", ["no result.json"]))
 
     @property
     def warnings(self) -> list[str]:
-        """Lines of the log that are warnings or worse."""
+        """Return the lines of the log with warnings or errors."""
         marks = ("[WARNING]", "[ERROR]", "[CRITICAL]", "Traceback")
         return [line for line in self.log.splitlines() if any(mark in line for mark in marks)]
 
 
 class Booting:
-    """A boot under way; :meth:`finish` waits for it."""
+    """A running boot; :meth:`finish` waits for its end."""
 
     def __init__(
         self,
@@ -91,18 +91,18 @@ class Booting:
         max_wait: float = 30,
         network: bool = False,
     ) -> None:
-        """Start it.
+        """Start the boot.
 
-        :param url: where the metadata service is.
-        :param files: absolute paths in the guest to bring back.
-        :param timeout: cloud-init's, for a request, in seconds (its own default: 10).
-        :param max_wait: cloud-init's, for the service to appear.
-        :param network: have it write the network's configuration, for networkd; in OpenStack mode.
+        :param url: URL of the metadata service.
+        :param files: absolute paths of files in the guest to return.
+        :param timeout: cloud-init's timeout of a request, in seconds (its own default: 10).
+        :param max_wait: cloud-init's timeout for the service to appear, in seconds.
+        :param network: write the network configuration for networkd; in OpenStack mode.
         """
         self._files = list(files)
         self._folder = netns.temporary_folder("root")
         unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        # Quiet about deprecations: which of them a release's modules have is not ours to judge.
+        # Without warnings: deprecated code in a release's modules does not concern these tests.
         inside = ["env", "product_name=OpenStack Nova", INTERPRETER, "-W", "ignore", "-B"]
         order = {
             "folder": str(self._folder),
@@ -129,7 +129,7 @@ class Booting:
             raise
 
     def finish(self, limit: float = 120) -> Boot:
-        """Wait for the end of the boot, ``limit`` seconds at most."""
+        """Wait for the end of the boot, at most ``limit`` seconds."""
         try:
             stdout, stderr = self._process.communicate(timeout=limit)
             if self._process.returncode:
@@ -141,7 +141,7 @@ class Booting:
             self.close()
 
     def close(self) -> None:
-        """End it if it still runs. Idempotent."""
+        """Kill the boot if it still runs. Idempotent."""
         process = getattr(self, "_process", None)
         if process is not None and process.poll() is None:
             process.kill()
@@ -182,7 +182,7 @@ def boot(
     max_wait: float = 30,
     limit: float = 120,
 ) -> Boot:
-    """Boot to the end; see :class:`Booting`."""
+    """Boot, and return the results; see :class:`Booting`."""
     booting = Booting(
         namespace, mode=mode, url=url, files=files, timeout=timeout, max_wait=max_wait
     )
@@ -192,15 +192,15 @@ def boot(
 def configuration(
     mode: Mode, *, url: str, timeout: float, max_wait: float, network: bool
 ) -> dict[str, Any]:
-    """cloud.cfg: modules whose effect a test can see, root the only user, no network set-up unless
-    it is asked for."""
+    """Return cloud.cfg: modules with effects that a test can see, root as the only user, and
+    network set-up only with *network*."""
     source: dict[str, Any] = {"metadata_urls": [url], "timeout": timeout, "max_wait": max_wait}
     if mode == "OpenStack":
         source["apply_network_config"] = network
     elif mode == "Ec2":
         source["strict_id"] = False
     else:
-        # Firmware says where the seed is.
+        # The firmware has the URL of the seed.
         source = {}
     return {
         "datasource_list": [mode],
@@ -240,7 +240,7 @@ def configuration(
 
 
 def _source(result: dict[str, Any]) -> str:
-    """ "OpenStack" out of "DataSourceOpenStack [net,ver=2]"; empty if there is none."""
+    """Return "OpenStack" from "DataSourceOpenStack [net,ver=2]"; empty without a data source."""
     name = result.get("v1", {}).get("datasource") or ""
     return str(name).partition(" ")[0].removeprefix("DataSource")
 

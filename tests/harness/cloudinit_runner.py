@@ -1,9 +1,9 @@
-"""Boots cloud-init in a root of its own; :mod:`tests.harness.cloudinit` starts it.
+"""A program that boots cloud-init in a root of its own; :mod:`tests.harness.cloudinit` starts it.
 
-Runs in fresh mount, UTS, IPC and PID namespaces inside a guest's network namespace, as a program,
-on the interpreter that has cloud-init's modules, with nothing but the standard library. The new
-root is a tmpfs with the host's /usr read-only and a copy of /etc: whatever cloud-init writes ends
-with the mount namespace. The outcome is one JSON document on stdout; what goes wrong, on stderr.
+It runs in new mount, UTS, IPC and PID namespaces inside a guest's network namespace, on the
+interpreter that has cloud-init's modules, and uses only the standard library. The new root is a
+tmpfs with the host's /usr read-only and a copy of /etc: all files that cloud-init writes disappear
+with the mount namespace. The results are one JSON document on stdout; errors are on stderr.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def mount(*arguments: str) -> None:
-    """``mount``, quietly."""
+    """Run ``mount``, with its output on stderr."""
     subprocess.run(["mount", *arguments], check=True, stdin=subprocess.DEVNULL, stdout=2)
 
 
 def bind_read_only(source: Path, target: Path) -> None:
-    """A read-only view of a folder of the host."""
+    """Mount a read-only view of a directory of the host."""
     target.mkdir(parents=True, exist_ok=True)
     mount("--rbind", str(source), str(target))
     mount("-o", "remount,bind,ro", str(target))
 
 
 def unwanted(folder: str, names: list[str]) -> set[str]:
-    """What of /etc stays out: secrets, the host's own cloud-init, and what is no file."""
+    """Return names of /etc to omit: secrets, the host's own cloud-init, and special files."""
     secret = {name for name in names if name in ("ssh", "ssl", "cloud") or "shadow" in name}
     paths = {name: Path(folder, name) for name in names}
     odd = {n for n, p in paths.items() if not (p.is_symlink() or p.is_file() or p.is_dir())}
@@ -46,7 +46,7 @@ def unwanted(folder: str, names: list[str]) -> set[str]:
 
 
 def build(root: Path, unpacked: Path) -> None:
-    """The new root's folders and mounts."""
+    """Create the directories and mounts of the new root."""
     mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root))
     for name in OWN:
         (root / name).mkdir(parents=True)
@@ -54,7 +54,7 @@ def build(root: Path, unpacked: Path) -> None:
         (root / name).chmod(0o1777)
     bind_read_only(Path("/usr"), root / "usr")
     for path in Path("/").iterdir():
-        # On a merged /usr these are links into it.
+        # With a merged /usr these are links into /usr.
         if path.name in ("bin", "sbin") or path.name.startswith("lib"):
             if path.is_symlink():
                 (root / path.name).symlink_to(path.readlink())
@@ -64,7 +64,7 @@ def build(root: Path, unpacked: Path) -> None:
     shutil.copytree("/etc", root / "etc", symlinks=True, ignore=unwanted, dirs_exist_ok=True)
     (root / "etc" / "shadow").touch(0o600)
     shutil.copytree(unpacked / "etc" / "cloud", root / "etc" / "cloud", symlinks=True)
-    # A key that is there is not generated, which would need ssh-keygen.
+    # cloud-init does not generate a key that exists; generating needs ssh-keygen.
     (root / "etc" / "ssh").mkdir()
     (root / "etc" / "ssh" / "ssh_host_ed25519_key").touch(0o600)
     for name in DEVICES:
@@ -73,16 +73,16 @@ def build(root: Path, unpacked: Path) -> None:
     mount("-t", "proc", "-o", "ro,nosuid,nodev,noexec", "proc", str(root / "proc"))
     (root / "sys").mkdir()
     mount("-t", "sysfs", "-o", "ro,nosuid,nodev,noexec", "sysfs", str(root / "sys"))
-    # The machine below must not look through: no cloud but the one under test.
+    # Hide the hypervisor of this machine, so that cloud-init finds only the cloud under test.
     if (root / "sys" / "hypervisor").exists():
         mount("-t", "tmpfs", "-o", "ro", "tmpfs", str((root / "sys" / "hypervisor").resolve()))
 
 
 def build_firmware(root: Path, serial: str) -> None:
-    """DMI as the guest sees it: nothing, or a serial number alone.
+    """Mount the guest's DMI: empty, or with a serial number only.
 
-    Not every machine has DMI, and nobody can add a folder to sysfs: what lies under /sys/class is
-    laid anew, with the network's devices from below.
+    Not every machine has DMI, and directories cannot be added to sysfs. So /sys/class is mounted
+    new, with the network devices of the old one.
     """
     classes = root / "sys" / "class"
     below = root / "run" / "sys-class"
@@ -100,7 +100,7 @@ def build_firmware(root: Path, serial: str) -> None:
 
 
 def boot() -> list[dict[str, Any]]:
-    """Run the stages; what each came to."""
+    """Run the stages, and return the results of each."""
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": MODULES,
@@ -132,7 +132,7 @@ def boot() -> list[dict[str, Any]]:
 
 
 def read(path: str) -> str | None:
-    """A file of the new root, base64; None if it is not there."""
+    """Return a file of the new root in base64, or None if it does not exist."""
     try:
         return base64.b64encode(Path(path).read_bytes()).decode()
     except OSError:
@@ -140,7 +140,7 @@ def read(path: str) -> str | None:
 
 
 def main() -> None:
-    """Read the order (JSON on stdin), boot, write the outcome."""
+    """Read the order (JSON on stdin), boot, and write the results."""
     order = json.load(sys.stdin)
     root = Path(order["folder"])
     build(root, Path(order["unpacked"]))

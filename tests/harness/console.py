@@ -1,9 +1,9 @@
-"""Consoles as pages show them: what somebody types, and what is printed, shortened honestly.
+"""Console blocks of pages: typed commands, and their output with marked omissions.
 
 A block is ``.. code-block:: console``. ``# command`` is typed as root on the host,
-``web1# command`` in the guest of that name; a line that ends in a backslash goes on in the next.
-What follows, up to the next prompt, is printed. A line of three dots alone stands for any number of
-lines, dots within a line for any text; nothing else may be left out, and blanks count as one.
+``web1# command`` in the guest of that name; a line that ends in a backslash continues in the next.
+The lines up to the next prompt are output. A line of only three dots stands for any number of
+lines, dots within a line for any text; nothing else may be omitted. Several spaces count as one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A command and what the page says that it prints.
+    """A command, and its output on the page.
 
-    :ivar guest: in whom it is typed; empty for the host.
+    :ivar guest: the guest in which the command is typed; empty for the host.
     """
 
     guest: str
@@ -39,7 +39,7 @@ class Step:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Every literal block, in the page's order."""
+    """Yield every literal block, in the page's order."""
     for found in _BLOCK.finditer(page):
         caption = re.search(r":caption: (.*)", found[2])
         text = re.sub("^ {3}", "", found[3], flags=re.MULTILINE).strip("\n")
@@ -47,9 +47,9 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def steps(text: str) -> Iterator[Step]:
-    """The commands of a console, in their order.
+    """Yield the commands of a console block, in their order.
 
-    :raises ValueError: it does not begin with a prompt.
+    :raises ValueError: the block does not begin with a prompt.
     """
     guest, command = "", ""
     shown: list[str] = []
@@ -68,7 +68,7 @@ def steps(text: str) -> Iterator[Step]:
 
 
 def difference(shown: tuple[str, ...], printed: str) -> str:
-    """What is shown otherwise than it is printed, as a sentence; empty if nothing is."""
+    """Return the first difference between the page and the output, or an empty string."""
     lines = [" ".join(line.split()) for line in printed.splitlines() if line.strip()]
     gap = False
     for text in (" ".join(line.split()) for line in shown if line.strip()):

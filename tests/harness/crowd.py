@@ -1,4 +1,4 @@
-"""Many guests' ports with nobody behind them, for what depends on how many ports there are."""
+"""Many guests' ports without guests, for tests that depend on the number of ports."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TIMEOUT = 30.0
 
 
 class Crowd:
-    """Ports of a host that was made with ``dummies=True``: each with ids, as os-vif gives them.
+    """Ports of a host that was made with ``dummies=True``, each with the ids that os-vif sets.
 
-    They are known by their number. Everything goes over OVSDB's and ovs-vswitchd's sockets without
-    a program in between, so that the moment of a change is known.
+    A port is identified by its number. All changes go through OVSDB's and ovs-vswitchd's sockets,
+    without a program in between, so that the time of a change is known.
     """
 
     def __init__(self, host: OpenvSwitch) -> None:
@@ -30,11 +30,11 @@ class Crowd:
         self._incarnations = itertools.count(1)
 
     def name(self, number: int) -> str:
-        """Of the port and its interface."""
+        """Return the name of a port and its interface."""
         return f"crowd{number}"
 
     def mac(self, number: int) -> str:
-        """Of the guest that is not there."""
+        """Return the MAC of the port's guest."""
         return f"fa:16:3e:01:{number >> 8:02x}:{number & 255:02x}"
 
     def plug(self, numbers: Iterable[int]) -> None:
@@ -55,7 +55,7 @@ class Crowd:
             self._transact(*operations, self._mutate("insert", ports))
 
     def unplug(self, numbers: Iterable[int]) -> None:
-        """Take ports off the bridge, without waiting for ovs-vswitchd."""
+        """Remove ports from the bridge, without waiting for ovs-vswitchd."""
         for chunk in _chunks(list(numbers)):
             rows = self._transact(
                 *(
@@ -72,7 +72,7 @@ class Crowd:
             self._transact(self._mutate("delete", ports))
 
     def change(self, number: int) -> str:
-        """Give the port to another instance; its UUID."""
+        """Give the port to another instance, and return that instance's UUID."""
         ids = self._ids(number)
         where = [["name", "==", self.name(number)]]
         row = {"external_ids": ids}
@@ -80,7 +80,7 @@ class Crowd:
         return str(dict(ids[1])["vm-uuid"])
 
     def ofport(self, number: int) -> int:
-        """The port's OpenFlow number; 0 as long as it has none."""
+        """Return the port's OpenFlow number; 0 while it has no number."""
         where = [["name", "==", self.name(number)]]
         (result,) = self._transact(
             {"op": "select", "table": "Interface", "where": where, "columns": ["ofport"]}
@@ -89,13 +89,13 @@ class Crowd:
         return found[0] if found and isinstance(found[0], int) else 0
 
     def wait_plugged(self, number: int, timeout: float = PLUG_TIMEOUT) -> int:
-        """Wait for the port's number; the last one plugged has its last."""
+        """Wait for the port's number, and return it; the port plugged last gets its number last."""
         return wait_for(
             lambda: self.ofport(number), timeout, f"{self.name(number)}'s ofport", interval=0.002
         )
 
     def is_configured(self) -> bool:
-        """Whether ovs-vswitchd has done all that was asked of it."""
+        """Return whether ovs-vswitchd has applied all changes."""
         columns = ["cur_cfg", "next_cfg"]
         (result,) = self._transact(
             {"op": "select", "table": "Open_vSwitch", "where": [], "columns": columns}
@@ -104,7 +104,7 @@ class Crowd:
         return bool(row["cur_cfg"] == row["next_cfg"])
 
     def ask(self, number: int, *, source: str = "10.0.0.5", port: int = 40000) -> None:
-        """Have a SYN to the metadata service come in at the port."""
+        """Inject a SYN to the metadata service at the port."""
         segment = tcp(dst=METADATA_IP, src=source, dport=80, sport=port, flags=2)
         packet = ipv4(segment, dst=METADATA_IP, src=source)
         frame = ethernet(packet, dst=GATEWAY_MAC, src=self.mac(number))

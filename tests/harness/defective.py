@@ -1,8 +1,8 @@
 """dfmeta-agent with a defect: a program that a test starts in the place of dfmeta-agent.
 
-``python -P defective.py TRIGGER MODULE ATTRIBUTE PROGRAM OPTION...``: once there is a file TRIGGER,
-each call of MODULE's ATTRIBUTE (``Class.method``) raises a ZeroDivisionError. PROGRAM is passed
-over; all else is the daemon's own.
+``python -P defective.py TRIGGER MODULE ATTRIBUTE PROGRAM OPTION...``: when the file TRIGGER exists,
+each call of MODULE's ATTRIBUTE (``Class.method``) raises a ZeroDivisionError. PROGRAM is ignored;
+everything else is the daemon's own code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dfmeta.cmd import patching
 
 
 def main(trigger: str, module: str, attribute: str, *options: str) -> int:
-    """Run the daemon; gives its exit status."""
+    """Run the daemon, and return its exit status."""
     patch = patching.patch
 
     def patch_and_break() -> None:

@@ -1,4 +1,4 @@
-"""libvirt's files of domains as Nova has them written, in a folder of the test's own."""
+"""libvirt's domain files as Nova defines them, in a directory of the test."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NOVA = "http://openstack.org/xmlns/libvirt/nova/1.1"
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
-    """An ``<interface>``; what is empty is left out."""
+    """An ``<interface>``; empty values are omitted."""
 
     dev: str = ""
     iface_id: str = ""
     mac: str = ""
 
     def xml(self) -> str:
-        """The element."""
+        """Return the element as XML."""
         parts = ["<interface type='bridge'>"]
         if self.mac:
             parts.append(f"<mac address='{self.mac}'/>")
@@ -42,7 +42,7 @@ def definition(
     nova: str = NOVA,
     domain: str = "instance-00000001",
 ) -> str:
-    """``<domain>``, as below /etc/libvirt/qemu."""
+    """Return a ``<domain>``, as below /etc/libvirt/qemu."""
     owner = f"<nova:owner><nova:project uuid='{project}'>p</nova:project></nova:owner>"
     metadata = (
         f"<metadata><nova:instance xmlns:nova='{nova}'><nova:name>{name}</nova:name>"
@@ -56,12 +56,12 @@ def definition(
 
 
 def status(text: str) -> str:
-    """``<domstatus>`` around a definition, as below /run/libvirt/qemu."""
+    """Return a ``<domstatus>`` around a definition, as below /run/libvirt/qemu."""
     return f"<domstatus state='running' reason='booted' pid='1'>{text}</domstatus>\n"
 
 
 def write(folder: Path, name: str, text: str) -> Path:
-    """Put a file in its place at once, as libvirt does."""
+    """Write a file atomically, as libvirt does."""
     new = folder / f"{name}.new"
     new.write_text(text)
     path = folder / f"{name}.xml"

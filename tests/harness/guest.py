@@ -1,4 +1,4 @@
-"""Guests: network namespaces behind ports of br-int, with whatever addresses a test likes."""
+"""Guests: network namespaces behind ports of br-int, with any addresses that a test sets."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import PATIENCE
 
 METADATA_IP = "169.254.169.254"
 GATEWAY_MAC = "fa:16:3e:ff:00:01"
-"""The next hop's MAC for the kinds of route that have one; nobody has to own it."""
+"""MAC of the next hop, for the kinds of route that have one; no device needs this MAC."""
 
 Route = Literal["on-link", "on-link-host", "gateway", "host-route", "link-local", "none"]
-"""How a guest reaches 169.254.169.254:
+"""A guest's route to 169.254.169.254:
 
-``on-link``       169.254.0.0/16 is on its link: it asks by ARP;
-``on-link-host``  169.254.169.254/32 is;
+``on-link``       169.254.0.0/16 is on its link: the guest sends ARP requests;
+``on-link-host``  169.254.169.254/32 is on its link;
 ``gateway``       default route through .1 of its network, which has a MAC of its own;
 ``host-route``    169.254.169.254/32 via .2 of its network (a DHCP port, say);
 ``link-local``    on-link, from a source address of its own in 169.254.0.0/16;
@@ -37,7 +37,7 @@ Route = Literal["on-link", "on-link-host", "gateway", "host-route", "link-local"
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What curl got. ``status`` 0 and ``error``: no HTTP answer."""
+    """curl's result. Without an HTTP answer, ``status`` is 0 and ``error`` has the cause."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -49,11 +49,11 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The body as text."""
+        """Return the body as text."""
         return self.body.decode(errors="replace")
 
     def header(self, name: str) -> str:
-        """The first header of that name, or an empty string."""
+        """Return the first header of that name, or an empty string."""
         return next((v for k, v in self.headers if k.lower() == name.lower()), "")
 
 
@@ -71,7 +71,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Ids:
-    """``external_ids`` of the guest's interface; an empty one is left out."""
+    """``external_ids`` of the guest's interface; empty values are omitted."""
 
     iface_id: str = ""
     vm_uuid: str = ""
@@ -80,7 +80,7 @@ class Ids:
     extra: dict[str, str] = field(default_factory=dict)
 
 
-class Guest:
+class Guest(Closing):
     """A guest; a context manager that removes its port and its namespace."""
 
     device = "eth0"
@@ -97,12 +97,12 @@ class Guest:
         bridge: str = BRIDGE,
         plug: bool = True,
     ) -> None:
-        """Make it; several may have the same address and MAC.
+        """Make a guest; several guests may have the same address and MAC.
 
         :param address: IPv4 with its prefix length; for ``link-local`` one of 169.254.0.0/16.
-        :param mac: empty: one made of the guest's number.
-        :param ids: empty: an iface-id and a vm-uuid made of the number, and attached-mac.
-        :param plug: false leaves the port off the bridge until :meth:`plug`.
+        :param mac: empty: derived from the guest's number.
+        :param ids: None: attached-mac, and an iface-id and a vm-uuid derived from the number.
+        :param plug: false: the port is added to the bridge only by :meth:`plug`.
         """
         number = host.next_number()
         self.host = host
@@ -132,19 +132,8 @@ class Guest:
     def __repr__(self) -> str:
         return f"<Guest {self.name} {self.port} {self.mac} {self.interface}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Remove port and namespace. Idempotent, and works while the switch is down."""
+        """Remove the port and the namespace. Idempotent; works while the switch is down."""
         if self.host.running("ovsdb-server"):
             self.host.vsctl("--if-exists", "del-port", self.port, wait=False)
         self.namespace.close()
@@ -153,23 +142,23 @@ class Guest:
 
     @property
     def ip(self) -> str:
-        """Its (first) address."""
+        """Return the guest's (first) address."""
         return str(self.interface.ip)
 
     @property
     def instance_id(self) -> str:
-        """vm-uuid."""
+        """Return the guest's vm-uuid."""
         return self.ids.vm_uuid
 
     @property
     def ofport(self) -> int:
-        """Its port's OpenFlow number."""
+        """Return the OpenFlow number of the guest's port."""
         return self.host.ofport(self.port)
 
     def plug(self, *, ofport_request: int = 0, vm_uuid: str | None = None) -> None:
         """Add the port to the bridge, with the external_ids in the same transaction.
 
-        :param vm_uuid: another one from now on: the port now belongs to another instance.
+        :param vm_uuid: a new vm-uuid, if the port now belongs to another instance.
         """
         if vm_uuid is not None:
             self.ids = Ids(**{**vars(self.ids), "vm_uuid": vm_uuid})
@@ -182,11 +171,11 @@ class Guest:
         self.host.vsctl(*command, wait=self.host.running("ovs-vswitchd"))
 
     def del_port(self) -> None:
-        """Take the port off the bridge; the guest keeps its device and its addresses."""
+        """Remove the port from the bridge; the guest keeps its device and its addresses."""
         self.host.vsctl("del-port", self.bridge, self.port, wait=self.host.running("ovs-vswitchd"))
 
     def external_ids(self) -> dict[str, str]:
-        """What os-vif or libvirt would have put into OVSDB."""
+        """Return the external_ids that os-vif or libvirt would write into OVSDB."""
         known = {
             "iface-id": self.ids.iface_id,
             "attached-mac": self.mac if self.ids.attached_mac else "",
@@ -196,7 +185,7 @@ class Guest:
         return {key: value for key, value in known.items() if value} | self.ids.extra
 
     def set_external_ids(self, **values: str) -> None:
-        """Change some (``vm_uuid`` means vm-uuid); an empty value removes the key."""
+        """Change some external_ids (``vm_uuid`` is vm-uuid); an empty value removes the key."""
         command: list[str] = []
         for name, value in values.items():
             key = name.replace("_", "-")
@@ -209,7 +198,7 @@ class Guest:
     # Addresses
 
     def set_mac(self, mac: str) -> None:
-        """Change the guest's MAC; routes and neighbours are put back."""
+        """Change the guest's MAC, and restore its routes and neighbours."""
         self.mac = mac
         self.namespace.ip(
             f"link set {self.device} down",
@@ -228,32 +217,32 @@ class Guest:
         )
 
     def add_address(self, address: str) -> None:
-        """One more address; choose it with ``source=`` of :meth:`curl`."""
+        """Add an address; ``source=`` of :meth:`curl` selects it."""
         self.namespace.ip(f"addr add {address} dev {self.device}")
 
     def add_route(self, *routes: str) -> None:
-        """``ip route add …`` for each."""
+        """Run ``ip route add …`` for each route."""
         self.namespace.ip(*(f"route add {route}" for route in routes))
 
     def forget_neighbours(self) -> None:
-        """Drop what ARP has learnt, and requests under way.
+        """Drop the neighbours that ARP has learnt, and pending ARP requests.
 
-        After a try that nobody answered, the kernel asks again only once a second: the next
-        connection would seem to be slow.
+        After an ARP request without an answer, the kernel repeats it only once a second, so that
+        the next connection would be slow.
         """
         self.namespace.run(["ip", "neigh", "flush", "dev", self.device], check=False)
 
     # Traffic
 
     def send_frames(self, *frames: bytes) -> None:
-        """Send frames as they are, whatever stands in them."""
+        """Send frames unchanged."""
         with self.namespace.open_socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
             link.bind((self.device, 0))
             for frame in frames:
                 link.send(frame)
 
     def ping(self, address: str, *, count: int = 1, timeout: float = 2) -> bool:
-        """Whether somebody answers ``count`` ICMP echo requests."""
+        """Return whether ``count`` ICMP echo requests are answered."""
         script = str(Path(__file__).with_name("echo.py"))
         command = [sys.executable, "-IS", script, address, str(count), str(timeout * PATIENCE)]
         return not self.namespace.run(command, timeout=count * timeout + 10, check=False).returncode
@@ -268,9 +257,9 @@ class Guest:
         data: bytes | None = None,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Reply:
-        """One request with curl; never raises for what the network or the server does.
+        """Send a request with curl; errors of the network or the server raise no exception.
 
-        :param options: more of curl's, such as ``"-X", "PUT"`` or ``"--local-port", "4000"``.
+        :param options: more options of curl, such as ``"-X", "PUT"`` or ``"--local-port", "4000"``.
         :param source: the source address or device.
         """
         timeout *= PATIENCE
@@ -303,7 +292,7 @@ class Guest:
         timeout: float = 10,
         headers: Iterable[tuple[str, str]] = (),
     ) -> list[Sample]:
-        """``count`` requests, each on a connection of its own, ``concurrency`` at a time."""
+        """Send ``count`` requests, each on a connection of its own, ``concurrency`` at a time."""
         return self.start_many(
             count,
             concurrency,
@@ -325,7 +314,7 @@ class Guest:
         timeout: float = 10,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Batch:
-        """As :meth:`http_many` in the background, so that several guests ask at once."""
+        """Start :meth:`http_many` in the background, so that several guests send at once."""
         timeout *= PATIENCE
         command = [sys.executable, "-IS", str(Path(__file__).with_name("client.py"))]
         name, _, port = host.partition(":")
@@ -336,16 +325,16 @@ class Guest:
             command += ["--source", source]
         for key, value in headers:
             command += ["--header", key, value]
-        # Of the operating system's poll() it is some weeks.
+        # The maximum timeout of the operating system's poll() is some weeks.
         limit = min(timeout * (count // concurrency + 1) + 10, 1_000_000)
         process = self.namespace.spawn(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return Batch(process, limit)
 
     def flood(self, kind: Literal["own", "forged"], *, rate: int, seconds: float) -> Flood:
-        """Send SYNs to the metadata service, without a thought for the answers.
+        """Send SYNs to the metadata service, and ignore the answers.
 
-        :param kind: ``own`` from one address that nobody has, another port in each; ``forged``
-            from another MAC and address in each.
+        :param kind: ``own``: from one unused address, with another source port in each;
+            ``forged``: with another MAC and address in each.
         :param rate: SYNs a second.
         """
         source = self.ip if kind == "forged" else str(self.interface.network[-2])
@@ -383,7 +372,7 @@ class Guest:
 
 
 class Batch:
-    """Requests under way in the background."""
+    """Requests that run in the background."""
 
     def __init__(self, process: subprocess.Popen[bytes], limit: float) -> None:
         self._process = process
@@ -391,21 +380,21 @@ class Batch:
 
     @property
     def running(self) -> bool:
-        """Whether some are still to come."""
+        """Return whether requests are still running."""
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """End them; what there was is lost."""
+        """Kill the requests; the results are lost."""
         self._process.kill()
         self._process.communicate()
 
     def finish(self) -> list[Sample]:
-        """Have it start no more; the results, with those of requests under way."""
+        """Start no further requests; return the results, including those of running requests."""
         self._process.terminate()
         return self.samples()
 
     def samples(self) -> list[Sample]:
-        """Wait for the end; the results in the order in which they came."""
+        """Wait for the end; return the results in the order of their arrival."""
         try:
             stdout, stderr = self._process.communicate(timeout=self._limit)
         except BaseException:
@@ -422,31 +411,32 @@ class Batch:
         ]
 
 
-class Flood:
-    """A flood under way; a context manager that ends it."""
+class Flood(Closing):
+    """A running flood; a context manager that ends it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def __enter__(self) -> Self:
-        """Wait for its first frame."""
+        """Wait for the first frame of the flood."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"begun\n"
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Kill the program that sends."""
         self._process.kill()
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
     def sent(self) -> int:
-        """Wait for its end; how many SYNs there were."""
+        """Wait for the end of the flood, and return the number of sent SYNs."""
         return int(self._process.communicate()[0])
 
 
 def uuid_of(text: str) -> str:
-    """A UUID that depends on ``text`` alone."""
+    """Return a UUID that depends only on ``text``."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
 

@@ -1,9 +1,9 @@
-"""Disks of virtual machines, made of a distribution's own packages.
+"""Disks of virtual machines, made from a distribution's own packages.
 
-A base is made once and kept under ``.cache/real`` until its definition or the requirements of
-dfmeta change: a folder with the root file system of a compute node, without dfmeta. A disk is made
-for each run: a copy of the base with the wheel of this checkout below /opt, the checkout in
-/srv/dfmeta, and a key for ssh. All of it runs at the speed of this machine, in a chroot.
+A base is a directory with the root file system of a compute node, without dfmeta. It is made once
+and kept under ``.cache/real`` until its definition or the requirements of dfmeta change. A disk is
+made for each run: a copy of the base with the wheel of this checkout below /opt, the checkout in
+/srv/dfmeta, and a key for ssh. The build runs at the speed of this machine, in a chroot.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tests.harness.netns import ROOT, run
 
 CACHE = ROOT / ".cache" / "real"
 SIZE = "6G"
-"""Of the file system; the file has holes."""
+"""Size of the file system; the image is a sparse file."""
 BUILD_TIMEOUT = 1200
-"""Seconds that a step of a build may take, downloads included."""
+"""Maximum seconds of a step of a build, including downloads."""
 _PACKAGES = (
     "ca-certificates conntrack curl dbus ethtool initramfs-tools iproute2 iputils-ping kmod "
     "linux-image-cloud-amd64 nftables openssh-server openvswitch-switch procps python3-venv strace "
     "systemd systemd-sysv tcpdump udev"
 )
 RELEASES = ("dfmeta-1", "dfmeta-2")
-"""Environments below /opt, each with the dfmeta of this checkout, so that an upgrade can be tried.
+"""Environments below /opt, each with the dfmeta of this checkout, so that tests can upgrade.
 
-The link /opt/dfmeta leads to the first one.
+The link /opt/dfmeta points to the first one.
 """
 _TESTS = ("h11", "hypothesis", "keystoneauth1", "pytest", "pytest-timeout")
-"""Requirements of the modules that run in a machine, of the extra ``test``."""
+"""Requirements, from the extra ``test``, of the test modules that run in a machine."""
 
 _IN_CHROOT = """
 tree=$1; shift
-# A program of the chroot has to reach the package index as this machine does.
+# Programs in the chroot reach the package index with the settings of this machine.
 for file in resolv.conf hosts pip.conf; do
     [ -e "/etc/$file" ] || continue
     touch "$tree/etc/$file"
@@ -61,7 +61,7 @@ Driver=virtio_net
 Address=10.0.2.15/24
 Gateway=10.0.2.2
 """
-# As doctor asks for it: rules and routes of dfmeta are not networkd's.
+# As doctor requires: networkd leaves dfmeta's rules and routes unchanged.
 _NETWORKD = """\
 [Network]
 ManageForeignRoutes=no
@@ -82,7 +82,7 @@ rm -rf /var/cache/apt/archives/*.deb /var/lib/apt/lists/*
 
 @dataclass(frozen=True)
 class Distribution:
-    """A release that hosts run."""
+    """A release of a distribution for hosts."""
 
     name: str
     suite: str
@@ -97,7 +97,7 @@ USUAL = DISTRIBUTIONS["debian-12"]
 
 @dataclass(frozen=True)
 class Disk:
-    """The files that a machine boots from, and the key of its root."""
+    """The files that a machine boots from, and the ssh key of its user root."""
 
     kernel: Path
     initrd: Path
@@ -106,16 +106,16 @@ class Disk:
 
 
 def requirements() -> list[str]:
-    """The requirements of dfmeta at run time, as setup.cfg has them."""
+    """Return the requirements of dfmeta at run time, from setup.cfg."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     return parser["options"]["install_requires"].split()
 
 
 def base(distribution: Distribution) -> Path:
-    """The root file system of a host of *distribution*; made if there is none of this definition.
+    """Return the root file system of a host, and make it first if its definition has changed.
 
-    :raises netns.CommandError: a package cannot be had.
+    :raises netns.CommandError: a package is not available.
     """
     wanted = [*requirements(), *_TESTS]
     parts = (distribution.suite, _PACKAGES, _SETTLE, _NETWORK, _NETWORKD, *RELEASES, *wanted)
@@ -138,9 +138,9 @@ def base(distribution: Distribution) -> Path:
 
 
 def kept(name: str, definition: Iterable[str], make: Callable[[Path], None]) -> Path:
-    """The folder of that name under ``.cache/real``, which *make* fills.
+    """Return the directory *name* under ``.cache/real``, which *make* fills.
 
-    Made again when a part of *definition* has changed.
+    The directory is made again if a part of *definition* has changed.
     """
     home = CACHE / name
     stamp = hashlib.sha256("\0".join(definition).encode()).hexdigest()
@@ -155,7 +155,7 @@ def kept(name: str, definition: Iterable[str], make: Callable[[Path], None]) -> 
 
 
 def bootstrap(distribution: Distribution, packages: str, tree: Path) -> None:
-    """A root file system with these packages and their dependencies."""
+    """Make a root file system with these packages and their dependencies."""
     run(
         [
             *("mmdebstrap", "--quiet", "--mode=root", "--variant=minbase"),
@@ -168,7 +168,7 @@ def bootstrap(distribution: Distribution, packages: str, tree: Path) -> None:
 
 
 def disk(distribution: Distribution, folder: Path) -> Disk:
-    """A disk with this checkout, in *folder*, which its caller removes."""
+    """Make a disk with this checkout in *folder*, which the caller removes."""
     source = base(distribution)
     tree = folder / "tree"
     run(["cp", "-a", str(source), str(tree)], timeout=BUILD_TIMEOUT)
@@ -181,7 +181,7 @@ def disk(distribution: Distribution, folder: Path) -> Disk:
     wheel = wheel_of_checkout(folder)
     shutil.copy(wheel, tree / "srv")
     for release in RELEASES:
-        # The second environment sees the dfmeta of the first one.
+        # --ignore-installed: the second environment sees the dfmeta of the first one.
         pip(tree, release, "--ignore-installed", "--no-deps", "--no-index", f"/srv/{wheel.name}")
     image = folder / "host.img"
     file_system(tree, image, SIZE)
@@ -191,7 +191,7 @@ def disk(distribution: Distribution, folder: Path) -> Disk:
 
 
 def in_chroot(tree: Path, *command: str, bare: bool = False) -> str:
-    """Run a command in *tree*, with this machine's way to the package index unless *bare*."""
+    """Run a command in *tree*, with this machine's package index settings unless *bare*."""
     env = ["env", "-u", "HTTPLIB2_CA_CERTS", "DEBIAN_FRONTEND=noninteractive"]
     script = 'tree=$1; shift; exec chroot "$tree" "$@"' if bare else _IN_CHROOT
     return run(
@@ -201,13 +201,13 @@ def in_chroot(tree: Path, *command: str, bare: bool = False) -> str:
 
 
 def pip(tree: Path, release: str, *arguments: str) -> None:
-    """``pip install`` into the environment of a release in *tree*."""
+    """Run ``pip install`` in the environment of a release in *tree*."""
     options = ("--quiet", "--disable-pip-version-check", "--root-user-action=ignore")
     in_chroot(tree, f"/opt/{release}/bin/pip", "install", *options, *arguments)
 
 
 def _lend(tree: Path) -> None:
-    # The second environment takes from the first all but dfmeta.
+    # The second environment uses all packages of the first one except dfmeta.
     first, second = (
         next((tree / "opt" / release / "lib").glob("python3*/site-packages"))
         for release in RELEASES
@@ -221,14 +221,14 @@ def _checkout(target: Path) -> None:
         ".git", ".cache", ".venv", ".*_cache", "__pycache__", "*.egg-info", ".hypothesis", "build"
     )
     shutil.copytree(ROOT, target, ignore=ignored, symlinks=True)
-    # Where the harness looks for Open vSwitch: here it is installed.
+    # The harness expects Open vSwitch in .cache/root; in the machine it is installed.
     (target / ".cache").mkdir()
     (target / ".cache/root").symlink_to("/")
 
 
 def wheel_of_checkout(folder: Path) -> Path:
-    """The wheel of this checkout, in *folder*."""
-    # Of a copy: a build leaves its own folder in the source.
+    """Build the wheel of this checkout in *folder*, and return its path."""
+    # Build from a copy, because a build leaves a directory in the source.
     source = folder / "source"
     _checkout(source)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
@@ -241,12 +241,12 @@ def wheel_of_checkout(folder: Path) -> Path:
 
 
 def file_system(tree: Path, image: Path, size: str) -> None:
-    """An image with the content of *tree*; the file has holes."""
+    """Make an image with the content of *tree*, as a sparse file."""
     run(["mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), size], timeout=BUILD_TIMEOUT)
 
 
 def kernel_of(tree: Path, folder: Path) -> tuple[Path, Path]:
-    """Copies of the newest kernel in *tree* and of its initrd."""
+    """Copy the newest kernel in *tree* and its initrd, and return the copies."""
     found = []
     for name in ("vmlinuz", "initrd.img"):
         newest = max((tree / "boot").glob(f"{name}-*"))

@@ -1,4 +1,4 @@
-"""An OpenID Connect issuer of the tests' own: a real HTTP server, real keys, and a count."""
+"""An OpenID Connect issuer for the tests: a real HTTP server, real keys, and request counts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.harness.certificates import Pair
+from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 
 AUDIENCE = "dfmeta"
@@ -33,27 +33,27 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @functools.cache
 def rsa_key(name: str, bits: int = 2048) -> rsa.RSAPrivateKey:
-    """A key by a name, made once in a run: it takes a while."""
+    """Return an RSA key by a name; it is made once in a run, because this is slow."""
     del name
     return rsa.generate_private_key(public_exponent=65537, key_size=bits)
 
 
 @functools.cache
 def ec_key(name: str) -> ec.EllipticCurvePrivateKey:
-    """A key on P-256, by a name."""
+    """Return a key on P-256 by a name."""
     del name
     return ec.generate_private_key(ec.SECP256R1())
 
 
 @functools.cache
 def ed_key(name: str) -> ed25519.Ed25519PrivateKey:
-    """An Ed25519 key, by a name."""
+    """Return an Ed25519 key by a name."""
     del name
     return ed25519.Ed25519PrivateKey.generate()
 
 
 def jwk(key: Any, **members: str) -> dict[str, Any]:
-    """The public key of a private one as the issuer publishes it."""
+    """Return the public key of *key* as the issuer publishes it."""
     public = key.public_key()
     match key:
         case rsa.RSAPrivateKey():
@@ -66,10 +66,11 @@ def jwk(key: Any, **members: str) -> dict[str, Any]:
     return {**found, **members}
 
 
-class Issuer:
-    """Listens from ``start`` to ``stop``, always on the same port; on loopback by default.
+class Issuer(Closing):
+    """An issuer that listens from ``start`` to ``stop``, always on the same port.
 
-    ``answers`` has answers by path in the place of a document; ``fetches`` counts.
+    It listens on loopback by default. ``answers`` replaces documents by path; ``fetches`` counts
+    requests by path.
     """
 
     def __init__(
@@ -91,18 +92,18 @@ class Issuer:
 
     @property
     def url(self) -> str:
-        """The issuer as tokens name it."""
+        """Return the issuer's URL, as tokens name it."""
         host = "localhost" if self._tls else self._address
         return f"{'https' if self._tls else 'http'}://{host}:{self._port}"
 
     def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.fetches[self.path] += 1
-                # Who asks may have lost its patience.
+                # The client may have given up.
                 with contextlib.suppress(OSError):
                     issuer.answers.get(self.path, issuer.answer)(self)
 
@@ -110,7 +111,7 @@ class Issuer:
                 self.do_GET()
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         self._server = _Server((self._address, self._port), Handler, bind_and_activate=False)
         if self._namespace is not None:
@@ -129,26 +130,19 @@ class Issuer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Refuse connections."""
+        """Stop to listen, so that connections are refused."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
             self._server = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the issuer."""
         self.stop()
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answer as an issuer does."""
+        """Send the discovery document or the keys, else 404."""
         if handler.path == DISCOVERY:
             send(handler, {"issuer": self.url, "jwks_uri": self.url + KEYS})
         elif handler.path == KEYS:
@@ -157,7 +151,7 @@ class Issuer:
             send(handler, {}, status=404)
 
     def claims(self, **claims: Any) -> dict[str, Any]:
-        """Claims of a good token for an hour, with changes; None leaves one out."""
+        """Return the claims of a valid token for an hour, with changes; None omits a claim."""
         now = int(time.time())
         good = {"iss": self.url, "aud": AUDIENCE, "sub": "robot", "iat": now, "exp": now + HOUR}
         return {name: value for name, value in (good | claims).items() if value is not None}
@@ -165,7 +159,7 @@ class Issuer:
     def token(
         self, key: Any, kid: str | None = "rsa", algorithm: str = "RS256", **claims: Any
     ) -> str:
-        """A token with such claims, signed with *key*, whoever has it."""
+        """Return a token with these claims, signed with *key*, which need not be published."""
         headers = None if kid is None else {"kid": kid}
         return jwt.encode(self.claims(**claims), key, algorithm=algorithm, headers=headers)
 
@@ -174,22 +168,22 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind, and look no name up."""
+        """Bind without a lookup of the host name."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a client that trusts another authority is some tests' point."""
+        """Ignore errors: in some tests the client trusts another authority."""
 
 
 def send(handler: BaseHTTPRequestHandler, document: Mapping[str, Any], status: int = 200) -> None:
-    """Answer with JSON."""
+    """Send an answer with JSON."""
     send_bytes(handler, json.dumps(document).encode(), status=status)
 
 
 def send_bytes(
     handler: BaseHTTPRequestHandler, body: bytes, *, status: int = 200, **headers: str
 ) -> None:
-    """Answer with a body, whatever it is."""
+    """Send an answer with any body."""
     handler.send_response(status)
     for name, value in headers.items():
         handler.send_header(name.replace("_", "-"), value)
@@ -200,6 +194,6 @@ def send_bytes(
 
 @contextlib.contextmanager
 def silent_listener() -> Iterator[str]:
-    """Address of a listener that takes connections and never says a word."""
+    """Yield the URL of a listener that accepts connections and never sends an answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,7 +1,7 @@
 """A libvirt host: Open vSwitch in user space, dnsmasq, libvirt and dfmeta-agent, with real guests.
 
-Its programs run in a copy of a distribution's files, in namespaces of their own; nothing of it is
-installed. Guests are QEMU's with an emulated CPU: the host has no /dev/kvm.
+Its programs run in a copy of a distribution's files, in namespaces of their own; nothing is
+installed. Guests run in QEMU with an emulated CPU, because the host has no /dev/kvm.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from xml.etree import ElementTree
 
 from dfmeta.inspect.offload import DRIVER
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.libvirt_images import GuestDisk
 from tests.harness.poll import wait_for
 
 START = 120
-"""Seconds that a program of the host may take to be there, on a busy machine."""
+"""Maximum seconds until a program of the host answers, on a busy machine."""
 LIMIT = 120
-"""Seconds that a command may take."""
+"""Maximum seconds of a command."""
 ADMIN = "http://127.0.0.1:9697"
 _BOOT = "/var/lib/libvirt/boot"
-"""Where the host has the kernel and the disk of guests."""
+"""Directory of the guests' kernel and disk on the host."""
 _LOGS = "/var/log/consoles"
 _CMDLINE = "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off audit=0 quiet"
 _QEMU_CONF = """\
@@ -42,7 +42,7 @@ auth_unix_ro = "none"
 auth_unix_rw = "none"
 """
 _ENVIRONMENT = ("PATH=/opt/dfmeta/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8")
-# No /dev of this machine's: with its kvm libvirt would look at what it can do.
+# Without this machine's /dev: with /dev/kvm, libvirt would probe its features.
 _ENTER = """
 tree=$1 boot=$2
 mount -t proc proc "$tree/proc"
@@ -77,14 +77,14 @@ libvirtd -d
 """
 
 
-class Libvirt:
-    """The host; a context manager that ends it with its guests.
+class Libvirt(Closing):
+    """The libvirt host; a context manager that ends it with its guests.
 
-    The bridge is there from the start; :meth:`start_agent` starts dfmeta.
+    The bridge exists from the start; :meth:`start_agent` starts dfmeta.
     """
 
     def __init__(self, tree: Path, guest: GuestDisk) -> None:
-        """:param tree: of :func:`tests.harness.libvirt_images.host`."""
+        """:param tree: the result of :func:`tests.harness.libvirt_images.host`."""
         self.tree = tree
         self._guest = guest
         self._stack = contextlib.ExitStack()
@@ -95,19 +95,8 @@ class Libvirt:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Kill all of its programs; its guests are among them. Idempotent."""
+        """Kill all programs of the host, including its guests. Idempotent."""
         self._stack.close()
 
     def _start(self) -> None:
@@ -126,7 +115,7 @@ class Libvirt:
     # Programs of the host
 
     def command(self, *command: str) -> list[str]:
-        """The command that runs *command* on this host."""
+        """Return the command that runs *command* on this host."""
         enter = ["nsenter", f"--target={self._keeper.pid}", "--mount", "--net", "--root", "--wd"]
         return [*enter, "env", "-i", *_ENVIRONMENT, *command]
 
@@ -137,15 +126,15 @@ class Libvirt:
         stdin: str | None = None,
         timeout: float = LIMIT,
     ) -> subprocess.CompletedProcess[str]:
-        """A command on this host.
+        """Run a command on this host.
 
-        :raises netns.CommandError: it failed, unless ``check`` is false.
+        :raises netns.CommandError: the command failed, unless ``check`` is false.
         """
         return netns.run(self.command(*command), check=check, stdin=stdin, timeout=timeout)
 
     def shell(self, script: str) -> str:
-        """What lines of shell print, the first of which that fails ends them."""
-        # To a file: a daemon that the script starts keeps its output open.
+        """Run lines of shell up to the first failure, and return their output."""
+        # The output goes to a file, because daemons that the script starts keep it open.
         output = self.tree / "var/log/shell"
         try:
             self.run("sh", "-euc", f"exec > /var/log/shell 2>&1\n{script}")
@@ -154,11 +143,11 @@ class Libvirt:
         return output.read_text()
 
     def virsh(self, *arguments: str, check: bool = True) -> str:
-        """What ``virsh`` prints."""
+        """Run ``virsh``, and return its output."""
         return self.run("virsh", "--quiet", *arguments, check=check).stdout
 
     def dfmeta(self, *arguments: str, check: bool = True) -> str:
-        """What ``dfmeta`` prints."""
+        """Run ``dfmeta``, and return its output."""
         return self.run("dfmeta", *arguments, check=check).stdout
 
     def configure(self, text: str) -> None:
@@ -182,11 +171,11 @@ class Libvirt:
         wait_for(ready, START, "dfmeta-agent to be ready", interval=0.5)
 
     def agent_log(self) -> str:
-        """What dfmeta-agent wrote."""
+        """Return dfmeta-agent's log."""
         return (self.tree / "var/log/dfmeta-agent.log").read_text()
 
     def ports(self) -> dict[str, dict[str, Any]]:
-        """Ports as the daemon sees them, by device."""
+        """Return the daemon's ports, by device."""
         rows = json.loads(self.run("curl", "-sf", f"{ADMIN}/ports").stdout)
         return {one["port"]: one for one in rows}
 
@@ -195,7 +184,7 @@ class Libvirt:
     def define(self, xml: str) -> str:
         """Define a domain with a disk of its own; return its name.
 
-        :param xml: of :func:`emulated`.
+        :param xml: the result of :func:`emulated`.
         """
         domain = ElementTree.fromstring(xml)
         name = domain.findtext("name", "")
@@ -207,14 +196,14 @@ class Libvirt:
         return name
 
     def write(self, name: str, text: str) -> str:
-        """A file of root's; return its path on the host."""
+        """Write a file in root's home, and return its path on the host."""
         (self.tree / "root" / name).write_text(text)
         return f"/root/{name}"
 
     def emulated(self, xml: str, *, offload: bool = False) -> str:
-        """A domain for KVM with what an emulated CPU needs, and the element that doctor names.
+        """Change a domain for KVM to an emulated CPU, and add the element that doctor recommends.
 
-        :param offload: leave the offload of checksums on, as libvirt has it.
+        :param offload: leave checksum offload on, which is libvirt's default.
         """
         domain = ElementTree.fromstring(xml)
         domain.set("type", "qemu")
@@ -240,13 +229,13 @@ class Libvirt:
         return ElementTree.tostring(domain, encoding="unicode")
 
     def console(self, name: str) -> str:
-        """All that a domain wrote on its serial line."""
+        """Return the output of a domain on its serial line."""
         with contextlib.suppress(FileNotFoundError):
             return (self.tree / _LOGS[1:] / name).read_text(errors="replace")
         return ""
 
     def device(self, name: str) -> str:
-        """The name of a running domain's port."""
+        """Return the name of a running domain's port."""
         described = self.virsh("dumpxml", name)
         target = ElementTree.fromstring(described).find("devices/interface/target")
         assert target is not None
@@ -254,7 +243,7 @@ class Libvirt:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Stop the CPUs of the guests that run, for the sake of another one."""
+        """Suspend the running guests during the block, to leave the CPUs to another guest."""
         names = self.virsh("list", "--name").split()
         for name in names:
             self.virsh("suspend", name)
@@ -265,11 +254,11 @@ class Libvirt:
                 self.virsh("resume", name)
 
     def consoles(self) -> list[str]:
-        """The domains that have written on theirs."""
+        """Return the domains that have written to their serial lines."""
         return sorted(one.name for one in (self.tree / _LOGS[1:]).iterdir())
 
     def remove(self, name: str) -> None:
-        """Cut the power of a domain and forget it, its disk included."""
+        """Cut the power of a domain, and remove the domain and its disk."""
         self.virsh("destroy", name, check=False)
         self.virsh("undefine", name, check=False)
         for path in (self.tree / "var/lib/libvirt/images").glob(f"{name}.*"):

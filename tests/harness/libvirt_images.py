@@ -1,7 +1,7 @@
-"""What a libvirt host with guests is made of: its root file system, and the disk of its guests.
+"""The root file system of a libvirt host, and the disk of its guests.
 
-The host is no machine: its programs run in a chroot (:mod:`tests.harness.libvirt`). A guest is one,
-with cloud-init as the distribution has it.
+The host is not a virtual machine: its programs run in a chroot (:mod:`tests.harness.libvirt`). A
+guest is a virtual machine, with the distribution's cloud-init.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.harness.images import (
 from tests.harness.netns import run
 
 _RELEASE = "dfmeta"
-"""The environment below /opt."""
+"""Name of the virtual environment below /opt."""
 _HOST = (
     "ca-certificates curl dnsmasq-base iproute2 libvirt-clients "
     "libvirt-daemon-driver-qemu libvirt-daemon-system libvirt-daemon-system-sysv "
@@ -49,7 +49,7 @@ rm -rf /var/cache/apt/archives/*.deb /var/lib/apt/lists/*
 
 @dataclass(frozen=True)
 class GuestDisk:
-    """What guests boot from, each with an overlay of its own; and its kernel."""
+    """The disk that guests boot from, each with an overlay of its own; kernel and initrd."""
 
     kernel: Path
     initrd: Path
@@ -57,9 +57,9 @@ class GuestDisk:
 
 
 def guest(distribution: Distribution) -> GuestDisk:
-    """A disk with an unmodified cloud-init; made if there is none of this definition.
+    """Return a disk with an unmodified cloud-init, and make it first if its definition has changed.
 
-    :raises netns.CommandError: a package cannot be had.
+    :raises netns.CommandError: a package is not available.
     """
 
     def make(home: Path) -> None:
@@ -76,9 +76,9 @@ def guest(distribution: Distribution) -> GuestDisk:
 
 
 def host(distribution: Distribution, folder: Path) -> Path:
-    """The root file system of a host with this checkout, in *folder*, which its caller removes.
+    """Make the root file system of a host with this checkout in *folder*; the caller removes it.
 
-    :raises netns.CommandError: a package cannot be had.
+    :raises netns.CommandError: a package is not available.
     """
     wanted = requirements()
 

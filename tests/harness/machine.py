@@ -1,8 +1,8 @@
 """Virtual machines: QEMU with an emulated CPU, and ssh into them.
 
-Emulation (TCG) is the same everywhere and some fifteen times slower than the machine below it;
-``kvm=True`` is for a machine of one's own. QEMU runs in a namespace of its own and reaches nothing
-outside of it; all goes with the process that made it.
+Emulation (TCG) is the same everywhere, and some fifteen times slower than the underlying machine;
+``kvm=True`` is for a developer's own machine. QEMU runs in a namespace of its own and reaches
+nothing outside of it; everything is removed when the creating process ends.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ import shlex
 import shutil
 import socket
 import subprocess
-from types import TracebackType
 from typing import Any, Self
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.images import Disk
 from tests.harness.netns import CommandError
 from tests.harness.poll import wait_for
 
 BOOT_TIMEOUT = 300
-"""Seconds from the start of QEMU to a first command, on a busy machine."""
+"""Maximum seconds from the start of QEMU to the first command, on a busy machine."""
 LIMIT = 300
-"""Seconds that a command may take, on a busy machine."""
+"""Maximum seconds of a command, on a busy machine."""
 _SSH = "-q -F none -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes"
 _KEPT = "-o ControlMaster=auto -o ControlPersist=yes -o ServerAliveInterval=30"
 _PORT = 2222
 
 
-class Machine:
+class Machine(Closing):
     """A virtual machine with one CPU; a context manager that ends it and removes its changes.
 
     Its disk is an overlay: several machines can boot from one :class:`Disk`.
     """
 
     def __init__(self, disk: Disk, *, memory: int = 1024, kvm: bool = False) -> None:
-        """Make the overlay; :meth:`start` boots.
+        """Make the overlay; :meth:`start` boots the machine.
 
-        :param memory: MiB.
-        :param kvm: hardware virtualization instead of emulation.
+        :param memory: memory in MiB.
+        :param kvm: use hardware virtualization instead of emulation.
         """
         self._disk = disk
         self._memory = memory
@@ -58,32 +58,21 @@ class Machine:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Cut its power; remove its disk's changes. Idempotent."""
+        """Cut the machine's power, and remove the changes of its disk. Idempotent."""
         self._stack.close()
 
     # Life
 
     def power_on(self) -> Self:
-        """Begin to boot."""
+        """Start to boot, without waiting."""
         if self.running:
             raise RuntimeError("the machine runs already")
         self._process = self.namespace.spawn(self._command())
         return self
 
     def start(self) -> Self:
-        """Boot, and wait until it takes commands."""
+        """Boot, and wait until the machine accepts commands."""
         self.power_on()
         try:
             wait_for(self._answers, BOOT_TIMEOUT, "the machine to boot", interval=0.5)
@@ -93,23 +82,23 @@ class Machine:
 
     @property
     def running(self) -> bool:
-        """Whether QEMU runs."""
+        """Return whether QEMU runs."""
         return self._process is not None and self._process.poll() is None
 
     def power_off(self) -> None:
-        """``systemctl poweroff``, as an operator does it; waits for the end."""
+        """Run ``systemctl poweroff``, as an operator does, and wait for the end."""
         self.run("systemctl poweroff", check=False)
         self._ended()
 
     def cut(self) -> None:
-        """Take its power away."""
+        """Cut the machine's power."""
         if self.running and self._process is not None:
             self._process.kill()
             self._process.wait(10)
         self._process = None
 
     def console(self, lines: int = 60) -> str:
-        """The end of what it wrote on its serial line."""
+        """Return the end of the output on the serial line."""
         with contextlib.suppress(FileNotFoundError):
             text = (self.folder / "console.log").read_text(errors="replace")
             return "\n".join(text.splitlines()[-lines:])
@@ -125,9 +114,9 @@ class Machine:
         timeout: float = LIMIT,
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """A line of shell as root.
+        """Run a line of shell as root.
 
-        :raises CommandError: it failed, unless ``check`` is false.
+        :raises CommandError: the command failed, unless ``check`` is false.
         """
         return netns.run(
             self.namespace.command([*self._ssh(), command]),
@@ -137,22 +126,22 @@ class Machine:
         )
 
     def text(self, command: str, *, timeout: float = LIMIT) -> str:
-        """What a line of shell prints, without the end of the last line."""
+        """Run a line of shell, and return its output without the end of the last line."""
         return self.run(command, timeout=timeout).stdout.rstrip("\n")
 
     def spawn(self, command: str) -> subprocess.Popen[bytes]:
-        """Start a line of shell; its output can be read."""
+        """Start a line of shell; the caller can read its output."""
         return self.namespace.spawn([*self._ssh(), command], stdout=subprocess.PIPE)
 
     def write(self, path: str, content: str) -> None:
-        """A file of root's."""
+        """Write a file as root."""
         quoted = shlex.quote(path)
         self.run(f"mkdir -p $(dirname {quoted}) && cat > {quoted}", stdin=content)
 
-    # Below
+    # QEMU
 
     def qmp(self, command: str, **arguments: Any) -> Any:
-        """A command to QEMU itself (its machine protocol)."""
+        """Send a command to QEMU itself (its machine protocol), and return the answer."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(60)
             connection.connect(str(self.folder / "qmp"))

@@ -1,4 +1,4 @@
-"""A DNS server (RFC 1035) in a namespace, and the /etc/resolv.conf of the programs in there."""
+"""A DNS server (RFC 1035) in a namespace, and the /etc/resolv.conf of the programs there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 import struct
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 
 _HEADER = struct.Struct("!6H")
@@ -17,10 +17,11 @@ _ANSWERED, _UNKNOWN = 0x8180, 0x8183
 _A = 1
 
 
-class Nameserver:
-    """Answers for one name, over UDP; a context manager that ends it.
+class Nameserver(Closing):
+    """A DNS server for one name, over UDP; a context manager that ends it.
 
-    :param address: IPv4, where it is to be asked; None as *answer* is silence.
+    :param address: IPv4 address of the server.
+    :param answer: the name's IPv4 address; None: no answer is sent.
     """
 
     def __init__(self, namespace: Namespace, address: str, name: str, answer: str | None) -> None:
@@ -31,15 +32,8 @@ class Nameserver:
         self._socket.bind((address, 53))
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the server."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -73,9 +67,9 @@ class Nameserver:
         return _HEADER.pack(number, flags, 1, bool(found), 0, 0) + question + found
 
 
-class Resolv:
-    """The resolv.conf(5) of programs that are started in a namespace from now on, and later of
-    those that run; a context manager that takes it away."""
+class Resolv(Closing):
+    """The resolv.conf(5) of programs that are started in a namespace from now on; later changes
+    apply to running programs too. A context manager that removes it."""
 
     def __init__(self, namespace: Namespace, file: Path, address: str) -> None:
         self._namespace, self._file = namespace, file
@@ -85,14 +79,10 @@ class Resolv:
         self._namespace.resolv_conf = self._file
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give the namespace its own resolv.conf back."""
         self._namespace.resolv_conf = None
 
     def use(self, address: str) -> None:
-        """Have that nameserver asked. Written in place: what runs has the very file mounted."""
+        """Set the name server. The file is changed in place: running programs have it mounted."""
         self._file.write_text(f"nameserver {address}\n")

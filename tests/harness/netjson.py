@@ -1,13 +1,13 @@
-"""The distribution's own cloud-init, asked what a network configuration means."""
+"""The distribution's own cloud-init, as an interpreter of network configurations."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from tests.harness.closing import Closing
 from tests.harness.cloudinit import INTERPRETER
 from tests.harness.ovs import UNPACKED
 
@@ -15,12 +15,12 @@ _PROGRAM = Path(__file__).with_name("netjson_program.py")
 _MODULES = UNPACKED / "usr" / "lib" / "python3" / "dist-packages"
 
 
-class CloudInit:
-    """One process that answers all questions; a context manager that ends it."""
+class CloudInit(Closing):
+    """A process that interprets configurations; a context manager that ends it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            # Nothing beside the program is to be found: the harness has a module cloudinit, too.
+            # -P: without the program's directory, because the harness has a module cloudinit too.
             [INTERPRETER, "-P", "-W", "ignore", "-B", str(_PROGRAM)],
             env={"PYTHONPATH": str(_MODULES), "LANG": "C.UTF-8"},
             stdin=subprocess.PIPE,
@@ -28,23 +28,16 @@ class CloudInit:
             text=True,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the program."""
         self._process.communicate()
 
     def config(self, config: dict[str, Any]) -> Any:
-        """What a configuration of version 1 or 2 comes to."""
+        """Return the meaning of a configuration of version 1 or 2."""
         return self._ask({"config": config, "macs": None})
 
     def network_data(self, data: dict[str, Any], macs: dict[str, str]) -> Any:
-        """What network_data.json comes to in a guest with those NICs, by their MACs."""
+        """Return the meaning of network_data.json in a guest with NICs of these MACs."""
         return self._ask({"config": data, "macs": macs})
 
     def _ask(self, question: object) -> Any:
@@ -53,5 +46,5 @@ class CloudInit:
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        assert answer, "cloud-init has failed; stderr has how"
+        assert answer, "cloud-init has failed: see stderr"
         return json.loads(answer)

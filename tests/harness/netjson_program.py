@@ -1,7 +1,7 @@
-"""Asks cloud-init what network a configuration means; :mod:`tests.harness.netjson` starts it.
+"""A program that interprets network configurations with cloud-init's own code.
 
-Runs on the interpreter that has cloud-init's modules. Each line of stdin is a question, each line
-of stdout its answer, in JSON.
+:mod:`tests.harness.netjson` starts it, on the interpreter that has cloud-init's modules. Each line
+of stdin is a configuration, each line of stdout its meaning, in JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DYNAMIC = ("ipv6_slaac", "ipv6_dhcpv6-stateless", "ipv6_dhcpv6-stateful")
 
 
 def meaning(config: dict[str, Any]) -> dict[str, Any]:
-    """What the configuration comes to, without the names that it gives."""
+    """Return the meaning of a configuration, without the names in it."""
     state = network_state.parse_net_config_data(config, skip_broken=False)
     interfaces = {one["name"]: one for one in state.iter_interfaces()}
     links, routes = {}, {route(one) for one in state.iter_routes()}
@@ -48,7 +48,7 @@ def meaning(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def key(name: str, interfaces: dict[str, Any]) -> list[str]:
-    """Which device of the machine it is."""
+    """Return words that identify a device by MACs and VLAN ids."""
     one = interfaces[name]
     if one["type"] == "vlan":
         below = key(one["vlan-raw-device"], interfaces)
@@ -59,14 +59,14 @@ def key(name: str, interfaces: dict[str, Any]) -> list[str]:
 
 
 def members(name: str, interfaces: dict[str, Any]) -> list[str]:
-    """MACs of a bond's devices."""
+    """Return the MACs of a bond's devices."""
     return [
         mac(one, interfaces) for one in interfaces if interfaces[one].get("bond-master") == name
     ]
 
 
 def mac(name: str, interfaces: dict[str, Any]) -> str:
-    """Its MAC, or the one that the kernel gives it."""
+    """Return the MAC of a device, or the MAC that the kernel assigns."""
     one = interfaces[name]
     if one.get("mac_address"):
         return str(one["mac_address"]).lower()
@@ -76,7 +76,7 @@ def mac(name: str, interfaces: dict[str, Any]) -> str:
 
 
 def bond(one: dict[str, Any]) -> dict[str, str]:
-    """A bond's parameters, as they are spelled in sysfs."""
+    """Return a bond's parameters, as they are spelled in sysfs."""
     found = {}
     for name, value in one.items():
         spelled = name.replace("-", "_").replace("bond_", "")
@@ -86,7 +86,7 @@ def bond(one: dict[str, Any]) -> dict[str, str]:
 
 
 def route(one: dict[str, Any]) -> str:
-    """A route, canonically."""
+    """Return a route in canonical form."""
     network = ipaddress.ip_network(f"{one['network']}/{one['prefix']}")
     return f"{network} {one['gateway']}"
 

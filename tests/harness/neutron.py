@@ -1,4 +1,4 @@
-"""A Keystone and a Neutron on the compute node, which a test can break."""
+"""A Keystone and a Neutron on the compute node, with faults that a test can set."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import http.client
 import json
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.neutron_server import PASSWORD
 from tests.harness.poll import wait_for
 
@@ -19,7 +19,7 @@ PORT = 9696
 
 
 def options(url: str = f"http://127.0.0.1:{PORT}", **more: object) -> dict[str, object]:
-    """``[neutron]`` for a server at *url*."""
+    """Return ``[neutron]`` for a server at *url*."""
     return {
         "host": HOST,
         "auth_type": "password",
@@ -36,7 +36,7 @@ def options(url: str = f"http://127.0.0.1:{PORT}", **more: object) -> dict[str, 
 def port(
     port_id: str, instance: str, project: str, *, host: str = HOST, owner: str = "compute:nova"
 ) -> dict[str, Any]:
-    """A port as Neutron has it."""
+    """Return a port as Neutron returns it."""
     return {
         "id": port_id,
         "device_id": instance,
@@ -47,7 +47,7 @@ def port(
     }
 
 
-class Neutron:
+class Neutron(Closing):
     """The server as a process of its own in a namespace; a context manager that ends it."""
 
     def __init__(self, namespace: netns.Namespace) -> None:
@@ -56,15 +56,8 @@ class Neutron:
         self._process = namespace.spawn([sys.executable, "-IS", script, "--port", str(PORT)])
         wait_for(self._listens, 10, "Neutron to listen")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the program."""
         netns.end(self._process)
 
     def put(self, row: dict[str, Any]) -> None:
@@ -72,15 +65,15 @@ class Neutron:
         self._ask("put", **row)
 
     def fault(self, service: str = "neutron", **values: object) -> None:
-        """Break ``neutron``, ``keystone`` or ``both``: delay, status, close, raw."""
+        """Set a fault of ``neutron``, ``keystone`` or ``both``: delay, status, close, raw."""
         self._ask("fault", service=service, **values)
 
     def mend(self) -> None:
-        """No fault any more."""
+        """Remove the fault."""
         self._ask("fault")
 
     def requests(self) -> list[str]:
-        """Paths of all requests for ports."""
+        """Return the paths of all requests for ports."""
         return list(self._ask("requests"))
 
     def _listens(self) -> bool:

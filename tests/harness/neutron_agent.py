@@ -14,11 +14,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.harness import netns
 from tests.harness.agent import Options
+from tests.harness.closing import Closing
 from tests.harness.guest import Guest
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED, OpenvSwitch
@@ -28,25 +28,25 @@ PYTHON = ROOT / ".cache" / "neutron" / "bin" / "python"
 OUTSIDE = "br-ex"
 """The bridge of the physical network; a host for this agent needs it."""
 CLOSED = "closed"
-"""A security group that allows nothing."""
+"""Name of a security group that allows nothing."""
 OPEN = "open"
-"""One that allows ICMP and UDP, in and out."""
+"""Name of a security group that allows ICMP and UDP, in and out."""
 DEAD_VLAN = 4095
 _CLEANED = "cleanup stale flows"
 _IDLE = re.compile(
     r"iteration:(\d+) started(?:(?!starting polling).)*iteration:\1 completed", re.DOTALL
 )
-"""A round of its loop in which it has found nothing to do."""
+"""An iteration of the agent's loop without work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """What neutron-server knows of a port.
+    """A port as neutron-server has it.
 
-    :ivar vlan: the network's, outside.
+    :ivar vlan: VLAN id of the network, outside.
     :ivar up: admin_state_up.
     :ivar packet_rate: thousands of packets a second that the guest may send; 0: no limit.
-    :ivar name: of no meaning; a change of it is news of the port for the agent.
+    :ivar name: without meaning; a new name is a change of the port for the agent.
     """
 
     id: str
@@ -61,7 +61,7 @@ class Port:
     name: str = ""
 
 
-class NeutronAgent:
+class NeutronAgent(Closing):
     """The agent, native driver on 127.0.0.1:6633; a context manager that ends it.
 
     DNS queries to 169.254.169.254 are forwarded to :attr:`upstream`, and DHCP requests answered.
@@ -70,9 +70,9 @@ class NeutronAgent:
     upstream = ("127.0.0.1", 5353)
 
     def __init__(self, host: OpenvSwitch, options: Options | None = None) -> None:
-        """Write the configuration; :meth:`start` starts.
+        """Write the configuration; :meth:`start` starts the agent.
 
-        :param options: on top of, or instead of, those that fit this host.
+        :param options: added to, or replacing, the options for this host.
         """
         if not PYTHON.exists():
             raise FileNotFoundError(f"no {PYTHON}: run tools/setup.sh --neutron")
@@ -84,10 +84,10 @@ class NeutronAgent:
         self._news = 0
         programs = self.folder / "bin"
         programs.mkdir()
-        # The userspace datapath has no connections in the kernel that could be deleted.
+        # With the userspace datapath there are no connections in the kernel to delete.
         (programs / "conntrack").symlink_to("/bin/true")
         path = f"{programs}:{UNPACKED / 'usr/bin'}:{os.environ['PATH']}"
-        # os-ken's own default, which dfmeta and tests of it in this process change.
+        # os-ken's own default; dfmeta's code and tests change it in this process.
         hub = {"OSKEN_HUB_TYPE": "native"}
         self._environment = {**host.environment(), **hub, "PATH": path}
         self._options: dict[str, dict[str, object]] = {
@@ -114,19 +114,8 @@ class NeutronAgent:
         self._write()
         host.on_close(self.close)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Kill it if it runs and remove its folder. Idempotent."""
+        """Kill the agent if it runs, and remove its directory. Idempotent."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -150,7 +139,7 @@ class NeutronAgent:
         groups: tuple[str, ...] = (CLOSED,),
         up: bool = True,
     ) -> None:
-        """Tell of a guest's port."""
+        """Add or replace a guest's port in neutron-server."""
         self._ports[guest.name] = Port(
             id=guest.ids.iface_id,
             instance=guest.instance_id,
@@ -166,7 +155,7 @@ class NeutronAgent:
     def change(
         self, guest: Guest, *, up: bool | None = None, packet_rate: int | None = None
     ) -> None:
-        """Another state, or another limit, of a port."""
+        """Change the state or the packet rate of a port."""
         port = self._ports[guest.name]
         self._ports[guest.name] = replace(
             port,
@@ -188,18 +177,18 @@ class NeutronAgent:
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start it, and wait until it has dealt with all ports that it has been told of."""
+        """Start the agent, and wait until it has processed all ports."""
         if self.running:
             raise RuntimeError("Neutron's agent is running already")
         self._skip = len(self.log())
         self._report.write_text("")
         launcher = str(Path(__file__).with_name("neutron_launcher.py"))
         files = [str(self.folder / name) for name in ("server.json", "report")]
-        # Isolated: this folder has a module named as the package is.
+        # -I: this directory has a module with the name of Neutron's package.
         command = [str(PYTHON), "-I", launcher, *files]
         with (self.folder / "log").open("ab") as log:
             self._process = self.host.namespace.spawn(
@@ -213,7 +202,7 @@ class NeutronAgent:
         return self
 
     def wait_wired(self, *, timeout: float = 120) -> None:
-        """Wait until it has reported all ports, up or down, since its start."""
+        """Wait until the agent has reported all ports, up or down, since its start."""
 
         def reported() -> bool:
             if not self.running:
@@ -230,16 +219,16 @@ class NeutronAgent:
 
     @contextlib.contextmanager
     def rewiring(self) -> Iterator[None]:
-        """What is done within makes it wire all ports anew; wait until it has."""
+        """Wait until the agent has wired all ports again, which the block must cause."""
         self._report.write_text("")
         yield
         self.wait_wired()
 
     def clean_up(self) -> None:
-        """Give it the work that it needs to delete, once after its start, stale flows.
+        """Cause the deletion of stale flows, which the agent does once after its start, with work.
 
-        Its news of the ports comes in several of its rounds, and a port that is updated has flows
-        of two cookies for a moment: so wait for a round without work after that.
+        The agent processes the changes of the ports in several iterations, and an updated port has
+        flows of two cookies for a moment. So wait for an iteration without work afterwards.
         """
         self._news += 1
         self._ports = {
@@ -253,30 +242,30 @@ class NeutronAgent:
         wait_for(lambda: _IDLE.search(self.log()[done:]), 60, "a round without work", interval=0.1)
 
     def kill(self) -> None:
-        """SIGKILL, if it runs: after SIGTERM it would keep its OpenFlow connections until then."""
+        """Send SIGKILL, if the agent runs; after SIGTERM it would first keep its connections."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(10)
 
     def restart(self) -> None:
-        """Kill and start; it has all ports wired again and has not cleaned up yet."""
+        """Kill and start the agent; it has wired all ports again, but has not cleaned up yet."""
         self.kill()
         self.start()
 
-    # What it says
+    # Logs
 
     def log(self) -> str:
-        """Everything it has written so far, over all its starts."""
+        """Return the output of all starts so far."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "log").read_text(errors="replace")
         return ""
 
     def tail(self, lines: int = 60) -> str:
-        """The end of :meth:`log`, long lines cut."""
+        """Return the end of :meth:`log`, with long lines cut."""
         return "\n".join(line[:300] for line in self.log().splitlines()[-lines:])
 
     def errors(self) -> list[str]:
-        """Lines of its log that tell of one."""
+        """Return the lines of the log with errors."""
         return [line for line in self.log().splitlines() if " ERROR " in line]
 
     @property

@@ -1,14 +1,14 @@
-"""Neutron's own Open vSwitch agent with a neutron-server of this file's: a program.
+"""A program: Neutron's own Open vSwitch agent, with a stand-in for neutron-server in this file.
 
-Run by the Python of the environment that tools/setup.sh makes for it, with the agent's own
-options::
+It is run by the Python of the environment that tools/setup.sh makes for Neutron, with the agent's
+own options::
 
     neutron_launcher.py SERVER REPORT --config-file FILE
 
-SERVER is a JSON file that says what the server knows; :mod:`tests.harness.neutron_agent` writes it.
-What changes in it reaches the agent as the server's notification. REPORT gets a line for each port
-that the agent reports as up or down. All else is the agent's: nothing of it is replaced but the
-client and the consumer of messages, and the helper that would run as root.
+SERVER is a JSON file with the server's data; :mod:`tests.harness.neutron_agent` writes it. Changes
+of the file reach the agent as notifications of the server. REPORT gets a line for each port that
+the agent reports as up or down. Everything else is the agent's own code: only the client and the
+consumer of messages are replaced, and the helper that would run as root.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# First: it chooses threads over eventlet, which the others would choose for it.
+# This import is first, because it selects threads; the other imports would select eventlet.
 from neutron.cmd.agents import ovs_neutron_agent
 
 # isort: split
@@ -40,16 +40,16 @@ from oslo_privsep.priv_context import PrivContext
 HOST = "compute-1"
 PHYSICAL = "physnet"
 _POLL = 0.1
-"""Seconds between two looks at SERVER."""
+"""Seconds between two reads of SERVER."""
 
 
 def _id(*parts: object) -> str:
-    """A UUID that depends on these alone."""
+    """Return a UUID that depends only on *parts*."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, " ".join(map(str, parts))))
 
 
 def _port(row: dict[str, Any], revision: int) -> ports.Port:
-    """A bound port of an instance."""
+    """Return a bound port of an instance."""
     port, name = row["id"], row["network"]
     segment = network.NetworkSegment(
         id=_id("segment", name),
@@ -99,7 +99,7 @@ def _port(row: dict[str, Any], revision: int) -> ports.Port:
 
 
 def _group(name: str, protocols: list[str], revision: int) -> securitygroup.SecurityGroup:
-    """A security group that lets these protocols in and out; with none, nothing at all."""
+    """Return a security group that allows only these protocols, in and out."""
     rules = [
         securitygroup.SecurityGroupRule(
             id=_id("rule", name, protocol, direction),
@@ -123,7 +123,7 @@ def _group(name: str, protocols: list[str], revision: int) -> securitygroup.Secu
 
 
 def _policy(packets: int) -> policy.QosPolicy:
-    """A limit of packets in a second for what a guest sends."""
+    """Return a policy that limits the packets that a guest may send in a second."""
     one = rule.QosPacketRateLimitRule(
         id=_id("limit", packets),
         qos_policy_id=_id("policy", packets),
@@ -137,7 +137,7 @@ def _policy(packets: int) -> policy.QosPolicy:
 
 
 def _network(name: str, revision: int) -> tuple[network.Network, subnet.Subnet]:
-    """A network and its subnet; the addresses of all are the same."""
+    """Return a network and its subnet; all subnets have the same addresses."""
     whole = network.Network(id=_id("network", name), name=name, mtu=1500, revision_number=revision)
     part = subnet.Subnet(
         id=_id("subnet", name),
@@ -154,7 +154,7 @@ def _network(name: str, revision: int) -> tuple[network.Network, subnet.Subnet]:
 
 
 def _everything(document: dict[str, Any], revision: int) -> Iterator[Any]:
-    """All objects of SERVER."""
+    """Yield all objects of SERVER."""
     for row in document["ports"]:
         yield _port(row, revision)
         yield from _network(row["network"], revision)
@@ -167,7 +167,7 @@ def _everything(document: dict[str, Any], revision: int) -> Iterator[Any]:
 
 
 class Server:
-    """What neutron-server knows and answers."""
+    """The data and the answers of neutron-server."""
 
     def __init__(self, source: Path, report: Path) -> None:
         self._source = source
@@ -179,7 +179,7 @@ class Server:
         self._read()
 
     def _read(self) -> list[str]:
-        """Ids of the ports that are new or changed since the last look."""
+        """Read SERVER, and return the ids of the ports that are new or changed."""
         text = self._source.read_text()
         if text == self._text:
             return []
@@ -194,31 +194,31 @@ class Server:
         return [key for key, row in self._rows.items() if before.get(key) != row]
 
     def notify(self) -> None:
-        """Tell the agent of ports that change, as long as it runs."""
+        """Notify the agent of changed ports, as long as it runs."""
         while True:
             time.sleep(_POLL)
             if changed := self._read():
                 known = [self._objects["Port"][key] for key in changed]
                 registry.push(context.get_admin_context(), "Port", known, events.UPDATED)
 
-    # Calls of the agent's
+    # Calls by the agent
 
     def has_alive_neutron_server(self, **_: Any) -> bool:
-        """It is."""
+        """Return that a server is alive."""
         return True
 
     def report_state(self, **_: Any) -> str:
-        """Neither new nor revived."""
+        """Return that the agent was known before, and was not considered dead."""
         return "alive"
 
     def get_network_details(self, network: str, **_: Any) -> dict[str, Any]:
-        """Of one whose segments never change."""
+        """Return a network whose segments never change."""
         return {"id": network}
 
     def update_device_list(
         self, devices_up: list[str], devices_down: list[str], **_: Any
     ) -> dict[str, list[Any]]:
-        """The agent has wired ports, or found them down."""
+        """Record ports that the agent has wired, or found down."""
         with self._report.open("a") as report:
             report.writelines(f"up {device}\n" for device in devices_up)
             report.writelines(f"down {device}\n" for device in devices_down)
@@ -230,12 +230,12 @@ class Server:
         }
 
     def update_device_down(self, device: str, **_: Any) -> dict[str, Any]:
-        """One of them."""
+        """Record one port that is down."""
         self.update_device_list([], [device])
         return {"device": device, "exists": True}
 
     def bulk_pull(self, resource_type: str, filter_kwargs: dict[str, Any], **_: Any) -> list[Any]:
-        """Objects of a type of which each named attribute has one of the given values."""
+        """Return objects of a type whose named attributes each have one of the given values."""
 
         def matches(one: Any) -> bool:
             for name, wanted in filter_kwargs.items():
@@ -248,43 +248,43 @@ class Server:
         return [one.obj_to_primitive() for one in known if matches(one)]
 
     def pull(self, resource_type: str, resource_id: str, **_: Any) -> Any:
-        """One object."""
+        """Return one object, or None if it does not exist."""
         one = self._objects.get(resource_type, {}).get(resource_id)
         return None if one is None else one.obj_to_primitive()
 
 
 class Client:
-    """Stands for a client of messages: calls go to the server of this process."""
+    """A stand-in for a message client: calls go to the server in this process."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def prepare(self, **_: Any) -> Client:
-        """The same."""
+        """Return the same client."""
         return self
 
     def set_max_timeout(self, _: float) -> None:
-        """Nothing takes time."""
+        """Ignore the timeout: calls return at once."""
 
     def call(self, _: Any, method: str, **values: Any) -> Any:
-        """The server's answer."""
+        """Call the server's method, and return its answer."""
         return getattr(self._server, method)(**values)
 
     cast = call
 
 
 class Consumer:
-    """Stands for a connection that brings messages: the server speaks to the agent directly."""
+    """A stand-in for a message connection: the server calls the agent directly."""
 
     def create_consumer(self, *_: Any, **__: Any) -> None:
-        """Nothing will come."""
+        """Ignore the consumer: no message arrives."""
 
     def consume_in_threads(self) -> list[Any]:
-        """Nothing to start."""
+        """Return no thread."""
         return []
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing, because nothing is open."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Keystone and Neutron on one port, as much of them as dfmeta asks for, and a way to break them.
+"""Keystone and Neutron on one port, with the parts that dfmeta uses, and with faults on demand.
 
-A program with the standard library alone, or :class:`Server` in a thread of the test's process.
-``POST /control`` takes ``{"op": …}`` as :class:`tests.harness.neutron.Neutron` sends it.
+A program that uses only the standard library, or :class:`Server` in a thread of the test's process.
+``POST /control`` accepts ``{"op": …}`` as :class:`tests.harness.neutron.Neutron` sends it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def control(self, op: str, **values: Any) -> Any:
-        """Do what a test asks for."""
+        """Execute an operation of a test."""
         with self.lock:
             match op:
                 case "put":
@@ -61,10 +61,10 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Quiet."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Keystone's discovery and Neutron's ports."""
+        """Answer requests for Keystone's discovery and Neutron's ports."""
         url = urllib.parse.urlsplit(self.path)
         if url.path.rstrip("/") == "/identity/v3":
             link = {"rel": "self", "href": f"{self.server.url}/identity/v3/"}
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, {"error": "no such path"})
 
     def do_POST(self) -> None:
-        """Tokens and the tests' control."""
+        """Answer requests for tokens and for the tests' control."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/control":
             self._answer(200, {"result": self.server.control(**body)})

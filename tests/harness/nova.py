@@ -13,11 +13,11 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.harness import netns
 from tests.harness.certificates import Pair
+from tests.harness.closing import Closing
 from tests.harness.nova_tree import Instance
 from tests.harness.poll import wait_for
 
@@ -26,7 +26,7 @@ SECRET = "the secret of the tests"
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """A request as it arrived; ``status`` is what it was answered with (0: not at all)."""
+    """A request as it arrived; ``status`` is the status of the answer (0: no answer)."""
 
     time: float
     method: str
@@ -38,7 +38,10 @@ class Recorded:
     status: int
 
     def header(self, name: str) -> str | None:
-        """The value of a header that must not be there twice."""
+        """Return the value of a header, or None.
+
+        :raises AssertionError: the header arrived more than once.
+        """
         values = [value for key, value in self.headers if key.lower() == name.lower()]
         if len(values) > 1:
             raise AssertionError(f"{name} arrived {len(values)} times: {values}")
@@ -46,11 +49,11 @@ class Recorded:
 
     @property
     def instance_id(self) -> str | None:
-        """X-Instance-ID."""
+        """Return the header X-Instance-ID."""
         return self.header("X-Instance-ID")
 
 
-class RecordingNova:
+class RecordingNova(Closing):
     """The API as a process of its own in a namespace; a context manager that ends it."""
 
     def __init__(
@@ -64,11 +67,11 @@ class RecordingNova:
         certificate: Pair | None = None,
         client_authority: Path | None = None,
     ) -> None:
-        """Start it and wait until it listens.
+        """Start the API and wait until it listens.
 
-        :param direct: an instance id: ask nobody who he is and show everybody that instance.
-        :param certificate: its own: it speaks TLS.
-        :param client_authority: it wants a certificate of each client, signed by that one.
+        :param direct: an instance id: do not identify callers, and answer all with this instance.
+        :param certificate: the server's certificate, for TLS.
+        :param client_authority: require a certificate of each client, signed by this authority.
         """
         self.host = host
         self.port = port
@@ -105,19 +108,8 @@ class RecordingNova:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End it. Idempotent."""
+        """End the API. Idempotent."""
         self._stack.close()
 
     # Instances
@@ -131,21 +123,21 @@ class RecordingNova:
         return instance
 
     def remove(self, instance_id: str) -> None:
-        """Forget an instance: 404 from now on."""
+        """Remove an instance; requests for it are answered with 404 from now on."""
         self._ask("remove", instance_id=instance_id)
 
     def signature(self, instance_id: str) -> str:
-        """What X-Instance-ID-Signature has to be."""
+        """Return the valid X-Instance-ID-Signature of an instance."""
         return hmac.new(self.secret.encode(), instance_id.encode(), hashlib.sha256).hexdigest()
 
     def password(self, instance_id: str) -> bytes:
-        """The password that the instance has posted."""
+        """Return the password that the instance has posted."""
         return base64.b64decode(self._ask("password", instance_id=instance_id))
 
-    # Record
+    # Recorded requests
 
     def requests(self) -> list[Recorded]:
-        """Everything that came since the start or :meth:`clear`, in its order."""
+        """Return all requests since the start or :meth:`clear`, in their order."""
         return [
             Recorded(
                 **{
@@ -159,11 +151,11 @@ class RecordingNova:
         ]
 
     def accepted(self) -> int:
-        """Connections accepted since the start or :meth:`clear`."""
+        """Return the number of connections accepted since the start or :meth:`clear`."""
         return int(self._ask("status")["accepted"])
 
     def clear(self) -> None:
-        """Forget requests and the count of connections."""
+        """Clear the recorded requests and the count of connections."""
         self._ask("clear")
 
     # Faults
@@ -180,7 +172,7 @@ class RecordingNova:
         cut: int = -1,
         raw: bytes = b"",
     ) -> None:
-        """Fail requests from now on, as :class:`tests.harness.nova_server.Fault` says.
+        """Fail requests from now on, as :class:`tests.harness.nova_server.Fault` describes.
 
         :param match: a regular expression, searched in "METHOD path".
         """
@@ -201,15 +193,15 @@ class RecordingNova:
         self._ask("stall", times=times)
 
     def stalls(self) -> int:
-        """Handshakes that are still to hang."""
+        """Return the number of handshakes that will still hang."""
         return int(self._ask("status")["stalls"])
 
     def mend(self) -> None:
-        """No faults any more, and listening."""
+        """Remove all faults, and listen again."""
         self._ask("mend")
 
     def away(self) -> None:
-        """Close the listener and all connections: a connect is refused."""
+        """Close the listener and all connections, so that new connections are refused."""
         self._ask("away")
 
     def back(self) -> None:
@@ -217,7 +209,7 @@ class RecordingNova:
         self._ask("back")
 
     def cut(self) -> None:
-        """Close the connections that are open, kept ones too; the listener stays."""
+        """Close all open connections, including kept ones; the listener stays."""
         self._ask("cut")
 
     # Inside

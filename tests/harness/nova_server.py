@@ -35,11 +35,11 @@ MAX_PASSWORD = 1020
 
 @dataclass(kw_only=True)
 class Fault:
-    """What happens to requests whose ``METHOD path`` matches, ``times`` times (-1: always).
+    """A fault of requests whose ``METHOD path`` matches, ``times`` times (-1: always).
 
-    ``delay``: seconds before the answer. ``close``: no answer at all. ``status``: that one instead.
-    ``trickle``: seconds between the pieces of a body. ``cut``: only that many bytes of the body.
-    ``raw``: these bytes, base64, instead of an answer, and the end of the connection.
+    ``delay``: seconds before the answer. ``close``: no answer at all. ``status``: this status
+    instead. ``trickle``: seconds between the pieces of a body. ``cut``: only this number of bytes
+    of the body. ``raw``: these bytes, base64, instead of an answer, and the end of the connection.
     """
 
     match: str = ""
@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(kw_only=True)
 class State:
-    """All of it; one lock."""
+    """The whole state of the server, with one lock."""
 
     secret: str
     direct: str = ""
@@ -69,14 +69,14 @@ class State:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stall(self) -> None:
-        """Wait if the next handshake is to hang."""
+        """Wait, if the next handshake must hang."""
         with self.lock:
             stalls, self.stalls = self.stalls, max(0, self.stalls - 1)
         if stalls:
             self.going_on.wait(60)
 
     def fault(self, request: str) -> Fault:
-        """The first fault for this request, used up by one."""
+        """Return the first fault for this request, and count it."""
         with self.lock:
             for fault in self.faults:
                 if fault.times and re.search(fault.match, request):
@@ -94,7 +94,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """The API's listener; knows its connections so that it can cut them."""
+    """The API's listener; it records its connections, so that it can cut them."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -111,14 +111,14 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().__init__(address, Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Remember the connection."""
+        """Record the connection."""
         with self.state.lock:
             self.state.accepted += 1
             self.state.connections.add(request)
         super().process_request(request, client_address)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Serve it; over TLS, when there is a certificate."""
+        """Serve the connection; over TLS, if there is a certificate."""
         if self._context is None:
             super().finish_request(request, client_address)
             return
@@ -134,13 +134,13 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                     self.state.connections.discard(wrapped)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget it."""
+        """Remove the connection from the record."""
         with self.state.lock:
             self.state.connections.discard(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that went away is not worth a traceback; anything else is."""
+        """Print a traceback, unless the peer closed the connection."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -154,12 +154,12 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: requests are recorded."""
+        """Log nothing, because requests are recorded."""
 
     def answer(self) -> None:
-        """Record, fail on demand, verify, answer."""
+        """Record the request, apply a fault, verify the headers, and answer."""
         state = self.server.state
-        # http.server has put leading slashes together in self.path.
+        # http.server merges leading slashes in self.path.
         self.path = self.requestline.split()[1]
         body = self._body()
         entry = {
@@ -203,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(400)
         path = urllib.parse.unquote(self.path.partition("?")[0]).rstrip("/")
         if not path and not self.server.state.direct:
-            # Nova asks nobody who he is for this one.
+            # Nova identifies no caller for this path.
             return Document(body="\n".join([*nova_tree.EC2_VERSIONS, "latest"]).encode())
         instance = self._instance()
         if re.fullmatch(r"/openstack/[^/]+/password", path):
@@ -272,7 +272,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Api:
-    """The API's listener, which can go away and come back."""
+    """The API's listener, which can be closed and opened again."""
 
     def __init__(
         self, address: tuple[str, int], state: State, context: ssl.SSLContext | None
@@ -284,7 +284,7 @@ class Api:
         self.back()
 
     def back(self) -> None:
-        """Listen."""
+        """Open the listener."""
         if self._server is None:
             self._server = Server(self._address, self._state, self._context)
             serve = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
@@ -299,7 +299,7 @@ class Api:
         self.cut()
 
     def cut(self) -> None:
-        """Close every connection, the listener stays."""
+        """Close every connection; the listener stays."""
         with self._state.lock:
             for connection in self._state.connections:
                 with contextlib.suppress(OSError):
@@ -314,7 +314,7 @@ class Control:
         self._state = state
 
     def handle(self, message: dict[str, Any]) -> Any:
-        """One operation."""
+        """Execute one operation."""
         operation = getattr(self, f"op_{message.pop('op')}")
         return operation(**message)
 
@@ -325,7 +325,7 @@ class Control:
             self._state.instances[instance["instance_id"]] = Instance(**instance, user_data=raw)
 
     def op_remove(self, instance_id: str) -> None:
-        """Forget an instance."""
+        """Remove an instance."""
         with self._state.lock:
             self._state.instances.pop(instance_id, None)
 
@@ -341,7 +341,7 @@ class Control:
             self._state.going_on.clear()
 
     def op_mend(self) -> None:
-        """Drop all faults, and be there."""
+        """Remove all faults, and open the listener."""
         with self._state.lock:
             self._state.faults.clear()
             self._state.stalls = 0
@@ -361,18 +361,18 @@ class Control:
         self._api.cut()
 
     def op_requests(self) -> list[dict[str, Any]]:
-        """Everything that came so far."""
+        """Return all requests so far."""
         with self._state.lock:
             return [dict(entry) for entry in self._state.requests]
 
     def op_clear(self) -> None:
-        """Forget the requests and the count of connections."""
+        """Clear the recorded requests and the count of connections."""
         with self._state.lock:
             self._state.requests.clear()
             self._state.accepted = 0
 
     def op_status(self) -> dict[str, Any]:
-        """Counts and faults."""
+        """Return counts and faults."""
         with self._state.lock:
             return {
                 "accepted": self._state.accepted,
@@ -383,13 +383,13 @@ class Control:
             }
 
     def op_password(self, instance_id: str) -> str:
-        """The posted one, base64."""
+        """Return the posted password, base64."""
         with self._state.lock:
             return base64.b64encode(self._state.passwords.get(instance_id, b"")).decode()
 
 
 def serve_control(listener: socket.socket, control: Control) -> None:
-    """One connection after the other, a line after the other, until the process is ended."""
+    """Serve connections, and the lines on each, one after the other until the process ends."""
     while True:
         connection, _ = listener.accept()
         with connection, connection.makefile("rw") as lines:
@@ -403,7 +403,7 @@ def serve_control(listener: socket.socket, control: Control) -> None:
 
 
 def tls_context(certificate: str, key: str, client_authority: str) -> ssl.SSLContext | None:
-    """What the API shows, and whose certificates it wants of its clients; None without one."""
+    """Return the TLS settings for the certificate and the clients' authority, or None."""
     if not certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""What Nova's metadata API shows of an instance: the OpenStack and the EC2 tree, as documents."""
+"""Nova's metadata of an instance: the OpenStack and the EC2 tree, as documents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Tree = dict[str, "Tree | str | bytes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """An instance as Nova knows it; ``keys`` maps names to public keys."""
+    """An instance of Nova; ``keys`` maps names to public keys."""
 
     instance_id: str
     project_id: str
@@ -52,16 +52,16 @@ class Instance:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """An answer."""
+    """The body and content type of an answer."""
 
     body: bytes
     content_type: str = TEXT
 
 
 def find(instance: Instance, path: str, client: str) -> Document | None:
-    """The document at ``path`` (no query), or None where Nova says 404.
+    """Return the document at ``path`` (without a query), or None if Nova answers 404.
 
-    :param client: X-Forwarded-For; what local-ipv4 is where Nova knows no address.
+    :param client: X-Forwarded-For; the local-ipv4 of an instance without an address in Nova.
     """
     parts = [part for part in path.split("/") if part]
     if not parts:

@@ -6,7 +6,7 @@ and descriptors, and calls the same ``main`` as the installed program. Parent an
 test sees no difference: name, command line, signals and exit status are the program's own.
 
 ``pytest --prepared`` has the harness start programs so where a test does not say how they are to be
-started. ``tools/test`` does for the modules that share the cores.
+started. ``tools/test`` does so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
 import json
 import os
@@ -30,18 +31,40 @@ from tests.harness import netns
 from tests.harness.netns import CommandError, Namespace
 from tests.harness.poll import PATIENCE
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 15, 24, 38
+_CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
 _MNT_DETACH = 2
-"""prctl(2), clone(2), mount(2), umount(2)."""
+"""prctl(2), capset(2), clone(2), mount(2), umount(2)."""
 _MESSAGE: Final = 1 << 16
 _LINE: Final = 1024
 """Bytes of a command line."""
 _PROGRAMS: Final = {
     "dfmeta-agent": (
         "dfmeta.cmd.agent",
-        ("dfmeta.cmd.daemon", "dfmeta.wiring.api", "dfmeta.wiring.database"),
+        (
+            "dfmeta.cmd.daemon",
+            "dfmeta.ports.folders",
+            "dfmeta.ports.libvirt",
+            "dfmeta.ports.neutron",
+            "dfmeta.ports.records",
+            "dfmeta.store.guest.backend",
+            "dfmeta.wiring.api",
+            "dfmeta.wiring.database",
+            "encodings.idna",
+            "keystoneauth1.loading",
+        ),
+    ),
+    "dfmeta-store": (
+        "dfmeta.cmd.store",
+        (
+            "dfmeta.cmd.central",
+            "dfmeta.store.auth.oidc",
+            "dfmeta.store.guest.backend",
+            "dfmeta.store.lookup.puller",
+            "encodings.idna",
+        ),
     ),
     "dfmeta": (
         "dfmeta.cli.ctl",
@@ -52,11 +75,13 @@ _PROGRAMS: Final = {
             "dfmeta.cli.store_commands",
             "dfmeta.cli.trace_command",
             "dfmeta.store.db.repository",
+            "encodings.idna",
+            "keystoneauth1.loading",
         ),
     ),
 }
 """Program → the module that has its ``main``, and those that it imports later."""
-_PATCHED: Final = frozenset({"dfmeta-agent"})
+_PATCHED: Final = frozenset({"dfmeta-agent", "dfmeta-store"})
 """Programs that eventlet patches."""
 
 enabled = False
@@ -140,11 +165,13 @@ class Nursery:
         *,
         namespace: Namespace,
         streams: tuple[int, int, int],
+        rights: bool = True,
     ) -> Forked:
         """Start a child in a process group of its own.
 
         :param command: the program's path and its arguments.
         :param streams: descriptors of its standard input, output and error.
+        :param rights: False: without any capability, as setpriv(1) would start it.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         order = {
@@ -152,6 +179,7 @@ class Nursery:
             "env": netns.environment(command, None),
             "resolv_conf": str(namespace.resolv_conf or ""),
             "namespace": namespace.name,
+            "rights": rights,
         }
         with theirs, open(f"/run/netns/{namespace.name}", "rb") as net:
             descriptors = [theirs.fileno(), net.fileno(), *streams]
@@ -174,13 +202,14 @@ def run(
     check: bool = True,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``dfmeta`` to its end, as :meth:`tests.harness.netns.Namespace.run` does.
+    """Run a program of dfmeta to its end, as :meth:`tests.harness.netns.Namespace.run` does.
 
     As it is installed where *env* is given: an interpreter reads its own at its start.
 
     :raises CommandError, TimeoutExpired: as that does.
     """
-    if env is not None or not serves():
+    program = os.path.basename(command[0])
+    if env is not None or program not in _PROGRAMS or not serves():
         return namespace.run(command, stdin=stdin, timeout=timeout, check=check, env=env)
     with contextlib.ExitStack() as stack:
         files = [
@@ -189,7 +218,7 @@ def run(
         files[0].write((stdin or "").encode(errors="surrogateescape"))
         files[0].seek(0)
         numbers = (files[0].fileno(), files[1].fileno(), files[2].fileno())
-        child = nursery("dfmeta").start(command, namespace=namespace, streams=numbers)
+        child = nursery(program).start(command, namespace=namespace, streams=numbers)
         try:
             status = child.wait(timeout * PATIENCE)
         except subprocess.TimeoutExpired:
@@ -220,6 +249,9 @@ def main() -> None:
         importlib.import_module("dfmeta.cmd.patching").patch()
     for name in (module, *later):
         importlib.import_module(name)
+    # A collection in a child would copy every page of what it has inherited.
+    gc.collect()
+    gc.freeze()
     running: dict[int, socket.socket] = {}
     while True:
         if not poll():
@@ -265,6 +297,8 @@ def _become(module: str, order: dict[str, Any], net: int, streams: Sequence[int]
         os.dup2(descriptor, number)
     for descriptor in {*streams, net}:
         os.close(descriptor)
+    if not order["rights"]:
+        _drop_rights()
     os.environ.clear()
     os.environ.update(order["env"])
     sys.argv[:] = order["arguments"]
@@ -283,6 +317,14 @@ def _join(net: int, name: str, resolv_conf: str) -> None:
     _call("mount", name.encode(), b"/sys", b"sysfs", 0, None)
     if resolv_conf:
         _call("mount", resolv_conf.encode(), b"/etc/resolv.conf", b"none", _MS_BIND, None)
+
+
+def _drop_rights() -> None:
+    """Give up each capability for good (capabilities(7))."""
+    for number in range(_CAPABILITIES):
+        _prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number))
+    _prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
+    _call("capset", (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0), (ctypes.c_uint32 * 6)())
 
 
 def _rename(command: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""A store that others ask, of the tests' own: a real HTTP server that answers as it is told."""
+"""An upstream store for the tests: a real HTTP server with configurable answers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from tests.harness.certificates import Pair
+from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 
 JSON = "application/json"
 
 
-class Reset(Exception):  # noqa: N818  # it is what happens, nothing that has gone wrong
-    """The connection is to be reset in the place of an answer."""
+class Reset(Exception):  # noqa: N818  # a requested behaviour, not an error
+    """The connection must be reset instead of an answer."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came."""
+    """A request as it arrived."""
 
     method: str
     target: str
@@ -35,7 +35,7 @@ class Asked:
 
 
 class Last(bytes):
-    """What is said before the connection is closed."""
+    """An answer after which the connection is closed."""
 
 
 Answer = Callable[[Asked], bytes | Iterator[bytes]]
@@ -48,7 +48,7 @@ def reply(
     kind: str = JSON,
     headers: tuple[str, ...] = (),
 ) -> bytes:
-    """An answer with a length; what is not bytes is written as JSON."""
+    """Return an answer with Content-Length; *content* is written as JSON unless it is bytes."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     lines = [f"HTTP/1.1 {status} Said", *([f"Content-Type: {kind}"] if kind else []), *headers]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
@@ -58,12 +58,12 @@ def reply(
 NOT_FOUND = reply({"message": "resource not found"}, status=404)
 
 
-class OtherStore:
-    """Listens on loopback, of a namespace or of the machine. ``answer`` gets each request and gives
-    the bytes of what is said.
+class OtherStore(Closing):
+    """A server on loopback, of a namespace or of the machine. ``answer`` gets each request and
+    returns the bytes of the answer.
 
-    Several pieces close the connection after the last one. ``asked`` has all requests in their
-    order, ``connections`` counts.
+    An answer of several pieces closes the connection after the last one. ``asked`` has all requests
+    in their order, ``connections`` the number of connections.
     """
 
     def __init__(
@@ -89,28 +89,24 @@ class OtherStore:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Return the URL of the server."""
         return f"http{'s' if self._context else ''}://localhost:{self._port}"
 
     def targets(self) -> list[str]:
-        """What was asked for, in its order."""
+        """Return the targets of all requests, in their order."""
         return [asked.target for asked in self.asked]
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the store, and the answers that it delays."""
         self.stopping.set()
         self.stop()
 
     def start(self) -> None:
-        """Listen, on the port that it had before."""
+        """Start to listen, on the same port as before."""
         self._server = _Server(self, ("127.0.0.1", self._port), self._namespace)
         self._port = self._server.server_address[1]
         self._thread = threading.Thread(
@@ -119,7 +115,7 @@ class OtherStore:
         self._thread.start()
 
     def stop(self) -> None:
-        """Refuse connections, and close those that are there."""
+        """Stop to listen, and close all connections."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -136,17 +132,17 @@ class OtherStore:
             while (asked := _read(lines)) is not None:
                 self.asked.append(asked)
                 try:
-                    said = self.answer(asked)
+                    content = self.answer(asked)
                 except Reset:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     return
-                for piece in [said] if isinstance(said, bytes) else said:
+                for piece in [content] if isinstance(content, bytes) else content:
                     sock.sendall(piece)
-                if not isinstance(said, bytes) or isinstance(said, Last):
+                if not isinstance(content, bytes) or isinstance(content, Last):
                     return
 
     def trickle(self, start: bytes, piece: bytes) -> Iterator[bytes]:
-        """Say something every now and then, and never all of it."""
+        """Yield pieces of an answer slowly and without end."""
         yield start
         while not self.stopping.wait(0.02):
             yield piece
@@ -182,20 +178,20 @@ class _Server(socketserver.ThreadingTCPServer):
         self.server_activate()
 
     def finish_request(self, request: object, _client: object) -> None:
-        """Serve a connection; who asks may have lost its patience."""
+        """Serve a connection; the client may have closed it."""
         assert isinstance(request, socket.socket)
         self._open.add(request)
         with contextlib.suppress(OSError):
             self._store.talk(request)
 
     def shutdown_request(self, request: object) -> None:
-        """Close a connection as the answer left it: a shutdown would make an end of a reset."""
+        """Close a connection without a shutdown, which would send an end instead of a reset."""
         assert isinstance(request, socket.socket)
         self._open.discard(request)
         request.close()
 
     def close_connections(self) -> None:
-        """Close what is open."""
+        """Close all open connections."""
         for sock in list(self._open):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""A compute node's Open vSwitch, in a namespace and a folder of its own."""
+"""A compute node's Open vSwitch, in a namespace and a directory of its own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.netns import KERNEL_DATAPATH, ROOT, CommandError
 from tests.harness.poll import PATIENCE, wait_for
 
 UNPACKED = ROOT / ".cache" / "root"
-"""Where tools/setup.sh unpacks Open vSwitch and cloud-init."""
+"""Directory into which tools/setup.sh unpacks Open vSwitch and cloud-init."""
 
 BRIDGE = "br-int"
 _DAEMONS = {
@@ -25,7 +25,7 @@ _DAEMONS = {
     "ovs-vswitchd": "usr/lib/openvswitch-switch/ovs-vswitchd",
 }
 _LIMIT = f"--timeout={10 * PATIENCE:g}"
-# facts: of many connections at once to a management socket some fail with the first of these.
+# If many connections to a management socket are made at once, some fail with the first of these.
 _TRANSIENT = (
     "Protocol error",
     "Connection refused",
@@ -36,10 +36,10 @@ _TRANSIENT = (
 )
 
 
-class OpenvSwitch:
+class OpenvSwitch(Closing):
     """ovsdb-server, ovs-vswitchd and their bridges; a context manager that leaves nothing behind.
 
-    ``namespace`` is the compute node's own: what runs on the host (the daemon, Nova) runs there.
+    ``namespace`` is the compute node's own: programs of the host (the daemon, Nova) run there.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class OpenvSwitch:
     ) -> None:
         """Start both daemons and add the bridges: userspace datapath, except in ``tools/real``.
 
-        :param fail_mode: of all bridges; empty leaves it unset.
+        :param fail_mode: fail mode of all bridges; empty leaves it unset.
         :param dummies: ports of type system need no device: thousands of them are up in seconds,
-            and no guest can be behind one. Internal ports are as ever.
+            but they cannot have a guest. Internal ports do not change.
         """
         self._dummies = dummies
         if not (UNPACKED / _DAEMONS["ovs-vswitchd"]).exists():
@@ -76,39 +76,28 @@ class OpenvSwitch:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Kill both daemons; remove the namespace and the folder. Idempotent."""
+        """Kill both daemons; remove the namespace and the directory. Idempotent."""
         self._stack.close()
 
     # Paths
 
     @property
     def db_socket(self) -> Path:
-        """OVSDB's unix socket."""
+        """Return the path of OVSDB's unix socket."""
         return self.rundir / "db.sock"
 
     @property
     def ovsdb_connection(self) -> str:
-        """The same as a connection method: ``unix:PATH``."""
+        """Return OVSDB's socket as a connection method: ``unix:PATH``."""
         return f"unix:{self.db_socket}"
 
     def mgmt_socket(self, bridge: str = BRIDGE) -> Path:
-        """A bridge's OpenFlow management socket."""
+        """Return the path of a bridge's OpenFlow management socket."""
         return self.rundir / f"{bridge}.mgmt"
 
     def environment(self) -> dict[str, str]:
-        """What Open vSwitch's programs need to find this host's daemons."""
+        """Return the variables with which Open vSwitch's programs find this host's daemons."""
         return {
             "OVS_RUNDIR": str(self.rundir),
             "OVS_LOGDIR": str(self.rundir),
@@ -135,35 +124,35 @@ class OpenvSwitch:
         else:
             arguments += ["--enable-dummy=system"] if self._dummies else []
             arguments += [self.ovsdb_connection]
-            # Left over after a SIGKILL; a new one shows that its bridge is configured.
+            # Sockets remain after a SIGKILL; a new one shows that its bridge is configured.
             for stale in self.rundir.glob("*.mgmt"):
                 stale.unlink()
         self._running[daemon] = self.namespace.spawn(arguments, env=self.environment())
         wait_for(lambda: self._answers(daemon), 15, f"{daemon} to answer", interval=0.01)
 
     def stop(self, daemon: str) -> None:
-        """Stop it in good order (``ovs-appctl exit``); flows and taps of vswitchd go with it."""
+        """Stop a daemon (``ovs-appctl exit``); ovs-vswitchd's flows and taps are removed."""
         self.appctl("exit", daemon=daemon)
         self._running[daemon].wait(10 * PATIENCE)
 
     def kill(self, daemon: str) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to a daemon."""
         process = self._running[daemon]
         process.kill()
         process.wait(10 * PATIENCE)
 
     def restart(self, daemon: str) -> None:
-        """Stop and start. Bridges and ports come back from OVSDB, flows do not."""
+        """Stop and start a daemon. Bridges and ports are restored from OVSDB; flows are not."""
         self.stop(daemon)
         self.start(daemon)
 
     def running(self, daemon: str) -> bool:
-        """Whether that daemon runs."""
+        """Return whether that daemon runs."""
         process = self._running.get(daemon)
         return process is not None and process.poll() is None
 
     def log(self, daemon: str) -> str:
-        """Its log file."""
+        """Return the content of a daemon's log file."""
         with contextlib.suppress(FileNotFoundError):
             return (self.rundir / f"{daemon}.log").read_text(errors="replace")
         return ""
@@ -171,7 +160,7 @@ class OpenvSwitch:
     # Tools
 
     def vsctl(self, *arguments: str, wait: bool = True) -> str:
-        """``ovs-vsctl``; returns what it prints.
+        """Run ``ovs-vsctl``, and return its output.
 
         :param wait: false does not wait for ovs-vswitchd (``--no-wait``).
         """
@@ -181,18 +170,18 @@ class OpenvSwitch:
         )
 
     def ofctl(self, *arguments: str, version: str = "OpenFlow13", stdin: str | None = None) -> str:
-        """``ovs-ofctl``, tried again when the management socket was too busy."""
+        """Run ``ovs-ofctl``, with retries while the management socket is too busy."""
         return self._tool(["ovs-ofctl", "-O", version, _LIMIT, *arguments], stdin=stdin, tries=5)
 
     def appctl(self, *arguments: str, daemon: str = "ovs-vswitchd") -> str:
-        """``ovs-appctl`` to one of the daemons."""
+        """Run ``ovs-appctl`` for one of the daemons."""
         return self._tool(
             ["ovs-appctl", "-t", f"{self.rundir}/{daemon}.ctl", _LIMIT, *arguments],
             tries=5,
         )
 
     def records(self, table: str, *columns: str) -> list[dict[str, Any]]:
-        """Rows of an OVSDB table as dicts; sets and maps as Python ones (``[]``: an empty set)."""
+        """Return rows of an OVSDB table as dicts; sets are lists, maps are dicts."""
         wanted = [f"--columns={','.join(columns)}"] if columns else []
         document = json.loads(self.vsctl("--format=json", *wanted, "list", table, wait=False))
         return [
@@ -201,13 +190,13 @@ class OpenvSwitch:
         ]
 
     def trace(self, flow: str, *arguments: str, bridge: str = BRIDGE) -> str:
-        """``ofproto/trace``."""
+        """Run ``ofproto/trace``, and return its output."""
         return self.appctl("ofproto/trace", bridge, flow, *arguments)
 
     # Bridges and ports
 
     def add_bridge(self, bridge: str, *, fail_mode: str = "") -> None:
-        """A bridge, its local port up."""
+        """Add a bridge with the datapath of the tests."""
         self.vsctl(
             *("--may-exist", "add-br", bridge, "--", "set", "Bridge", bridge),
             f"datapath_type={'system' if KERNEL_DATAPATH else 'netdev'}",
@@ -215,11 +204,11 @@ class OpenvSwitch:
         )
 
     def ports(self, bridge: str = BRIDGE) -> list[str]:
-        """Names of its ports, without the local one."""
+        """Return the names of a bridge's ports, without the local port."""
         return self.vsctl("list-ports", bridge, wait=False).split()
 
     def ofport(self, interface: str) -> int:
-        """The OpenFlow port of an interface, waited for; -1: the switch has refused it."""
+        """Wait for the OpenFlow port of an interface; -1: the switch has refused the port."""
 
         def assigned() -> str:
             return self.vsctl("get", "Interface", interface, "ofport", wait=False).strip("[]\n")
@@ -227,14 +216,14 @@ class OpenvSwitch:
         return int(wait_for(assigned, 5, f"the ofport of {interface}"))
 
     def flows(self, bridge: str = BRIDGE, match: str = "") -> list[str]:
-        """``dump-flows``, a flow a line, without the reply's header."""
+        """Return the lines of ``dump-flows``, one for each flow, without the header."""
         text = self.ofctl("dump-flows", bridge, *([match] if match else []))
         return [line.strip() for line in text.splitlines() if "actions=" in line]
 
     def reset(self) -> None:
-        """As after the start: both daemons up, br-int with the flow NORMAL and nothing else.
+        """Restore the state after the start: both daemons run, br-int has only the flow NORMAL.
 
-        Rules and routes that a daemon has put on the host are removed as well.
+        Rules and routes that a daemon has added to the host are removed as well.
         """
         for daemon in _DAEMONS:
             if not self.running(daemon):
@@ -252,7 +241,7 @@ class OpenvSwitch:
         self._reset_rules()
 
     def diagnosis(self) -> str:
-        """What one wants to see after a failure; never raises."""
+        """Return the state of the switch for the report of a failure; never raises."""
         views: list[tuple[str, Callable[[], str]]] = [
             ("ovs-vsctl show", lambda: self.vsctl("show", wait=False)),
             ("interfaces", self._interfaces),
@@ -270,17 +259,17 @@ class OpenvSwitch:
         return "\n".join(parts)
 
     def next_number(self) -> int:
-        """Numbers the guests of this host."""
+        """Return the number of the next guest of this host."""
         return next(self._numbers)
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Have something closed before the switch is, the last one first."""
+        """Register a callback to run before the switch is closed, the last one first."""
         self._stack.callback(callback)
 
     # Inside
 
     def edit_database(self, table: str, name: str, **columns: Any) -> None:
-        """Change the row of that name while ovsdb-server is down, as a back-up put back does."""
+        """Change the row *name* while ovsdb-server is down, as a restored backup does."""
         where = [["name", "==", name]]
         operation = {"op": "update", "table": table, "where": where, "row": columns}
         request = json.dumps(["Open_vSwitch", operation])
@@ -322,7 +311,7 @@ class OpenvSwitch:
                 raise
             return True
 
-        wait_for(attempt, 60, f"{command[0]} to get through", interval=0.05)
+        wait_for(attempt, 60, f"{command[0]} to succeed", interval=0.05)
         return outcome
 
     def _interfaces(self) -> str:
@@ -347,7 +336,7 @@ class OpenvSwitch:
 
 
 def _plain(value: Any) -> Any:
-    """OVSDB's JSON notation as Python values."""
+    """Convert OVSDB's JSON notation to Python values."""
     if isinstance(value, list) and len(value) == 2:
         kind, content = value
         if kind == "set":

@@ -1,4 +1,4 @@
-"""Waiting by looking: nothing in the harness sleeps for a fixed time and hopes."""
+"""Waiting for conditions: nothing in the harness relies on a sleep of a fixed time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE = float(os.environ.get("DFMETA_TEST_PATIENCE", "1"))
-"""By how much the harness multiplies its limits of time: the CPU of an emulated machine is slow."""
+"""Factor of the harness's time limits, because the CPU of an emulated machine is slow."""
 
 
 def wait_for(predicate: Callable[[], T], timeout: float, what: str, *, interval: float = 0.02) -> T:
@@ -18,7 +18,7 @@ def wait_for(predicate: Callable[[], T], timeout: float, what: str, *, interval:
 
     :param timeout: seconds, multiplied by :data:`PATIENCE`.
     :param what: completes the sentence "timed out after N s waiting for …".
-    :raises TimeoutError: no true value came in time. An exception of the predicate passes through.
+    :raises TimeoutError: there was no true value in time. Exceptions of the predicate propagate.
     """
     timeout *= PATIENCE
     deadline = time.monotonic() + timeout

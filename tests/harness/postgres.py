@@ -1,8 +1,8 @@
-"""A PostgreSQL server in a folder of its own, from the binaries that tools/setup.sh unpacks.
+"""A PostgreSQL server in a directory of its own, from the binaries that tools/setup.sh unpacks.
 
-It runs as an unprivileged user, in an IPC and a mount namespace of its own: a server that is killed
-leaves a System V segment behind, which goes with the namespace, and the folder of the checkout may
-be closed to that user. A PostgreSQL that is installed on the machine is never used.
+It runs as an unprivileged user, in an IPC and a mount namespace of its own: a killed server leaves
+a System V segment behind, which is removed with the namespace, and that user may have no access to
+the directory of the checkout. A PostgreSQL that is installed on the machine is never used.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 from tests.harness.ovs import UNPACKED
 from tests.harness.poll import wait_for
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
     import psycopg
 
 Mode = Literal["fast", "immediate"]
-"""``fast`` ends the sessions and writes a checkpoint; ``immediate`` has the next start recover."""
+"""``fast`` ends the sessions and writes a checkpoint. After ``immediate``, the next start runs a
+recovery."""
 
 ROLE = "dfmeta"
-"""Owns the databases that tests get; it may log in and nothing else."""
+"""Role that owns the tests' databases; it may log in and has no other right."""
 
 _SUPERUSER = "postgres"
 _SIGNALS: dict[Mode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _TEMPLATE_FILES = {
-    # The superuser is for the harness alone: for root on this machine, through the socket.
+    # Only the harness uses the superuser: root on this machine, through the socket.
     "pg_hba.conf": (
         f"local all {_SUPERUSER} peer map=harness\n"
         f"host all {_SUPERUSER} all reject\n"
@@ -49,35 +50,35 @@ _TEMPLATE_FILES = {
     "pg_ident.conf": f"harness {pwd.getpwuid(0).pw_name} {_SUPERUSER}\n",
 }
 _SETTINGS = {
-    # Its workers would be in a database that is to be copied or dropped.
+    # Its workers would use a database that is being copied or dropped.
     "autovacuum": "off",
     # The other kinds leave files in /dev/shm after a SIGKILL.
     "dynamic_shared_memory_type": "mmap",
     # LLVM is not installed.
     "jit": "off",
     "log_line_prefix": "%m [%p] %d ",
-    # Threads of a test have a connection each.
+    # Each thread of a test has a connection.
     "max_connections": "300",
     "max_wal_senders": "0",
     "shared_buffers": "16MB",
-    # A server's zone is its operator's: whoever takes a time for UTC is to notice here.
+    # Operators choose a server's time zone; code that assumes UTC must fail here.
     "timezone": "Asia/Kathmandu",
     "log_timezone": "UTC",
     "wal_level": "minimal",
 }
-# Committed data survive a SIGKILL all the same: the kernel has them.
+# Committed data still survive a SIGKILL, because the kernel has them.
 _FORGETFUL = {"fsync": "off", "full_page_writes": "off"}
 _CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
 _MEMORY = Path("/dev/shm")
 _ROOM = 1 << 30
-"""Bytes that have to be free in memory for data to be there: a database has eight million."""
+"""Bytes of memory that must be free to keep data in memory; a database has eight million."""
 _template: Path | None = None
 
 
-class Postgres:
+class Postgres(Closing):
     """A server; a context manager that leaves nothing behind.
 
-    It listens on a Unix socket in ``folder``, and on TCP where an address is given. It is killed
+    It listens on a Unix socket in ``folder``, and on TCP if an address is given. It is killed
     when the thread that started it ends (see :func:`tests.harness.netns.spawn`).
     """
 
@@ -89,18 +90,18 @@ class Postgres:
         durable: bool = False,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it, on a port that the kernel chooses and that stays this server's to the end.
+        """Start the server, on a port that the kernel chooses and that it keeps to the end.
 
-        :param address: IPv4 or IPv6, to listen on as well; of ``namespace`` if there is one.
+        :param address: IPv4 or IPv6 address to listen on as well; of ``namespace`` if given.
         :param durable: each commit reaches the disk, as it does in production; otherwise the data
             may be in memory, and outlive the server's processes but not the machine.
-        :param settings: more of postgresql.conf, over the harness' own.
+        :param settings: more settings of postgresql.conf, which override those of the harness.
         :raises FileNotFoundError: tools/setup.sh has not run.
         """
         self.address = address
         self.port = 5432
         self.password = secrets.token_hex(16)
-        """Of :data:`ROLE`, for those who look for it in logs."""
+        """Password of :data:`ROLE`, for tests that search for it in logs."""
         self._namespace = namespace
         self._durable = durable
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,37 +117,26 @@ class Postgres:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End it and remove its folder. Idempotent."""
+        """End the server and remove its directory. Idempotent."""
         self._stack.close()
 
     # The server
 
     @property
     def running(self) -> bool:
-        """Whether the postmaster is there, paused or not."""
+        """Return whether the postmaster runs, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     def processes(self) -> list[int]:
-        """Their pids, the postmaster's first."""
+        """Return the pids of the server's processes, the postmaster's first."""
         process = self._running()
         return [process.pid, *_children(process.pid)]
 
     def start(self) -> None:
-        """Start it on the folder and port that it has had, and wait until it takes connections.
+        """Start the server on its directory and port, and wait until it accepts connections.
 
-        :raises RuntimeError: it runs already, or ended at once; the message has its log.
+        :raises RuntimeError: it runs already, or has ended at once; the message has its log.
         """
         if self.running:
             raise RuntimeError("PostgreSQL is running already")
@@ -158,36 +148,39 @@ class Postgres:
         wait_for(self._ready, 30, "PostgreSQL to take connections", interval=0.005)
 
     def stop(self, mode: Mode = "fast") -> int:
-        """Stop it, whoever is connected, and return its exit status. It may be paused."""
+        """Stop the server despite open connections, and return its exit status.
+
+        The server may be paused.
+        """
         process = self._running()
         self.resume()
         process.send_signal(_SIGNALS[mode])
         return process.wait(30)
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes at once, as if the machine had lost its power."""
+        """Send SIGKILL to all processes at once, as if the machine had lost its power."""
         self._kill()
 
     def pause(self) -> None:
-        """SIGSTOP to all of its processes: it looks as if it hangs.
+        """Send SIGSTOP to all processes, so that the server seems to hang.
 
-        Connections are still made, by the kernel; nobody answers on them.
+        The kernel still accepts connections, but there is no answer on them.
         """
         process = self._running()
-        # First the one that starts others.
+        # First the postmaster, which starts the others.
         process.send_signal(signal.SIGSTOP)
         wait_for(lambda: _state(process.pid) == "T", 5, "the postmaster to stop", interval=0.001)
         self._paused = True
         _signal(self.processes(), signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after :meth:`pause`; otherwise nothing happens."""
+        """Continue after :meth:`pause`; otherwise do nothing."""
         if self._paused:
             self._paused = False
             _signal(self.processes(), signal.SIGCONT)
 
     def log(self) -> str:
-        """What it has logged."""
+        """Return the server's log."""
         with contextlib.suppress(FileNotFoundError):
             return self._log.read_text(errors="replace")
         return ""
@@ -195,9 +188,9 @@ class Postgres:
     # Databases
 
     def url(self, database: str) -> str:
-        """SQLAlchemy's URL of a database for :data:`ROLE`, with its password.
+        """Return SQLAlchemy's URL of a database for :data:`ROLE`, with its password.
 
-        By TCP if it listens there, otherwise by the Unix socket.
+        The URL uses TCP if the server listens there, otherwise the Unix socket.
         """
         user = f"postgresql+psycopg://{ROLE}:{self.password}"
         if not self.address:
@@ -206,19 +199,19 @@ class Postgres:
         return f"{user}@{host}:{self.port}/{database}"
 
     def create_database(self, template: str = "template1") -> str:
-        """Create a database that :data:`ROLE` owns and return its URL. It takes some 40 ms.
+        """Create a database that :data:`ROLE` owns, and return its URL. This takes some 40 ms.
 
-        :param template: the name of a database to copy, to which nobody is connected.
+        :param template: the name of a database to copy, without open connections.
         """
         name = next(self._names)
         self.execute(f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE {template}")
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop a database of this server by its URL; those who are connected to it are cut."""
+        """Drop a database of this server by its URL, and end its connections."""
         name = urlsplit(url).path[1:]
         with self.admin() as connection:
-            # FORCE looks again only after 0.1 s when a session is still on its way out.
+            # FORCE checks again only after 0.1 s if a session is still ending.
             wait_for(
                 lambda: not connection.execute(_CUT, [name]).fetchall(),
                 5,
@@ -229,8 +222,8 @@ class Postgres:
 
     @contextlib.contextmanager
     def admin(self, database: str = "postgres") -> Iterator[psycopg.Connection]:
-        """A superuser's connection in which each statement is a transaction of its own."""
-        # Here, because tests that need no PostgreSQL are not to wait for this import.
+        """Yield a superuser's connection; each statement is a transaction of its own."""
+        # Imported here, so that tests without PostgreSQL do not wait for it.
         import psycopg
 
         with psycopg.connect(
@@ -269,10 +262,10 @@ class Postgres:
             self.port = held.getsockname()[1]
 
     def _reserve(self) -> socket.socket:
-        """A socket that holds a port while the server is away.
+        """Return a socket that holds a port while the server is stopped.
 
-        It does not listen, and both say SO_REUSEADDR: so the server may bind to it as well, and
-        the kernel gives it to nobody else.
+        It does not listen, and both set SO_REUSEADDR. So the server may bind to the port as well,
+        and the kernel gives the port to no other program.
         """
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         if self._namespace is None:
@@ -304,7 +297,7 @@ class Postgres:
             raise RuntimeError(f"PostgreSQL ended with status {process.returncode}: {self.log()}")
         with contextlib.suppress(FileNotFoundError):
             lines = (self._data / "postmaster.pid").read_text().splitlines()
-            # A server that was killed has left the same file with another pid.
+            # A killed server leaves this file with another pid.
             return lines[:1] == [str(process.pid)] and lines[7:] == ["ready   "]
         return False
 
@@ -314,7 +307,7 @@ class Postgres:
         return self._process
 
     def _end(self) -> None:
-        """The postmaster reaps its children when it is asked to end; killed, it leaves them."""
+        """End the server with a signal that ends the children too; SIGKILL would leave them."""
         if self.running:
             try:
                 self.stop("immediate")
@@ -337,7 +330,7 @@ class Postgres:
 
 
 def _initialised() -> Path:
-    """A folder whose ``data`` every server starts with; made once by each process of tests."""
+    """Return a directory with the initial ``data`` of all servers, made once by each process."""
     global _template
     if _template is None or not _template.exists():
         folder = _folder("pg-template")
@@ -351,10 +344,10 @@ def _initialised() -> Path:
 
 
 def _folder(name: str, *, on_disk: bool = False) -> Path:
-    """A temporary folder of the server's user that others may look into: the socket is there.
+    """Make a temporary directory of the server's user; others may read it, to use the socket.
 
-    In memory if that may be: ext4 is slow to create files where many have just been deleted (its
-    ``recently_deleted``), and a server comes and goes with a thousand.
+    It is in memory if possible: ext4 is slow to create files where many files were deleted just
+    before (its ``recently_deleted``), and a server creates and deletes a thousand files.
     """
     in_memory = not on_disk and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM
     folder = netns.temporary_folder(name, place=_MEMORY if in_memory else netns.TMP)
@@ -365,9 +358,9 @@ def _folder(name: str, *, on_disk: bool = False) -> Path:
 
 
 def _as_nobody(folder: Path, program: str, *arguments: str) -> list[str]:
-    """The command that runs one of PostgreSQL's programs, in namespaces, as another user.
+    """Return the command that runs one of PostgreSQL's programs, in namespaces, as another user.
 
-    The programs find what belongs to them by their own place, which is ``folder`` in there.
+    The programs find their files relative to their own path, which is below ``folder`` there.
     """
     found = sorted(UNPACKED.glob(f"usr/lib/postgresql/*/bin/{program}"))
     if not found:
@@ -379,7 +372,7 @@ def _as_nobody(folder: Path, program: str, *arguments: str) -> list[str]:
         *("unshare", "--ipc", "--mount", "--", "sh", "-c"),
         'mount -o bind,ro "$0" "$1" && shift && cd / && exec "$@"',
         *(str(UNPACKED / "usr"), str(mounted)),
-        # Another user's programs lose the signal at their parent's end: it is asked for again.
+        # A change of the user clears the signal at the parent's end, so it is set again.
         *("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"),
         *("--pdeathsig=KILL", "--", "env", "-i", "LC_ALL=C.UTF-8", "TZ=UTC"),
         str(folder / found[-1].relative_to(UNPACKED)),
@@ -388,14 +381,14 @@ def _as_nobody(folder: Path, program: str, *arguments: str) -> list[str]:
 
 
 def _nobody() -> pwd.struct_passwd:
-    """PostgreSQL refuses root, and initdb a user without a name."""
+    """Return an unprivileged user: PostgreSQL refuses root, and initdb a user without a name."""
     with contextlib.suppress(KeyError):
         return pwd.getpwnam("nobody")
     return next(user for user in pwd.getpwall() if user.pw_uid)
 
 
 def _children(parent: int) -> list[int]:
-    """Pids of its children: all of PostgreSQL's processes are children of the postmaster."""
+    """Return the pids of a process's children; PostgreSQL's are children of the postmaster."""
     return [pid for pid in _pids() if _stat(pid)[1:2] == [str(parent)]]
 
 
@@ -404,12 +397,12 @@ def _pids() -> Iterator[int]:
 
 
 def _state(pid: int) -> str:
-    """Its state, proc(5): T is stopped, Z a zombie; empty if there is no such process."""
+    """Return a process's state, proc(5): T stopped, Z zombie; empty if it does not exist."""
     return "".join(_stat(pid)[:1])
 
 
 def _stat(pid: int) -> list[str]:
-    """What /proc says of a process after its name, from the state on; empty if it is gone."""
+    """Return the fields of /proc/PID/stat from the state on; empty if the process has ended."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Stands between a program and a unix socket, so that a test decides when it hears of things."""
+"""A relay between a program and a unix socket; a test controls when data reaches the program."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import contextlib
 import socket
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+from tests.harness.closing import Closing
 
 _PIECE = 65536
 
 
-class Relay:
-    """A unix socket that leads to another; a context manager that closes it."""
+class Relay(Closing):
+    """A unix socket that forwards to another one; a context manager that closes it."""
 
     def __init__(self, target: Path, path: Path) -> None:
-        """Listen on ``path`` for those who want to reach ``target``."""
+        """Listen on ``path``, and forward connections to ``target``."""
         self.path = path
         self._target = target
         self._open = threading.Event()
@@ -29,19 +29,8 @@ class Relay:
         self._listener.listen()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the socket and what goes through it. Idempotent."""
+        """Close the socket and its connections. Idempotent."""
         with self._lock:
             self._closed = True
             for one in (self._listener, *self._sockets):
@@ -52,15 +41,15 @@ class Relay:
         self.path.unlink(missing_ok=True)
 
     def hold(self) -> None:
-        """Keep back what the target says from now on; nothing of it is lost."""
+        """Hold the target's data from now on; no data is lost."""
         self._open.clear()
 
     def let_go(self) -> None:
-        """Hand over what was held, and go on."""
+        """Forward the held data, and continue to forward."""
         self._open.set()
 
     def cut(self) -> None:
-        """End the connections that there are; others may be made."""
+        """End the open connections; new ones are accepted."""
         with self._lock:
             for one in self._sockets:
                 with contextlib.suppress(OSError):

@@ -1,9 +1,10 @@
-"""A service's sandbox as systemd would make it of its unit, as far as that goes without systemd.
+"""A service's sandbox as systemd makes it from its unit, as far as possible without systemd.
 
-Run as ``python -IS sandbox.py UNIT WRITABLE COMMAND...``: it becomes COMMAND. Everything but the
-folder WRITABLE is read-only, /tmp too. Left out: User=, PrivateTmp= (the tests' own files are
-there), RestrictNamespaces=, the limits of control groups, and homes that the interpreter is in.
-The filters of system calls are libseccomp's, as systemd's own are.
+Run as ``python -IS sandbox.py UNIT WRITABLE COMMAND...``: the process becomes COMMAND. Everything
+except the directory WRITABLE is read-only, including /tmp. Not implemented: User=, PrivateTmp=
+(which has the tests' own files), RestrictNamespaces=, the limits of control groups, and home
+directories that contain the interpreter. The filters of system calls are made with libseccomp, as
+systemd's own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NAMES = (
     "wake_alarm block_suspend audit_read perfmon bpf checkpoint_restore"
 )
 _CAPABILITIES = tuple(_NAMES.split())
-"""By number (capabilities(7))."""
+"""Names of the capabilities, by number (capabilities(7))."""
 _FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
 _FAMILIES_MAX = 46
 
@@ -41,14 +42,14 @@ Unit = dict[str, list[str]]
 
 
 def prefix(unit: Path, writable: Path) -> list[str]:
-    """What stands before a command that is to run in the sandbox of *unit*."""
-    # Measuring would write into the checkout.
+    """Return the words before a command that run it in the sandbox of *unit*."""
+    # Coverage would write into the checkout.
     without = ["env", "-u", "COVERAGE_PROCESS_START"]
     return [*without, sys.executable, "-IS", __file__, str(unit), str(writable)]
 
 
 def read_unit(path: Path) -> Unit:
-    """The directives of a unit's file."""
+    """Return the directives of a unit file."""
     found: Unit = {}
     for line in path.read_text().splitlines():
         name, equals, value = line.partition("=")
@@ -58,13 +59,13 @@ def read_unit(path: Path) -> Unit:
 
 
 def capabilities(unit: Unit) -> int:
-    """CapabilityBoundingSet= as a mask."""
+    """Return CapabilityBoundingSet= as a mask."""
     names = " ".join(unit["CapabilityBoundingSet"]).lower().split()
     return sum(1 << _CAPABILITIES.index(name.removeprefix("cap_")) for name in names)
 
 
 def system_calls(unit: Unit) -> set[str]:
-    """What SystemCallFilter= allows, by name (systemd.exec(5): a later word wins)."""
+    """Return the names that SystemCallFilter= allows (systemd.exec(5): a later word wins)."""
     groups = _groups()
     allowed: set[str] = set(groups["@default"])
     for value in unit["SystemCallFilter"]:
@@ -89,10 +90,10 @@ def _groups() -> dict[str, set[str]]:
     return {name: flat(name) for name in listed}
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, action: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{action}: {os.strerror(number)}")
 
 
 def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
@@ -163,7 +164,7 @@ class _Filter:
         self._context = ctypes.c_void_p(self._library.seccomp_init(ctypes.c_uint32(otherwise)))
 
     def add(self, name: str, action: int, *arguments: _Argument) -> None:
-        """A rule for a system call; one that this machine does not have is passed over."""
+        """Add a rule for a system call, unless this machine does not have the call."""
         number = self._library.seccomp_syscall_resolve_name(name.encode())
         if number < 0:
             return

@@ -1,4 +1,4 @@
-"""A sysfs as Linux lays it out, for machines that this one is not."""
+"""A directory with the layout of sysfs, for machines with other hardware."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAC = "fa:16:3e:00:00:01"
 
 
 class Machine:
-    """A folder that looks like /sys, to udev as well. Paths are those below ``devices``."""
+    """A directory with the layout of /sys, for udev too. Paths are relative to ``devices``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -23,7 +23,7 @@ class Machine:
             (root / name).mkdir(parents=True)
 
     def nic(self, path: str, mac: str = MAC, *, lower: str = "") -> Path:
-        """An interface; ``lower`` is one that it rests on."""
+        """Add a network interface; ``lower`` is the interface below it."""
         folder = self._device("net", path)
         self.put(f"{path}/address", f"{mac}\n")
         if lower:
@@ -31,7 +31,7 @@ class Machine:
         return folder
 
     def disk(self, path: str, *, serial: str = "", page: str = "", partitions: int = 0) -> Path:
-        """A disk; ``serial`` is virtio's attribute, ``page`` the content of VPD page 0x80."""
+        """Add a disk; ``serial`` is virtio's attribute, ``page`` the content of VPD page 0x80."""
         folder = self._device("block", path, "disk")
         if serial:
             self.put(f"{path}/serial", serial)
@@ -46,25 +46,25 @@ class Machine:
         return folder
 
     def scsi_host(self, path: str) -> None:
-        """A SCSI host, whether or not anything is on it."""
+        """Add a SCSI host, with or without devices."""
         self._device("scsi_host", f"{path}/scsi_host/{path.rpartition('/')[2]}")
 
     def usb_bus(self, path: str) -> None:
-        """A root hub."""
+        """Add a USB root hub."""
         folder = self.root / "devices" / path
         folder.mkdir(parents=True, exist_ok=True)
         self._link(self.root / "bus" / "usb" / "devices" / folder.name, folder)
 
     def put(self, path: str, text: str) -> None:
-        """An attribute."""
+        """Write an attribute."""
         (self.root / "devices" / path).write_text(text)
 
     def devices(self) -> list[Device]:
-        """What the program sees of it."""
+        """Return the devices that dfmeta-tag-devices reads."""
         return tag_devices.read_machine(str(self.root))
 
     def names(self) -> list[str]:
-        """The names of that."""
+        """Return the names of these devices."""
         return [one.name for one in self.devices()]
 
     def _device(self, kind: str, path: str, sort: str = "") -> Path:
@@ -80,7 +80,7 @@ class Machine:
             uevent += f"PARTN={number}\n"
         (folder / "uevent").write_text(uevent)
         for above in folder.relative_to(self.root / "devices").parents[:-1]:
-            # Else udev takes no folder above for an ancestor.
+            # Without this file, udev does not accept the directory as a parent device.
             (self.root / "devices" / above / "uevent").touch()
         return folder
 

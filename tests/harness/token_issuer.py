@@ -1,4 +1,4 @@
-"""An issuer in a namespace that gives tokens for the client's secret (RFC 6749, 4.4)."""
+"""An issuer in a namespace that issues tokens for a client secret (RFC 6749, 4.4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from tests.harness.issuer import DISCOVERY, HOUR, KEYS, Issuer, ec_key, jwk, send
 from tests.harness.netns import Namespace
 
-CLIENT_ID, CLIENT_SECRET = "an-agent", "what nobody else has"
+CLIENT_ID, CLIENT_SECRET = "an-agent", "known to no other client"
 _KID, _TOKENS = "site", "/t"
 
 
@@ -19,14 +19,14 @@ class TokenIssuer(Issuer):
     def __init__(self, namespace: Namespace, address: str, port: int) -> None:
         super().__init__(namespace=namespace, address=address, port=port)
         self.given: list[str] = []
-        """Scopes of the tokens that were given."""
+        """Scopes of the issued tokens."""
         self.keys = [jwk(ec_key(_KID), kid=_KID, alg="ES256", use="sig")]
         places = {"jwks_uri": self.url + KEYS, "token_endpoint": self.url + _TOKENS}
         self.answers[DISCOVERY] = lambda handler: send(handler, {"issuer": self.url, **places})
         self.answers[_TOKENS] = self._give
 
     def access_token(self, scope: str) -> str:
-        """A token for an hour."""
+        """Return a token for an hour."""
         return self.token(ec_key(_KID), _KID, "ES256", scope=scope)
 
     def _give(self, handler: BaseHTTPRequestHandler) -> None:

@@ -9,31 +9,31 @@ from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE
 
 NAME_MAX = 15
-"""Characters of a device's name, and 14 of a trunk bridge's."""
+"""Maximum characters of a device's name; a trunk bridge's name has one less."""
 
 
 @dataclass(frozen=True)
 class Subport:
-    """A subport's ends of its patch pair."""
+    """The two patch ports of a subport."""
 
     port_id: str
     vid: int
 
     @property
     def inner(self) -> str:
-        """On the integration bridge."""
+        """Return the name of the port on the integration bridge."""
         return f"spi-{self.port_id}"[:NAME_MAX]
 
     @property
     def outer(self) -> str:
-        """On the trunk's bridge."""
+        """Return the name of the port on the trunk's bridge."""
         return f"spt-{self.port_id}"[:NAME_MAX]
 
 
 class Trunk:
     """A trunk whose parent is *guest*, which is not plugged into a bridge yet.
 
-    :param vids: segmentation ids, a subport each.
+    :param vids: segmentation ids, one for each subport.
     """
 
     def __init__(self, guest: Guest, *vids: int) -> None:
@@ -58,12 +58,12 @@ class Trunk:
 
     @property
     def inner(self) -> str:
-        """The parent's patch port on the integration bridge."""
+        """Return the name of the parent's patch port on the integration bridge."""
         return f"tpi-{self.guest.ids.iface_id}"[:NAME_MAX]
 
     @property
     def outer(self) -> str:
-        """Its peer on the trunk's bridge."""
+        """Return the name of the parent's patch port on the trunk's bridge."""
         return f"tpt-{self.guest.ids.iface_id}"[:NAME_MAX]
 
     def _patch(self, inner: str, outer: str, port_id: str, mac: str, *, vid: int = 0) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shown:
-    """How a command ended, and what the terminal got of stdout and stderr."""
+    """A command's exit status, and its output on the terminal."""
 
     status: int
     text: str
@@ -28,8 +28,8 @@ def on_terminal(
 ) -> Shown:
     """Run a command with a terminal of *columns* as its stdin, stdout and stderr, without colours.
 
-    :param typed: what is typed from the beginning; the terminal does not echo it.
-    :raises TimeoutError: it was killed after *timeout* seconds.
+    :param typed: input that is typed at the start; the terminal does not echo it.
+    :raises TimeoutError: the command was killed after *timeout* seconds.
     """
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))

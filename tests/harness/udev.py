@@ -1,8 +1,8 @@
-"""udev as Debian has it, on a machine of its own: rules, database, /dev, interfaces.
+"""Debian's udev in namespaces of its own: rules, database, /dev, interfaces.
 
 ``udevadm`` and ``systemd-udevd`` run from .cache/root in a network namespace and a mount namespace,
-where /run, /dev and /etc/udev are new and empty and the distribution's own rules are out of sight.
-udevd hears of all block devices of the machine below; what it makes of them ends with the
+where /run, /dev and /etc/udev are new and empty and the distribution's own rules are hidden. udevd
+gets the events of all block devices of the real machine; its results are removed with the
 namespace.
 """
 
@@ -12,10 +12,9 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.ovs import UNPACKED
 from tests.harness.poll import wait_for
 
@@ -48,11 +47,11 @@ exec "$folder/bin/systemd-udevd" --children-max=2
 """
 
 
-class Udev:
+class Udev(Closing):
     """A machine with udev; a context manager that leaves nothing behind.
 
-    ``namespace`` has its interfaces. With a *sysfs* it sees that in place of the kernel's, and no
-    udevd runs, since there is no kernel to tell it anything.
+    ``namespace`` has the network interfaces. With *sysfs*, udev reads that directory instead of the
+    kernel's, and udevd does not run, because no kernel sends it events.
     """
 
     def __init__(self, *, sysfs: Path | None = None) -> None:
@@ -75,19 +74,8 @@ class Udev:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End all of it. Idempotent."""
+        """End all processes, and remove the namespace and the directory. Idempotent."""
         if (process := getattr(self, "_process", None)) is not None:
             netns.end(process)
         self.namespace.close()
@@ -96,32 +84,33 @@ class Udev:
     def run(
         self, command: Iterable[str], *, check: bool = True, stdin: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command there; ``udevadm`` is in its PATH."""
+        """Run a command in the namespaces; ``udevadm`` is in its PATH."""
         enter = ["nsenter", "--mount", "--net", "--target", str(self._process.pid)]
         path = f"PATH={self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        # A sysfs that is none is refused unless it is told so (systemd's docs/ENVIRONMENT.md).
+        # Without this variable, a directory that is not a sysfs is refused (systemd's
+        # docs/ENVIRONMENT.md).
         inside = ["env", path, "SYSTEMD_DEVICE_VERIFY_SYSFS=0", *command]
         return netns.run([*enter, "--", *inside], check=check, stdin=stdin)
 
     def read(self, path: str) -> str:
-        """A file there; empty if there is none."""
+        """Return the content of a file; empty if the file does not exist."""
         return self.run(["cat", path], check=False).stdout
 
     def test(self, syspath: str, *, kind: str = "add") -> tuple[dict[str, str], list[str]]:
-        """``udevadm test``: the properties of a device after all rules, and what udev finds wrong
-        with a rule."""
+        """Run ``udevadm test``: return the properties of a device after all rules, and udev's
+        complaints about rules."""
         done = self.run(["udevadm", "test", f"--action={kind}", syspath])
         said = done.stderr.splitlines()
         lines = [line for line in said if ".rules:" in line and " LINK '" not in line]
         return self.properties(syspath), lines
 
     def properties(self, syspath: str) -> dict[str, str]:
-        """What udev's database has of a device."""
+        """Return the properties of a device in udev's database."""
         text = self.run(["udevadm", "info", "--query=property", syspath]).stdout
         return dict(line.split("=", 1) for line in text.splitlines())
 
     def log(self) -> str:
-        """What udevd has said."""
+        """Return the output of udevd."""
         return (self.folder / "log").read_text(errors="replace")
 
     def _is_up(self, *, daemon: bool) -> bool:
