@@ -1,17 +1,17 @@
 # shellcheck shell=bash
 #
-# devstack's plugin of dfmeta. devstack sources it with what it is at:
+# devstack's plugin of dfmeta. devstack sources it in these phases:
 #
-#   stack pre-install    are the settings such that dfmeta can work?
-#   stack install        dfmeta, with devstack's Python and upper constraints
-#   stack post-config    dfmeta.conf, and what Nova and Neutron have to know
-#   stack extra          start
+#   stack pre-install    check that dfmeta can work with the settings
+#   stack install        install dfmeta with devstack's Python and upper constraints
+#   stack post-config    write dfmeta.conf, and dfmeta's settings of Nova and Neutron
+#   stack extra          start the daemon
 #   stack test-config    wait until guests are served
-#   unstack              stop; flows and state stay for the next start
-#   clean                the bridge and the host as they were before
+#   unstack              stop the daemon; flows and state stay for the next start
+#   clean                restore the bridge and the host
 #
-# Each may run again, and then changes nothing. With devstack's errexit a command that fails ends
-# stack.sh; `die` does it with a line that says why.
+# Each phase may run again, and then changes nothing. With devstack's errexit a command that fails
+# ends stack.sh; `die` ends it with a line that names the reason.
 
 # dfmeta_check: end stack.sh if dfmeta cannot work with these settings.
 function dfmeta_check {
@@ -36,7 +36,7 @@ function dfmeta_check {
     fi
 }
 
-# dfmeta_install: the checkout that enable_plugin has made, editable as devstack's projects are.
+# dfmeta_install: install the checkout of enable_plugin, editable as devstack's projects are.
 function dfmeta_install {
     if _dfmeta_asks_neutron; then
         setup_develop "$DFMETA_DIR" neutron
@@ -45,14 +45,15 @@ function dfmeta_install {
     fi
 }
 
-# dfmeta_configure: dfmeta.conf on a host with guests, Nova's and Neutron's files where they run.
+# dfmeta_configure: write dfmeta.conf on a host with guests, and Nova's and Neutron's files on the
+# hosts where these run.
 function dfmeta_configure {
     local xtrace secret
-    # The secret would be in stack.sh's log.
+    # With xtrace the secret would be in stack.sh's log.
     xtrace=$(set +o | grep xtrace)
     set +o xtrace
 
-    # stack.sh may still be writing nova.conf in the background; waiting again later is no error.
+    # stack.sh may still be writing nova.conf in the background. A second wait is not an error.
     if declare -F async_wait >/dev/null; then
         async_wait configure_neutron_nova
     fi
@@ -65,32 +66,32 @@ function dfmeta_configure {
         _dfmeta_write_conf "$secret"
     fi
     if is_service_enabled n-api n-api-meta; then
-        # devstack sets the first one only where Neutron's own agent is enabled.
+        # devstack sets service_metadata_proxy only if Neutron's own agent is enabled.
         iniset "$NOVA_CONF" neutron service_metadata_proxy True
         iniset "$NOVA_CONF" neutron metadata_proxy_shared_secret "$secret"
     fi
     if is_service_enabled q-l3 neutron-l3; then
-        # One haproxy for each router, that no request comes to. The DHCP agent's
-        # enable_isolated_metadata and force_metadata stay as they are: guests without a router
-        # have their route to the address from there.
+        # Without this there is one haproxy for each router, which gets no request. The DHCP agent's
+        # enable_isolated_metadata and force_metadata stay unchanged: guests without a router get
+        # their route to the metadata address from it.
         iniset "$Q_L3_CONF_FILE" DEFAULT enable_metadata_proxy False
     fi
     $xtrace
 }
 
-# dfmeta_start: as root, since it makes a port, addresses, rules and routes.
+# dfmeta_start: start the daemon as root, because it adds a port, addresses, rules and routes.
 function dfmeta_start {
     run_process dfmeta-agent "$(_dfmeta_program) --config-file $DFMETA_CONF" "" root
 }
 
-# dfmeta_wait: until OVSDB is read, the flows are confirmed and guests are listened for.
+# dfmeta_wait: wait until OVSDB is read, the flows are confirmed and the proxy listens.
 function dfmeta_wait {
     test_with_retry "curl --noproxy '*' -sf http://$DFMETA_ADMIN_LISTEN/healthz/readiness" \
         "dfmeta-agent is not ready: see journalctl -u devstack@dfmeta-agent, and dfmeta doctor" \
         "${SERVICE_TIMEOUT:-60}"
 }
 
-# dfmeta_clean: remove flows, port, rules, route, files. What fails is left for another clean.sh.
+# dfmeta_clean: remove flows, port, rules, route, files. If this fails, clean.sh may run again.
 function dfmeta_clean {
     local program
     program=$(_dfmeta_program)
@@ -114,9 +115,9 @@ function _dfmeta_asks_neutron {
     [[ ",${DFMETA_IDENTITY_SOURCES// /}," == *,neutron,* ]]
 }
 
-# _dfmeta_secret: the user's, else the one that is configured already, else a new one if Nova's
-# metadata API runs here and can be given it. devstack writes nova.conf anew each time, hence the
-# look into dfmeta.conf.
+# _dfmeta_secret: print the user's secret, else the configured one, else a new one if Nova's
+# metadata API runs here and can be configured with it. devstack writes a new nova.conf each time,
+# so the secret is also read from dfmeta.conf.
 function _dfmeta_secret {
     local secret=${METADATA_PROXY_SHARED_SECRET:-}
     if [[ -z "$secret" && -r "${NOVA_CONF:-}" ]]; then
@@ -133,8 +134,9 @@ function _dfmeta_secret {
     echo "$secret"
 }
 
-# _dfmeta_write_conf SECRET: the whole file anew. Not with iniset, whose arguments anybody on the
-# host can read in the process list; [[post-config|$DFMETA_CONF]] of local.conf is merged later.
+# _dfmeta_write_conf SECRET: write the whole file. iniset is not used, because every user of the
+# host can read its arguments in the process list. [[post-config|$DFMETA_CONF]] of local.conf is
+# merged later.
 function _dfmeta_write_conf {
     local new=$DFMETA_CONF.new
     sudo install -d -m 0750 -o "$STACK_USER" "$DFMETA_CONF_DIR"
@@ -161,7 +163,8 @@ END
     mv -f "$new" "$DFMETA_CONF"
 }
 
-# devstack's own authority signs what tls-proxy shows; clients find it in the bundle.
+# devstack's own authority signs the certificate of tls-proxy; clients find the authority in the
+# bundle.
 function _dfmeta_nova_ca {
     if [[ "$DFMETA_NOVA_METADATA_PROTOCOL" == https && -n "${SSL_BUNDLE_FILE:-}" ]]; then
         echo "auth_ca_cert = $SSL_BUNDLE_FILE"

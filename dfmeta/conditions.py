@@ -1,9 +1,9 @@
-"""States of a port that its row in OVSDB does not tell: seen from the switch, and from the proxy.
+"""States of a port that its row in OVSDB does not show: observed at the switch and at the proxy.
 
-A port whose flows are in place is "served" for :attr:`dfmeta.model.Port.state`. Its guest may be
-without an answer all the same: the port is administratively down, its project is not known, or its
-SYNs arrive and no connection follows. Each of these is a state of its own, reported in ``/ports``,
-the status page, doctor, trace and ``dfmeta_ports``.
+A port whose flows are installed is "served" for :attr:`dfmeta.model.Port.state`. Its guest may
+still get no answer: the port is administratively down, its project is not known, or its SYNs arrive
+but no connection follows. Each of these is a separate state, reported in ``/ports``, the status
+page, doctor, trace and ``dfmeta_ports``.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ LOG = logging.getLogger(__name__)
 
 CHANGES: Final = 4
 MINUTE: Final = 60.0
-"""Changes of one port's state that the log tells in so many seconds."""
+"""At most :data:`CHANGES` changes of one port's state are logged in :data:`MINUTE` seconds."""
 
 Observer = Callable[[Port], str]
-"""Gives the cause why a port with flows is in an observed state; empty: it is not in it."""
+"""Returns the cause of a port's observed state; empty if the state does not apply."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """What the log says of one port."""
+    """State of one port as last logged."""
 
     state: PortState
     since: float
-    """When the minute began that ``changes`` are of."""
+    """Start of the minute in which ``changes`` are counted."""
     changes: int = 0
 
 
 class Conditions:
-    """The state of each port, with what was observed of it.
+    """The state of each port, including the observed states.
 
     :param observers: state of :data:`~dfmeta.model.OBSERVED` → its observer. An observer is called
         for each port once a second; it must not wait.
@@ -60,10 +60,10 @@ class Conditions:
         self._odd: dict[PortId, tuple[PortState, str]] = {}
         """Port → its observed state at the last review, and the cause."""
         self._told: dict[PortId, _Told] = {}
-        """Port → its state as the log has it."""
+        """Port → its state as last logged."""
 
     def of(self, port: Port) -> tuple[PortState, str]:
-        """State of *port* and its cause, as it is at this moment; a served port has no cause."""
+        """Return the present state of *port* and its cause; a served port has no cause."""
         if port.state is not PortState.SERVED:
             return port.state, port.fault
         for state, observer in self._observers.items():
@@ -73,15 +73,15 @@ class Conditions:
         return PortState.SERVED, ""
 
     def count(self, state: PortState) -> int:
-        """How many ports are in that state, as of the last review."""
+        """Return the number of ports in *state*, as of the last review."""
         observed = Counter(found for found, _cause in self._odd.values())
         if state is PortState.SERVED:
-            # Some may have gone since the review.
+            # Some ports may have been removed since the review.
             return max(0, self._registry.count(state) - observed.total())
         return self._registry.count(state) + observed[state]
 
     def review(self) -> None:
-        """Look at each port, and log where an observed state begins and ends. Gives way."""
+        """Check each port, and log the begin and end of observed states. Yields to the hub."""
         odd: dict[PortId, tuple[PortState, str]] = {}
         turns = Turns()
         for port in self._registry.ports():
@@ -105,7 +105,7 @@ class Conditions:
         if told is None or now - told.since >= MINUTE:
             told = self._told[port.id] = _Told(before, now)
         if told.changes >= CHANGES:
-            # A guest can make its port change as often as it likes.
+            # A guest can change the state of its port as often as it likes.
             return
         told.state, told.changes = state, told.changes + 1
         if state is PortState.SERVED:

@@ -1,8 +1,8 @@
-"""Ports that contend for an endpoint: OVSDB may give two rows one number for a while.
+"""Ports that contend for an endpoint: in OVSDB, two rows may have the same number for a while.
 
-The later row wins, and the earlier one follows when the later one goes.
+The later row wins. When it is removed, the earlier row gets the endpoint again.
 
-Trust: OVSDB's words, the host's own.
+Trust: OVSDB's data, from the host itself.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class Contenders:
     def __init__(self) -> None:
         self._ports: dict[Endpoint, dict[PortId, Port]] = {}
         self._tagged: dict[int, dict[Endpoint, None]] = {}
-        """Number → the endpoints that have it and a VLAN id."""
+        """OpenFlow number → its endpoints that have a VLAN id."""
 
     def put(self, port: Port, endpoint: Endpoint) -> None:
-        """Take in a port, or more that is known of it."""
+        """Store a port, or update it."""
         self._ports.setdefault(endpoint, {})[port.id] = port
         if endpoint.vid:
             self._tagged.setdefault(endpoint.ofport, {})[endpoint] = None
 
     def remove(self, port: Port, endpoint: Endpoint) -> None:
-        """Forget a port, if it is known."""
+        """Remove a port, if it is known."""
         ports = self._ports.get(endpoint, {})
         ports.pop(port.id, None)
         if ports:
@@ -39,18 +39,18 @@ class Contenders:
             self._tagged.pop(endpoint.ofport, None)
 
     def latest(self, endpoint: Endpoint, agrees: Callable[[Port], bool]) -> Port | None:
-        """The latest port of *endpoint* that *agrees* says yes to."""
+        """Return the latest port of *endpoint* for which *agrees* is true, or None."""
         return next(filter(agrees, reversed(self._ports.get(endpoint, {}).values())), None)
 
     def with_number(self, *ofports: int) -> list[Endpoint]:
-        """Endpoints that have those numbers: each number's untagged one and those of VLANs."""
+        """Return the endpoints with those numbers: the untagged one of each, and those of VLANs."""
         found: list[Endpoint] = []
         for ofport in ofports:
             found += (Endpoint(ofport), *self._tagged.get(ofport, ()))
         return found
 
     def ids(self, ofport: int) -> list[PortId]:
-        """The ports that have that number, of all VLAN ids."""
+        """Return the ports with that number, for all VLAN ids."""
         return [one for at in self.with_number(ofport) for one in self._ports.get(at, ())]
 
     def __iter__(self) -> Iterator[Port]:

@@ -1,8 +1,9 @@
-"""The one tree of dfmeta's errors.
+"""All error classes of dfmeta, in one tree.
 
-Each class states one cause as a sentence with named fields; the fields stay on the instance, so
-that a caller can act on the cause and a log line can name it without parsing text. Each has a name
-too, which ends an operator's line and heads a section of doc/source/errors.rst: it stays.
+Each class states one cause as a sentence with named fields. The fields stay on the instance, so
+that a caller can act on the cause and a log line can name it without parsing text. Each class also
+has a name, which ends the line for the operator and is the title of a section of
+doc/source/errors.rst. The names do not change.
 """
 
 from __future__ import annotations
@@ -10,22 +11,23 @@ from __future__ import annotations
 from typing import ClassVar, Final, Literal
 
 SHOWN: Final = 200
-"""Characters of a value that an error repeats."""
-_VALUES: Final = ("value", "rule")  # whoever types a command may fill these at any length
+"""Maximum number of characters of a value that an error repeats."""
+_VALUES: Final = ("value", "rule")  # fields that come from a command line, of any length
 
 
 class DfmetaError(Exception):
     """Root of the tree.
 
     :param fields: the values that the class's ``sentence`` names; kept as ``self.fields`` and
-        reachable as attributes. A field ``remedy`` says what to do, in the place of ``advice``.
+        available as attributes. A field ``remedy`` replaces ``advice``.
     """
 
     name: ClassVar[str] = "failed"
-    """What an operator can search for; each class has its own."""
+    """Identifier that an operator can search for; unique for each class."""
     sentence: ClassVar[str] = "dfmeta failed"
     advice: ClassVar[str] = ""
-    """What to do next where whoever raises it does not know better; a sentence without its dot."""
+    """Default remedy, for code that raises the error without a more specific one; a sentence
+    without its final dot."""
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
@@ -33,12 +35,12 @@ class DfmetaError(Exception):
 
     @property
     def remedy(self) -> str:
-        """What to do about it; empty when nobody can say."""
+        """Return the next step for the operator; empty if there is no known remedy."""
         return str(self.fields.get("remedy") or self.advice)
 
     @property
     def line(self) -> str:
-        """The one line for an operator: what is wrong, what to do next, and the error's name."""
+        """Return one line for the operator: the fault, the remedy, and the error's name."""
         said = str(self).rstrip(".")
         if self.remedy and "{remedy}" not in self.sentence:
             said = f"{said}{'' if said.endswith('?') else '.'} {self.remedy}"
@@ -52,7 +54,7 @@ class DfmetaError(Exception):
 
 
 def printable(text: str) -> str:
-    """Return a text on one line, with what would move a terminal's cursor escaped."""
+    """Return *text* on one line, with characters that could move a terminal's cursor escaped."""
     line = " ".join(text.split())
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
 
@@ -70,14 +72,14 @@ class ConfigError(DfmetaError):
 
 
 class UnknownOptionError(DfmetaError):
-    """A name in a configuration file is no option: a warning at start, and nothing else."""
+    """A name in a configuration file is not an option; dfmeta logs a warning at start only."""
 
     name = "unknown-option"
-    sentence = "{file}: {what} is unknown to dfmeta, and is passed over"
+    sentence = "{file}: {what} is unknown to dfmeta and is ignored"
 
 
 class StartError(DfmetaError):
-    """The host lacks something that the daemon cannot start without; exit status 2."""
+    """The host lacks something that the daemon needs to start; exit status 2."""
 
     name = "cannot-start"
     sentence = "cannot start: {cause}. {remedy}"
@@ -91,7 +93,7 @@ class AlreadyRunningError(DfmetaError):
 
 
 class PacketError(DfmetaError):
-    """A frame is not what its place in the pipeline promises."""
+    """A frame does not match the flow that sent it to the controller."""
 
     name = "odd-packet"
     sentence = "{layer}: {cause}"
@@ -105,11 +107,11 @@ class PipelineError(DfmetaError):
 
 
 class KeyRangeError(DfmetaError):
-    """An endpoint or a slot that has no key."""
+    """An endpoint or a slot is outside the range that has keys."""
 
     name = "no-key"
     sentence = "no key for ofport {ofport}, VID {vid}, slot {slot}: {cause}"
-    advice = "Give it a lower number: ovs-vsctl set Interface PORT ofport_request=N"
+    advice = "Give the port a lower number: ovs-vsctl set Interface PORT ofport_request=N"
 
 
 class SwitchError(DfmetaError):
@@ -117,7 +119,7 @@ class SwitchError(DfmetaError):
 
     name = "switch-refused"
     sentence = "the switch refused {what}: {cause}"
-    advice = "See what ovs-vswitchd's log says of it, and that the bridge speaks OpenFlow13"
+    advice = "Read ovs-vswitchd's log, and check that the bridge speaks OpenFlow13"
 
 
 class SwitchTimeoutError(DfmetaError):
@@ -125,15 +127,15 @@ class SwitchTimeoutError(DfmetaError):
 
     name = "switch-slow"
     sentence = "the switch did not confirm {what} within {seconds} s"
-    advice = "See whether ovs-vswitchd has a core to itself, and what its log says"
+    advice = "Check that ovs-vswitchd gets enough CPU time, and read its log"
 
 
 class NotConnectedError(DfmetaError):
-    """There is no connection to the switch at the moment; a new one is being made."""
+    """There is no connection to the switch at the moment; dfmeta is reconnecting."""
 
     name = "switch-away"
     sentence = "not connected to {bridge}"
-    advice = "See that ovs-vswitchd runs; the connection is made again by itself"
+    advice = "Check that ovs-vswitchd runs; dfmeta reconnects automatically"
 
 
 class OvsdbError(DfmetaError):
@@ -141,43 +143,43 @@ class OvsdbError(DfmetaError):
 
     name = "ovsdb"
     sentence = "OVSDB at {connection}: {cause}"
-    advice = "Start Open vSwitch, or mend [df_metadata] ovsdb_connection"
+    advice = "Start Open vSwitch, or correct [df_metadata] ovsdb_connection"
 
 
 class SourceError(DfmetaError):
-    """An identity source could not say anything, which is not the same as knowing nothing."""
+    """The query to an identity source failed. This differs from an answer without a result."""
 
     name = "identity-source"
     sentence = "identity source {source}: {cause}"
-    advice = "Mend it, or leave it out of [df_metadata] identity_sources; it is asked again"
+    advice = "Fix it, or remove it from [df_metadata] identity_sources; dfmeta retries"
 
 
 class DomainError(DfmetaError):
-    """A file is not a libvirt domain's XML, or not one that may be read."""
+    """A file is not the XML of a libvirt domain, or is not acceptable as one."""
 
     name = "not-a-domain"
     sentence = "not a libvirt domain: {cause}"
-    advice = "Name a file that virsh dumpxml wrote"
+    advice = "Give a file that virsh dumpxml wrote"
 
 
 class DeviceError(DfmetaError):
-    """A document of devices, or what one was to be made of, breaks a rule; nothing was changed."""
+    """A document of devices, or its source, breaks a rule; nothing was changed."""
 
     name = "wrong-devices"
     sentence = "devices: {path}: {cause}"
-    advice = "Mend it: doc/source/devices.rst says what devices may be"
+    advice = "Correct it: doc/source/devices.rst has the rules for devices"
 
     path: str
-    """Where in the document, such as ``devices[0].tags[1]``."""
+    """Path of the faulty value in the document, such as ``devices[0].tags[1]``."""
     cause: str
 
 
 class TagRuleError(DfmetaError):
-    """A rule that gives a tag to a device is none, or there is not one device that it means."""
+    """A rule that gives a tag to a device is invalid, or does not match exactly one device."""
 
     name = "wrong-tag"
     sentence = "--tag {rule!r}: {cause}"
-    advice = "See dfmeta devices from-libvirt --help for how a rule is written"
+    advice = "dfmeta devices from-libvirt --help shows how to write a rule"
 
     cause: str
 
@@ -187,67 +189,67 @@ class HostError(DfmetaError):
 
     name = "host-network"
     sentence = "{what} on {device}: {cause}"
-    advice = "See that it has CAP_NET_ADMIN, and that nothing else manages the device"
+    advice = "Check that dfmeta has CAP_NET_ADMIN and that nothing else manages the device"
 
 
 class BackendError(DfmetaError):
-    """The backend gave no answer that could be passed on."""
+    """The backend gave no answer that can be forwarded to the guest."""
 
     name = "backend"
     sentence = "{backend}: {cause}"
 
 
 class BackendUnreachableError(BackendError):
-    """No byte of the request can have been acted on: it may be sent again."""
+    """The backend cannot have processed any byte of the request, so it may be sent again."""
 
     name = "backend-unreachable"
 
 
 class BackendTimeoutError(BackendError):
-    """The request was sent and the answer did not come in time."""
+    """The request was sent, and the answer did not arrive in time."""
 
     name = "backend-slow"
 
 
 class BackendAnswerError(BackendError):
-    """What was answered cannot be passed on: it is not HTTP, ambiguous or too large."""
+    """The answer cannot be forwarded: it is not HTTP, ambiguous or too large."""
 
     name = "backend-answer"
 
 
 class BackendUpstreamError(BackendError):
-    """Whoever the store asks for what it does not have answers nonsense: a guest gets 502."""
+    """The upstream store gave an answer that cannot be used; the guest gets 502."""
 
     name = "backend-upstream"
 
 
 class UpstreamError(DfmetaError):
-    """An exchange with a backend's server came to nothing."""
+    """An HTTP exchange with a backend's server failed."""
 
     name = "exchange"
     sentence = "{cause}"
 
 
 class UpstreamAwayError(UpstreamError):
-    """There is no connection to be had: no byte of the request was sent."""
+    """No connection could be made, so no byte of the request was sent."""
 
     name = "exchange-away"
 
 
 class UpstreamLostError(UpstreamError):
-    """The connection ended before the whole answer had come."""
+    """The connection ended before the answer was complete."""
 
     name = "exchange-lost"
 
 
 class UpstreamStaleError(UpstreamLostError):
-    """A connection that had been kept ended before the first byte of the answer."""
+    """A kept-alive connection ended before the first byte of the answer."""
 
     name = "exchange-stale"
 
 
 class UpstreamAnswerError(UpstreamError):
-    """What came is no answer that can be passed on."""
+    """The received bytes are not an answer that can be forwarded."""
 
     name = "exchange-answer"
 
@@ -257,18 +259,18 @@ BodyFault = Literal["body", "chunks", "body_timeout"]
 
 
 class BadRequestError(DfmetaError):
-    """A guest has sent what is no request, or too much of one; its connection is to be closed.
+    """A guest sent an invalid request, or one that is too large; close its connection.
 
-    ``cause`` is a sentence for the guest and for the log, and quotes nothing that the guest sent.
+    ``cause`` is a sentence for the guest and for the log. It quotes nothing that the guest sent.
     """
 
     name = "bad-request"
     sentence = "refused with {status}: {cause}"
 
     status: int
-    """Of the answer (RFC 9110, 15.5)."""
+    """Status of the answer (RFC 9110, 15.5)."""
     reason: HeadFault | BodyFault
-    """The label of a metric."""
+    """Value of the metric's label."""
     cause: str
 
     def __init__(self, *, status: int, reason: HeadFault | BodyFault, cause: str) -> None:
@@ -276,133 +278,133 @@ class BadRequestError(DfmetaError):
 
 
 class ForwardedForError(DfmetaError):
-    """What a trusted proxy says of whom it asks for cannot be read; nothing of it is quoted."""
+    """The X-Forwarded-For of a trusted proxy cannot be parsed. The error quotes none of it."""
 
     name = "forwarded-for"
     sentence = "X-Forwarded-For: {cause}"
 
 
 class StoreError(DfmetaError):
-    """The store could not do what it was asked."""
+    """The store could not complete a request."""
 
     name = "store"
     sentence = "store: {cause}"
-    advice = "See what [store] connection names, and whether its disk or server is well"
+    advice = "Check [store] connection, and check the disk or the server that it names"
 
 
 class NoRecordError(StoreError):
-    """There is no such record, or it does not have what was asked for; nothing was changed."""
+    """The record, or the requested part of it, does not exist; nothing was changed."""
 
     name = "no-record"
-    advice = "dfmeta store list shows what there is"
+    advice = "dfmeta store list shows the records"
 
 
 class NoTokenError(StoreError):
     """No token has that name."""
 
     name = "no-token"
-    advice = "dfmeta token list shows what there is"
+    advice = "dfmeta token list shows the tokens"
 
 
 class ImportIncompleteError(StoreError):
-    """Something of what was to be imported was not; the rest was."""
+    """Some of the records could not be imported; the others were imported."""
 
     name = "import-incomplete"
-    advice = "Mend what the lines above name, and import that again"
+    advice = "Correct the entries that the lines above name, and import them again"
 
 
 class BackupError(StoreError):
-    """A file cannot be a back-up, or nothing can be restored from it; nothing was changed."""
+    """A backup cannot be written to, or restored from, the given file; nothing was changed."""
 
     name = "backup"
 
 
 class StoreDamagedError(StoreError):
-    """What is in the database's file is not what dfmeta, or SQLite, wrote there."""
+    """The content of the database's file is not as dfmeta, or SQLite, wrote it."""
 
     name = "store-damaged"
-    advice = "Restore a back-up: dfmeta store restore FILE, or move it away to begin anew"
+    advice = "Restore a backup: dfmeta store restore FILE, or move the file away for an empty store"
 
 
 class StoreReadOnlyError(StoreError):
-    """The database can be read and not written."""
+    """The database can be read but not written."""
 
     name = "store-read-only"
-    advice = "See that its disk is mounted for writing, and that the server takes writes"
+    advice = "Check that its disk is mounted for writing, and that the server accepts writes"
 
 
 class StoreFullError(StoreError):
-    """The database's disk has no room; what was being written is not there."""
+    """The database's disk is full; the current write was not stored."""
 
     name = "store-full"
-    advice = "Make room on the disk that it is on, and do it again"
+    advice = "Make room on the disk of the database, and try again"
 
 
 class StoreBusyError(StoreError):
     """Another program is writing to the database for too long; nothing was changed."""
 
     name = "store-busy"
-    advice = "Try again; if it stays so, see who has the file open: fuser -v FILE"
+    advice = "Try again; if it persists, find the programs that use the file: fuser -v FILE"
 
 
 class StoreGoneError(StoreError):
-    """The database's file was there when it was opened, and is not there any more."""
+    """The database's file has been removed since it was opened."""
 
     name = "store-gone"
-    advice = "Put it back with dfmeta store restore FILE, or restart for an empty store"
+    advice = "Restore it with dfmeta store restore FILE, or restart for an empty store"
 
 
 class StoreAccessError(StoreError):
-    """This user may not use the database's file, its folder, or the server's tables."""
+    """This user may not use the database's file, its directory, or the server's tables."""
 
     name = "store-access"
-    advice = "Run it as the file's owner, or name another file in [store] connection"
+    advice = "Run it as the file's owner, or set another file in [store] connection"
 
 
 class StoreSchemaError(StoreError):
     """A newer dfmeta has written the database; nothing was changed."""
 
     name = "store-schema"
-    advice = "Install the newer dfmeta that wrote it, or restore a back-up"
+    advice = "Install the newer dfmeta that wrote it, or restore a backup"
 
 
 class StoreAwayError(StoreError):
-    """The database does not answer; it is asked again by whatever needs it next."""
+    """The database does not answer. The next operation that needs it tries again."""
 
     name = "store-away"
-    advice = "Start the server, or mend its address, user and password in [store] connection"
+    advice = "Start the server, or correct its address, user and password in [store] connection"
 
 
 class StoreRefusedError(StoreError):
-    """A store elsewhere does not let whoever asks do this, whatever record it is."""
+    """A remote store does not permit this operation for the client, on any record."""
 
     name = "store-refused"
     advice = "Give a token that may do this: --token-file FILE, or DFMETA_TOKEN"
 
 
 class NoApiError(StoreError):
-    """What answers at a URL is no admin API of a store."""
+    """The server at a URL is not the admin API of a store."""
 
     name = "no-api"
-    advice = "Give the [df_metadata] admin_listen of a dfmeta with backend = store, and no path"
+    advice = "Give the [df_metadata] admin_listen of a dfmeta with backend = store, without a path"
 
 
 class RecordError(StoreError):
-    """A record that was offered to the store is not acceptable; nothing was changed."""
+    """A record, or a value of one, is not acceptable to the store; nothing was changed."""
 
     name = "wrong-value"
     sentence = "{what} = {value!r} is wrong: {cause}. {remedy}"
 
 
 class TokenFileError(StoreError):
-    """The file of tokens cannot be used as it is; nothing was changed."""
+    """The token file is invalid or cannot be accessed; nothing was changed."""
 
     name = "token-file"
     sentence = "{path}: {cause}. {remedy}"
 
 
 class Unauthorized(DfmetaError):  # noqa: N818  # the status' own name
-    """Nobody knows who asks: 401 (RFC 9110, 15.5.2). ``message`` is for the client to read."""
+    """The client is not authenticated: 401 (RFC 9110, 15.5.2). ``message`` is sent to it."""
 
     name = "unauthorized"
     sentence = "{message}"
@@ -411,9 +413,9 @@ class Unauthorized(DfmetaError):  # noqa: N818  # the status' own name
 
 
 class Forbidden(DfmetaError):  # noqa: N818  # the status' own name
-    """The client's token is valid and has not the scope: 403 (RFC 9110, 15.5.4).
+    """The client's token is valid but lacks the scope: 403 (RFC 9110, 15.5.4).
 
-    ``message`` is for the client.
+    ``message`` is sent to the client.
     """
 
     name = "forbidden"
@@ -421,51 +423,52 @@ class Forbidden(DfmetaError):  # noqa: N818  # the status' own name
 
     message: str
     client: str
-    """Its name, for the log."""
+    """The client's name, for the log."""
 
 
 class AuthUnavailable(DfmetaError):  # noqa: N818  # beside the two above
-    """Whether a token is good cannot be said now: 503. ``cause`` is for the log alone."""
+    """A token cannot be verified at the moment: 503. ``cause`` is for the log only."""
 
     name = "auth-unavailable"
     sentence = "{message}: {cause}"
-    advice = "See that the issuer of [store] oidc_issuer answers"
+    advice = "Check that the issuer of [store] oidc_issuer answers"
 
     message: str
     cause: str
 
 
 class IssuerError(DfmetaError):
-    """The issuer of tokens gave no keys that can be used."""
+    """The issuer of tokens gave no usable keys."""
 
     name = "token-issuer"
     sentence = "{url}: {cause}"
-    advice = "See that [store] oidc_issuer or oidc_jwks_url is right, and that it answers"
+    advice = "Check that [store] oidc_issuer or oidc_jwks_url is correct, and that it answers"
 
     cause: str
 
 
 class LookupAwayError(StoreAwayError):
-    """Upstream is slow, away or fails: whether it has a record is not known, and asked again later.
+    """The upstream store is slow, unreachable or fails; whether it has the record is unknown.
 
-    A field ``whole`` says whom it concerns: True, everybody who would ask; False, nobody else.
+    The lookup is repeated later. The field ``whole`` is True if all lookups would fail in the same
+    way, False if only this one is affected.
     """
 
     name = "lookup-away"
-    sentence = "store: look-up at {upstream}: {cause}"
-    advice = "See that [store] lookup_base_url answers, within lookup_timeout"
+    sentence = "store: lookup at {upstream}: {cause}"
+    advice = "Check that [store] lookup_base_url answers within lookup_timeout"
 
 
 class LookupAnswerError(StoreError):
-    """What upstream answers is nothing that can be stored or passed on."""
+    """The upstream store gave an answer that cannot be stored or forwarded."""
 
     name = "lookup-answer"
-    sentence = "store: look-up at {upstream}: {cause}"
-    advice = "See that [store] lookup_base_url is a store with GET /device-metadata"
+    sentence = "store: lookup at {upstream}: {cause}"
+    advice = "Check that [store] lookup_base_url is a store with GET /device-metadata"
 
 
 class ApiError(DfmetaError):
-    """A request to the store's admin API is refused. All of it is for the client to read."""
+    """A request to the store's admin API is refused. All fields are sent to the client."""
 
     name = "api"
     sentence = "refused with {status}: {message}"
@@ -475,38 +478,39 @@ class ApiError(DfmetaError):
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """What is wrong, one by one; empty where ``message`` says all."""
+        """Return the individual faults; empty if ``message`` is sufficient."""
         found = self.fields.get("errors", ())
         return tuple(found) if isinstance(found, list | tuple) else ()
 
 
 class NotRunningError(DfmetaError):
-    """A command needs the daemon, and there is none."""
+    """A command needs the daemon, and the daemon does not answer."""
 
     name = "not-running"
     sentence = "dfmeta-agent does not answer at {address}: {cause}. {remedy}"
 
 
 class UsageError(DfmetaError):
-    """A command line that the program cannot read; nothing was done."""
+    """The command line cannot be parsed; nothing was done."""
 
     name = "wrong-usage"
     sentence = "{cause}"
 
 
 class RefusedBySystemError(DfmetaError):
-    """The operating system refuses a file, a socket or memory."""
+    """The operating system refuses access to a file, a socket or memory."""
 
     name = "system"
     sentence = "{what}: {cause}"
-    advice = "See that this user may use it, and that its disk is well"
+    advice = "Check that this user may use it, and that its disk works"
 
 
 class UnexpectedError(DfmetaError):
-    """Something that nobody has thought of: an error in dfmeta."""
+    """An unhandled exception: an error in dfmeta."""
 
     name = "unexpected"
     sentence = "{kind} in {place}: {cause}"
     advice = (
-        "An error in dfmeta: report it to its maintainers, with what DFMETA_DEBUG=1 has it print"
+        "This is an error in dfmeta: report it to its maintainers, with the traceback that "
+        "DFMETA_DEBUG=1 prints"
     )

@@ -1,10 +1,10 @@
-"""SYNs that the switch has counted beside connections that the proxy has accepted. Pure.
+"""Comparison of SYNs that the switch counted with connections that the proxy accepted. Pure.
 
 Open vSwitch counts a flow's packets late by up to :data:`LAG`, and Linux repeats a SYN after 1, 3
-and 7 seconds (RFC 6298, 5.5). A reading of the counters tells only that a SYN came after the
-reading before it: SYNs count as unanswered where that one was made :data:`LAG` or more after the
-last connection. A guest counts as without a connection after :data:`SYNS` of them within
-:data:`PERSISTENCE` or more.
+and 7 seconds (RFC 6298, 5.5). A reading of the counters shows only that a SYN arrived after the
+previous reading. So SYNs count as unanswered if the previous reading was made :data:`LAG` or more
+after the last connection. A guest counts as without a connection when it has :data:`SYNS` or more
+unanswered SYNs, and the first of them was seen :data:`PERSISTENCE` or more ago.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from dfmeta.model import Endpoint
 
 LAG: Final = 1.0
-"""Seconds after a connection in which the switch may not yet have counted the SYNs of it."""
+"""Seconds after a connection in which the switch may not yet have counted its SYNs."""
 SYNS: Final = 2
 PERSISTENCE: Final = 1.5
 """Seconds between the first of the unanswered SYNs and the report."""
@@ -27,36 +27,36 @@ FORGOTTEN: Final = 600.0
 
 @dataclass(slots=True)
 class Met:
-    """What one guest has met since the daemon first looked."""
+    """SYNs and connections of one guest since the daemon's first reading."""
 
     incarnation: int
     counter: int
-    """Of its flow, as it was read last."""
+    """Packet counter of the guest's flow at the last reading."""
     syns: int = 0
     accepted: int = 0
     unanswered: int = 0
-    """SYNs since its last connection."""
+    """SYNs since the guest's last connection."""
     since: float = 0.0
-    """When the first of them was seen, seconds of the clock."""
+    """Time at which the first unanswered SYN was seen, in seconds of the clock."""
     last_at: float = 0.0
-    """When the last one was seen."""
+    """Time at which the last unanswered SYN was seen."""
     settled_at: float = 0.0
-    """From when on a reading has the SYNs of all connections before."""
+    """Time from which a reading includes the SYNs of all earlier connections."""
     at_first: Mapping[str, int] = field(default_factory=dict)
-    """Counters of the host and of the port as they were when the first of them was seen."""
+    """Counters of the host and of the port when the first unanswered SYN was seen."""
 
 
 class Experience:
-    """By endpoint: :class:`Met`.
+    """Endpoint → :class:`Met`.
 
-    :param clock: seconds since the epoch: what is kept is shown to people.
+    :param clock: seconds since the epoch, because the times are shown to operators.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._met: dict[Endpoint, Met] = {}
         self._read_at: float | None = None
-        """When the counters were read last."""
+        """Time at which the counters were last read."""
 
     def look(
         self,
@@ -64,11 +64,11 @@ class Experience:
         incarnation: Callable[[Endpoint], int | None],
         accepted: Callable[[Endpoint, int], int],
     ) -> None:
-        """Take in what the flows count now.
+        """Process a reading of the flows' counters.
 
-        :param counters: endpoint → packets of its flow of SYNs; None: they were not read again.
-        :param incarnation: gives that of the guest there; None: no guest is known.
-        :param accepted: gives how many connections that guest has had.
+        :param counters: endpoint → packets of its flow for SYNs; None: no new reading.
+        :param incarnation: returns the incarnation of the guest at an endpoint; None: no guest.
+        :param accepted: returns the number of connections accepted for that guest.
         """
         now = self._clock()
         met: dict[Endpoint, Met] = {}
@@ -84,7 +84,7 @@ class Experience:
                 continue
             one = self._met.get(endpoint)
             if one is None or one.incarnation != guest:
-                # A flow that was there before the daemon has counted for others before.
+                # The counter of a flow older than the daemon may include another guest's packets.
                 adopted = not looked or one is not None
                 one = Met(guest, counter if adopted else 0)
                 one.settled_at = now + LAG if adopted else before
@@ -93,22 +93,25 @@ class Experience:
         self._met = met
 
     def of(self, endpoint: Endpoint, incarnation: int) -> Met | None:
-        """What that guest has met; None: nothing is known."""
+        """Return the data of that guest; None if there is none."""
         found = self._met.get(endpoint)
         return found if found is not None and found.incarnation == incarnation else None
 
     def doubtful(self) -> list[tuple[Endpoint, Met]]:
-        """Guests with unanswered SYNs, reported or not."""
+        """Return the guests with unanswered SYNs, reported or not."""
         return [(endpoint, one) for endpoint, one in self._met.items() if one.unanswered]
 
     def silent(self, one: Met) -> bool:
-        """Whether a guest's SYNs arrive and no connection follows."""
+        """Return whether a guest's SYNs arrive but no connection follows."""
         return one.unanswered >= SYNS and self._clock() - one.since >= PERSISTENCE
 
     @staticmethod
     def _compare(one: Met, counter: int, accepted: int, now: float, before: float) -> None:
-        """:param before: when the reading before this one was made."""
-        # A flow that is put in anew begins at zero.
+        """Compare a guest's counters with those of the previous reading.
+
+        :param before: time of the previous reading.
+        """
+        # The counter of a flow that was installed again starts at zero.
         new = counter - one.counter if counter >= one.counter else counter
         one.counter = counter
         one.syns += new

@@ -1,7 +1,7 @@
-"""Counts by guest: connections that the proxy has accepted, first SYNs at the controller.
+"""Counters for each guest: connections accepted by the proxy, first SYNs at the controller.
 
-Beside the SYNs that the switch has counted (:mod:`dfmeta.experience`) connections tell a guest
-whose SYNs arrive and come to nothing. A worker keeps what it has not told the daemon yet.
+A comparison with the switch's counts of SYNs (:mod:`dfmeta.experience`) shows guests that send SYNs
+but get no connection. A worker keeps its counts until it sends them to the daemon.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, Final
 from dfmeta.model import Caller, Endpoint
 
 PORTS: Final = 8192
-"""Guests that are remembered; the one that was counted longest ago falls out."""
+"""Maximum number of guests with a count; beyond it, the least recently counted one is dropped."""
 
 
 class GuestCounts:
-    """By endpoint: how many, of its guest of today."""
+    """Counter for the present guest of each endpoint."""
 
     def __init__(self, *, ports: int = PORTS) -> None:
         self._most = ports
         self._counts: OrderedDict[Caller, tuple[int, int]] = OrderedDict()
-        """Caller → incarnation of its guest, and how many."""
+        """Caller → incarnation of its guest, and its count."""
 
     def add(self, caller: Caller, incarnation: int, count: int = 1) -> None:
-        """Count *count* more of that guest."""
+        """Add *count* to the counter of that guest."""
         known, before = self._counts.get(caller, (incarnation, 0))
         self._counts[caller] = incarnation, count + (before if known == incarnation else 0)
         self._counts.move_to_end(caller)
@@ -33,22 +33,22 @@ class GuestCounts:
             self._counts.popitem(last=False)
 
     def of(self, caller: Caller, incarnation: int) -> int:
-        """How many that guest has had."""
+        """Return the count of that guest."""
         known, count = self._counts.get(caller, (incarnation, 0))
         return count if known == incarnation else 0
 
     # Between a worker and the daemon
 
     def take(self) -> list[Any]:
-        """Give away all that there is, as values that JSON has; see :meth:`merge`."""
+        """Return all counts as JSON values, and reset them; see :meth:`merge`."""
         taken, self._counts = self._counts, OrderedDict()
         return [[*caller, *counted] for caller, counted in taken.items()]
 
     def merge(self, told: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
-        """Add what a worker has given away.
+        """Add the counts that a worker returned from :meth:`take`.
 
-        :param current: gives the incarnation of the guest that is there now; what is of another is
-            dropped.
+        :param current: returns the incarnation of the endpoint's present guest; counts of another
+            incarnation are dropped.
         """
         for ofport, vid, incarnation, count in told:
             endpoint = Endpoint(ofport, vid)
@@ -57,4 +57,4 @@ class GuestCounts:
 
 
 ACCEPTED: Final = GuestCounts()
-"""Connections that this process has accepted."""
+"""Connections that this process has accepted, for each guest."""

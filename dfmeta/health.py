@@ -1,4 +1,4 @@
-"""Readiness: what is still missing, by name."""
+"""Readiness: names of the parts that do not work yet."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Health:
         self._probes: dict[str, Probe] = {}
 
     def watch(self, name: str, probe: Probe) -> None:
-        """Count *name* as missing while *probe* says False."""
+        """Report *name* as missing while *probe* returns False."""
         self._probes[name] = probe
 
     def missing(self) -> list[str]:
-        """Names of the parts that do not work at the moment."""
+        """Return the names of the parts that do not work at the moment."""
         return [name for name, probe in self._probes.items() if not probe()]

@@ -1,9 +1,9 @@
-"""The hub has one thread: how long somebody has kept it from all others, and how to share it.
+"""The hub, which runs all greenthreads in one thread: measurement of its delays, and sharing of it.
 
-The threads that a process cannot do without are kept in :data:`VITAL`.
+:data:`VITAL` has the threads that are essential for the process.
 
-Whatever loops over all ports gives way every few milliseconds. What it has read before may have
-changed after that, so nothing that was looked up is carried over such a place.
+A loop over all ports yields to the hub every few milliseconds. Other greenthreads may change data
+meanwhile, so no result of a lookup may be used after a yield.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from dfmeta import metrics
 LOG = logging.getLogger(__name__)
 
 _os = original("os")
-"""Unpatched: what does not block must not go through the hub, least of all in a handler."""
+"""Unpatched module: calls that do not block must not go through the hub, above all in a handler."""
 
 TICK = 0.05
-"""Seconds between two looks at how late the hub is; none of them wakes it. A stall that begins
-between two is seen shorter by as much."""
+"""Seconds between two measurements of the hub's delay. A measurement does not wake the hub. A stall
+that begins between two measurements appears shorter by that time."""
 SLICE = 0.005
-"""Seconds that a loop over many ports may keep the hub for."""
+"""Seconds that a loop over many ports may run before it yields to the hub."""
 
 PARTS = 8
-"""Of a wait for an answer; a part in which the hub was held up does not count."""
+"""Number of parts of a wait for an answer; parts in which the hub was delayed do not count."""
 
 SWITCH_INTERVAL = 0.001
-"""Seconds after which an OS thread that computes lets the hub go on: each socket call of the hub
+"""Seconds after which a computing OS thread lets the hub continue. Each socket call of the hub
 gives the interpreter to OVSDB's thread, and 5,000 ports keep that busy for seconds at a start."""
 YOUNG, MIDDLE, OLD = 10_000, 5, 50
-"""When Python's collector looks at new objects, at those that have stayed and at all: what one look
-takes is kept from everybody, 1 ms for some thousand objects."""
+"""Thresholds of Python's garbage collector for new objects, surviving objects and all objects. A
+collection stops all threads, for 1 ms per some thousand objects."""
 
 _M_MMAP_THRESHOLD = -3
 MAPPED = 131072
-"""Bytes of memory from which on a piece is the host's again as soon as it is free."""
+"""Bytes from which on a block of memory returns to the host as soon as it is freed."""
 
 T = TypeVar("T")
 
@@ -62,11 +62,11 @@ Sleep = Callable[[float], object]
 
 
 class Turns:
-    """Gives the hub to others when a loop has had it for long enough.
+    """Makes a loop yield to the hub when it has run for long enough.
 
-    :param longest: seconds that the loop may have it for.
+    :param longest: seconds that the loop may run without a yield.
     :param clock: monotonic seconds.
-    :param sleep: lets the others run.
+    :param sleep: lets other greenthreads run.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """Whether it is time to give way."""
+        """Whether the loop should yield now."""
         return self._clock() - self._since >= self._longest
 
     def give_way(self) -> bool:
-        """Let the others run if it is time for that; say whether they could."""
+        """Yield to other greenthreads if it is time for that; return whether it yielded."""
         if not self.over:
             return False
         self._sleep(0)
@@ -94,11 +94,11 @@ class Turns:
 
 
 def wait(event: Event, seconds: float) -> bool:
-    """Wait for *event*; tell whether it came within so many seconds.
+    """Wait for *event*; return whether it occurred within *seconds*.
 
-    Time in which the hub stands still counts for little: a hub that was held up finds its timers
-    expired before it reads the answer that has arrived meanwhile. The wait ends after twice the
-    time in any case.
+    Time in which the hub was blocked counts only partly: after a stall, the hub's timers expire
+    before it reads an answer that has arrived meanwhile. The wait ends after twice the time in any
+    case.
     """
     part = seconds / PARTS
     left = PARTS
@@ -115,9 +115,9 @@ def wait(event: Event, seconds: float) -> bool:
 
 
 class Looks:
-    """How late the hub is for what is due every :data:`TICK`, told by its own waits.
+    """Measures the delay of the hub every :data:`TICK`, from the hub's own waits.
 
-    A thread that slept for that long would wake an idle process 20 times a second.
+    A thread that sleeps for :data:`TICK` would wake an idle process 20 times a second.
 
     :param clock: monotonic seconds.
     """
@@ -128,7 +128,7 @@ class Looks:
         self._longest = 0.0
 
     def rest(self) -> float:
-        """Note that the hub has nothing to do; returns the time."""
+        """Note that the hub becomes idle; return the time."""
         now = self._clock()
         if now >= self._due:
             self._note(now - self._due)
@@ -136,9 +136,9 @@ class Looks:
         return now
 
     def wake(self, latest: float) -> None:
-        """Note that the hub goes on.
+        """Note that the hub continues.
 
-        :param latest: when it was to do so at the latest: from then on it is late.
+        :param latest: the time at which it should have continued; from then on it is late.
         """
         rested = min(self._clock(), latest)
         while self._due <= rested:
@@ -153,9 +153,9 @@ class Looks:
 
 
 def watch() -> None:
-    """Note from now on how late the hub of this thread is.
+    """Start to measure the delay of this thread's hub.
 
-    Only eventlet's hubs of poll(2) and epoll(7) tell; Linux has the second by default.
+    This works only with eventlet's hubs for poll(2) and epoll(7); on Linux, epoll is the default.
     """
     loop = get_hub()
     poll = getattr(loop, "do_poll", None)
@@ -176,7 +176,7 @@ def watch() -> None:
 class Bell:
     """Wakes the one greenthread that waits for it.
 
-    Rung from the hub, from any OS thread or by a signal, once or more often.
+    The hub, any OS thread or a signal may ring it, once or repeatedly.
     """
 
     def __init__(self) -> None:
@@ -186,23 +186,23 @@ class Bell:
         self._rung = False
 
     def ring(self) -> None:
-        """Wake the one that waits, or have the next wait end at once."""
+        """Wake the waiting greenthread, or let the next wait end at once."""
         if not self._rung:
             self._rung = True
-            with contextlib.suppress(BlockingIOError):  # full: it will be read
+            with contextlib.suppress(BlockingIOError):  # the pipe is full, and so will be read
                 _os.write(self._writing, b"x")
 
     def ring_on_signals(self) -> None:
-        """Have each signal with a handler ring it, whichever thread the kernel gives the signal to.
+        """Ring the bell on each signal that has a handler, in any thread that gets the signal.
 
-        Handlers run in the main thread alone, and do not wake it.
+        Handlers run only in the main thread, and do not wake it.
         """
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it rings.
+        """Wait until the bell rings.
 
-        :return: whether it did within that time.
+        :return: whether it rang within *seconds*.
         """
         rung = self._rung
         if not rung:
@@ -210,29 +210,30 @@ class Bell:
                 trampoline(self._reading, read=True, timeout=seconds, timeout_exc=TimeoutError)
                 rung = True
         self._rung = False
-        # After that: a ring from here on is of the next wait.
+        # Read after the reset: a later ring belongs to the next wait.
         with contextlib.suppress(BlockingIOError):
             _os.read(self._reading, 64)
         return rung
 
 
 def prepare() -> None:
-    """Have nothing but the hub's own work delay the start; :func:`resume_collection` follows it.
+    """Prevent delays of the start by the garbage collector; :func:`resume_collection` ends this.
 
-    The collector goes through everything that is read at the start again and again, and holds all
-    threads meanwhile: a tenth of a second and more with thousands of ports.
+    The collector would scan all objects of the start repeatedly and stop all threads meanwhile, for
+    a tenth of a second and more with thousands of ports.
     """
     gc.disable()
     sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 def resume_collection() -> None:
-    """Let the collector run again, past what the start has made and what stays.
+    """Enable the garbage collector again, but exclude the objects of the start, which stay.
 
-    And have large documents given back to the host: each that is freed raises glibc's threshold,
-    up to 32 MiB, for what is kept for the next one (mallopt(3), M_MMAP_THRESHOLD).
+    Also set a fixed threshold for returning memory to the host. Otherwise each large document that
+    is freed raises glibc's threshold, up to 32 MiB, and its memory is kept for the next one
+    (mallopt(3), M_MMAP_THRESHOLD).
     """
-    with contextlib.suppress(AttributeError):  # where the C library is another one
+    with contextlib.suppress(AttributeError):  # a C library other than glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED)
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)
@@ -240,62 +241,63 @@ def resume_collection() -> None:
 
 
 def abandon_threads() -> None:
-    """Have the end of the process not wait for what still runs in :class:`Threads`.
+    """Let the process end without waiting for calls that still run in :class:`Threads`.
 
-    What a server keeps waiting would be waited for. Whoever has been answered has what was done.
+    Otherwise a call that a server delays would delay the end of the process. All work that a client
+    has got an answer for is complete.
     """
     atexit.unregister(tpool.killall)
 
 
 class ThreadEndedError(RuntimeError):
-    """A thread that the process cannot do without has ended: an error in dfmeta, always.
+    """An essential thread has ended, which is always an error in dfmeta.
 
-    Not of :class:`~dfmeta.exceptions.DfmetaError`'s tree, whose errors have a remedy.
+    Not in :class:`~dfmeta.exceptions.DfmetaError`'s tree: the errors there have a remedy.
     """
 
 
 class Vital:
-    """Threads that the process cannot do without: where one of them ends, the process has to end.
+    """Threads that are essential for the process: if one of them ends, the process must end.
 
-    An end is an exception, or a return where none is expected. A thread that is killed
-    (GreenletExit) is ended on purpose, which is no failure. The main thread looks at
-    :meth:`check`, and ends the process with a status; :attr:`failure` is there at once, for
-    readiness.
+    A failure is an exception, or an unexpected return. A thread that is killed (GreenletExit) ends
+    on purpose, which is not a failure. The main thread calls :meth:`check`, and ends the process
+    with a status; :attr:`failure` is set at once, for readiness.
     """
 
     def __init__(self) -> None:
         self.failure: ThreadEndedError | None = None
-        """The first end, if there was one."""
+        """The first failure, if there was one."""
         self.on_failure: Callable[[], object] = lambda: None
-        """Called at the first end, in the thread that ends."""
+        """Called at the first failure, in the thread that ends."""
         self._running: set[Any] = set()
-        """Greenthreads: one that nothing refers to would be collected, and end by that."""
+        """Running greenthreads; without a reference they would be garbage-collected."""
         self._released = False
 
     @property
     def alive(self) -> bool:
-        """Whether all of them run."""
+        """Whether all essential threads run."""
         return self.failure is None
 
     def check(self) -> None:
         """Raise the first failure, if there was one.
 
-        :raises ThreadEndedError: when a thread has ended.
+        :raises ThreadEndedError: if a thread has ended.
         """
         if self.failure is not None:
             raise self.failure
 
     def release(self) -> None:
-        """Let the threads end from now on: the process ends."""
+        """Allow the threads to end from now on, because the process ends."""
         self._released = True
 
     def spawn(
         self, name: str, function: Callable[..., object], *args: object, may_return: bool = False
     ) -> Any:
-        """Run *function* in a greenthread, and return that.
+        """Run *function* in a greenthread, and return the greenthread.
 
-        :param name: for the log and the error.
-        :param may_return: it ends when its work is done; only an exception is a failure.
+        :param name: name of the thread, for the log and the error.
+        :param may_return: *function* may return when its work is done; only an exception is a
+            failure.
         """
         thread = eventlet.spawn(self.guard(name, function, may_return=may_return), *args)
         self._running.add(thread)
@@ -305,7 +307,7 @@ class Vital:
     def guard(
         self, name: str, function: Callable[..., object], *, may_return: bool = False
     ) -> Callable[..., None]:
-        """Return *function* as an OS thread runs it; see :meth:`spawn`."""
+        """Return *function* wrapped for use in an OS thread; see :meth:`spawn`."""
 
         def guarded(*args: object) -> None:
             try:
@@ -314,7 +316,7 @@ class Vital:
                 return
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # eventlet.Timeout is no Exception
+            except BaseException as error:  # eventlet.Timeout is not an Exception
                 self._ended(name, error)
             else:
                 if not may_return:
@@ -323,7 +325,7 @@ class Vital:
         return guarded
 
     def watch_greenthread(self, name: str, thread: Any) -> None:
-        """Count a greenthread of a library's among them; its end is a failure.
+        """Watch a library's greenthread as an essential thread; its end is a failure.
 
         :param thread: an eventlet.greenthread.GreenThread.
         """
@@ -336,22 +338,23 @@ class Vital:
         if self.failure is None and not self._released:
             cause = "it has returned" if error is None else f"{type(error).__name__}: {error}"
             failure = ThreadEndedError(f"the thread {name!r} has ended: {cause}")
-            # The last words name the place that the traceback ends with.
+            # The final error line names the place where the traceback ends.
             self.failure = failure.with_traceback(error.__traceback__ if error else None)
             self.on_failure()
 
 
 VITAL = Vital()
-"""Those of this process."""
+"""The essential threads of this process."""
 
 
 class Threads:
     """OS threads for calls that wait for a disk, a lock or another host.
 
-    See :class:`dfmeta.store.db.apart.Apart`. Whoever calls waits; the hub goes on.
+    See :class:`dfmeta.store.db.apart.Apart`. The caller waits; the hub continues.
 
-    :param readers: how many calls that only read may run at once.
-    :param writers: how many others may. eventlet has 20 threads in all (EVENTLET_THREADPOOL_SIZE).
+    :param readers: maximum number of simultaneous calls that only read.
+    :param writers: maximum number of other simultaneous calls. eventlet has 20 threads in all
+        (EVENTLET_THREADPOOL_SIZE).
     """
 
     def __init__(self, *, readers: int, writers: int) -> None:
@@ -363,7 +366,7 @@ class Threads:
     ) -> T:
         """Call *step* in a thread; see :class:`dfmeta.store.db.apart.Apart`.
 
-        :raises TimeoutError: when all threads were taken for that long.
+        :raises TimeoutError: if all threads were busy for *seconds*.
         """
         slots = self._writers if write else self._readers
         deadline = time.monotonic() + seconds
@@ -373,7 +376,7 @@ class Threads:
         try:
             return tpool.execute(step)  # type: ignore[no-any-return]  # eventlet is untyped
         except (GreenletExit, eventlet.Timeout):
-            # Nobody waits for it any more, and its thread is wanted.
+            # The caller no longer waits for the result, and other calls need the thread.
             abort()
             raise
         finally:

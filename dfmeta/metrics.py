@@ -1,7 +1,8 @@
-"""What dfmeta counts. Names are a contract; each is documented and a test holds that.
+"""Metrics of dfmeta. Their names are a contract; a test requires documentation for each.
 
-One registry of its own, so that a library's metrics do not come along. Labels are from closed
-sets, declared as types beside their metric: nothing that a guest chooses becomes a label.
+They have a registry of their own, so that metrics of libraries are not exported. The values of
+labels are closed sets, declared as types next to the metric: no value that a guest chooses becomes
+a label.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ V = TypeVarTuple("V")
 
 
 class By(Protocol[M_co, *V]):
-    """A metric with labels: its kind, and the type of each label's values, in their order.
+    """Type of a metric with labels: its kind, and the type of each label's values, in order.
 
-    Metrics are Prometheus' own; mypy checks by this type with which values they are counted, and
-    tests/docs reads the values from it.
+    The metrics are objects of prometheus_client. This type lets mypy check the values of labels,
+    and tests/docs reads the values from it.
     """
 
     def labels(self, *values: *V) -> M_co:
-        """Return the series of these values."""
+        """Return the series with these label values."""
         ...
 
 
@@ -43,46 +44,47 @@ PACKET_INS: By[
     Counter, Literal["learned", "known", "held", "no_slot", "unknown_port", "malformed"]
 ] = Counter(
     "dfmeta_packet_ins",
-    "SYNs that the switch sent to the controller, by what became of them",
+    "SYNs that the switch sent to the controller, by outcome",
     ["outcome"],
     registry=REGISTRY,
 )
 FIRST_SYN_SECONDS = Histogram(
     "dfmeta_first_syn_seconds",
-    "Time from a first SYN's packet-in, or from when its instance was known, to its packet-out, "
-    "its flows confirmed",
+    "Seconds from a first SYN's packet-in, or from the moment its instance was known, to its "
+    "packet-out, including the confirmation of its flows",
     buckets=(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1, 10),
     registry=REGISTRY,
 )
 PORTS: By[Gauge, PortState] = Gauge(
     "dfmeta_ports",
-    "Guests' ports on the bridge, by whether they are served, and if not, why",
+    "Guests' ports on the bridge, by state: served, or the reason why not",
     ["state"],
     registry=REGISTRY,
 )
 FLOWS: By[Gauge, Annotated[str, "the names of dfmeta.flows.pipeline:Purpose"]] = Gauge(
     "dfmeta_flows",
-    "Flows that dfmeta keeps on the switch, by purpose, as it has sent them",
+    "Flows that dfmeta maintains on the switch, by purpose, as dfmeta sent them",
     ["purpose"],
     registry=REGISTRY,
 )
 FLOW_MODS: By[Counter, Literal["add", "delete"]] = Counter(
     "dfmeta_flow_mods",
-    "Flow-mods sent to the switch, by what they do",
+    "Flow-mods sent to the switch, by command",
     ["command"],
     registry=REGISTRY,
 )
 Dropped = Literal["fragment", "no_connection", "no_answer", "first_syn_rate", "syn_rate"]
 DROPPED: By[Counter, Dropped] = Counter(
     "dfmeta_dropped_packets",
-    "Packets that the switch dropped, as of its last dump: of a fragment, of no connection that is "
-    "known, from tap-metadata and no answer to a guest, above the rate of first SYNs, and of SYNs",
+    "Packets that the switch dropped, as of the last flow dump: fragments, packets of no known "
+    "connection, packets from tap-metadata that are not answers to a guest, first SYNs above their "
+    "rate, SYNs above their rate",
     ["reason"],
     registry=REGISTRY,
 )
 RECONCILES: By[Counter, Literal["changed", "unchanged", "failed"]] = Counter(
     "dfmeta_reconciles",
-    "Comparisons of the switch's flows with what they should be, by how they ended",
+    "Comparisons of the switch's flows with the desired flows, by result",
     ["result"],
     registry=REGISTRY,
 )
@@ -93,20 +95,21 @@ SWITCH_CONNECTED = Gauge(
 )
 HELD_SYNS = Gauge(
     "dfmeta_held_syns",
-    "SYNs that wait for their port's instance to be known and its number to be confirmed",
+    "SYNs that wait until their port's instance is known and its OpenFlow number is confirmed",
     registry=REGISTRY,
 )
 OVSDB_ECHOES = Counter(
     "dfmeta_ovsdb_echoes",
-    "Echoes by which OVSDB has confirmed numbers that Open vSwitch had given out anew",
+    "OVSDB echo replies, each of which confirms the OpenFlow numbers that Open vSwitch had "
+    "reassigned before",
     registry=REGISTRY,
 )
 IdentitySource = Literal["libvirt", "neutron", "store"]
 LookupOutcome = Literal["found", "nothing", "conflict", "late", "timeout", "failed"]
 IDENTITY_LOOKUPS: By[Counter, IdentitySource, LookupOutcome] = Counter(
     "dfmeta_identity_lookups",
-    "Questions to identity sources: found, nothing, conflict (with a source before it), late (the "
-    "port has changed meanwhile), timeout, failed",
+    "Queries to identity sources, by outcome: found, nothing, conflict (with an earlier source), "
+    "late (the port changed meanwhile), timeout, failed",
     ["source", "outcome"],
     registry=REGISTRY,
 )
@@ -115,20 +118,20 @@ Backend = Literal["nova", "store"]
 Answerer = Backend | Literal["dfmeta"]
 REQUESTS: By[Counter, StatusClass, Answerer] = Counter(
     "dfmeta_requests",
-    "Guests' requests, by class of the answer's status and by who answered: nova, store, or dfmeta "
-    "where no backend was asked",
+    "Guests' requests, by class of the answer's status and by the backend that answered: nova, "
+    "store, or dfmeta if no backend was queried",
     ["status", "backend"],
     registry=REGISTRY,
 )
 REQUEST_SECONDS = Histogram(
     "dfmeta_request_seconds",
-    "Time that a request took in dfmeta itself: without the backend's, and without what it waited",
+    "Seconds that a request took in dfmeta itself, without the backend's time and without waits",
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
     registry=REGISTRY,
 )
 BACKEND_SECONDS: By[Histogram, Backend] = Histogram(
     "dfmeta_backend_seconds",
-    "Time from asking the backend to its answer, or to giving up, with all that was tried again",
+    "Seconds from the query to the backend until its answer or the failure, including retries",
     ["backend"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
     registry=REGISTRY,
@@ -136,20 +139,20 @@ BACKEND_SECONDS: By[Histogram, Backend] = Histogram(
 HELD_REQUESTS: By[Counter, Literal["project", "backend", "port", "number"]] = Counter(
     "dfmeta_held_requests",
     "Requests that waited: until the instance's project was known (project), until the backend "
-    "could be reached (backend), until others of the port were answered (port), or until OVSDB had "
-    "confirmed the port's number (number)",
+    "could be reached (backend), until other requests of the port were answered (port), or until "
+    "OVSDB had confirmed the port's number (number)",
     ["why"],
     registry=REGISTRY,
 )
 DELAYED_REQUESTS = Counter(
     "dfmeta_delayed_requests",
-    "Requests that were delayed since their port was above its rate",
+    "Requests that were delayed because their port was above its rate",
     registry=REGISTRY,
 )
 Refused = HeadFault | BodyFault | Literal["rate", "forwarded", "forwarded_for", "token", "method"]
 REFUSED: By[Counter, Refused] = Counter(
     "dfmeta_refused_requests",
-    "Requests that dfmeta refused itself, by reason",
+    "Requests that dfmeta refused without a query to a backend, by reason",
     ["reason"],
     registry=REGISTRY,
 )
@@ -168,20 +171,20 @@ Limit = Literal[
 ]
 LIMITS: By[Counter, Limit] = Counter(
     "dfmeta_limits_hit",
-    "How often a guest reached a limit of [guest_limits], by the option's name",
+    "Number of times that a guest reached a limit of [guest_limits], by the option's name",
     ["limit"],
     registry=REGISTRY,
 )
 CONNECTIONS = Gauge(
     "dfmeta_open_connections",
-    "Guests' connections that are open, those that wait included",
+    "Guests' open connections, including those that wait",
     registry=REGISTRY,
 )
 Retried = Literal["stale", "unreachable", "timeout", "broken"]
 BACKEND_RETRIES: By[Counter, Retried] = Counter(
     "dfmeta_backend_retries",
-    "Requests sent again: stale (a kept connection had ended), unreachable, timeout, broken (what "
-    "came could not be passed on)",
+    "Requests sent to Nova again: stale (a kept-alive connection had ended), unreachable, timeout, "
+    "broken (the answer could not be forwarded)",
     ["reason"],
     registry=REGISTRY,
 )
@@ -193,8 +196,8 @@ BACKEND_CONNECTIONS: By[Counter, Literal["opened", "failed", "reused", "stale"]]
 )
 STORE_LOOKUPS: By[Counter, Literal["found", "absent", "away", "nonsense"]] = Counter(
     "dfmeta_store_lookups",
-    "Questions of the store to another one: found, absent, away (slow or away, after all tries), "
-    "nonsense (an answer that cannot be taken)",
+    "Lookups of the store in the upstream store: found, absent, away (slow or unreachable, after "
+    "all retries), nonsense (an answer that cannot be used)",
     ["outcome"],
     registry=REGISTRY,
 )
@@ -207,7 +210,7 @@ CLOSED: By[Counter, Closed] = Counter(
 )
 ADMIN_CONNECTIONS = Gauge(
     "dfmeta_admin_open_connections",
-    "Connections to the admin listener that are open, those that wait included",
+    "Open connections to the admin listener, including those that wait",
     registry=REGISTRY,
 )
 ADMIN_REFUSED: By[
@@ -220,20 +223,20 @@ ADMIN_REFUSED: By[
 )
 HUB_STALL_SECONDS = Histogram(
     "dfmeta_hub_stall_seconds",
-    "How late the daemon's one thread was for what was due, looked at 20 times a second",
+    "Seconds by which the daemon's hub thread was late, measured 20 times a second",
     buckets=(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5),
     registry=REGISTRY,
 )
 HUB_LONGEST_STALL_SECONDS = Gauge(
     "dfmeta_hub_longest_stall_seconds",
-    "How late the daemon's one thread has been at most since its start",
+    "Longest delay of the daemon's hub thread since its start, in seconds",
     registry=REGISTRY,
 )
 
 WorkerLost = Literal["ended", "hangs", "start", "full", "stays", "nonsense"]
 WORKERS_LOST: By[Counter, WorkerLost] = Counter(
     "dfmeta_workers_lost",
-    "Workers that ended by themselves or had to be ended, by why",
+    "Workers that ended unexpectedly or had to be ended, by reason",
     ["reason"],
     registry=REGISTRY,
 )
@@ -241,11 +244,11 @@ WORKERS_LOST: By[Counter, WorkerLost] = Counter(
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """Name and labels → value, of one process."""
 _GREATEST = frozenset({"dfmeta_hub_longest_stall_seconds"})
-"""Of which not the sum counts."""
+"""Metrics that are merged by their maximum instead of their sum."""
 
 
 def samples() -> list[Any]:
-    """What this process has counted, as values that JSON has."""
+    """Return all samples of this process, as JSON values."""
     return [
         [sample.name, sorted(sample.labels.items()), sample.value]
         for family in REGISTRY.collect()
@@ -254,9 +257,9 @@ def samples() -> list[Any]:
 
 
 def samples_from(found: Iterable[Any]) -> Samples:
-    """Read what :func:`samples` has written.
+    """Parse the output of :func:`samples`.
 
-    :raises ValueError, TypeError: when it is something else.
+    :raises ValueError, TypeError: when *found* has another form.
     """
     return {
         (name, tuple((label, text) for label, text in labels)): float(value)
@@ -272,13 +275,14 @@ def add(into: Samples, more: Samples) -> None:
 
 
 def lasting(of: Samples) -> Samples:
-    """What stays of a process that has ended: what it has counted, not what it has had open."""
+    """Return the samples that remain valid after their process has ended: counters and histograms,
+    and not gauges such as the number of open connections."""
     gauges = {family.name for family in REGISTRY.collect() if family.type == "gauge"}
     return {key: value for key, value in of.items() if key[0] not in gauges - _GREATEST}
 
 
 def merged(others: Iterable[Samples]) -> list[Metric]:
-    """This process' metrics, with what others have counted added."""
+    """Return the metrics of this process, with the samples of other processes added."""
     more: Samples = {}
     for other in others:
         add(more, other)

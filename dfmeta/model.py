@@ -1,9 +1,9 @@
-"""The values that dfmeta's parts hand to each other. No I/O, no third-party imports.
+"""Values that dfmeta's modules exchange. No I/O, no third-party imports.
 
-Trust: what :class:`Port` says comes from the host (OVSDB, libvirt, the store) and is the operator's
-word, save for an instance that is ``claimed``. :class:`GuestAddress` and :class:`GuestRequest`
-come from a guest and are claims; nothing decides who a guest is but the :class:`Endpoint` that its
-frames came in on.
+Trust: the data of :class:`Port` comes from the host (OVSDB, libvirt, the store) and is trusted as
+the operator's, except for an instance that is ``unverified``. :class:`GuestAddress` and
+:class:`GuestRequest` come from a guest and are untrusted. Only the :class:`Endpoint` on which its
+frames arrive identifies a guest.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ class PortVlan(NamedTuple):
 
 
 TAP_VLAN = PortVlan(tag=4095, vlan_mode="dot1q-tunnel", cvlans=(1,))
-"""Of tap-metadata: NORMAL floods no frame to a port in that VLAN, and explicit output ignores it.
-Neutron's dead ports share VLAN 4095 alone; the inner VLAN keeps their frames out."""
+"""VLAN columns of tap-metadata. NORMAL floods no frame to a port in that VLAN, and an explicit
+output action ignores the VLAN. Neutron's dead ports are also in VLAN 4095, but without the inner
+VLAN, which keeps their frames out."""
 TAP_MARK = ("dfmeta", "tap")
-"""Key and value in ``external_ids`` of tap-metadata's Interface row: dfmeta has made the port."""
+"""Key and value in ``external_ids`` of tap-metadata's Interface row: dfmeta created the port."""
 TAP_MAC = "02:64:66:6d:65:fe"
-"""Of tap-metadata: the same on every host, so that a guest that migrates keeps a valid neighbour
-entry."""
+"""MAC of tap-metadata: the same on every host, so that a guest that migrates keeps a valid
+neighbour entry."""
 
 
 class PortState(enum.StrEnum):
-    """Whether a port is served, and if not, why."""
+    """State of a port: served, or the reason why it is not."""
 
     SERVED = "served"
     NO_INSTANCE = "no instance"
-    """A VIF without an instance: its SYNs are held until one is known."""
+    """A VIF without an instance: its SYNs are held until the instance is known."""
     NO_OFPORT = "no ofport"
-    """Open vSwitch has not given it a number, or could not."""
+    """Open vSwitch has not given the port a number, or could not."""
     DEAD = "dead"
-    """Switched off by its owner: ``tag`` 4095 without ``vlan_mode`` trunk."""
+    """Disabled by the port's owner: ``tag`` 4095 without ``vlan_mode`` trunk."""
     BROKEN = "broken"
-    """Its columns hold something that cannot be a guest's port; ``Port.fault`` says what."""
+    """The columns of its rows are invalid for a guest's port; ``Port.fault`` has the cause."""
     TRUNK = "trunk"
     """A patch port to the bridge of a Neutron trunk: no guest behind it is served."""
     NO_PROJECT = "no project"
-    """It has flows, and the backend (Nova) answers no guest whose project is not known."""
+    """The port has flows, but its project is not known, and the backend (Nova) needs it."""
     CUT_OFF = "cut off"
-    """It has flows, and the switch or its device lets none of its frames through."""
+    """The port has flows, but the switch or its device passes none of its frames."""
     NO_CONNECTION = "no connection"
-    """It has flows, its SYNs reach the switch, and no connection reaches the proxy."""
+    """The port has flows and its SYNs reach the switch, but no connection reaches the proxy."""
 
 
 WIRED = frozenset(
@@ -69,14 +70,14 @@ WIRED = frozenset(
 )
 """States of ports that have flows on the switch."""
 OBSERVED = (PortState.CUT_OFF, PortState.NO_PROJECT, PortState.NO_CONNECTION)
-"""States of a port that are seen from outside (:mod:`dfmeta.conditions`): :attr:`Port.state` is
-:attr:`PortState.SERVED` in each of them. The first that applies is shown."""
+"""States that are observed from outside the port's rows (:mod:`dfmeta.conditions`):
+:attr:`Port.state` is :attr:`PortState.SERVED` in each of them. The first that applies is shown."""
 
 
 class Endpoint(NamedTuple):
-    """Where a guest's frames enter the bridge: the only thing that identifies it.
+    """Place at which a guest's frames enter the bridge; the only identity of a guest.
 
-    A tuple, since each request looks it up a dozen times.
+    A tuple, because each request looks it up a dozen times.
     """
 
     ofport: int
@@ -88,75 +89,76 @@ class Endpoint(NamedTuple):
 
 
 class PortId(NamedTuple):
-    """A guest's port, for as long as its row stays: the port's own frames or those of one VLAN
-    behind it, such as a container's.
+    """Key of a guest's port, valid as long as its row exists: for the port's untagged frames, or
+    for those of one VLAN behind it, such as a container's.
 
-    Two ports of one row have one ofport. They are two guests.
+    Two ports of one row have the same ofport, but are two guests.
     """
 
     row: str
-    """UUID of the Interface row: a port that was deleted and made again has another."""
+    """UUID of the Interface row; a port that was deleted and created again has another one."""
     vid: int = 0
-    """As :attr:`Endpoint.vid`."""
+    """VLAN id, see :attr:`Endpoint.vid`."""
 
 
 class Peer(NamedTuple):
-    """A client that is known by its address alone, where no switch says which guest it is."""
+    """A client that is identified by its address only, because there is no switch."""
 
     address: IPv4Address | IPv6Address | None
-    """None: the connection of a trusted proxy, through which many guests ask."""
+    """None: the connection of a trusted proxy, which forwards requests of many guests."""
     connection: int = 0
     """Number of that connection; 0 for an address."""
 
 
 Caller = Endpoint | Peer
-"""The key of each client in the proxy's books: connections, rates, requests, complaints."""
+"""Key of a client in the proxy's tables of connections, rates, requests and complaints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A guest's port (VIF) on the integration bridge: OVSDB's row and what the identity sources
-    know of it."""
+    """A guest's port (VIF) on the integration bridge: the data of OVSDB's row and of the identity
+    sources."""
 
     name: str
     row: str
     """See :attr:`PortId.row`."""
     ofport: int | None
     vid: int = field(default=0, kw_only=True)
-    """VLAN id of the guest's frames at that ofport; 0: they are untagged."""
+    """VLAN id of the guest's frames at that ofport; 0: untagged."""
     iface_id: str = ""
     mac: str = ""
     instance_id: str = ""
     project_id: str = ""
     instance_name: str = ""
-    """What people call the instance. Its owner chose it: for listings, never to decide by."""
+    """Name of the instance. Its owner chose it: for display only, never for decisions."""
     unverified: bool = False
-    """The instance stands where a tenant can write it (Neutron's device_id): it is served only
-    after whoever answers has checked that ``project_id`` is the instance's (CVE-2013-6419)."""
+    """The instance id comes from a field that a tenant can write (Neutron's device_id). It is
+    served only after the backend has checked that ``project_id`` is the instance's project
+    (CVE-2013-6419)."""
     dead: bool = False
     fault: str = ""
     trunk: bool = False
-    """It leads to a trunk's bridge; ``fault`` says whether it is the parent's or a subport's."""
+    """The port leads to a trunk's bridge; ``fault`` distinguishes a parent port from a subport."""
     device_mac: str = ""
-    """MAC of the device itself, where the name alone is too long to know it by in OpenFlow."""
+    """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
-    """Field name → identity source that gave it, for people."""
+    """Field name → identity source that gave the field, for display."""
 
     @property
     def id(self) -> PortId:
-        """The key that it is known by."""
+        """Key of the port."""
         return PortId(self.row, self.vid)
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where its frames come in, or None while it has no usable number."""
+        """Endpoint of the port's frames, or None while the port has no usable number."""
         if self.ofport is None or self.fault:
             return None
         return Endpoint(self.ofport, self.vid)
 
     @property
     def state(self) -> PortState:
-        """Whether it is served, in one word."""
+        """State of the port, from its own fields."""
         if self.trunk:
             return PortState.TRUNK
         if self.fault:
@@ -170,7 +172,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who is behind an endpoint, for as long as ``incarnation`` stays the same."""
+    """Identity of the guest behind an endpoint, valid while ``incarnation`` stays the same."""
 
     instance_id: str
     project_id: str
@@ -178,16 +180,16 @@ class Identity:
     port_name: str
     incarnation: int
     """Grows with every change of the port, its instance or its project; never repeats in a
-    process. An answer leaves only while it is still the one that the request was asked under."""
+    process. An answer is sent only while the incarnation is the one of its request."""
     unverified: bool = False
     """See :attr:`Port.unverified`."""
     instance_name: str = ""
-    """See :attr:`Port.instance_name`. Whoever chose it may be told it; nothing follows of it."""
+    """See :attr:`Port.instance_name`. The instance's owner may see it; no decision uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestAddress:
-    """What a guest called itself in its SYN. Untrusted; used to reach it, never to know it."""
+    """Source addresses of a guest's SYN. Untrusted: used to reach the guest, not to identify it."""
 
     mac: str
     ip: IPv4Address
@@ -195,21 +197,21 @@ class GuestAddress:
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """The address that a guest asks from where no switch says who it is: in ``dfmeta-store``."""
+    """Source address of a guest's request in ``dfmeta-store``, which has no switch."""
 
     ip: IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """A guest's HTTP request, as the backends see it. All of it is untrusted."""
+    """A guest's HTTP request, as the backends see it. All fields are untrusted."""
 
     method: str
     path: str
-    """Origin-form path as the guest wrote it, still percent-encoded, without the query."""
+    """Origin-form path as the guest sent it, still percent-encoded, without the query."""
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Names in lower case. Never copied upstream as they are."""
+    """Headers, with names in lower case. Never copied unchanged into a request to a backend."""
     body: bytes = b""
     guest_ip: str = ""
     """The address that the guest uses, for X-Forwarded-For; not an identity."""
@@ -217,36 +219,36 @@ class GuestRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a backend answers. The body is bytes and stays so, byte for byte."""
+    """A backend's answer. The body is forwarded unchanged, byte for byte."""
 
     status: int
     body: bytes = b""
     content_type: str = "text/plain; charset=UTF-8"
     """Value of Content-Type; empty: none is sent."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Further headers, in their order, a name perhaps more than once. Content-Type and hop-by-hop
-    headers never stand here. Content-Length does for a HEAD that is answered without the body it
-    is about; a HEAD with neither a body nor a Content-Length here has none that is known, and
-    none is sent."""
+    """Further headers in order; a name may occur more than once. Content-Type and hop-by-hop
+    headers are never included. Content-Length is included for a HEAD that is answered without the
+    body that it describes. For a HEAD with neither a body nor a Content-Length here, the length is
+    unknown, and no Content-Length is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a backend knows of a guest, looked up once for one request."""
+    """A backend's data on a guest, looked up once for one request."""
 
     http_tokens: str | None
-    """A :class:`~dfmeta.proxy.tokens.TokenMode`'s value; "" where the backend leaves it to the
-    configuration; None when the backend does not know the guest, or only by a claim that is wrong:
-    there is nothing then for a token to open."""
+    """A :class:`~dfmeta.proxy.tokens.TokenMode`'s value; "" if the backend leaves it to the
+    configuration; None if the backend does not know the guest, or only by an incorrect claim: then
+    there is no document that a token could protect."""
     answer: Callable[[], Answer]
-    """Answers the request, at most once. Raises :class:`~dfmeta.exceptions.BackendError` when there
-    is no answer to pass on, and its :class:`~dfmeta.exceptions.BackendTimeoutError` when a request
+    """Answers the request, at most once. Raises :class:`~dfmeta.exceptions.BackendError` if there
+    is no answer to forward, and its :class:`~dfmeta.exceptions.BackendTimeoutError` if a request
     that must not be repeated was sent and not answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpHost:
-    """Where an HTTP server is."""
+    """Address of an HTTP server."""
 
     host: str
     """A name or an address, without brackets."""
@@ -254,5 +256,5 @@ class HttpHost:
 
     @property
     def authority(self) -> str:
-        """As it stands in a URL (RFC 3986, 3.2.2)."""
+        """Host and port in the form of a URL (RFC 3986, 3.2.2)."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,20 +1,22 @@
-"""Names of hosts, resolved by the C library while the hub goes on.
+"""Names of hosts, resolved by the C library without blocking the hub.
 
-eventlet's own resolver reads /etc/resolv.conf once, and passes nsswitch.conf(5) by. getaddrinfo(3)
-reads both anew (glibc from 2.26 on), and gives what ``dfmeta doctor`` and every other program of
-the host gets. But its thread waits: 10 seconds for a nameserver that is silent, 30 for three. So:
+eventlet's own resolver reads /etc/resolv.conf once, and ignores nsswitch.conf(5). getaddrinfo(3)
+reads both again (glibc from 2.26 on), and gives the same results as in ``dfmeta doctor`` and every
+other program of the host. But it blocks its thread: 10 seconds for a silent nameserver, 30 for
+three. So:
 
-* Each look-up has an OS thread of its own. All that ask for a name at the same time share one.
-* While that one waits, the name is asked for again every :data:`AGAIN` seconds: what is under way
-  goes on with the nameservers that were there when it began. A name has :data:`THREADS` at most.
-* A caller waits for :data:`LIMIT` seconds at most, whatever the threads do; none of them keeps the
+* Each lookup runs in a separate OS thread. Simultaneous callers for one name share a thread.
+* While that thread waits, another one repeats the lookup every :data:`AGAIN` seconds, because a
+  running lookup keeps the nameservers that were configured when it began. A name has at most
+  :data:`THREADS` threads.
+* A caller waits for :data:`LIMIT` seconds at most, whatever the threads do. No thread prevents the
   process from ending.
-* An answer is good for :data:`KEEP` seconds, so that a burst of connections asks once. It stands
-  in for :data:`STALE` seconds while nameservers cannot be asked (RFC 8767); a name that is no more
-  is no more.
+* An answer is valid for :data:`KEEP` seconds, so that a burst of connections causes one lookup. It
+  is used for :data:`STALE` seconds while nameservers do not answer (RFC 8767), but not for a name
+  that no longer exists.
 
-Trust: names are the operator's, or those that an operator's Keystone and issuer give. A guest
-gives none, so that few are ever remembered.
+Trust: names come from the operator, or from the operator's Keystone and issuer. No name comes from
+a guest, so only a few names are ever cached.
 """
 
 from __future__ import annotations
@@ -37,24 +39,25 @@ _threading = original("threading")
 KEEP: Final = 1.0
 AGAIN: Final = 2.0
 LIMIT: Final = 6.0
-"""More than the C library gives one nameserver (resolv.conf(5), timeout: 5), less than a guest
-waits by default."""
+"""More than the C library's timeout for one nameserver (resolv.conf(5), timeout: 5), less than a
+guest waits by default."""
 PATIENCE: Final = 1.0
-"""Seconds for a new answer where an old one is at hand."""
+"""Seconds to wait for a new answer if there is an old one."""
 STALE: Final = 3600.0
 THREADS: Final = 8
 PASSING: Final = frozenset({socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_SYSTEM})
-"""Errors of getaddrinfo(3) that tell of the nameservers, not of the name."""
+"""Errors of getaddrinfo(3) about the nameservers, not about the name."""
 OTHERS: Final = ("gethostbyaddr", "gethostbyname", "gethostbyname_ex", "getnameinfo")
-"""What else the C library would keep the hub for."""
+"""Other functions of the C library that would block the hub."""
 
 Clock = Callable[[], float]
 
 
 class Names:
-    """A blocking function of the C library, for the one OS thread that may not wait.
+    """A blocking function of the C library, wrapped for the hub's thread, which must not block.
 
-    :param call: the function; other threads than the one that makes this call it themselves.
+    :param call: the function. It is called directly in all threads except the one that creates this
+        object.
     :param clock: monotonic seconds.
     """
 
@@ -65,9 +68,9 @@ class Names:
         self._questions: dict[tuple[Any, ...], _Question] = {}
 
     def __call__(self, *args: Any, seconds: float = LIMIT) -> Any:
-        """Call it with *args* and wait for the answer, *seconds* at most.
+        """Call the function with *args*, and wait for the answer for *seconds* at most.
 
-        :raises OSError: what the function raises, socket.gaierror among them; EAI_AGAIN where there
+        :raises OSError: any that the function raises, such as socket.gaierror; EAI_AGAIN if there
             was no answer in time.
         """
         if _threading.get_ident() != self._thread:
@@ -79,7 +82,7 @@ class Names:
 
 
 class _Question:
-    """A name that is asked for, and the threads that do so."""
+    """Lookups of one name, and their threads."""
 
     def __init__(self, call: Callable[[], Any], clock: Clock) -> None:
         self._call = call
@@ -144,7 +147,7 @@ class _Question:
             os.close(ended)
             self._threads -= 1
         found, error = outcome
-        # A later one has answered already, or may yet.
+        # A later lookup has answered already, or may still do so.
         if number < (self._answered if error is None else self._latest):
             return
         news, self._news = self._news, Event()
@@ -158,10 +161,10 @@ class _Question:
 
 
 def _run(call: Callable[[], Any], outcome: list[Any], end: int) -> None:
-    """Call it, in a thread, and close *end* when the outcome is there."""
+    """Call *call*, in a thread, store its outcome, and then close *end*."""
     try:
         outcome += [call(), None]
-    except Exception as error:  # raised again where it is waited for
+    except Exception as error:  # raised again in the waiting greenthread
         outcome += [None, error]
     finally:
         os.close(end)
@@ -174,16 +177,16 @@ def getaddrinfo(
     host: Any,
     port: Any,
     family: int = 0,
-    type: int = 0,  # noqa: A002  # its name in Python's own, by which it may be given
+    type: int = 0,  # noqa: A002  # the name in Python's function, for keyword arguments
     proto: int = 0,
     flags: int = 0,
     *,
     seconds: float = LIMIT,
 ) -> list[Any]:
-    """As :func:`socket.getaddrinfo`; addresses need no thread.
+    """Resolve like :func:`socket.getaddrinfo`; numeric addresses need no thread.
 
-    :param seconds: to wait at most; no more than :data:`LIMIT`.
-    :raises socket.gaierror: as getaddrinfo(3); EAI_AGAIN where there was no answer in time.
+    :param seconds: maximum time to wait, limited by :data:`LIMIT`.
+    :raises socket.gaierror: as getaddrinfo(3); EAI_AGAIN if there was no answer in time.
     """
     options = family, type, proto
     try:
@@ -194,7 +197,7 @@ def getaddrinfo(
 
 
 def addresses(host: str, port: int, seconds: float) -> list[Any]:
-    """What :func:`getaddrinfo` gives for streams, within *seconds*.
+    """Return the result of :func:`getaddrinfo` for stream sockets, within *seconds*.
 
     :raises socket.gaierror: as :func:`getaddrinfo`.
     """
@@ -202,9 +205,9 @@ def addresses(host: str, port: int, seconds: float) -> list[Any]:
 
 
 def install() -> None:
-    """Put it in the place of eventlet's own, and of the C library's, in this process.
+    """Replace the resolvers of eventlet and of the standard library in this process.
 
-    To be called in the hub's thread, before ``eventlet.monkey_patch``.
+    Call this in the hub's thread, before ``eventlet.monkey_patch``.
     """
     from eventlet.green import socket as green
 

@@ -1,12 +1,12 @@
-"""Which device has which number on the bridge: the switch's word, beside OVSDB's.
+"""OpenFlow numbers of devices on the bridge, as the switch reports them, compared with OVSDB.
 
-OVSDB says later than the switch that a port is gone, and a name does not tell two ports apart that
-have it one after the other. So a number is in doubt from each change of its device until OVSDB has
-answered a question that was asked after it. OVSDB answers in order, and a row is deleted before
-the switch lets go of its device: what was deleted has been read by then. A row that is still there
-is right.
+OVSDB reports the removal of a port later than the switch does, and a name does not distinguish two
+ports that have it one after the other. So a number is in doubt from each change of its device until
+OVSDB has answered an echo request that was sent after the change. OVSDB answers in order, and a row
+is deleted before the switch releases its device. So at the answer, dfmeta has read all these
+deletions, and a row that still exists is valid.
 
-Trust: the switch's and OVSDB's words, both the host's own.
+Trust: the data of the switch and of OVSDB, both from the host itself.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ class Device(NamedTuple):
     """A device as OpenFlow describes it (OpenFlow 1.3.5, 7.2.1)."""
 
     name: bytes
-    """Cut to :data:`WIRE_NAME_MAX` bytes."""
+    """Name of the device, cut to :data:`WIRE_NAME_MAX` bytes."""
     mac: str = ""
-    """Of the device itself, in lower case with colons; not the guest's."""
+    """MAC of the device itself, in lower case with colons; not the guest's."""
 
 
 class Numbering:
-    """Devices by their numbers, and which of the numbers are in doubt.
+    """Devices by their numbers, and the numbers that are in doubt.
 
-    :param ask: asks OVSDB a question and gives its number at once: they count up from 1, and the
-        answer comes by :meth:`answered`. 0: what OVSDB says is never late.
+    :param ask: sends OVSDB an echo request and returns its number at once; the numbers count up
+        from 1. :meth:`answered` receives the answer. A return of 0 means that OVSDB's reports are
+        never late.
     """
 
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask = ask
         self._devices: dict[int, Device] = {}
         self._doubts: dict[int, int] = {}
-        """Number → the question that has to be answered."""
+        """OpenFlow number → echo request that OVSDB has to answer."""
         self._answered = 0
 
     def put(self, ofport: int, device: Device | None) -> bool:
-        """Take in which device has the number now; None: no device. False: that was known."""
+        """Store the device that has the number now; None: no device. Return whether it changed."""
         before = self._devices.get(ofport)
         if before == device:
             return False
@@ -56,10 +57,10 @@ class Numbering:
         return True
 
     def put_all(self, devices: Mapping[int, Device], *, gap: bool) -> dict[int, bool]:
-        """Take in the devices of all numbers.
+        """Store the devices of all numbers.
 
-        :param gap: the switch may have changed devices unheard since the last time. Then every
-            number is in doubt, also that of a device which looks the same.
+        :param gap: changes since the last call may have been missed. Then every number is in doubt,
+            even if its device looks the same.
         :return: numbers that have changed, and whether another device had them or may have had.
         """
         before, self._devices = self._devices, dict(devices)
@@ -69,9 +70,9 @@ class Numbering:
         return changed
 
     def answered(self, question: int) -> list[int]:
-        """Take in that OVSDB has answered *question* and all before it.
+        """Note that OVSDB has answered *question* and all earlier ones.
 
-        :return: numbers that are in doubt no more.
+        :return: numbers that are no longer in doubt.
         """
         self._answered = max(self._answered, question)
         certain = [n for n, asked in self._doubts.items() if asked <= self._answered]
@@ -80,22 +81,22 @@ class Numbering:
         return certain
 
     def certain(self, ofport: int) -> bool:
-        """Whether OVSDB's word about that number counts."""
+        """Return whether the number is not in doubt."""
         return ofport not in self._doubts
 
     def doubted(self) -> Collection[int]:
-        """Numbers that are in doubt."""
+        """Return the numbers that are in doubt."""
         return self._doubts.keys()
 
     def name(self, ofport: int) -> bytes:
-        """Name of the device that has the number, as far as it is known."""
+        """Return the name of the device that has the number; empty if it is not known."""
         device = self._devices.get(ofport)
         return device.name if device is not None else b""
 
     def agrees(self, port: Port) -> bool:
-        """Whether the switch does not say that the port's number is another device's.
+        """Return False if the switch reports another device at the port's number, else True.
 
-        Of a name that does not fit into OpenFlow, the device's MAC has to agree as well.
+        For a name that is too long for OpenFlow, the device's MAC must agree as well.
         """
         device = self._devices.get(port.ofport) if port.ofport is not None else None
         if device is None:

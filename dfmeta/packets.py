@@ -1,7 +1,8 @@
-"""Frames ↔ values, pure. What :func:`parse_syn` reads was written by a guest and is a claim.
+"""Frames ↔ values, pure. A guest writes the frames for :func:`parse_syn`: they are untrusted.
 
-Only what the controller needs is read: Ethernet II with an optional 802.1Q tag, IPv4 (RFC 791) and
-the fixed part of TCP (RFC 9293, 3.1). The daemon's own probe is written here as well.
+The parser covers only the fields that the controller needs: Ethernet II with an optional 802.1Q
+tag, IPv4 (RFC 791) and the fixed part of TCP (RFC 9293, 3.1). This module also writes the daemon's
+own probe.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TTL = 64
 _WINDOW = 1024
 _DONT_FRAGMENT = 0x4000
 _FRAGMENT_MASK = 0x3FFF
-"""More-fragments and the offset; a whole packet has neither."""
+"""Flag more-fragments and the offset; both are 0 in an unfragmented packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Syn:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A TCP segment without data or options, or of one the parts that stand in its fixed header."""
+    """A TCP segment without data and options, or the fixed header of any segment."""
 
     source: IPv4Address
     destination: IPv4Address
@@ -59,7 +60,7 @@ class Segment:
 
 
 def write_segment(segment: Segment, *, source_mac: str, destination_mac: str) -> bytes:
-    """Write *segment* as an untagged frame with whole checksums, from its destination MAC on."""
+    """Return *segment* as an untagged frame with complete checksums, without preamble and FCS."""
     source, destination = segment.source.packed, segment.destination.packed
     header = bytearray(
         _IPV4.pack(
@@ -97,15 +98,15 @@ def write_segment(segment: Segment, *, source_mac: str, destination_mac: str) ->
 
 
 def parse_segment(frame: bytes) -> tuple[Segment, bool]:
-    """Read a frame that the host's own TCP sent, and whether its TCP checksum is right.
+    """Parse a frame that the host's own TCP sent; return it and whether its checksum is correct.
 
-    :raises PacketError: when it is anything else than a whole, unfragmented IPv4 TCP segment.
+    :raises PacketError: if it is not a complete, unfragmented IPv4 TCP segment.
     """
     _source, _vid, payload = _ethernet(frame)
     (source, destination), segment = _ipv4(payload)
     source_port, destination_port, seq, ack, _offset, flags = _unpack(_TCP, segment, "TCP")
     length = int.from_bytes(payload[2:4], "big") - (payload[0] & 0x0F) * 4
-    # Behind the packet a short frame is padded (IEEE 802.3).
+    # A short frame is padded after the packet (IEEE 802.3).
     whole = segment[:length]
     right = _checksum(_pseudo(source.packed, destination.packed, len(whole)) + whole) == 0
     return (
@@ -115,11 +116,11 @@ def parse_segment(frame: bytes) -> tuple[Segment, bool]:
 
 
 def parse_syn(frame: bytes) -> Syn:
-    """Read a frame that the switch says is a SYN.
+    """Parse a frame that the switch has classified as a SYN.
 
     :param frame: the frame from its destination MAC on, without FCS.
-    :raises PacketError: when it is anything else than a whole, unfragmented IPv4 TCP SYN. Bytes
-        behind the fixed TCP header (options, TCP Fast Open data) are not looked at.
+    :raises PacketError: if it is not a complete, unfragmented IPv4 TCP SYN. Bytes after the fixed
+        TCP header (options, TCP Fast Open data) are ignored.
     """
     source, vid, payload = _ethernet(frame)
     ip, segment = _ipv4(payload)
@@ -159,12 +160,12 @@ def _ipv4(packet: bytes) -> tuple[tuple[IPv4Address, IPv4Address], bytes]:
 
 
 def _pseudo(source: bytes, destination: bytes, length: int) -> bytes:
-    """TCP's pseudo header (RFC 9293, 3.1)."""
+    """Return TCP's pseudo header (RFC 9293, 3.1)."""
     return source + destination + bytes((0, PROTO_TCP)) + length.to_bytes(2, "big")
 
 
 def _checksum(data: bytes) -> int:
-    """The Internet checksum (RFC 1071); 0 of data that has a right one in it."""
+    """Return the Internet checksum (RFC 1071); 0 for data that includes its correct checksum."""
     if len(data) % 2:
         data += b"\0"
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))

@@ -1,4 +1,4 @@
-"""Lines that repeat, in the log once a minute: it stays readable, and does not fill the disk."""
+"""Rate limit for repeated log lines: once a minute, so that the log does not fill the disk."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Final
 
 QUIET: Final = 60.0
-"""Seconds after a line in which others like it are counted, not logged."""
+"""Seconds after a log line in which similar lines are only counted."""
 
 
 class Seldom:
-    """Lets the first of many lines into the log, and counts those that follow within a minute.
+    """Logs the first of many similar lines, and counts those that follow within a minute.
 
-    :param lines: how many may be logged in a minute.
+    :param lines: maximum number of lines in a minute.
     :param clock: monotonic seconds.
     """
 
@@ -24,7 +24,7 @@ class Seldom:
         self._logged = self._held = 0
 
     def take(self) -> int | None:
-        """Return how many lines were held back before this one; None: this one is as well."""
+        """Return the number of lines suppressed before this one; None: suppress this one too."""
         now = self._clock()
         if now - self._since >= QUIET:
             self._since, self._logged = now, 0
@@ -36,7 +36,7 @@ class Seldom:
         return held
 
     def warn(self, log: logging.Logger, message: str, *values: object) -> None:
-        """Log at WARNING, unless the line is to be held back."""
+        """Log at WARNING, unless the line is to be suppressed."""
         held = self.take()
         if held is not None:
             message += counted(held)
@@ -44,5 +44,5 @@ class Seldom:
 
 
 def counted(held: int) -> str:
-    """Return the end of a line before which *held* like it were held back; empty for 0."""
+    """Return the suffix of a line that reports *held* suppressed lines; empty for 0."""
     return f" (and {held} more like it since it was last logged)" if held else ""

@@ -1,18 +1,21 @@
-"""Who is behind which endpoint, now: the one place where controller and proxy meet.
+"""The registry: current identity of each endpoint, shared by the controller and the proxy.
 
-It decides; flows only carry. Every request is asked under a :class:`Claim` and its answer leaves
-only while :meth:`Registry.holds` still says so, whatever the datapath has revalidated by then.
+The registry decides whether a guest is answered; flows only transport packets. Every request has a
+:class:`Claim`, and its answer is sent only while :meth:`Registry.holds` is true, whether or not the
+datapath has revalidated its flows by then.
 
 All methods run on the hub and none of them waits, so each is atomic.
 
-A slot whose guest has gone rests before another guest of that port gets it: connections may still
-wait in the listener's queue, and the kernel may still repeat segments of the old guest's answers,
-all under the old key. So a key is one guest's for as long as anything of it can be under way.
+A slot rests after its guest has left, before another guest of that port gets it. Connections may
+still wait in the listener's queue, and the kernel may still repeat segments of the old guest's
+answers, all with the old key. So a key stands for one guest as long as any packet of it can be in
+transit.
 
-Which port has which number, OVSDB says and the switch says. Both have to say the same: OVSDB's word
-comes later, by as much as its session or our reading of it is behind, and meanwhile the number may
-be another guest's (a port renumbered by ``ofport_request``, or a restart of ovs-vswitchd). While a
-number is in doubt (:mod:`dfmeta.numbering`) its guest keeps its place, but nothing is answered.
+OVSDB and the switch both report the OpenFlow number of a port, and the two must agree. OVSDB's
+report is later, by the delay of its session and of dfmeta's reader, and meanwhile the number may
+belong to another guest (a port renumbered by ``ofport_request``, or a restart of ovs-vswitchd).
+While a number is in doubt (:mod:`dfmeta.numbering`), its guest keeps its state, but no request is
+answered.
 """
 
 from __future__ import annotations
@@ -43,26 +46,26 @@ from dfmeta.slots import Guest, Learned, Slot
 from dfmeta.waits import Waits
 
 REST = 120.0
-"""Seconds that a slot rests after a change of its endpoint's guest: longer than Linux keeps
-repeating what a closed connection still had to say."""
+"""Seconds that a slot rests after a change of its endpoint's guest: longer than Linux retransmits
+the last segments of a closed connection."""
 
 
 class Phase(enum.IntEnum):
-    """When a subscriber hears of a change: in this order, whichever subscribed first.
+    """Order in which subscribers are notified of a change, independent of the subscription order.
 
-    Once the guest of a port has changed, the switch first lets nothing of the one before in, and
-    only then its connections end: no request of it comes behind them.
+    When the guest of a port has changed, the switch first blocks packets of the previous guest, and
+    only then its connections are closed. So no request of it can arrive after they are closed.
     """
 
     FLOWS = 1
-    """The flows on the switch follow."""
+    """Update of the flows on the switch."""
     CONNECTIONS = 2
-    """Connections and requests under way end, and the counts of the guest before are forgotten."""
+    """End of connections and running requests, and reset of the previous guest's counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a connection was accepted as. Valid while :meth:`Registry.holds` says so."""
+    """The guest that a connection was accepted for. Valid while :meth:`Registry.holds` is true."""
 
     identity: Identity
     caller: Caller
@@ -72,9 +75,9 @@ class Claim:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The caller, where it is a guest at a port.
+        """Endpoint of the caller.
 
-        :raises TypeError: it is known by its address alone.
+        :raises TypeError: if the caller is identified by its address only.
         """
         if not isinstance(self.caller, Endpoint):
             raise TypeError(f"{self.caller} is not at a port")
@@ -84,10 +87,10 @@ class Claim:
 class Registry:
     """Live map of ports to identities and of endpoints to addresses.
 
-    :param host_addresses: gives the addresses of the host itself, which no key may be.
-    :param ask: see :class:`~dfmeta.numbering.Numbering`; :meth:`answered` takes the answer.
+    :param host_addresses: returns the addresses of the host itself, which cannot be keys.
+    :param ask: see :class:`~dfmeta.numbering.Numbering`; :meth:`answered` receives the answer.
     :param clock: monotonic seconds.
-    :param keys: the scheme of the keys; the flows have the same.
+    :param keys: the key scheme; the flows use the same.
     """
 
     def __init__(
@@ -121,32 +124,32 @@ class Registry:
         self._replaced_listeners: list[Callable[[PortId], None]] = []
 
     def watch(self, watcher: Callable[[Endpoint], None]) -> None:
-        """Call *watcher* with each endpoint of which anything is about to change: its guest, what
-        is known of that, its slots, or how long its SYNs have waited."""
+        """Call *watcher* with each endpoint before a change: of its guest, of the guest's identity,
+        of its slots, or of the time that its SYNs have waited."""
         self._watchers.append(watcher)
 
     def subscribe(
         self, listener: Callable[[Endpoint], None], phase: Phase = Phase.CONNECTIONS
     ) -> None:
-        """Call *listener* with each endpoint whose guest has changed, after the change."""
+        """Call *listener* with each endpoint after its guest has changed."""
         self._listeners[phase].append(listener)
 
     def when_certain(self, listener: Callable[[Endpoint], None]) -> None:
-        """Call *listener* with each endpoint whose number is in doubt no more."""
+        """Call *listener* with each endpoint whose number is no longer in doubt."""
         self._certain_listeners.append(listener)
 
     def when_replaced(self, listener: Callable[[PortId], None]) -> None:
-        """Call *listener* with each port that has another device now."""
+        """Call *listener* with each port after its device was replaced by another one."""
         self._replaced_listeners.append(listener)
 
-    # Ports, as OVSDB tells of them
+    # Ports, as reported by OVSDB
 
     def set_port(self, port: Port) -> None:
-        """Take in a port that is new or has changed.
+        """Store a port that is new or has changed.
 
-        A port that changed in anything that says who it is starts anew: its addresses are
-        forgotten and no earlier claim holds. A project that was not known and now is changes
-        nothing of that. Of two rows that claim one endpoint the later wins.
+        If a field changed that identifies the guest, the port starts again: its addresses are
+        forgotten, and earlier claims no longer hold. This does not apply to a project that becomes
+        known. If two rows claim the same endpoint, the later row wins.
         """
         old = self._ports.get(port.id)
         self._ports[port.id] = port
@@ -166,7 +169,7 @@ class Registry:
         self._tell(touched)
 
     def remove_port(self, port_id: PortId) -> None:
-        """Forget that port, if it is known; others of its row stay."""
+        """Remove the port, if it is known; other ports of its row stay."""
         port = self._ports.pop(port_id, None)
         if port is not None:
             self._states[port.state] -= 1
@@ -174,42 +177,42 @@ class Registry:
             self._tell(self._withdraw(port))
 
     def fault(self, port_id: PortId) -> str:
-        """The fault of that port, as far as it is known here."""
+        """Return the fault of the port; empty if the port is unknown or has none."""
         port = self._ports.get(port_id)
         return port.fault if port is not None else ""
 
     def ports(self) -> list[Port]:
-        """Every guest port, served or not."""
+        """Return all guests' ports, served or not."""
         return list(self._ports.values())
 
     def count(self, state: PortState) -> int:
-        """How many ports are in that state."""
+        """Return the number of ports in *state*."""
         return self._states[state]
 
     def holder(self, endpoint: Endpoint) -> tuple[Port, dict[int, Slot]] | None:
-        """The port that is served at *endpoint* and its slots, if its instance is known."""
+        """Return the port at *endpoint* and its slots; None if its instance is not known."""
         guest = self._guests.get(endpoint)
         if guest is None or not guest.port.instance_id:
             return None
         return guest.port, dict(guest.slots)
 
     def take_changed(self) -> set[Endpoint]:
-        """Endpoints whose port or whose slots have changed since the last time."""
+        """Return the endpoints whose port or slots have changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 
     def touch(self, endpoint: Endpoint) -> None:
-        """Have *endpoint* count as changed."""
+        """Mark *endpoint* as changed."""
         self.version += 1
         self._changed.add(endpoint)
         self._show(endpoint)
 
-    # Numbers, as the switch tells of them
+    # Numbers, as reported by the switch
 
     def set_devices(self, devices: Mapping[int, Device], *, gap: bool) -> None:
-        """Take in which device has which number on the switch, all of them.
+        """Store all devices of the switch by their numbers.
 
-        :param gap: changes may have been missed before; see :meth:`Numbering.put_all`.
+        :param gap: earlier changes may have been missed; see :meth:`Numbering.put_all`.
         """
         changed = self._numbering.put_all(devices, gap=gap)
         for endpoint in self._contenders.with_number(*self._numbering.doubted()):
@@ -220,9 +223,9 @@ class Registry:
             self._say_replaced(ofport, there=replaced and ofport in devices)
 
     def set_device(self, ofport: int, device: Device | None) -> None:
-        """Take in that the number is that device's now; None: no device's.
+        """Store the device that has the number now; None: no device.
 
-        A guest that has the number starts anew: it is another device, perhaps another guest's.
+        A guest with that number starts again: the other device may belong to another guest.
         """
         if self._numbering.put(ofport, device):
             for endpoint in self._contenders.with_number(ofport):
@@ -231,23 +234,24 @@ class Registry:
             self._say_replaced(ofport, there=device is not None)
 
     def answered(self, question: int) -> None:
-        """Take in that OVSDB has answered that question, and all that it said before."""
+        """Note that OVSDB has answered *question*, and that everything before it has been read."""
         for endpoint in self._contenders.with_number(*self._numbering.answered(question)):
             self._show(endpoint)
             for listener in self._certain_listeners:
                 listener(endpoint)
 
     def certain(self, endpoint: Caller) -> bool:
-        """Whether OVSDB's word about that number counts. Nothing may be answered while not."""
+        """Return whether the endpoint's number is not in doubt. If it is, no answer may be sent."""
         return not isinstance(endpoint, Endpoint) or self._numbering.certain(endpoint.ofport)
 
     def doubted(self) -> list[Port]:
-        """Ports that are not served, since OVSDB has not yet confirmed their number."""
+        """Return the ports that are not served because OVSDB has not yet confirmed their number."""
         found = map(self.port_at, self._contenders.with_number(*self._numbering.doubted()))
         return [port for port in found if port is not None]
 
     def misnamed(self) -> list[tuple[Port, bytes]]:
-        """Ports that are not served, since the switch says that their number is another's."""
+        """Return the ports that are not served because the switch reports another device at their
+        number, each with the name of that device."""
         return [
             (port, self._numbering.name(port.ofport or 0))
             for port in self._contenders
@@ -257,31 +261,31 @@ class Registry:
     # Endpoints, for the controller
 
     def endpoints(self) -> list[Endpoint]:
-        """Endpoints that are to have flows."""
+        """Return the endpoints that should have flows."""
         return list(self._guests)
 
     def port_at(self, endpoint: Endpoint) -> Port | None:
-        """Port behind *endpoint*, if it is a guest's."""
+        """Return the port at *endpoint*; None if no guest's port is there."""
         guest = self._guests.get(endpoint)
         return guest.port if guest else None
 
     def identity(self, endpoint: Endpoint) -> Identity | None:
-        """Who is at *endpoint*; None when no guest is, or its instance is not known."""
+        """Return the identity at *endpoint*; None if no guest with a known instance is there."""
         guest = self._guests.get(endpoint)
         return guest.identity if guest else None
 
     def slots(self, endpoint: Endpoint) -> dict[int, Slot]:
-        """Slot → address of *endpoint*, as they are now."""
+        """Return slot number → slot of *endpoint*, as a copy."""
         guest = self._guests.get(endpoint)
         return dict(guest.slots) if guest else {}
 
     def learn(self, endpoint: Endpoint, address: GuestAddress, now: float) -> Learned | None:
-        """Give *address* a slot at *endpoint*, or find the one that it has.
+        """Give *address* a slot at *endpoint*, or find its present slot.
 
-        The address is the guest's claim; it takes room only among the endpoint's own slots.
+        The address is untrusted; it uses room only among the endpoint's own slots.
 
-        :return: None when the endpoint is not served, or when each slot has an open connection,
-            or addresses have given way too often lately.
+        :return: None if the endpoint is not served, if each slot has an open connection, or if
+            there were too many evictions recently.
         """
         guest = self._guests.get(endpoint)
         if guest is None or guest.identity is None or not self.certain(endpoint):
@@ -303,18 +307,18 @@ class Registry:
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
 
     def has_slot(self, endpoint: Endpoint, learned: Learned) -> bool:
-        """Whether the address that was *learned* still has its slot."""
+        """Return whether the address that was *learned* still has its slot."""
         guest = self._guests.get(endpoint)
         slot = guest.slots.get(learned.slot) if guest else None
         return slot is not None and slot.epoch == learned.epoch
 
     def rest(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
-        """Have those slots rest: another guest had them."""
+        """Let the slots rest, because another guest had them."""
         resting = self._resting.setdefault(endpoint, {})
         resting.update(dict.fromkeys(numbers, self._clock() + REST))
 
     def adopt(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
-        """Take over an address that was found on the switch; False when there is no place."""
+        """Adopt an address found in the switch's flows; return False if the slot is not free."""
         guest = self._guests.get(endpoint)
         if guest is None or guest.identity is None or number in guest.slots:
             return False
@@ -329,10 +333,10 @@ class Registry:
     # Claims, for the proxy
 
     def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
-        """Say who sends from *peer*, the source address of a connection on tap-metadata.
+        """Return the claim for *peer*, the source address of a connection on tap-metadata.
 
-        Trust: nothing but dfmeta's service flows outputs to tap-metadata, so a key is the switch's
-        word for an in_port; anything that is not a key in use is nobody.
+        Trust: only dfmeta's service flows output to tap-metadata, so the switch vouches for the
+        in_port that a key stands for. For an address that is not a key in use, there is no claim.
         """
         try:
             endpoint, number = self.keys.parse(peer)
@@ -347,13 +351,13 @@ class Registry:
         return Claim(guest.identity, endpoint, number, slot.epoch, slot.address)
 
     def holds(self, claim: Claim) -> bool:
-        """Whether an answer may leave: the same incarnation of the same instance is still there,
+        """Return whether an answer may be sent: the same incarnation of the same instance is still
         at that address, and its number is not in doubt."""
         return self.current(claim) is not None and self.certain(claim.endpoint)
 
     def current(self, claim: Claim) -> Identity | None:
-        """Identity that *claim* stands for, with what has become known since; None when it does
-        not hold any more."""
+        """Return the identity of *claim*, with the fields that have become known since; None if the
+        claim no longer holds."""
         guest = self._guests.get(claim.endpoint)
         if guest is None or guest.identity is None:
             return None
@@ -364,24 +368,24 @@ class Registry:
         return guest.identity if same else None
 
     def opened(self, claim: Claim, now: float) -> None:
-        """Count a connection under *claim*; its slot does not give way while there is one."""
+        """Count a connection under *claim*; a slot with open connections is not evicted."""
         self.count_connections(claim.endpoint, claim.slot, claim.epoch, 1, now)
 
     def closed(self, claim: Claim, now: float) -> None:
-        """Take back what :meth:`opened` counted."""
+        """Undo the count of :meth:`opened`."""
         self.count_connections(claim.endpoint, claim.slot, claim.epoch, -1, now)
 
     def count_connections(
         self, endpoint: Endpoint, number: int, epoch: int, change: int, now: float
     ) -> None:
-        """Count *change* connections more of a slot, if the same address still has it."""
+        """Add *change* to the number of a slot's connections, if the same address still has it."""
         guest = self._guests.get(endpoint)
         slot = guest.slots.get(number) if guest else None
         if slot is not None and slot.epoch == epoch:
             slot.connections += change
             slot.last_used = now
 
-    # How long a first SYN waited, against the one hold budget
+    # Time that a first SYN waited, which counts towards hold_timeout of its requests
 
     def note_wait(self, endpoint: Endpoint, source_port: int, seconds: float) -> None:
         """Remember that the SYN of that connection was held for *seconds*."""
@@ -389,18 +393,18 @@ class Registry:
         self._waits.note(endpoint, source_port, seconds)
 
     def take_wait(self, endpoint: Caller, source_port: int) -> float:
-        """Give back what was noted for that connection, once; 0.0 when nothing was."""
+        """Return and forget the time noted for that connection; 0.0 if there is none."""
         return self._waits.take(endpoint, source_port)
 
     def take_waits(self, endpoint: Endpoint) -> list[tuple[int, float]]:
-        """Give back all that was noted for *endpoint*: source ports and seconds."""
+        """Return and forget all times noted for *endpoint*: source ports and seconds."""
         return self._waits.take_all(endpoint)
 
     def _note(self, *ports: Port | None) -> None:
         self.version += 1
         for port in ports:
             if port is not None and port.ofport is not None:
-                # Also of one that is broken, and so has no endpoint: it may have had one.
+                # A broken port has no endpoint now, but may have had one: note it as well.
                 endpoint = Endpoint(port.ofport, port.vid)
                 self._changed.add(endpoint)
                 self._show(endpoint)
@@ -447,7 +451,7 @@ class Registry:
         if guest is None or guest.port.id != port.id:
             return set()
         self._leave(guest)
-        # Another row may have claimed the number before, and given way.
+        # Another row may have claimed the number earlier, and lost it to this one.
         rightful = self._rightful(endpoint)
         if rightful is not None:
             self._enter(rightful, endpoint)
@@ -498,7 +502,7 @@ class Registry:
         rested = [number for number in free if number not in resting]
         if rested or guest.slots:
             return rested[0] if rested else None
-        # All of them rest, after a guest for each within two minutes: the one that did longest.
+        # All of them rest, after a new guest for each within two minutes: take the longest resting.
         return min(free, key=lambda number: resting[number], default=None)
 
     def _say_replaced(self, ofport: int, *, there: bool) -> None:
@@ -520,8 +524,8 @@ class Registry:
 
 
 def _only_adds(old: Port, new: Port) -> bool:
-    """Whether *new* is the same guest's port, of which more is known."""
+    """Return whether *new* is the port of the same guest, and only adds fields to *old*."""
     who = ("id", "ofport", "iface_id", "instance_id", "dead", "fault")
     same = all(getattr(old, name) == getattr(new, name) for name in who)
-    # A claim may be confirmed; what was known may not become a claim.
+    # An unverified instance may become verified, but not the other way round.
     return same and old.project_id in ("", new.project_id) and old.unverified >= new.unverified

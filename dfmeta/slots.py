@@ -8,13 +8,13 @@ from dfmeta.model import Endpoint, GuestAddress, Identity, Port
 
 DISPLACED_AT_ONCE = 16
 DISPLACED_PER_SECOND = 4.0
-"""How many addresses of one endpoint may give way to others: a guest that makes up a source for
-each packet costs the switch no more flows than that."""
+"""Limits on evictions of an endpoint's addresses: a guest that invents a source address for each
+packet cannot make the switch change more flows than that."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """One address of an endpoint, in use."""
+    """One address of an endpoint that is in use."""
 
     address: GuestAddress
     epoch: int
@@ -24,15 +24,15 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Where an address stands among its endpoint's slots."""
+    """Slot of an address at its endpoint."""
 
     slot: int
     new: bool
-    """Its flows are not on the switch yet."""
+    """Whether the address is new, so that its flows are not on the switch yet."""
     displaced: GuestAddress | None = None
-    """The address that gave way for it."""
+    """The address that was evicted for it."""
     epoch: int = field(default=0, compare=False)
-    """Stays the same for as long as the address has the slot."""
+    """Number that stays the same as long as the address has the slot."""
 
 
 @dataclass(slots=True)
@@ -44,12 +44,11 @@ class Guest:
     identity: Identity | None
     slots: dict[int, Slot] = field(default_factory=dict)
     room: float = DISPLACED_AT_ONCE
-    """How many addresses may give way now."""
+    """Number of evictions that were allowed at ``room_at``."""
     room_at: float = 0.0
-    """When that was so."""
 
     def may_displace(self, now: float) -> bool:
-        """Whether one more may, and take it if so (a token bucket)."""
+        """Return whether one more eviction is allowed, and count it if so (a token bucket)."""
         grown = self.room + max(0.0, now - self.room_at) * DISPLACED_PER_SECOND
         self.room, self.room_at = min(grown, DISPLACED_AT_ONCE), now
         if self.room < 1:
@@ -58,7 +57,7 @@ class Guest:
         return True
 
     def longest_idle(self) -> int | None:
-        """The slot without an open connection that was used least lately."""
+        """Return the least recently used slot without an open connection; None if there is none."""
         idle = [
             (one.last_used, number) for number, one in self.slots.items() if not one.connections
         ]

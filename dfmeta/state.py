@@ -1,7 +1,7 @@
-"""What outlives the daemon: a small file in state_path, replaced as a whole.
+"""State that outlives the daemon: a small file in state_path, replaced as a whole.
 
-It is a memory, not an authority: a missing or unreadable one costs a packet-in for each address,
-never a wrong answer.
+The file only saves work: if it is missing or unreadable, each address costs a packet-in, but no
+answer is wrong.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ UNREADABLE = (
     OverflowError,
     RecursionError,
 )
-"""What reading a damaged state may raise."""
+"""Exceptions that reading a damaged state may raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whom an endpoint belongs to."""
+    """The guest that an endpoint belongs to."""
 
     port_id: str
     instance_id: str
     slots: tuple[int, ...] = ()
-    """Slots whose keys it has been using."""
+    """Slots whose keys the guest has used."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """What rules, route and address were made for."""
+    """Device, address and table for which dfmeta configured rules, route and address."""
 
     device: str
     address: str
@@ -57,23 +57,23 @@ class HostMemory:
 
 @dataclass(slots=True)
 class State:
-    """The memory's contents."""
+    """Contents of the state file."""
 
     port: int = 0
-    """TCP port that the proxy had last; matters with port = 0."""
+    """Last TCP port of the proxy; used with port = 0."""
     listener: int = 0
-    """Inode of the proxy's listening socket, by which others know it."""
+    """Inode of the proxy's listening socket, by which other programs identify it."""
     holders: dict[Endpoint, Holder] = field(default_factory=dict)
-    """Endpoint → whose it was when its flows were put in."""
+    """Endpoint → its guest when its flows were installed."""
     meters: dict[Endpoint, int] = field(default_factory=dict)
     """Endpoint → id of the meter of its first SYNs."""
     syn_meters: dict[Endpoint, int] = field(default_factory=dict)
     """Endpoint → id of the meter of all its SYNs."""
     arp_ignore: int | None = None
-    """What the host's arp_ignore was before dfmeta raised it."""
+    """Value of the host's arp_ignore before dfmeta raised it."""
 
     host: HostMemory | None = None
-    """Where dfmeta's side of the host is; None is not known."""
+    """Configuration of dfmeta's side of the host; None: not known."""
 
 
 _BY_ENDPOINT = ("holders", "meters", "syn_meters")
@@ -83,8 +83,8 @@ _BY_ENDPOINT = ("holders", "meters", "syn_meters")
 class StateFile:
     """Reads and replaces the file.
 
-    :param folder: state_path; made with mode 0700 when it is missing.
-    :raises StartError: when it cannot be made or written.
+    :param folder: state_path; created with mode 0700 if it does not exist.
+    :raises StartError: if the directory cannot be created or written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class StateFile:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise _unusable(folder, error) from error
-        # Of both it is said that they may not be written: the disk needs another remedy.
+        # access(2) also fails on a read-only disk, which needs another remedy: check it first.
         if os.statvfs(folder).f_flag & os.ST_RDONLY:
             raise _unusable(folder, OSError(errno.EROFS, os.strerror(errno.EROFS)))
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -102,13 +102,13 @@ class StateFile:
         self._entries: dict[str, dict[Endpoint, str]] = {name: {} for name in _BY_ENDPOINT}
 
     def load(self) -> State:
-        """Read the state; an empty one when there is none that can be read."""
+        """Return the state from the file; an empty state if the file is missing or unreadable."""
         try:
             return read_state(self._path.parent)
         except FileNotFoundError:
             return State()
         except UNREADABLE as error:
-            LOG.warning("%s cannot be read (%s): starting without a memory", self._path, error)
+            LOG.warning("%s cannot be read (%s): starting with an empty state", self._path, error)
             return State()
 
     def save(
@@ -119,13 +119,13 @@ class StateFile:
         give_way: Callable[[], object] = lambda: None,
         apart: Callable[[Callable[[str], None], str], object] = lambda write, text: write(text),
     ) -> None:
-        """Replace the file if anything has changed; a failure is logged, not raised.
+        """Replace the file if the state has changed; a failure is logged, not raised.
 
-        :param changed: endpoints whose entries alone can differ from those of the last time: what
-            is written is put together from the texts of all others. None: any may.
-        :param give_way: lets others run, who do not change *state*.
-        :param apart: writes where it keeps nobody waiting: a file system may take its time to put
-            one file in the place of another (0.1 s and more were seen for 5,000 ports).
+        :param changed: the only endpoints whose entries may have changed since the last call; the
+            texts of the other entries are reused. None: any entry may have changed.
+        :param give_way: lets other greenthreads run, which must not change *state*.
+        :param apart: writes without blocking the hub: a file system may need some time to replace
+            one file by another (0.1 s and more were seen for 5,000 ports).
         """
         rest = {name: value for name, value in _values(state).items() if name not in _BY_ENDPOINT}
         parts = [json.dumps({"version": VERSION, **rest}, sort_keys=True)[1:-1]]
@@ -145,7 +145,7 @@ class StateFile:
 
     @property
     def _new(self) -> Path:
-        # One writer holds the bridge's lock, so that one name for the new file will do.
+        # Only one daemon holds the bridge's lock, so one fixed name for the new file is enough.
         return self._path.with_suffix(".new")
 
     def _replace(self, text: str) -> None:
@@ -180,9 +180,9 @@ def _values(state: State) -> dict[str, Any]:
 
 
 def read_state(folder: Path) -> State:
-    """Read the state that is in *folder*.
+    """Return the state in *folder*.
 
-    :raises UNREADABLE: one of these, when there is none that can be read.
+    :raises UNREADABLE: one of these exceptions, if there is no readable state.
     """
     raw = json.loads((folder / FILE).read_text(encoding="utf-8"))
     if raw["version"] != VERSION:
@@ -197,7 +197,7 @@ def read_state(folder: Path) -> State:
             for name, one in raw["holders"].items()
         },
         meters={_endpoint(k): int(v) for k, v in raw["meters"].items()},
-        # A state of before there were such meters has none.
+        # State files of versions without these meters lack the member.
         syn_meters={_endpoint(k): int(v) for k, v in raw.get("syn_meters", {}).items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
         host=_host_memory(raw.get("host")),
@@ -205,7 +205,7 @@ def read_state(folder: Path) -> State:
 
 
 def _name(endpoint: Endpoint) -> str:
-    """An endpoint as the file has it: its ofport; with a VID, both."""
+    """Return an endpoint in the form of the file: its ofport, or ``ofport.vid``."""
     return f"{endpoint.ofport}.{endpoint.vid}" if endpoint.vid else str(endpoint.ofport)
 
 
@@ -215,7 +215,7 @@ def _endpoint(name: str) -> Endpoint:
 
 
 def _host_memory(raw: Any) -> HostMemory | None:
-    """Read where the host's side is; a state of before it was remembered has none."""
+    """Parse the member ``host``; state files of earlier versions lack it."""
     if raw is None:
         return None
     address = str(IPv4Address(str(raw["address"])))
@@ -225,5 +225,5 @@ def _host_memory(raw: Any) -> HostMemory | None:
 def _unusable(folder: Path, error: OSError) -> StartError:
     return StartError(
         cause=f"[df_metadata] state_path = {str(folder)!r} cannot be used: {error.strerror}",
-        remedy="Name a folder that the daemon may write, or make it for the daemon's user",
+        remedy="Name a directory that the daemon may write to, or create it for the daemon's user",
     )

@@ -1,4 +1,4 @@
-"""Which authorities a client trusts: the same for every client of dfmeta's."""
+"""Certificate authorities that dfmeta trusts; the same for all its clients."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 def client_context(
     authorities: str | None = None, *, create: Callable[..., Any] | None = None
 ) -> ssl.SSLContext:
-    """Return what a client checks servers' certificates against, and their names (RFC 9110, 4.3.4).
+    """Return a TLS context that verifies servers' certificates and names (RFC 9110, 4.3.4).
 
-    The system's authorities are those that OpenSSL finds, ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``
-    of the environment included (SSL_CTX_set_default_verify_paths(3)). Libraries that have a list
-    of their own, as httplib2 and requests have certifi's, are given this instead: an operator adds
-    an authority to the system once. Files are read here; TLS 1.2 is the least.
+    The system's authorities are those that OpenSSL finds, including ``SSL_CERT_FILE`` and
+    ``SSL_CERT_DIR`` of the environment (SSL_CTX_set_default_verify_paths(3)). Libraries with their
+    own list, such as httplib2 and requests with certifi's, get this context instead, so that an
+    operator has to add an authority only to the system. This function reads the files. The minimum
+    version is TLS 1.2.
 
-    :param authorities: PEM file of those that alone are trusted; None or empty: the system's.
+    :param authorities: PEM file of the only trusted authorities; None or empty: the system's.
     :param create: ``ssl.create_default_context``, or eventlet's; None: the one of this process.
-    :raises OSError: the file cannot be read, or there is no certificate in it (ssl.SSLError).
+    :raises OSError: the file cannot be read, or contains no certificate (ssl.SSLError).
     """
-    # Looked up now: eventlet, which may have put its own there, comes after this module.
+    # Looked up here, because eventlet may replace it after the import of this module.
     make = create or ssl.create_default_context
     context: ssl.SSLContext = make(cafile=authorities or None)
     return context

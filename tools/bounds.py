@@ -1,6 +1,7 @@
-"""What setup.cfg asks for, and the lowest versions that it allows: constraints for pip.
+"""The requirements of setup.cfg, and their lowest versions as constraints for pip.
 
-Prints a line ``name==version`` for each package that dfmeta needs at run time, extras included.
+The program prints a line ``name==version`` for each package that dfmeta needs at run time,
+including extras.
 """
 
 from __future__ import annotations
@@ -13,31 +14,31 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 EXTRAS: Final = ("neutron", "postgresql")
-"""Of the extras, those that dfmeta uses at run time."""
+"""The extras that dfmeta uses at run time."""
 _FORM: Final = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)(\[[a-z]+\])?>=(?P<lowest>[0-9.]+)(,<(?P<below>[0-9.]+))?"
 )
 
 
 class Requirement(NamedTuple):
-    """A line of setup.cfg."""
+    """A requirement: a line of setup.cfg."""
 
     name: str
-    """Normalized (PEP 503)."""
+    """The normalized name (PEP 503)."""
     lowest: str
     extra: str
-    """Empty: always needed."""
+    """The extra that has the requirement; empty if dfmeta always needs it."""
 
 
 def normalized(name: str) -> str:
-    """Return a package's name as all spellings of it have it (PEP 503)."""
+    """Return the normalized name of a package, the same for all spellings (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def requirements(text: str) -> Iterator[Requirement]:
-    """Yield what dfmeta needs at run time.
+    """Yield dfmeta's requirements at run time.
 
-    :param text: setup.cfg's.
+    :param text: the content of setup.cfg.
     :raises ValueError: a line is not ``name>=lowest`` or ``name>=lowest,<below``.
     """
     found = configparser.ConfigParser()

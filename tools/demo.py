@@ -1,7 +1,7 @@
-"""The demo itself; tools/demo sets up what it needs and runs it.
+"""The demo program; tools/demo sets up its requirements and runs it.
 
-Everything that it says is looked up first: what is not as claimed ends it with one clear line and
-exit status 1.
+Every statement is verified before it is printed. A statement that does not hold ends the demo with
+one line on stderr and exit status 1.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CRAWL = 28
 
 
 class NotAsClaimedError(Exception):
-    """The demo has said something that is not so."""
+    """A statement of the demo does not hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tenant:
-    """A guest and what it should get."""
+    """A guest, and the values that it should get."""
 
     name: str
     hostname: str
@@ -64,33 +64,36 @@ MAIL = Tenant(
 
 
 def step(title: str, text: str) -> None:
-    """A heading and a paragraph."""
+    """Print a heading and a paragraph."""
     print(f"\n== {title}")
     print(textwrap.fill(" ".join(text.split()), WIDTH))
 
 
 def show(prompt: str, output: str) -> None:
-    """A command and what it printed, wrapped."""
+    """Print a command and its output, wrapped."""
     print(textwrap.fill(prompt, WIDTH, initial_indent="  ", subsequent_indent="      "))
     for line in output.splitlines():
         print(textwrap.fill(line, WIDTH, initial_indent="    ", subsequent_indent="      "))
 
 
 def claim(holds: bool, sentence: str) -> None:
-    """Say it if it is so."""
+    """Print *sentence* if it holds.
+
+    :raises NotAsClaimedError: it does not hold.
+    """
     if not holds:
         raise NotAsClaimedError(sentence)
     print(textwrap.fill(sentence, WIDTH, initial_indent="  ok: ", subsequent_indent="      "))
 
 
 def plug(host: OpenvSwitch, tenant: Tenant) -> Guest:
-    """A guest whose port names its instance, as a cloud or libvirt writes it into OVSDB."""
+    """Plug a guest; its port names the instance, as a cloud or libvirt writes it into OVSDB."""
     ids = Ids(iface_id=tenant.instance_id.replace("0000", "1111"), vm_uuid=tenant.instance_id)
     return Guest(host, tenant.name, address=ADDRESS, mac=MAC, ids=ids)
 
 
 def addresses(guest: Guest) -> str:
-    """The guest's own view."""
+    """Return the guest's own view of its interface."""
     command = ["ip", "-o", "-4", "addr", "show", "dev", guest.device]
     address = re.search(r"inet (\S+)", guest.namespace.run(command).stdout)
     mac = guest.namespace.run(["cat", f"/sys/class/net/{guest.device}/address"]).stdout
@@ -98,7 +101,7 @@ def addresses(guest: Guest) -> str:
 
 
 def put(agent: Agent, tenant: Tenant) -> None:
-    """A record in the embedded store."""
+    """Put a record into the embedded store."""
     user_data = agent.folder / "user-data"
     user_data.write_text(USER_DATA)
     command = ["store", "put", tenant.instance_id, "--hostname", tenant.hostname]
@@ -109,7 +112,7 @@ def put(agent: Agent, tenant: Tenant) -> None:
 
 
 def fetch(guest: Guest, tenant: Tenant) -> None:
-    """curl, from inside the guest."""
+    """Run curl inside the guest, and verify the answers."""
     path = "/openstack/latest/meta_data.json"
     reply = guest.curl(path)
     figure = f"{reply.seconds * 1000:.0f} ms"
@@ -120,14 +123,14 @@ def fetch(guest: Guest, tenant: Tenant) -> None:
         shown = f"{json.dumps(parts)[:-1]}, …}}   ({figure})"
     show(f"{tenant.name}$ curl http://169.254.169.254{path}", shown)
     if reply.status != 200:
-        raise NotAsClaimedError(f"{tenant.name} is answered (got {reply.status} {reply.error})")
+        raise NotAsClaimedError(f"{tenant.name} gets an answer (got {reply.status} {reply.error})")
     claim(document.get("uuid") == tenant.instance_id, f"this is {tenant.name}'s own record")
     again = guest.curl("/latest/meta-data/public-keys/0/openssh-key")
     claim(again.text.strip() == tenant.key, f"and {tenant.name}'s own key, over the EC2 paths")
 
 
 def check_boot(boot: Boot, tenant: Tenant) -> None:
-    """What a cloud-init has made of its guest."""
+    """Verify the results of cloud-init in a guest."""
     rows = {
         "data source": boot.datasource,
         "instance id": boot.instance_id,
@@ -148,19 +151,19 @@ def check_boot(boot: Boot, tenant: Tenant) -> None:
 
 
 def short_flows(host: OpenvSwitch) -> Iterator[str]:
-    """Every flow but the bridge's own NORMAL, without its book-keeping."""
+    """Yield all flows except the bridge's own NORMAL, without counters and cookies."""
     for flow in host.flows():
         if not flow.endswith("priority=0 actions=NORMAL"):
             yield re.sub(r"\b(cookie|duration|n_bytes|idle_age|hard_age)=[^ ,]+,? ?", "", flow)
 
 
 def demo(stack: ExitStack) -> None:
-    """The steps."""
+    """Run the steps of the demo."""
     step(
         "A compute node",
         """Open vSwitch with the bridge br-int, in a network namespace of its own. Two guests are
-        plugged in. They have the same IP address and even the same MAC: nothing that they send
-        tells them apart, but each has its port, and the port names the instance.""",
+        plugged in. They have the same IP address and even the same MAC: their packets are
+        identical, but each guest has its own port, and the port names the instance.""",
     )
     host = stack.enter_context(OpenvSwitch())
     guests = {tenant: stack.enter_context(plug(host, tenant)) for tenant in (WEB, MAIL)}
@@ -169,13 +172,13 @@ def demo(stack: ExitStack) -> None:
     web, mail = guests.values()
     claim((web.ip, web.mac) == (mail.ip, mail.mac), f"both are {web.ip}, {web.mac}")
     reply = web.curl("/", timeout=1)
-    claim(reply.status == 0, "nobody answers at 169.254.169.254 yet")
+    claim(reply.status == 0, "there is no answer from 169.254.169.254 yet")
     web.forget_neighbours()
 
     step(
         "The daemon",
-        """dfmeta-agent on the host: it finds the switch through OVSDB, programs it and serves
-        from its embedded store. Each guest gets a record.""",
+        """dfmeta-agent runs on the host: it finds the switch through OVSDB, programs it and serves
+        metadata from its embedded store. Each guest gets a record.""",
     )
     agent = stack.enter_context(Agent(host))
     start = time.monotonic()
@@ -187,16 +190,16 @@ def demo(stack: ExitStack) -> None:
     for tenant in guests:
         put(agent, tenant)
     show("host# dfmeta ports", agent.ctl("ports").stdout)
-    claim(agent.metric("dfmeta_packet_ins_total") == 0, "no packet has come to the daemon so far")
+    claim(agent.metric("dfmeta_packet_ins_total") == 0, "the daemon has received no packet so far")
 
-    step("curl", "The same request from both guests, from the same address.")
+    step("curl", "Both guests send the same request from the same address.")
     for tenant, guest in guests.items():
         fetch(guest, tenant)
 
     step(
         "cloud-init",
-        """The distribution's own cloud-init boots in both at the same time, unpacked but not
-        installed, with its files on a tmpfs. It opens a new connection for every request.""",
+        """The distribution's own cloud-init boots in both guests at the same time, unpacked but
+        not installed, with its files on a tmpfs. It opens a new connection for every request.""",
     )
     boots = {tenant: Booting(guest.namespace, files=[HELLO]) for tenant, guest in guests.items()}
     for booting in boots.values():
@@ -205,9 +208,9 @@ def demo(stack: ExitStack) -> None:
         check_boot(booting.finish(), tenant)
 
     step(
-        "What it cost",
+        "The cost",
         f"""Each guest has opened about {CRAWL + 2} connections. Only the first SYN of an address
-        goes to the daemon; the flows that it then puts in carry the rest.""",
+        goes to the daemon; the flows that the daemon then installs carry all other packets.""",
     )
     count = agent.metric("dfmeta_packet_ins_total")
     show(
@@ -223,11 +226,11 @@ def demo(stack: ExitStack) -> None:
 
     step("The end", "The daemon is stopped; switch, guests and files are removed.")
     agent.stop()
-    claim(agent.exit_status() == 0, "the daemon has ended in good order")
+    claim(agent.exit_status() == 0, "the daemon has stopped with exit status 0")
 
 
 def main() -> int:
-    """Run it; clean up whatever happens."""
+    """Run the demo, and clean up in all cases."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -237,15 +240,15 @@ def main() -> int:
             stack.callback(netns.remove_own)
             demo(stack)
     except KeyboardInterrupt:
-        print("\ndemo: interrupted, everything is removed", file=sys.stderr)
+        print("\ndemo: interrupted; everything is removed", file=sys.stderr)
         return 130
     except NotAsClaimedError as error:
-        print(f"demo: NOT as claimed: {error}", file=sys.stderr)
+        print(f"demo: this does not hold: {error}", file=sys.stderr)
         return 1
     except (netns.CommandError, RuntimeError, AssertionError, OSError) as error:
         print(f"demo: failed: {error}", file=sys.stderr)
         return 1
-    print(f"\nAll as claimed, in {time.monotonic() - start:.0f} s. Nothing is left behind.")
+    print(f"\nAll statements hold, in {time.monotonic() - start:.0f} s. Nothing is left behind.")
     return 0
 
 

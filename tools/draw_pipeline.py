@@ -1,8 +1,8 @@
 """Draw the pipeline as an SVG picture and as an index; tools/draw-pipeline runs it.
 
-Tables, purposes, priorities and cookies come from the declaration (:mod:`dfmeta.flows.pipeline`);
-where the packets of a purpose go comes from the builders, run on a guest with one address.
-Standard library only, and the same output each time.
+Tables, purposes, priorities and cookies come from the declaration (:mod:`dfmeta.flows.pipeline`).
+The destinations of a purpose's packets come from the builders of flows, run on a guest with one
+address. The program uses only the standard library, and its output is deterministic.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _GUEST = Guest(
 _PORTS = {
     _TAP.ofport: "tap-metadata",
     _GUEST.endpoint.ofport: "the guest's port",
-    PORT_IN_PORT: "back where it came from",
+    PORT_IN_PORT: "the ingress port",
 }
 CONTROLLER = "dfmeta-agent"
 DROPPED = "dropped"
 
 
 def sample_flows() -> tuple[Flow, ...]:
-    """Everything on a switch that has one guest with one address."""
+    """Return all flows of a switch that has one guest with one address."""
     return *fixed_flows(_TAP), *guest_flows(_GUEST, _TAP)
 
 
 def exits(purpose: Purpose) -> list[Stage | str]:
-    """Where packets of *purpose* go: a table, or the name of a place outside of dfmeta's tables."""
+    """Return the destinations of packets of *purpose*: tables, or names of other places."""
     found: list[Stage | str] = []
     for flow in sample_flows():
         if flow.purpose is not purpose:
@@ -76,7 +76,7 @@ def exits(purpose: Purpose) -> list[Stage | str]:
 
 
 def descriptions() -> dict[Purpose, str]:
-    """What the declaration says under each purpose."""
+    """Return the description of each purpose in the declaration."""
     tree = ast.parse(Path(pipeline.__file__).read_text(encoding="utf-8"))
     body = next(
         node.body
@@ -93,13 +93,13 @@ def descriptions() -> dict[Purpose, str]:
 
 
 def in_order(stage: Stage) -> list[Purpose]:
-    """Purposes of a table, the highest priority first."""
+    """Return the purposes of a table, the highest priority first."""
     mine = [purpose for purpose, declared in PURPOSES.items() if declared.stage is stage]
     return sorted(mine, key=lambda one: (-LAYOUT.priority(one), one.value))
 
 
 def has_last(stage: Stage) -> bool:
-    """Whether a flow of that table catches what no other matches."""
+    """Return whether a flow of that table matches all packets that no other flow matches."""
     return any(PURPOSES[one].priority is Priority.DROP for one in in_order(stage))
 
 
@@ -107,12 +107,12 @@ def has_last(stage: Stage) -> bool:
 
 
 def label(purpose: Purpose) -> str:
-    """Name of the page's section on *purpose*, to link to."""
+    """Return the label of the page's section on *purpose*, for links."""
     return f"purpose-{purpose.name.lower().replace('_', '-')}"
 
 
 def index() -> str:
-    """Table → purpose → priority → cookie, as reStructuredText."""
+    """Return the index of tables, purposes, priorities and cookies as reStructuredText."""
     lines = [
         ".. Made by tools/draw-pipeline from dfmeta/flows/pipeline.py: change that, then run it.",
         "",
@@ -120,7 +120,7 @@ def index() -> str:
         "   :header-rows: 1",
         "   :widths: auto",
         "",
-        *_row("Table", "Purpose", "Priority", "Cookie", "What"),
+        *_row("Table", "Purpose", "Priority", "Cookie", "Description"),
     ]
     texts = descriptions()
     for stage in TABLES:
@@ -140,7 +140,7 @@ def _row(*cells: str) -> list[str]:
     return [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
 
 
-# The picture. Sizes are in SVG's user units; a letter is reckoned wider than any usual font has it.
+# The picture. Sizes are in SVG's user units. The width of a letter is larger than in common fonts.
 
 WIDTH = 760
 BOX_LEFT, BOX_WIDTH = 44, 470
@@ -169,7 +169,7 @@ text{font-family:"DejaVu Sans",Verdana,Arial,sans-serif;font-size:12px;fill:#1b1
 
 @dataclass(frozen=True)
 class Row:
-    """A purpose in its table's box."""
+    """A row of a table's box: one purpose."""
 
     purpose: Purpose
     top: int
@@ -177,18 +177,18 @@ class Row:
 
     @property
     def height(self) -> int:
-        """Of the row."""
+        """Return the height of the row."""
         return 28 + (LINE - 2) * len(self.text)
 
     @property
     def middle(self) -> int:
-        """Where its arrow starts."""
+        """Return the vertical position at which the row's arrow starts."""
         return self.top + self.height // 2
 
 
 @dataclass(frozen=True)
 class Box:
-    """A table."""
+    """The box of a table."""
 
     stage: Stage
     top: int
@@ -197,28 +197,28 @@ class Box:
 
     @property
     def head(self) -> int:
-        """Height of its heading."""
+        """Return the height of the heading."""
         return heading_height(self.why)
 
     @property
     def entry(self) -> int:
-        """Where arrows to it end."""
+        """Return the vertical position at which arrows to the box end."""
         return self.top + 18
 
     @property
     def bottom(self) -> int:
-        """Its lower edge."""
+        """Return the vertical position of the lower edge."""
         foot = 0 if has_last(self.stage) else 24
         return self.rows[-1].top + self.rows[-1].height + foot
 
 
 def heading_height(why: tuple[str, ...]) -> int:
-    """Of a table's heading: its name and what it is for."""
+    """Return the height of a table's heading: its name and its description."""
     return 34 + (LINE - 2) * len(why)
 
 
 def boxes() -> list[Box]:
-    """All tables, one below the other."""
+    """Return the boxes of all tables, one below the other."""
     texts, found, top = descriptions(), [], 74
     for stage, table in TABLES.items():
         why = tuple(textwrap.wrap(table.why, int((BOX_WIDTH - 24) / LETTER)))
@@ -234,7 +234,7 @@ def boxes() -> list[Box]:
 
 
 def picture() -> str:
-    """The graph: a box for each table, a row for each purpose, an arrow for each way on."""
+    """Return the SVG: boxes for tables, rows for purposes, arrows for destinations."""
     all_boxes = boxes()
     height = all_boxes[-1].bottom + 20
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
@@ -272,7 +272,7 @@ def _draw_box(box: Box) -> Iterator[str]:
         if (below := row.top + row.height) < box.bottom:
             yield f'<path class="rule" d="M{BOX_LEFT} {below}H{BOX_RIGHT}"/>'
     if not has_last(box.stage):
-        text = "anything else: other people's flows, as if dfmeta were not there"
+        text = "all other packets: flows of other programs, as without dfmeta"
         yield _text(BOX_LEFT + 12, box.bottom - 8, text, "soft")
 
 
@@ -289,7 +289,7 @@ def _draw_row(row: Row) -> Iterator[str]:
 
 
 def _gotos(all_boxes: list[Box]) -> Iterator[str]:
-    """Arrows to the next table on the left, to those further down on the right."""
+    """Yield arrows to the next table on the left, and to tables further down on the right."""
     at = {box.stage: number for number, box in enumerate(all_boxes)}
     left = right = 0
     for box in all_boxes:
@@ -332,10 +332,14 @@ def _text(left: int, base: int, text: str, kind: str) -> str:
 
 
 def main() -> int:
-    """Write both files, or with ``--check`` say whether they are current."""
+    """Write both files, or with ``--check`` report whether they are up to date."""
     parser = argparse.ArgumentParser(description="Draw the pipeline from its declaration.")
-    parser.add_argument("--output", type=Path, default=TARGET, help="folder to write to")
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
+    parser.add_argument("--output", type=Path, default=TARGET, help="directory to write to")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit with status 1 if a file is out of date",
+    )
     options = parser.parse_args()
     out_of_date = 0
     for name, content in ((PICTURE, picture()), (INDEX, index())):

@@ -1,8 +1,9 @@
-"""Record what happens to one request; tools/life-of-a-request sets up what it needs and runs it.
+"""Record the path of one request; tools/life-of-a-request sets up the requirements and runs it.
 
-A guest asks twice. What the switch, tcpdump and the daemon say of it goes into text files that
-doc/source/life-of-a-request.rst includes. What differs from run to run (times, sequence numbers,
-transaction ids) is replaced, so that a file changes only when something has really changed.
+A guest sends two requests. The output of the switch, tcpdump and the daemon is written to text
+files that doc/source/life-of-a-request.rst includes. Values that differ between runs (times,
+sequence numbers, transaction ids) are replaced, so that a file changes only if the behaviour has
+changed.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ IDS = Ids(
     vm_uuid="aaaaaaaa-0000-4000-8000-000000000001",
 )
 KEY = "128.0.0.1"
-"""Of slot 0 of the guest's port, the first of the bridge."""
+"""Key of slot 0 of the guest's port, the first port of the bridge."""
 FIRST, LATER, TRIED = 40001, 40002, 40003
-"""Source ports: of the two requests, and of packets that are only traced."""
+"""Source ports of the two requests, and of packets that are only traced."""
 WITHOUT_BARE_ACKS = "(arp or tcp[tcpflags] & (tcp-syn|tcp-fin|tcp-push|tcp-rst) != 0)"
-"""How many bare acknowledgements there are is a matter of milliseconds."""
+"""tcpdump expression: the number of bare acknowledgements depends on milliseconds."""
 _OPENFLOW = re.compile(r"^\S+\|\d+\|vconn\|DBG\|(unix#\d+): ", re.MULTILINE)
 _BY_THE_WAY = ("OFPST_AGGREGATE", "OFPT_ECHO", "OFPST_METER", "OFPST_FLOW")
 
@@ -63,18 +64,18 @@ class Capture:
         netns.end(self._process)
 
     def shown(self, expression: str) -> str:
-        """What tcpdump prints of the frames so far that match."""
+        """Return tcpdump's output on the frames so far that match *expression*."""
         text = netns.run(["tcpdump", "-nnte", "-r", str(self._file), expression]).stdout
         return "".join(f"{_plain_segment(line)}\n" for line in text.splitlines())
 
     def wait_for_the_end_of(self, port: int) -> None:
-        """Wait until both sides have closed the connection that comes from that port."""
+        """Wait until both sides have closed the connection from source port *port*."""
         closing = f"tcp[tcpflags] & tcp-fin != 0 and port {port}"
         wait_for(lambda: self.shown(closing).count("\n") == 2, 10, "the connection's end")
 
 
 def _plain_segment(line: str) -> str:
-    """Sequence numbers of SYNs by name, without windows and the options' contents."""
+    """Return *line* with names for a SYN's sequence numbers, without window and option values."""
     line = re.sub(r"(Flags \[S\], seq) \d+", r"\1 G", line)
     line = re.sub(r"(Flags \[S\.\], seq) \d+, ack \d+", r"\1 H, ack G+1", line)
     line = re.sub(r", win \d+", "", line)
@@ -82,9 +83,9 @@ def _plain_segment(line: str) -> str:
 
 
 def conversation(log: str) -> str:
-    """What the switch and dfmeta-agent said from the packet-in to the packet-out.
+    """Return the OpenFlow messages from the packet-in to the packet-out.
 
-    :param log: of ovs-vswitchd, with OpenFlow messages.
+    :param log: the log of ovs-vswitchd, with OpenFlow messages.
     """
     starts = [*_OPENFLOW.finditer(log)]
     ends = [one.start() for one in starts[1:]] + [len(log)]
@@ -93,13 +94,13 @@ def conversation(log: str) -> str:
     kept = ""
     for connection, text in messages:
         if connection == ours and not any(kind in text for kind in _BY_THE_WAY):
-            # A line of the log's that is no OpenFlow message begins with its time.
+            # A log line that is not part of an OpenFlow message begins with the time.
             kept += re.split(r"^\d{4}-\d\d-\d\dT", text, flags=re.MULTILINE)[0]
     return _renumbered(kept)
 
 
 def _renumbered(text: str) -> str:
-    """Transaction and bundle ids counted from 1, in the order in which they come."""
+    """Return *text* with transaction and bundle ids numbered from 1, in order of appearance."""
     for name in ("xid", "bundle_id"):
         numbers = dict.fromkeys(re.findall(rf"\b{name}=(0x\w+)", text))
         numbers.pop("0x0", None)
@@ -109,7 +110,7 @@ def _renumbered(text: str) -> str:
 
 
 class Recorder:
-    """Writes the files; each begins with the command that anybody can give for it."""
+    """Writes the files; each begins with the command whose output it has."""
 
     def __init__(self, folder: Path, host: OpenvSwitch, guest: Guest) -> None:
         self.folder = folder
@@ -119,13 +120,13 @@ class Recorder:
         self._tap_mac = host.vsctl("get", "Interface", TAP, "mac_in_use").strip().strip('"')
 
     def write(self, name: str, text: str, *, prompt: str = "") -> None:
-        """One file."""
+        """Write the file *name*, with the lines of *prompt* and *text*."""
         start = f"{prompt}\n" if prompt else ""
         lines = [line.rstrip() for line in f"{start}{text}".strip("\n").splitlines()]
         (self.folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def flows(self, name: str) -> None:
-        """dump-flows."""
+        """Record the output of dump-flows."""
         command = ["--no-stats", "dump-flows", BRIDGE]
         lines = self._host.ofctl(*command).splitlines()
         flows = [line.strip() for line in lines if "actions=" in line]
@@ -134,13 +135,13 @@ class Recorder:
         )
 
     def trace(self, name: str, flow: str) -> None:
-        """ofproto/trace, without what only this process' numbers are."""
+        """Record the output of ofproto/trace, without ids that depend on the process."""
         text = self._host.trace(flow)
         text = re.sub(r"\b(pid|recirc_id)=\d+(?=,controller|,rule)", r"\1=...", text)
         self.write(name, text, prompt=f"host# ovs-appctl ofproto/trace {BRIDGE} '{flow}'")
 
     def segment(self, port: int, flags: str, *, ip: str = "") -> str:
-        """A segment from the guest."""
+        """Return the flow of a TCP segment from the guest."""
         guest = self._guest
         return (
             f"in_port={guest.ofport},tcp,dl_src={guest.mac},dl_dst={self._tap_mac},"
@@ -149,14 +150,14 @@ class Recorder:
         )
 
     def answer(self, port: int) -> str:
-        """A SYN-ACK from the proxy."""
+        """Return the flow of a SYN-ACK from the proxy."""
         return (
             f"in_port={self._tap},tcp,dl_src={self._tap_mac},dl_dst={self._guest.mac},"
             f"nw_src={METADATA_IP},nw_dst={KEY},tcp_src={PROXY},tcp_dst={port},tcp_flags=syn|ack"
         )
 
     def question(self, asked: str, *, of_guest: bool) -> str:
-        """An ARP request, of the guest or of the host."""
+        """Return the flow of an ARP request of the guest or of the host."""
         ofport, mac, ip = self._tap, self._tap_mac, METADATA_IP
         if of_guest:
             ofport, mac, ip = self._guest.ofport, self._guest.mac, self._guest.ip
@@ -166,7 +167,7 @@ class Recorder:
         )
 
     def elsewhere(self) -> Iterator[tuple[str, str]]:
-        """What is dropped, and what is none of dfmeta's business."""
+        """Yield names and flows of packets that dfmeta drops or that are not for dfmeta."""
         unknown = "02:00:00:00:00:53"
         guest = self._guest
         to_ssh = (
@@ -183,14 +184,14 @@ class Recorder:
 
 
 def versions(host: OpenvSwitch) -> str:
-    """What the output looks like depends on."""
+    """Return the versions of the programs that the form of the output depends on."""
     switch = host.appctl("version").splitlines()[0]
     dump = netns.run(["tcpdump", "--version"]).stdout.splitlines()[0]
     return f"{switch}\n{dump}"
 
 
 def ask(guest: Guest, port: int) -> str:
-    """One request; what curl has printed."""
+    """Send one request, and return curl's output."""
     reply = guest.curl(PATH, "--local-port", str(port), "-A", "curl")
     if reply.text != HOSTNAME:
         raise RuntimeError(f"the guest got {reply}")
@@ -200,7 +201,7 @@ def ask(guest: Guest, port: int) -> str:
 
 
 def first_request(recorder: Recorder, host: OpenvSwitch, guest: Guest) -> None:
-    """The first SYN of an address, and all that it sets off."""
+    """Record the first request of an address, and the OpenFlow messages that it causes."""
     before = len(host.log("ovs-vswitchd"))
     host.appctl("vlog/set", "vconn:file:dbg")
     text = ask(guest, FIRST)
@@ -211,7 +212,7 @@ def first_request(recorder: Recorder, host: OpenvSwitch, guest: Guest) -> None:
 
 
 def record(folder: Path, stack: ExitStack) -> None:
-    """The whole of it, in the order of the page."""
+    """Record all files, in the order of the page."""
     host = stack.enter_context(OpenvSwitch())
     guest = stack.enter_context(Guest(host, "web", mac="fa:16:3e:00:00:05", ids=IDS))
     agent = stack.enter_context(Agent(host)).start()
@@ -249,15 +250,15 @@ def record(folder: Path, stack: ExitStack) -> None:
 
 
 def main() -> int:
-    """Write the files; clean up whatever happens."""
-    parser = argparse.ArgumentParser(description="Record one request's way.")
-    parser.add_argument("--output", type=Path, default=TARGET, help="folder to write to")
+    """Write the files, and clean up in all cases."""
+    parser = argparse.ArgumentParser(description="Record the path of one request.")
+    parser.add_argument("--output", type=Path, default=TARGET, help="directory to write to")
     folder: Path = parser.parse_args().output
     with ExitStack() as stack:
         stack.callback(netns.remove_own)
         new = netns.temporary_folder("recorded")
         record(new, stack)
-        # All of them or none: what a run that failed has left would not fit together.
+        # Replace all files or none: the files of a failed run would be inconsistent.
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.txt"):
             old.unlink()

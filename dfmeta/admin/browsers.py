@@ -1,9 +1,9 @@
-"""Requests that a web page of somebody else has an operator's browser make.
+"""Protection against requests that a foreign web page makes through an operator's browser.
 
-A listener that asks for no authentication belongs where the host alone reaches it; a browser there,
-or behind ``ssh -L``, does. A page may send a request without asking anybody first (Fetch, "simple"
-requests), and may have a name of its own resolved to loopback, and then read the answer too (DNS
-rebinding). What a browser says of itself no page can take away or change: Host, Origin and
+A listener without authentication should be reachable only from its own host. A browser on that
+host, or behind ``ssh -L``, reaches it. A web page may send a request without permission (Fetch,
+"simple" requests). It may also resolve a name of its own to loopback, and then read the answer too
+(DNS rebinding). But no page can remove or change these headers of the browser: Host, Origin and
 Sec-Fetch-Site are forbidden request-headers (Fetch, 2.2.2).
 """
 
@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any, Final
 
 OTHERS: Final = frozenset({"cross-site", "same-site"})
-"""Values of Sec-Fetch-Site (W3C, Fetch Metadata Request Headers, 2.4) that a page elsewhere has."""
+"""Values of Sec-Fetch-Site for pages of other sites (W3C, Fetch Metadata Request Headers, 2.4)."""
 HOW: Final = "use an address of this host, localhost, this host's name, or the name in admin_listen"
 HOSTS: Final = Path("/etc/hosts")
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(?::\d{1,5})?")
 
 
 def own_names(listen: str, *, hosts: Path = HOSTS) -> frozenset[str]:
-    """Say which names are ours, beside addresses: localhost, the host's own, and the listener's.
+    """Return the accepted host names: localhost, the host's names, and the listener's name.
 
-    No name server is asked: a name that one gives may be the attacker's, and one without a dot is
-    asked for with the search domain of the network. The fully qualified name is the one that stands
-    beside the host's name in hosts(5).
+    No name server is queried. Its answer may be the attacker's, and a name without a dot is
+    queried with the search domain of the network. The fully qualified name is the one next to the
+    host's name in hosts(5).
 
     :param listen: admin_listen, HOST:PORT.
-    :returns: in lower case, without a dot at the end.
+    :returns: names in lower case, without a dot at the end.
     """
     host = _plain(socket.gethostname())
     names = {"localhost", host, _plain(listen.rpartition(":")[0].strip("[]"))}
@@ -43,9 +43,9 @@ def own_names(listen: str, *, hosts: Path = HOSTS) -> frozenset[str]:
 
 
 def own_name(host: str, names: frozenset[str]) -> bool:
-    """Whether Host is one that no page of another site can have: an address, or a name of ours.
+    """Return whether no page of another site can have this Host: it is an address or an own name.
 
-    :param host: the header's value; empty: there is none, so that it is no browser's.
+    :param host: the header's value; empty if there is none, so the client is not a browser.
     :param names: see :func:`own_names`.
     """
     if not host:
@@ -58,14 +58,14 @@ def own_name(host: str, names: frozenset[str]) -> bool:
 
 
 def shown(host: str) -> str:
-    """A Host as a message may repeat it."""
+    """Return a Host in a form that is safe to repeat in a message."""
     return "".join(char if char.isascii() and char.isprintable() else "?" for char in host[:64])
 
 
 def stranger(environ: Mapping[str, Any], names: frozenset[str]) -> str:
-    """Say why a request counts as another site's; empty where it does not.
+    """Return the reason to refuse a request as another site's; empty to accept it.
 
-    :param environ: of PEP 3333.
+    :param environ: WSGI environment (PEP 3333).
     :param names: see :func:`own_names`.
     """
     host = environ.get("HTTP_HOST", "")

@@ -1,10 +1,10 @@
-"""One connection to the admin listener: the guests' connection, with a body read on demand.
+"""One connection to the admin listener: like a guest's, but the body is read on demand.
 
-The application authorizes a request before it asks for the body, so that a client without a token
-has dfmeta neither read nor keep one.
+The application authorizes a request before it reads the body, so that dfmeta neither reads nor
+keeps a body from a client without a token.
 
-Trust: none. A client may send any bytes, as slowly or as fast as it likes. Each wait has an end,
-and a connection that waits for its client can be closed for another one at any time.
+Trust: none. A client may send any bytes, at any speed. Each wait has a time limit, and a connection
+that waits for its client can be closed at any time to make room for another one.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from dfmeta.proxy.sockets import quiet
 from dfmeta.registry import Claim
 
 OVER: Final = 2
-"""Bytes of a body that is too long which are thrown away, for each byte that it may have."""
+"""Bytes of a body above its limit that are read and discarded, per byte of the limit."""
 
 
 class AdminHost(Host, Protocol):
-    """What an admin connection needs of its server."""
+    """Interface of the server that an admin connection uses."""
 
     place: tuple[str, str]
     """Address and port of the listener."""
 
     def pace(self) -> None:
-        """Wait until the guests have had their turn."""
+        """Wait until the guests have been served in this round of the hub."""
         ...
 
     def hold(self, connection: AdminConnection, count: int, *, until: float | None = None) -> None:
-        """Count bytes that the connection has in memory; with *until*, wait for room.
+        """Add *count* bytes to the memory in use by the connection; with *until*, wait for room.
 
-        :raises BadRequestError: 503 when there was none until then (monotonic seconds).
+        :raises BadRequestError: 503 if there was no room before *until* (monotonic seconds).
         """
         ...
 
     def release(self, connection: AdminConnection) -> None:
-        """Count them no more."""
+        """Stop counting the connection's bytes."""
         ...
 
     def awaited(self, connection: AdminConnection) -> bool:
-        """Whether others of its peer wait for a place."""
+        """Return whether other connections of the same peer wait for a place."""
         ...
 
 
@@ -67,30 +67,30 @@ class AdminConnection(GuestConnection):
     def __init__(self, sock: Any, claim: Claim, server: AdminHost) -> None:
         super().__init__(sock, claim, server, accepted=time.monotonic(), waited=0.0)
         self.held = 0
-        """Bytes of a body or an answer that it has in memory."""
+        """Bytes of a body or an answer that the connection has in memory."""
         self.since = 0.0
-        """Monotonic seconds at which it began to wait for its client."""
+        """Monotonic seconds at which the connection began to wait for its client."""
         self._server = server
         self._reads = False
         self._waits = False
 
     @property
     def may_go(self) -> bool:
-        """Whether it waits for its client, which has sent nothing new."""
+        """Whether the connection waits for its client, and the client has sent nothing new."""
         return self._waits and not (self._reads and not quiet(self.sock))
 
     @property
     def between(self) -> bool:
-        """Whether nothing of a request has come, the first one included."""
+        """Whether no byte of the next request, or of the first one, has arrived."""
         return self.may_go and self._reads and not self._buffer and self._incoming.done
 
     def take_body(self, head: Head, limit: int) -> bytes:
         """Read a request's body.
 
-        :param limit: bytes that it may have.
-        :raises BadRequestError: 413 for a longer one, 408 when it stops coming, 400 when it is no
-            body or ends too soon, 503 when other bodies leave no room for it. The connection is
-            closed after the answer then.
+        :param limit: maximum length in bytes.
+        :raises BadRequestError: 413 for a longer body, 408 if it stops arriving, 400 if it is
+            invalid or ends too soon, 503 if other bodies leave no room for it. The connection is
+            closed after such an answer.
         """
         body = Body(head, limit, limits=self._server.limits.head)
         try:
@@ -120,7 +120,7 @@ class AdminConnection(GuestConnection):
 
     def _turn(self) -> None:
         head = self._read_head()
-        # One request of the admin side at a time: many connections are no more than one.
+        # One admin request at a time: many connections get no more time than a single one.
         self._server.pace()
         self._first = False
         there = head.length or head.chunked
@@ -145,7 +145,7 @@ class AdminConnection(GuestConnection):
         return super()._keeps(head) and not self._server.awaited(self)
 
     def _linger(self, most: int = LINGER_MAX) -> None:
-        # Who may send a body, and sends too much, gets to read that.
+        # A client that may send a body, and sends too much, should still read the refusal.
         super()._linger(most + OVER * self._incoming.asked)
 
     def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
@@ -164,9 +164,9 @@ class AdminConnection(GuestConnection):
 
     @contextmanager
     def waiting(self, *, reads: bool) -> Iterator[None]:
-        """Let it be closed for another one until the block ends.
+        """Allow the server to close the connection in favour of another one during the block.
 
-        :param reads: it does not wait any more as soon as its client has sent something.
+        :param reads: the wait is for data of the client, and so ends when any has arrived.
         """
         self._waits, self._reads, self.since = True, reads, time.monotonic()
         self._server.idle(self)
@@ -179,7 +179,8 @@ class AdminConnection(GuestConnection):
     # The books
 
     def _note_closed(self, reason: metrics.Closed) -> None:
-        """Nothing: an answer that is not read in time is all that ends without one."""
+        """Count nothing: the only connections closed here without a whole answer are those of
+        clients that do not read, which :meth:`_note_unread` counts."""
 
     def _note_silent(self) -> None:
         metrics.ADMIN_REFUSED.labels("silent").inc()
@@ -188,7 +189,7 @@ class AdminConnection(GuestConnection):
         del status
         match reason:
             case "body" | "chunks" | "body_timeout":
-                """The API refuses bodies in its own words."""
+                """Not counted: the API refuses bodies with its own messages."""
             case _:
                 metrics.ADMIN_REFUSED.labels(reason).inc()
 
@@ -197,7 +198,7 @@ class AdminConnection(GuestConnection):
 
 
 def _within_a_host(sock: Any) -> bool:
-    """Whether a connection has the same address at both ends, as one within a host has."""
-    with suppress(OSError):  # the client has gone
+    """Return whether both ends of a connection have the same address, so that it is local."""
+    with suppress(OSError):  # the client has disconnected
         return bool(sock.getsockname()[0] == sock.getpeername()[0])
     return False

@@ -1,7 +1,6 @@
-"""The admin listener: health, metrics, version, the status page, and what commands ask for.
+"""The admin listener: health, metrics, version, the status page, and the data for commands.
 
-It has no authentication and tells who the guests are: it belongs on loopback, and never on
-tap-metadata.
+It has no authentication and names the guests: it belongs on loopback, and never on tap-metadata.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ Page = Callable[[webob.Request], webob.Response]
 
 _PAGE = "/"
 _OF_THIS_HOST = frozenset({"/options"})
-"""Those that are answered to no other host: a digest lets who has it try secrets on its own."""
+"""Paths that only this host may request: with a digest, a client could guess secrets offline."""
 _FORMATS = frozenset({"0.0.1", "0.0.4", "1.0.0"})
 """Versions of Prometheus' formats and of OpenMetrics that a client may ask for."""
 _VERSION = re.compile(r";\s*version=([^;]*)")
 
 
 class _Collected(CollectorRegistry):
-    """What is to be written, as the library wants it."""
+    """Adapter that gives metrics to the library's encoders."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         super().__init__()
@@ -51,10 +50,10 @@ class _Collected(CollectorRegistry):
 
 
 class Api(Protocol):
-    """Further routes, with rules of their own: :class:`dfmeta.store.api.admin.AdminApi`."""
+    """Further routes with their own rules: :class:`dfmeta.store.api.admin.AdminApi`."""
 
     def handles(self, path: str) -> bool:
-        """Whether a path is one of these, or would be one of these if there was such a thing."""
+        """Return whether *path* belongs to these routes, even if its object does not exist."""
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -65,11 +64,11 @@ class Api(Protocol):
 class AdminApplication:
     """Routes of the admin listener.
 
-    :param metrics: gives every metric.
-    :param listings: path → value that it answers with, as JSON.
-    :param api: the store's, where there is a store; may be replaced at any time.
+    :param metrics: returns all metrics.
+    :param listings: path → function that returns the value to send as JSON.
+    :param api: the store's API, if there is a store; may be replaced at any time.
     :param page: answers ``/``; see :class:`dfmeta.admin.page.StatusPage`.
-    :param listen: admin_listen; its host's name is ours.
+    :param listen: admin_listen; its host's name is accepted in Host.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class AdminApplication:
             return self.api(environ, start_response)
         request, page = webob.Request(environ), self._routes.get(path)
         if page is None:
-            # In the words of hollow-metadataservice, as the API has it below its own paths.
+            # The message of hollow-metadataservice, as in the API's own paths.
             response = _json({"message": "invalid request - route not found"}, status=404)
         elif request.method not in ("GET", "HEAD"):
             response = webob.exc.HTTPMethodNotAllowed(headers={"Allow": "GET, HEAD"})
@@ -132,9 +131,9 @@ class AdminApplication:
         return _json(listing())
 
     def _counted(self, request: webob.Request) -> webob.Response:
-        """The metrics in Prometheus' text format 0.0.4, or in another one that a client accepts."""
+        """Answer with the metrics in Prometheus' text format 0.0.4, or in another accepted one."""
         accept = request.environ.get("HTTP_ACCEPT", "")
-        # The library repeats any version that it is given, or fails over it.
+        # The library repeats any version from the header, or fails on it.
         known = [one for one in accept.split(",") if _FORMATS.issuperset(_VERSION.findall(one))]
         encode, kind = choose_encoder(",".join(known))
         response = webob.Response(body=encode(_Collected(self._metrics)))
@@ -143,13 +142,13 @@ class AdminApplication:
 
 
 def serve(address: str, application: AdminApplication, *, sock: Any = None) -> AdminServer:
-    """Listen on *address* (HOST:PORT) and serve in a thread of its own.
+    """Listen on *address* (HOST:PORT) and serve in a separate thread.
 
-    :param sock: a listener that somebody else has opened there; None: open one.
-    :raises StartError: when it cannot be listened on.
+    :param sock: an open listener at that address, such as systemd's; None: open one.
+    :raises StartError: if dfmeta cannot listen on the address.
     """
     listener = _listen(address) if sock is None else sock
-    # A pushed document comes from far away, perhaps: more than a guest's few bytes.
+    # A pushed document is larger than a guest's request, and may come over a slow network.
     keep_room(listener, receive=SEND_BUFFER)
     server = AdminServer(listener, application)
     server.start()
@@ -161,12 +160,12 @@ def _listen(address: str) -> Any:
     host = host.strip("[]")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # Not shared: eventlet would let a second daemon have the same address.
+        # No reuse_port: with eventlet's default, a second daemon could listen on the same address.
         return eventlet.listen((host, int(port)), family=family, reuse_port=False)
     except OSError as error:
         raise StartError(
-            cause=f"[df_metadata] admin_listen = {address} cannot be listened on: {error.strerror}",
-            remedy="Stop what uses it, or give another HOST:PORT of this host",
+            cause=f"cannot listen on [df_metadata] admin_listen = {address}: {error.strerror}",
+            remedy="Stop the program that uses it, or set another HOST:PORT of this host",
         ) from error
 
 

@@ -1,9 +1,9 @@
-"""``GET /`` of the admin listener: who may ask for the status page, and what for.
+"""``GET /`` of the admin listener: access to the status page, and its query parameters.
 
-There is no authentication: whoever reaches the listener sees the page. A web page of somebody
-else's in the operator's browser reaches it as well, by a name of its own (see
-:mod:`dfmeta.admin.browsers`): a name in Host is answered only when it is ours. A link from another
-site leads here like any other.
+There is no authentication: every client that reaches the listener sees the page. A foreign web page
+in the operator's browser could reach it as well, through a name of its own (see
+:mod:`dfmeta.admin.browsers`). So a request is answered only if Host has an address or one of the
+own names. A link from another site works like any other.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dfmeta.admin.browsers import HOW, own_name, own_names, shown
 from dfmeta.admin.status import STATES, Query, style_hash
 
 REFRESH: Final = 10
-"""Seconds after which a browser loads the page anew, unless it is told otherwise."""
+"""Default interval, in seconds, after which a browser reloads the page."""
 REFRESH_MAX: Final = 3600
 FILTER_MAX: Final = 64
-"""Characters that ports are looked for by."""
+"""Maximum number of characters of the filter for ports."""
 _DIGITS: Final = re.compile(r"[0-9]{1,4}")
 
 Render = Callable[[Query], str]
@@ -31,8 +31,8 @@ Render = Callable[[Query], str]
 class StatusPage:
     """Answers requests for the page.
 
-    :param listen: admin_listen; its host's name is ours.
-    :param render: gives the page; see :func:`dfmeta.admin.status.render`.
+    :param listen: admin_listen; its host's name is accepted in Host.
+    :param render: returns the page; see :func:`dfmeta.admin.status.render`.
     """
 
     def __init__(self, listen: str, render: Render) -> None:
@@ -42,7 +42,7 @@ class StatusPage:
     def __call__(self, request: webob.Request) -> webob.Response:
         """Answer a GET or HEAD.
 
-        Trust: nothing of the request gets into the page but what ports were looked for by, escaped.
+        Trust: of the request, only the filter for ports gets into the page, and it is escaped.
         """
         host = request.environ.get("HTTP_HOST", "")
         if not own_name(host, self._names):
@@ -61,9 +61,9 @@ class StatusPage:
 
 
 def parse(fields: Mapping[str, str]) -> Query:
-    """What the page is asked for; fields that it does not know are ignored.
+    """Parse the query parameters of the page; unknown parameters are ignored.
 
-    :raises ValueError: when a field makes no sense, in words.
+    :raises ValueError: if a parameter is invalid; the message says so to the client.
     """
     refresh, state = fields.get("refresh", str(REFRESH)), fields.get("state", "")
     if not _DIGITS.fullmatch(refresh) or int(refresh) > REFRESH_MAX:
@@ -93,7 +93,7 @@ def _headers() -> list[tuple[str, str]]:
 
 def _words(status: int, words: str) -> webob.Response:
     text = f"{status}: {words}.\n"
-    # Of 421 webob has no name.
+    # webob does not know the reason phrase of 421.
     response = webob.Response(
         status=f"{status} {http.client.responses[status]}",
         content_type="text/plain",

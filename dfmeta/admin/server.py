@@ -1,9 +1,9 @@
-"""The admin listener's server: the guests' server, for clients that are known by their address.
+"""The admin listener's server: the guests' server, with clients identified by their address.
 
-It runs in the guests' thread, and any local user reaches it. So it takes no more than a share: one
+It runs in the guests' thread, and any local user can reach it. So its resources are limited: one
 request, or one piece of a body, in each round of the hub; a number of connections; a number of
-bytes in memory. What waits for its client gives way to what does not, the longest wait first, so
-that clients that say nothing keep nobody out.
+bytes in memory. If a limit is reached, connections that wait for their client are closed in favour
+of others, the longest wait first, so that silent clients cannot block the listener.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ LOG = logging.getLogger(__name__)
 SILENCE: Final = 60.0
 """Seconds that a client may keep a body, or a connection between two requests, without a byte."""
 HELD: Final = 64 << 20
-"""Bytes of bodies and answers in memory. A single one may be larger."""
+"""Maximum number of bytes of bodies and answers in memory. A single one may be larger."""
 CONNECTIONS: Final = 1024
-"""Of all peers, those that wait included."""
+"""Maximum number of connections of all peers, including those that wait."""
 SERVED: Final = 128
-"""Of one peer, at a time."""
+"""Maximum number of connections of one peer that are served at a time."""
 GRACE: Final = 0.2
 """Seconds that a connection may wait for its client while others of its peer wait for a place."""
 LIMITS: Final = Limits(
-    # A JWT with many claims has some kilobytes.
+    # A JWT with many claims has several kilobytes.
     head=HeadLimits(request_line=8192, header=32768, lines=128),
     body_timeout=SILENCE,
     keepalive_timeout=SILENCE,
@@ -51,19 +51,20 @@ LIMITS: Final = Limits(
     waiting_per_port=CONNECTIONS - SERVED,
     connections=CONNECTIONS,
 )
-"""By the names of guests' limits: a "port" is a peer's address. A body's length is the
-application's to say. A connection has one request at a time, so that a peer has as many requests
-in flight as connections."""
+"""Limits under the names of guests' limits: a "port" is a peer's address. The application limits
+the length of a body. A connection has one request at a time, so that a peer has at most as many
+requests in flight as connections."""
 PATH_SHOWN: Final = 256
-"""Characters of a path that a line of the log shows."""
+"""Maximum number of characters of a path in a log line."""
 
 
 class AdminServer(GuestServer):
-    """Serves the admin listener until it is told to stop.
+    """Serves the admin listener until :meth:`stop`.
 
-    :param sock: a listener, green.
-    :param application: a WSGI application; reads a body with ``wsgi.input.read(LIMIT)``, which
-        raises BadRequestError. What else it raises is a defect: logged, and answered with 500.
+    :param sock: a listening socket of eventlet.
+    :param application: a WSGI application. It reads a body with ``wsgi.input.read(LIMIT)``, which
+        raises BadRequestError. Any other exception is a defect: it is logged, and answered with
+        500.
     """
 
     thread_name = "admin listener"
@@ -81,9 +82,9 @@ class AdminServer(GuestServer):
         self._pace = Semaphore(1)
         self._held = 0
         self._sweeper: Any = None
-        """While connections wait for a place."""
+        """Greenthread that runs while connections wait for a place."""
         super().__init__(sock, "", Peers(), self._answer, hold_timeout=0.0, limits=limits)
-        # An address costs nothing to make up: see the class.
+        # Clients can use many addresses, so complaints are not kept by address: see the class.
         self._complaints = Together(LOG)
 
     def stop(self, grace: float) -> None:
@@ -93,7 +94,7 @@ class AdminServer(GuestServer):
             self._sweeper.kill()
 
     def _sweep(self) -> None:
-        """Have those that wait for their clients make room for those that wait for a place."""
+        """Close connections that wait for their clients while others wait for a place."""
         while self._room.crowded():
             eventlet.sleep(GRACE)
             for caller in self._room.crowded():
@@ -108,24 +109,25 @@ class AdminServer(GuestServer):
     # For the connections
 
     def turn(self, connection: GuestConnection) -> None:
-        """Nothing: :meth:`pace` has one turn for all peers."""
+        """Do nothing: :meth:`pace` gives one turn to all peers together."""
 
     def hold_back(self, connection: GuestConnection) -> None:
-        """Nothing: one address has many clients, and they have one turn of a round together."""
+        """Do nothing: clients behind one address share one turn in each round of the hub."""
 
     def pace(self) -> None:
-        """Let one caller go on in each round of the hub, in the order of their calls."""
+        """Let one caller continue in each round of the hub, in the order of their calls."""
         with self._pace:
             eventlet.sleep(0)
 
     def hold(self, connection: AdminConnection, count: int, *, until: float | None = None) -> None:
-        """Count bytes that *connection* has in memory.
+        """Add *count* bytes to the memory in use by *connection*.
 
-        Where all have too many, connections that wait for their clients are closed, the longest
-        wait first.
+        If the total exceeds :data:`HELD`, connections that wait for their clients are closed, the
+        longest wait first.
 
-        :param until: monotonic seconds until which to wait for room; None: go on without.
-        :raises BadRequestError: 503 when there was no room in time.
+        :param until: monotonic seconds until which to wait for room; None: do not wait, and exceed
+            the limit if there is no room.
+        :raises BadRequestError: 503 if there was no room in time.
         """
         while self._held + count > max(HELD, connection.held + count):
             if self._end_longest(lambda one: one is not connection and one.held > 0):
@@ -138,25 +140,25 @@ class AdminServer(GuestServer):
                 raise BadRequestError(
                     status=503, reason="body", cause="there are too many large bodies at once"
                 )
-            # It may be closed meanwhile: two bodies that wait for each other's room would wait on.
+            # Others may close it meanwhile; otherwise two bodies could wait for each other's room.
             with connection.waiting(reads=False):
                 eventlet.sleep(POLL)
         connection.held += count
         self._held += count
 
     def release(self, connection: AdminConnection) -> None:
-        """Count its bytes no more."""
+        """Stop counting the bytes of *connection*."""
         self._held -= connection.held
         connection.held = 0
 
     def awaited(self, connection: AdminConnection) -> bool:
-        """Whether others of its peer wait for a place."""
+        """Return whether other connections of the same peer wait for a place."""
         return bool(self._room.awaited(connection.claim.caller))
 
     def _end_longest(
         self, wanted: Callable[[AdminConnection], bool], caller: Caller | None = None
     ) -> bool:
-        """Close the *wanted* one that waits longest for its client, if there is such."""
+        """Close the *wanted* connection that waits longest for its client, if there is one."""
         found = self._room.longest_idle(
             lambda one: isinstance(one, AdminConnection) and wanted(one), caller
         )
@@ -173,7 +175,7 @@ class AdminServer(GuestServer):
         try:
             return [b"".join(self._wrapped(environ, start_response))]
         except BadRequestError:
-            # Of the body, when the application has no words of its own for it.
+            # Raised for the body, if the application does not handle it.
             raise
         except Exception as error:
             metrics.ADMIN_REFUSED.labels("defect").inc()
@@ -192,7 +194,7 @@ class AdminServer(GuestServer):
         start_response("500 Internal Server Error", headers)
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
-    # What guests' connections have otherwise
+    # Differences from guests' connections
 
     def _connection(self, client: Any, claim: Claim, waited: float) -> AdminConnection:
         del waited

@@ -1,7 +1,7 @@
 """The status page: values in, HTML out.
 
-Everything in it is escaped by the template engine, whoever it is from: names of ports and of
-instances are a tenant's words. No user-data, token, password, query or path of a guest's gets here.
+The template engine escapes every value, whatever its origin: tenants choose the names of ports and
+instances. No user-data, token, password, query or path of a guest reaches this module.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 SHOWN: Final = 200
-"""Guests that one page shows; the others are found by the filter."""
+"""Maximum number of guests on one page; the filter finds the others."""
 FAILURES_SHOWN: Final = 10
-"""Of those of all guests."""
+"""Maximum number of failures in the list of all guests' failures."""
 FAILING, EARLIER = "failing", "failed earlier"
-"""What a guest's port is besides its state: not answered well since it failed, or well by now."""
+"""Additional states of a guest's port: no successful answer since a failure, or one since then."""
 STATES: Final = (FAILING, EARLIER, *(str(one) for one in PortState))
-"""What the page can be filtered by."""
+"""States that the page can be filtered by."""
 _FOLDER: Final = Path(__file__).with_name("templates")
 _RANKS: Final[Mapping[str, int]] = {
     FAILING: 0,
@@ -54,11 +54,11 @@ Figures = Sequence[tuple[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the page is asked for.
+    """Query parameters of the page.
 
-    :param port: shows the ports of whose name, ids, names or addresses it is a part.
+    :param port: show only ports that have this text in a name, an id or an address.
     :param state: one of :data:`STATES`, or "" for all.
-    :param refresh: seconds until it is to be loaded anew; 0: never.
+    :param refresh: seconds after which the browser reloads the page; 0: never.
     """
 
     port: str = ""
@@ -68,28 +68,28 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What the daemon, or the store as a service, is like at a moment."""
+    """Snapshot of the daemon, or of the store as a service."""
 
     program: str
     version: str
     host: str
     now: float
     since: float
-    """Both in seconds of the clock."""
+    """Start of the process. ``now`` and ``since`` are seconds since the epoch."""
     missing: Sequence[str]
     facts: Sequence[tuple[str, str]] = ()
-    """Name and value of what people ask first."""
+    """Names and values for the top of the page."""
     ports: Sequence[Row] | None = None
-    """As ``GET /ports`` has them; None: there are no ports."""
+    """Rows as in ``GET /ports``; None if the program has no ports."""
     failures: Sequence[Row] = ()
-    """As the member ``last_failure``, with ``port``, ``instance``, ``name`` and ``remedy``; the
-    latest, that first."""
+    """Failures as in the member ``last_failure``, with ``port``, ``instance``, ``name`` and
+    ``remedy``; the latest first."""
     failures_in_all: int = 0
     samples: Samples
 
 
 def render(status: Status, query: Query) -> str:
-    """The page. May take tens of milliseconds: not to be called where others wait.
+    """Return the page. This may take tens of milliseconds: do not call it on the hub.
 
     Trust: all values are escaped.
     """
@@ -116,7 +116,7 @@ def render(status: Status, query: Query) -> str:
 
 
 def style_hash() -> str:
-    """What Content-Security-Policy lets the page's one style by (CSP 3, 2.3.1)."""
+    """Return the hash that permits the page's style in Content-Security-Policy (CSP 3, 2.3.1)."""
     digest = hashlib.sha256(_style().encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
@@ -128,7 +128,7 @@ def _style() -> str:
 
 @functools.cache
 def _template() -> Template:
-    # 30 ms that only those who look at the page pay for.
+    # The import takes 30 ms, so it is done only when the page is requested.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     engine = Environment(
@@ -142,7 +142,7 @@ def _template() -> Template:
 
 
 def rank(state: str) -> int:
-    """How far up those in one of :data:`STATES` stand; the least comes first."""
+    """Return the sort rank of a state of :data:`STATES`; the lowest rank comes first."""
     return _RANKS[state]
 
 
@@ -170,7 +170,7 @@ def _guest(row: Row, now: float) -> dict[str, Any]:
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Those that fail first, the latest of them before the others; then as the switch counts."""
+    """Return the sort key of a row: failing ports first, then the latest failure, then ofport."""
     failed = row["failed"]
     since = failed["ago_seconds"] if failed is not None and row["rank"] in (0, 2) else 0.0
     return row["rank"], since, row["ofport"] is None, row["ofport"] or 0, row["port"]
@@ -220,7 +220,7 @@ def _summary(status: Status, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
         "failing": failing,
         "unserved": unserved,
         "dead": dead,
-        # All others are: those that are not well have a rank of their own.
+        # All other ports are served: ports that are not served have ranks of their own.
         "served": len(rows) - failing - unserved - dead,
         "total": len(rows),
     }
@@ -271,7 +271,7 @@ def _figures(samples: Samples) -> dict[str, Any]:
             ("flows", "Flow-mods", by("dfmeta_flow_mods_total", "command")),
             ("flows", "First SYNs", by("dfmeta_packet_ins_total", "outcome")),
             ("flows", "Dropped, meters last", by("dfmeta_dropped_packets_total", "reason")),
-            ("store", "Look-ups", by("dfmeta_store_lookups_total", "outcome")),
+            ("store", "Lookups", by("dfmeta_store_lookups_total", "outcome")),
         ],
     }
 

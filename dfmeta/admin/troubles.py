@@ -1,6 +1,6 @@
-"""Which counters mean trouble, and what to look at: what the status page says of them.
+"""Metrics that indicate trouble, with the explanation and first step that the status page shows.
 
-The page on metrics in the documentation says more of each, under the name of the metric.
+The page on metrics in the documentation has a longer description, under the name of the metric.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Final
 from dfmeta.metrics import Samples
 
 SEVERE, OWN = "severe", "own"
-"""Guests go without metadata, or may; or a guest harms itself alone."""
+"""SEVERE: guests get no metadata, or may get none. OWN: a guest affects only itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A figure that is zero on a host where all is well."""
+    """A metric that is zero on a healthy host."""
 
     name: str
-    """As Prometheus has it."""
+    """Name of the metric in Prometheus."""
     labels: Mapping[str, str]
-    """Those that the series has to have."""
+    """Labels that the series must have."""
     means: str
     look: str
-    """What to do first."""
+    """The first step for the operator."""
     weight: str = SEVERE
     above: float = field(default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A series that is above what is well."""
+    """A series that indicates trouble by its value."""
 
     trouble: Trouble
     series: str
     value: float
 
 
-_LOG: Final = "The log says why, and what to do, once a minute for each port"
-_PORTS: Final = "dfmeta ports"
-_GUEST: Final = "A guest does what no usual client does; others do not notice"
+_LOG: Final = "The log has the cause and the remedy, once a minute for each port"
+_PORTS: Final = "See dfmeta ports"
+_GUEST: Final = "A guest behaves unlike any usual client; other guests are not affected"
 
 TROUBLES: Final = (
     Trouble(
@@ -53,20 +53,21 @@ TROUBLES: Final = (
     Trouble(
         "dfmeta_requests_total",
         {"status": "5xx", "backend": "store"},
-        "The store failed, or whoever it asks",
+        "The store failed, or its upstream store",
         _LOG,
     ),
     Trouble(
         "dfmeta_requests_total",
         {"status": "5xx", "backend": "dfmeta"},
-        "The time was out before a backend could be asked, or dfmeta failed",
+        "hold_timeout was over before a backend could be queried, or dfmeta failed",
         _LOG,
     ),
     Trouble(
         "dfmeta_closed_connections_total",
         {"reason": "timeout"},
         "Closed without an answer after hold_timeout",
-        "The backend is away, or the instance's project is not known: the log, and dfmeta ports",
+        "The backend is unreachable, or the instance's project is not known: see the log, and "
+        "dfmeta ports",
     ),
     Trouble(
         "dfmeta_closed_connections_total",
@@ -77,112 +78,117 @@ TROUBLES: Final = (
     Trouble(
         "dfmeta_reconciles_total",
         {"result": "failed"},
-        "The switch did not answer, or refused what every guest needs",
-        "The log has the switch's words; then dfmeta doctor",
+        "The switch did not answer, or refused flows that every guest needs",
+        "The log quotes the switch's error; then run dfmeta doctor",
     ),
     Trouble(
         "dfmeta_backend_connections_total",
         {"outcome": "failed"},
-        "No connection to a host of Nova's",
+        "No connection to a host of Nova",
         "The log names the host, the cause and the remedy",
     ),
     *(
         Trouble("dfmeta_backend_retries_total", {"reason": reason}, means, _LOG)
         for reason, means in (
-            ("unreachable", "A host of Nova's could not be reached"),
-            ("timeout", "A host of Nova's did not answer in time"),
-            ("broken", "What answers at Nova's address is not Nova"),
+            ("unreachable", "A host of Nova could not be reached"),
+            ("timeout", "A host of Nova did not answer in time"),
+            ("broken", "A program other than Nova answers at Nova's address"),
         )
     ),
     *(
         Trouble("dfmeta_store_lookups_total", {"outcome": outcome}, means, _LOG)
         for outcome, means in (
-            ("away", "The other store is slow or away, or gives no token"),
-            ("nonsense", "The other store answers what cannot be taken"),
+            ("away", "The upstream store is slow or unreachable, or there is no token for it"),
+            ("nonsense", "The upstream store's answer cannot be used"),
         )
     ),
     *(
         Trouble("dfmeta_identity_lookups_total", {"outcome": outcome}, means, look)
         for outcome, means, look in (
-            ("timeout", "A source of identity did not answer in time", "The log names it"),
-            ("failed", "A source of identity could not be asked", "The log says why"),
-            ("conflict", "Two sources disagree on who a port is", "The log names both"),
+            ("timeout", "An identity source did not answer in time", "The log names it"),
+            ("failed", "An identity source could not be queried", "The log has the cause"),
+            (
+                "conflict",
+                "Two identity sources give different instances for a port",
+                "The log names both",
+            ),
         )
     ),
     *(
         Trouble("dfmeta_held_requests_total", {"why": why}, means, look)
         for why, means, look in (
-            ("backend", "Requests waited for Nova, which was away", _LOG),
+            ("backend", "Requests waited because Nova was unreachable", _LOG),
             ("project", "Requests waited for the project of the instance", _PORTS),
         )
     ),
     Trouble(
         "dfmeta_limits_hit_total",
         {"limit": "connections"},
-        "All guests together had as many connections as may be",
-        "Raise connections, or find who keeps them: ss -tn, and dfmeta ports for the keys",
+        "All guests together reached the maximum number of connections",
+        "Raise connections, or find the guests that keep them: ss -tn shows the keys, dfmeta ports "
+        "the guest of each key",
     ),
     Trouble(
         "dfmeta_dropped_packets_total",
         {"reason": "no_answer"},
         "A program of this host sends to tap-metadata",
-        "tcpdump -i tap-metadata",
+        "Run tcpdump -i tap-metadata",
     ),
     Trouble(
         "dfmeta_hub_longest_stall_seconds",
         {},
-        "Seconds for which nobody was served, most often at the start",
-        "Is the host short of CPU time? dfmeta_hub_stall_seconds says whether it comes again",
+        "Longest time in seconds in which no guest was served, most often during the start",
+        "Check whether the host is short of CPU time; dfmeta_hub_stall_seconds shows repetitions",
         above=1.0,
     ),
     Trouble(
         "dfmeta_refused_requests_total",
         {"reason": "token"},
-        "Tokens that were missing, wrong or too old",
-        "Is http_tokens required where cloud-init has none?",
+        "Tokens that were missing, wrong or expired",
+        "Check whether http_tokens is required although the guest's cloud-init uses no tokens",
         OWN,
     ),
     Trouble(
         "dfmeta_refused_requests_total",
         {"reason": "rate"},
-        "Refused with 429: asked more often than the rates allow",
-        "The log names the guest; [metadata_rate_limiting]",
+        "Refused with 429: more requests than the rates allow",
+        "The log names the guest; the rates are in [metadata_rate_limiting]",
         OWN,
     ),
     Trouble(
         "dfmeta_refused_requests_total",
         {"reason": "forwarded"},
-        "Passed on by a proxy",
-        "A program in a guest is used to reach the service",
+        "Forwarded by a proxy",
+        "A program in a guest is abused to reach the service, or uses a proxy on purpose",
         OWN,
     ),
     Trouble(
         "dfmeta_delayed_requests_total",
         {},
-        "Delayed to the rates",
-        "If boots are slow by it, raise [metadata_rate_limiting]",
+        "Delayed because the port was above its rate",
+        "If this slows down boots, raise the rates in [metadata_rate_limiting]",
         OWN,
     ),
     Trouble(
         "dfmeta_held_requests_total",
         {"why": "port"},
-        "Waited for others of the same port",
+        "Waited for other requests of the same port",
         _GUEST,
         OWN,
     ),
     *(
         Trouble("dfmeta_closed_connections_total", {"reason": reason}, means, _GUEST, OWN)
         for reason, means in (
-            ("too_many", "No place for a further connection of a port"),
-            ("not_read", "Answers that were not read"),
-            ("silent", "Connections on which nothing came"),
+            ("too_many", "No room for a further connection of a port"),
+            ("not_read", "Answers that the guest did not read"),
+            ("silent", "Connections without any data"),
         )
     ),
     *(
         Trouble("dfmeta_packet_ins_total", {"outcome": outcome}, means, _GUEST, OWN)
         for outcome, means in (
             ("no_slot", "First SYNs from more addresses than a port may have"),
-            ("malformed", "SYNs that cannot be read"),
+            ("malformed", "Invalid SYNs"),
         )
     ),
     *(
@@ -193,13 +199,13 @@ TROUBLES: Final = (
         )
     ),
 )
-"""The severe ones first, as they are to be looked at."""
+"""In the order in which an operator should look at them: the severe ones first."""
 
 
 def signs(samples: Samples) -> Iterator[Sign]:
-    """What is above what is well, in the order of :data:`TROUBLES`.
+    """Yield the series that indicate trouble, in the order of :data:`TROUBLES`.
 
-    :param samples: of all processes.
+    :param samples: samples of all processes, merged.
     """
     for trouble in TROUBLES:
         for (name, labels), value in samples.items():

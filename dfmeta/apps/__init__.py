@@ -1,1 +1,1 @@
-"""os-ken shims: they send what the pure parts return, and never compute what a flow is."""
+"""os-ken shims: they send the flows that the pure parts return, and never compute flows."""

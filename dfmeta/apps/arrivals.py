@@ -1,7 +1,7 @@
 """Reads from the switch how many SYNs each guest's port has sent, once a second.
 
-One small question tells whether any came at all; the flows are read only then, and not more often
-than :data:`SHARE` of the time allows.
+One small aggregate request shows whether any SYN came at all. Only then are the flows read, and not
+more often than :data:`SHARE` of the time allows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 
 SHARE: Final = 0.03
-"""How much of the time may go into reading the flows of thousands of ports."""
+"""Share of the time that reading the flows of thousands of ports may take."""
 LONGEST: Final = 4.0
-"""Seconds between two readings at most, however many ports there are."""
+"""Longest time in seconds between two readings, with any number of ports."""
 DOUBTFUL: Final = 16
-"""Ports whose replies one look counts at most."""
+"""Largest number of ports for which one look counts the replies."""
 
 
 class Arrivals:
-    """Counts of packets, by port.
+    """Reads the packet counts of each port.
 
     :param clock: monotonic seconds.
     """
@@ -35,14 +35,14 @@ class Arrivals:
         self._channel = channel
         self._clock = clock
         self._total: tuple[int, int] | None = None
-        """Packets and flows, as they were when the flows were read."""
+        """Counts of packets and of flows at the last reading of the flows."""
         self._due = 0.0
         self._counters: dict[Endpoint, int] = {}
 
     def read(self) -> dict[Endpoint, int] | None:
-        """Endpoint → packets of its flow of SYNs (:attr:`Purpose.GUEST_SYN`). Waits.
+        """Return endpoint → packets of its flow for SYNs (:attr:`Purpose.GUEST_SYN`). Waits.
 
-        None: it is too early for another reading.
+        None when it is too early for another reading.
 
         :raises DfmetaError: when the switch does not answer.
         """
@@ -60,7 +60,7 @@ class Arrivals:
         return self._counters
 
     def replies(self, endpoint: Endpoint) -> int:
-        """Packets from the proxy that left for *endpoint*. Waits.
+        """Return the number of packets from the proxy that left for *endpoint*. Waits.
 
         :raises DfmetaError: when the switch does not answer.
         """

@@ -1,9 +1,10 @@
-"""The OpenFlow connection as transactions: a batch goes out with a barrier, and is then confirmed
+"""The OpenFlow connection as transactions: a batch is sent with a barrier, and is then confirmed
 or refused as a whole.
 
-os-ken's send queue holds 16 messages and blocks, and a handler that blocks stops the reading of
-replies, on which the switch then waits: so nothing here that a handler calls waits. Messages go to
-an outbox that a thread of its own empties, one write for each batch.
+os-ken's send queue holds 16 messages and blocks when it is full. A handler that blocks stops the
+reading of replies, and then the switch waits as well. So no function here that a handler calls
+waits: it puts its messages into an outbox, which a separate thread empties with one write for each
+batch.
 """
 
 from __future__ import annotations
@@ -25,44 +26,44 @@ from dfmeta.flows.wire import Wire
 LOG = logging.getLogger(__name__)
 
 CONFIRM_TIMEOUT = 10.0
-"""Seconds for a batch to be confirmed; Open vSwitch drops an idle bundle after as many."""
+"""Seconds for the confirmation of a batch; Open vSwitch drops an idle bundle after as many."""
 MAX_XID = 0xFFFFFFFF
 
 
 class Pending:
-    """A batch or a request on its way. Any number of threads may wait for it."""
+    """A batch or a request under way. Any number of threads may wait for it."""
 
     def __init__(self, what: str, xids: Iterable[int]) -> None:
         self.what = what
         self.xids = frozenset(xids)
         self.entries: list[Any] = []
-        """What a multipart request has been answered with."""
+        """Entries of the reply to a multipart request."""
         self.give_up: Callable[[], None] = lambda: None
-        """Called when the time is over: nobody waits for the answer any more."""
+        """Called when :meth:`wait` has timed out: the reply is not awaited any more."""
         self._error: Exception | None = None
         self._done = Event()
 
     @property
     def finished(self) -> bool:
-        """Whether it is confirmed or has failed."""
+        """Whether the batch or the request is confirmed or has failed."""
         return bool(self._done.ready())
 
     def fail(self, error: Exception) -> None:
-        """Note the first error; the barrier's reply ends the waiting."""
+        """Keep *error* if it is the first one; the barrier's reply ends the waiting."""
         self._error = self._error or error
 
     def finish(self) -> None:
-        """Wake those who wait."""
+        """Wake the waiting threads."""
         if not self._done.ready():
             self._done.send()
 
     def wait(self, timeout: float = CONFIRM_TIMEOUT) -> list[Any]:
-        """Wait until the switch has confirmed it.
+        """Wait until the switch has confirmed the batch or answered the request.
 
         :param timeout: seconds.
         :return: the entries of a multipart reply; empty for a batch.
-        :raises SwitchError: when the switch refused a part of it.
-        :raises SwitchTimeoutError: when it did not answer.
+        :raises SwitchError: when the switch refused a message of the batch or the request.
+        :raises SwitchTimeoutError: when the switch did not answer in time.
         :raises NotConnectedError: when the connection was lost meanwhile.
         """
         if not hub.wait(self._done, timeout):
@@ -74,9 +75,9 @@ class Pending:
 
 
 class Channel:
-    """Sends to whichever connection to the bridge is up, and routes replies to who waits.
+    """Sends over the connection to the bridge that is up, and gives replies to the waiting threads.
 
-    :param bridge: its name, for messages to people.
+    :param bridge: name of the bridge, for log lines and errors.
     :param layout: numbers of tables and priorities.
     """
 
@@ -93,7 +94,7 @@ class Channel:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
+        """Whether a connection to the bridge is up."""
         return self._datapath is not None
 
     def uses(self, datapath: Any) -> bool:
@@ -104,21 +105,24 @@ class Channel:
     def wire(self) -> Wire:
         """Builder of messages for the connection that is up.
 
-        :raises NotConnectedError: when none is.
+        :raises NotConnectedError: when no connection is up.
         """
         if self._wire is None:
             raise NotConnectedError(bridge=self.bridge)
         return self._wire
 
     def attach(self, datapath: Any) -> None:
-        """Use *datapath*, which has finished its handshake."""
+        """Use the connection *datapath*, which has finished its handshake."""
         self.detach(self._datapath)
         self._datapath, self._wire = datapath, Wire(self.layout, datapath)
         self._outbox = LightQueue()
         hub.VITAL.spawn("OpenFlow sender", self._send_loop, datapath, self._outbox, may_return=True)
 
     def detach(self, datapath: Any) -> bool:
-        """Forget *datapath*; everything under way on it fails. False if it was not in use."""
+        """Stop using the connection *datapath*; all batches and requests under way on it fail.
+
+        :return: False if *datapath* was not in use.
+        """
         if datapath is None or datapath is not self._datapath:
             return False
         outbox, self._outbox = self._outbox, None
@@ -132,14 +136,14 @@ class Channel:
         return True
 
     def post(self, messages: Iterable[Any]) -> None:
-        """Send without waiting for a confirmation (packet-outs)."""
+        """Send messages that need no confirmation (packet-outs)."""
         self._put(list(messages))
 
     def commit(self, mods: Iterable[Any], what: str, *, bundle: bool = True) -> Pending:
         """Send *mods* with a barrier behind them.
 
-        :param what: names the batch in errors.
-        :param bundle: make them take effect together or not at all; meters cannot be bundled.
+        :param what: name of the batch in errors.
+        :param bundle: make *mods* take effect together or not at all; meters cannot be bundled.
         """
         mods = list(mods)
         if bundle and mods:
@@ -156,7 +160,10 @@ class Channel:
         return pending
 
     def request(self, message: Any, what: str) -> Pending:
-        """Send a multipart request; its entries come with :meth:`Pending.wait`."""
+        """Send a multipart request; :meth:`Pending.wait` returns the entries of the reply.
+
+        :param what: name of the request in errors.
+        """
         self._number(message)
         pending = Pending(what, (message.xid,))
         self._by_xid[message.xid] = self._ends[message.xid] = pending
@@ -164,14 +171,14 @@ class Channel:
         self._put([message])
         return pending
 
-    # What the shims hand in
+    # Replies, from the shims
 
     def barrier_reply(self, xid: int) -> None:
-        """The switch has done everything before that barrier."""
+        """Finish the batch of barrier *xid*: the switch has done everything before it."""
         self._end(xid)
 
     def multipart_reply(self, xid: int, entries: Iterable[Any], *, more: bool) -> None:
-        """A part of the answer to a request."""
+        """Take one part of the reply to request *xid*; *more* parts may follow."""
         pending = self._by_xid.get(xid)
         if pending is not None:
             pending.entries.extend(entries)
@@ -179,7 +186,7 @@ class Channel:
                 self._end(xid)
 
     def error(self, xid: int, kind: int, code: int) -> bool:
-        """The switch refused a message; False when nobody waits for that one."""
+        """Note that the switch refused message *xid*; False when that one is not awaited."""
         pending = self._by_xid.get(xid)
         if pending is None:
             return False
@@ -220,7 +227,7 @@ class Channel:
 
 
 def error_text(kind: int, code: int) -> str:
-    """Name an OpenFlow error by its type and code (OpenFlow 1.3.5, 7.4.4)."""
+    """Return the name of an OpenFlow error, from its type and code (OpenFlow 1.3.5, 7.4.4)."""
     if kind == ofp.OFPET_EXPERIMENTER:
         return f"experimenter error {code}"
     return f"{ofp.ofp_error_type_to_str(kind)}, {ofp.ofp_error_code_to_str(kind, code)}"

@@ -28,24 +28,24 @@ from dfmeta.registry import Phase, Registry
 LOG = logging.getLogger(__name__)
 
 CHECK_INTERVAL = 1.0
-"""Seconds between two looks at how many flows of ours there are."""
+"""Seconds between two checks of the number of dfmeta's flows."""
 FULL_CHECK_INTERVAL = 30.0
-"""Seconds between two comparisons of every flow."""
+"""Seconds between two comparisons of all flows."""
 WITHDRAW_TIMEOUT = 3.0
-"""Seconds that the removal of every flow and meter may take when a start has failed."""
+"""Longest time in seconds for the removal of all flows and meters after a failed start."""
 
 
 class Controller:
-    """Builds the parts and ties them together.
+    """Builds the parts of the switch side and connects them.
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
-    :param datapath_id: gives the id that OVSDB says the bridge has, or None when it is not known
-        yet. Anybody on the host may dial a TCP listener and speak as a switch.
+    :param datapath_id: returns the bridge's datapath id from OVSDB, or None while it is not known.
+        Any program on the host may connect to a TCP listener and pose as a switch.
     :param adopts: see :class:`~dfmeta.apps.reconciler.Reconciler`.
     :param meters: see :class:`~dfmeta.apps.meters.Meters`.
     :param informed: see :class:`~dfmeta.apps.learner.Learner`.
     :param clock: monotonic seconds.
-    :param pause: lets other threads run for so many seconds.
+    :param pause: sleeps for that many seconds, so that other threads run.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class Controller:
         self._datapath_id = datapath_id
         self._doubts = LightQueue(1)
         self._lost_flows = False
-        """Whether the switch has told of flows of ours that went, and has not answered since: one
-        that stops tells of all of them before the connection ends."""
+        """Whether the switch has reported the removal of flows of ours, and has not answered since.
+        A switch that stops reports the removal of all flows before it closes the connection."""
         registry.subscribe(self.learner.release, Phase.FLOWS)
         registry.subscribe(self.changed, Phase.FLOWS)
         registry.when_certain(self.learner.release)
 
     @property
     def ready(self) -> bool:
-        """Whether the switch has confirmed every flow."""
+        """Whether the switch has confirmed all flows."""
         return self.channel.connected and self.reconciler.confirmed
 
     @property
@@ -108,17 +108,17 @@ class Controller:
         return self.reconciler.busy
 
     def doubt(self) -> None:
-        """Have every flow compared with the switch, soon and once for many calls."""
+        """Request a comparison of all flows with the switch, soon and once for many calls."""
         self.reconciler.doubt()
         if not self._doubts.full():
             self._doubts.put_nowait(None)
 
     def connected(self, datapath: Any) -> None:
-        """Take a connection whose handshake is done into use."""
+        """Use a connection that has finished its handshake, if it is the bridge's."""
         expected = self._datapath_id()
         if expected is not None and datapath.id != expected:
             LOG.error(
-                "Refused an OpenFlow connection of datapath %016x: %s is %016x",
+                "Refused an OpenFlow connection of datapath %016x: the datapath of %s is %016x",
                 datapath.id,
                 self.channel.bridge,
                 expected,
@@ -133,43 +133,43 @@ class Controller:
         self.doubt()
 
     def disconnected(self, datapath: Any) -> None:
-        """Note that a connection is gone; the dialler makes another."""
+        """Note that a connection has ended; the dialler makes a new one."""
         if self.channel.detach(datapath):
             self._lost_flows = False
-            LOG.warning("The connection to %s is gone", self.channel.bridge)
+            LOG.warning("The connection to %s was lost; waiting for a new one", self.channel.bridge)
             metrics.SWITCH_CONNECTED.set(0)
             self.reconciler.disconnected()
 
     def set_tap(self, tap: Tap | None) -> None:
-        """Say where the proxy is; every flow that leads there follows."""
+        """Set the port and the address of the proxy; the flows that lead to it are changed."""
         if tap != self.reconciler.tap:
             self.reconciler.tap = tap
             self.doubt()
 
     def withdraw(self) -> None:
-        """Remove every flow and meter of dfmeta's, as far as that goes in a moment."""
+        """Remove dfmeta's flows and meters, within :data:`WITHDRAW_TIMEOUT`."""
         self.reconciler.tap = None
         if self.channel.connected:
             with eventlet.Timeout(WITHDRAW_TIMEOUT, False), contextlib.suppress(DfmetaError):
                 self.reconciler.clear()
 
     def prove_path(self) -> None:
-        """Probe the path to the proxy, now and then for ever; see :class:`Probe`.
+        """Probe the path to the proxy now, and then periodically; see :class:`Probe`.
 
-        A path that is interrupted keeps readiness down, and the daemon goes on.
+        While the path is interrupted, the daemon is not ready, but it continues to run.
         """
         self.probe.ask()
         hub.VITAL.spawn("probe of the path", self.probe.run, lambda: self.ready)
 
     def changed(self, endpoint: Endpoint) -> None:
-        """The guest at *endpoint* has changed: its flows follow."""
+        """Update the flows of *endpoint*, whose guest has changed."""
         try:
             self.reconciler.apply(endpoint)
         except DfmetaError as error:
-            LOG.info("The flows of %s follow later: %s", endpoint, error)
+            LOG.info("The next reconcile updates the flows of %s: %s", endpoint, error)
 
     def flow_removed(self, message: Any) -> None:
-        """Put flows back that another program has taken away."""
+        """Request a comparison if another program has removed a flow that is needed."""
         if not self.channel.connected:
             return
         found = self.channel.wire.removed(message)
@@ -178,7 +178,7 @@ class Controller:
             self.doubt()
 
     def watch(self) -> None:
-        """Look after the flows for ever; run it in a thread of its own."""
+        """Keep the flows right, indefinitely; run this in a separate thread."""
         due = time.monotonic()
         while True:
             with contextlib.suppress(Empty):
@@ -191,10 +191,10 @@ class Controller:
                 if not self.numbers.ask():
                     continue
                 if lost:
-                    # It answers what was asked after that: it has not stopped.
+                    # The switch answers a request that was sent after the removal: it runs.
                     self._lost_flows = False
                     LOG.info(
-                        "Flows of dfmeta were removed from %s; they are put back",
+                        "Flows of dfmeta were removed from %s; installing them again",
                         self.channel.bridge,
                     )
                 self.reconciler.reconcile_quietly()
@@ -204,7 +204,7 @@ class Controller:
         if not self.reconciler.confirmed:
             return False
         try:
-            # As many as were sent before the question: what follows it is not in the answer.
+            # The flows that were sent before the request: the reply does not count later ones.
             expected = self.reconciler.flow_count()
             reply = self.channel.request(self.channel.wire.count(), "the count of flows").wait()
         except DfmetaError as error:

@@ -1,4 +1,4 @@
-"""Connections to the bridge: dial its management socket, or wait to be dialled."""
+"""Connections to the bridge: dial its management socket, or accept its connections."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LOG = logging.getLogger(__name__)
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.25
 REFUSED_PAUSE = 2.0
-"""Seconds between two tries with a bridge that refuses our version of OpenFlow."""
+"""Seconds between two attempts with a bridge that refuses our version of OpenFlow."""
 
 
 class Refusals:
-    """Says that a bridge refuses OpenFlow 1.3, which no try of ours changes.
+    """Logs that a bridge refuses OpenFlow 1.3, which another attempt does not change.
 
-    :param bridge: its name.
+    :param bridge: name of the bridge.
     :param clock: monotonic seconds.
     """
 
@@ -40,30 +40,30 @@ class Refusals:
         self._new = False
 
     def note(self) -> None:
-        """Note one, in the log as well, if it is time for a line."""
+        """Note one refusal, and log it unless a line was logged a short time ago."""
         self._new = True
         if self._seldom.take() is not None:
             LOG.error(
-                "The bridge %s does not speak OpenFlow 1.3, so dfmeta cannot put in any flow. Let "
+                "The bridge %s does not speak OpenFlow 1.3, so dfmeta cannot install flows. Enable "
                 "it: ovs-vsctl add Bridge %s protocols OpenFlow13",
                 self._bridge,
                 self._bridge,
             )
 
     def take(self) -> bool:
-        """Whether there was one since the last call."""
+        """Return whether there was a refusal since the last call."""
         new, self._new = self._new, False
         return new
 
 
 class _BridgeSocket:
-    """A unix socket that takes os-ken's TCP_NODELAY for done: EOPNOTSUPP there."""
+    """A unix socket that ignores os-ken's TCP_NODELAY, which fails there with EOPNOTSUPP."""
 
     def __init__(self) -> None:
         self._sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def setsockopt(self, level: int, *args: Any) -> None:
-        """Set an option, unless it is one of TCP's."""
+        """Set an option of the socket; TCP options are ignored."""
         if level != socket.IPPROTO_TCP:
             self._sock.setsockopt(level, *args)
 
@@ -82,10 +82,10 @@ def _connect(path: Path) -> _BridgeSocket:
 
 
 def dial(path: Path, refusals: Refusals) -> None:
-    """Keep a connection to *path* for ever; run it in a thread of its own.
+    """Keep a connection to the management socket *path*; run this in a separate thread.
 
-    No Controller row is needed for it, so that nobody's ``set-controller`` can take it away. One
-    connection only: the socket's backlog is small.
+    The connection needs no Controller row in OVSDB, so no ``set-controller`` of another program can
+    remove it. There is only one connection at a time: the socket's backlog is small.
     """
     pause, missed = FIRST_PAUSE, False
     while True:
@@ -93,7 +93,7 @@ def dial(path: Path, refusals: Refusals) -> None:
             sock = _connect(path)
         except OSError as error:
             if not missed:
-                LOG.info("Waiting for %s: %s", path, error.strerror)
+                LOG.info("Waiting for the management socket %s: %s", path, error.strerror)
             missed = True
             eventlet.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
@@ -104,25 +104,26 @@ def dial(path: Path, refusals: Refusals) -> None:
 
 
 def listen(host: str, port: int) -> Any:
-    """Open the listener for a bridge whose operator has pointed a controller at *host*:*port*.
+    """Open the listener for a bridge with the controller *host*:*port* in its configuration.
 
-    :raises StartError: when it cannot be listened on.
+    :raises StartError: when the daemon cannot listen on the address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return eventlet.listen((host, port), family=family)
     except OSError as error:
         raise StartError(
-            cause=f"[df_metadata] openflow_connection = listen:{host}:{port} cannot be listened "
-            f"on: {error.strerror}",
-            remedy="Stop what uses it, or give another address and port of this host",
+            cause=f"cannot listen on [df_metadata] openflow_connection = listen:{host}:{port}: "
+            f"{error.strerror}",
+            remedy="Stop the program that uses it, or set another address and port of this host",
         ) from error
 
 
 def accept(listener: Any, refusals: Refusals) -> None:
-    """Serve each connection that comes; run it in a thread of its own.
+    """Accept and serve connections; run this in a separate thread.
 
-    Any user of the host may connect and send anything, which ends that connection alone.
+    Any user of the host may connect and send anything; an invalid message ends that connection
+    only.
     """
     missed = False
     while True:
@@ -131,8 +132,8 @@ def accept(listener: Any, refusals: Refusals) -> None:
         except OSError as error:
             if not missed:
                 LOG.warning(
-                    "The bridge's connection could not be accepted: %s; it is tried again. See the "
-                    "limits of descriptors and memory that the daemon runs under",
+                    "Cannot accept the bridge's connection: %s; trying again. Check the daemon's "
+                    "limits on file descriptors and memory",
                     error.strerror,
                 )
             missed = True
@@ -146,5 +147,5 @@ def _serve(sock: Any, address: Any, refusals: Refusals) -> None:
     try:
         datapath_connection_factory(sock, address)
     except OFPUnknownVersion:
-        # OpenFlow 1.1, which os-ken has never heard of, is refused as other versions are.
+        # OpenFlow 1.1, which os-ken does not know, is refused like the other versions.
         refusals.note()

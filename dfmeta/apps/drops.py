@@ -1,7 +1,8 @@
-"""Counts what our flows and meters have dropped, from the counters that the switch keeps.
+"""Counts the packets that our flows and meters have dropped, from the switch's counters.
 
-A dump is asked for every now and then anyway; what a flow counted after the last dump before it
-went is lost. Reasons are the same for every guest: whose packets they were, ``dfmeta flows`` shows.
+The counters come from the dumps of the reconciles. Packets that a flow drops after the last dump
+before its removal are not counted. The metric has a reason and no guest: ``dfmeta flows`` shows the
+packets of each guest's flows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BY_METER: Mapping[Purpose, metrics.Dropped] = {
 
 
 class Drops:
-    """What has been counted so far, and what of it is new."""
+    """Adds new drops to the metric, by comparing each dump with the one before it."""
 
     def __init__(self) -> None:
         self._flows: dict[Hashable, int] | None = None
@@ -34,7 +35,7 @@ class Drops:
             metrics.DROPPED.labels(reason)
 
     def flows(self, found: Iterable[DumpedFlow]) -> None:
-        """Take in a dump of flows."""
+        """Count the drops that a dump of flows shows."""
         seen: dict[Hashable, tuple[metrics.Dropped, int]] = {
             one.flow.match_key: (BY_FLOW[one.flow.purpose], one.packets)
             for one in found
@@ -43,7 +44,10 @@ class Drops:
         self._flows = _count(self._flows, seen)
 
     def meters(self, dropped: Mapping[Use, int]) -> None:
-        """Take in how many packets each of our meters has dropped."""
+        """Count the drops of our meters.
+
+        :param dropped: packets that each meter has dropped since it was made.
+        """
         seen: dict[Hashable, tuple[metrics.Dropped, int]] = {
             use: (BY_METER[use[1]], packets) for use, packets in dropped.items()
         }
@@ -53,11 +57,11 @@ class Drops:
 def _count(
     before: Mapping[Hashable, int] | None, seen: Mapping[Hashable, tuple[metrics.Dropped, int]]
 ) -> dict[Hashable, int]:
-    # What the first look finds was counted in an earlier run.
+    # The counts of the first dump were added to the metric by an earlier run.
     if before is not None:
         for what, (reason, packets) in seen.items():
             known = before.get(what, 0)
-            # One that is put in anew begins at zero.
+            # A flow or meter that was installed again begins at zero.
             new = packets - known if packets >= known else packets
             if new:
                 metrics.DROPPED.labels(reason).inc(new)

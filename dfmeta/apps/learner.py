@@ -1,8 +1,8 @@
-"""First SYNs: give the address a slot, put its flows in, and only then let the SYN go on.
+"""First SYNs: give the address a slot, install its flows, and only then send the SYN on.
 
-A SYN of a port whose instance is not known yet, or whose number is in doubt, is kept and goes on
-when it is. Everything in a frame is the guest's claim; who it is comes from the in_port that the
-switch names.
+A SYN is held while the instance of its port is unknown or the number of the port is in doubt. The
+contents of a frame are under the guest's control; only the in_port that the switch reports
+identifies the guest.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ LOG = logging.getLogger(__name__)
 HELD_PER_PORT = 4
 HELD_IN_ALL = 1024
 SETTLE = 0.05
-"""Seconds that the SYN of an address waits whose slot was another's a moment ago.
+"""Seconds that a SYN waits when its slot belonged to another address a moment ago.
 
-A barrier says that the tables have changed; until ovs-vswitchd has revalidated its cache, the
-answer still goes to the address before, and the guest gets none until the SYN-ACK is repeated a
-second later (seen: one such connection in six).
+A barrier reply means that the tables have changed. Until ovs-vswitchd has revalidated its cache,
+the answer still goes to the previous address, and the guest gets none until the SYN-ACK is repeated
+a second later (observed for one such connection in six).
 """
 
 
 _Connection = tuple[Endpoint, str, str, int]
-"""A guest's end of it: endpoint, MAC, IP and source port."""
+"""A guest's end of a connection: endpoint, MAC, IP and source port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A SYN that waits for its port's instance."""
+    """A SYN that is held until its port's instance is known."""
 
     endpoint: Endpoint
     syn: Syn
@@ -54,18 +54,18 @@ class Held:
 
 
 class Holds:
-    """The SYNs that wait: the newest of each connection, a few for each port, bounded in all."""
+    """The held SYNs: the newest of each connection, limited for each port and in total."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[_Connection, Held] = OrderedDict()
         self._of: dict[Endpoint, dict[_Connection, None]] = {}
-        """Endpoint → its own, in their order."""
+        """Endpoint → its connections with a held SYN, the oldest first."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def put(self, held: Held) -> None:
-        """Keep *held*; a repeated SYN takes the place, and the waiting time, of the one before."""
+        """Hold a SYN; a repeated SYN replaces the earlier one and keeps its waiting time."""
         address = held.syn.address
         key = (held.endpoint, address.mac, str(address.ip), held.syn.source_port)
         before = self._held.get(key)
@@ -81,15 +81,15 @@ class Holds:
         self._of.setdefault(held.endpoint, {})[key] = None
 
     def take(self, endpoint: Endpoint) -> list[Held]:
-        """Give back all that *endpoint* has, and forget them."""
+        """Return the held SYNs of *endpoint*, and remove them."""
         return [self._held.pop(key) for key in self._of.pop(endpoint, {})]
 
     def endpoints(self) -> set[Endpoint]:
-        """Endpoints that have some."""
+        """Return the endpoints that have held SYNs."""
         return set(self._of)
 
     def expire(self, before: float) -> int:
-        """Drop those that wait since earlier than *before*; say how many."""
+        """Drop the SYNs that are held since a time earlier than *before*; return how many."""
         stale = [key for key, held in self._held.items() if held.since < before]
         for key in stale:
             self._drop(key)
@@ -107,9 +107,9 @@ class Learner:
     """Answers the switch's packet-ins.
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
-    :param informed: waits until every process that answers guests knows what the registry knows.
+    :param informed: waits until every worker has received the registry's latest changes.
     :param clock: monotonic seconds.
-    :param pause: lets others run for so many seconds.
+    :param pause: sleeps for that many seconds, so that other threads run.
     """
 
     def __init__(
@@ -126,21 +126,22 @@ class Learner:
         self.reconciler = reconciler
         self.holds = Holds()
         self.first_syns = GuestCounts()
-        """Packet-ins of guests whose instance was known then."""
+        """Packet-ins of guests whose instance was known at that time."""
         self.hold_timeout = hold_timeout
         self._informed = informed
         self._clock = clock
         self._pause = pause
 
     def packet_in(self, ofport: int, frame: bytes) -> None:
-        """Take a SYN that came in at *ofport*. Never waits.
+        """Process a SYN that came in at *ofport*. Never waits.
 
-        A second SYN of an address whose flows are on their way waits for the same confirmation.
+        If the flows of its address are already being installed, the SYN is sent on after the same
+        confirmation.
         """
         try:
             syn = parse_syn(frame)
         except PacketError as error:
-            LOG.debug("ofport %d sent what is no SYN: %s", ofport, error)
+            LOG.debug("A frame from ofport %d is not a SYN: %s", ofport, error)
             metrics.PACKET_INS.labels("malformed").inc()
             return
         endpoint = Endpoint(ofport, syn.vid)
@@ -155,7 +156,7 @@ class Learner:
             self._learn(endpoint, syn, frame)
 
     def release(self, endpoint: Endpoint) -> None:
-        """Let the SYNs of *endpoint* go on if its instance is certain now, else keep them."""
+        """Send on the held SYNs of *endpoint* if its instance is certain now."""
         if not len(self.holds) or not self._may_learn(endpoint):
             return
         now = self._clock()
@@ -167,21 +168,25 @@ class Learner:
         metrics.HELD_SYNS.set(len(self.holds))
 
     def release_all(self) -> None:
-        """Let the SYNs go on that came before the first reconcile had adopted what was there."""
+        """Send on the SYNs that were held until the first reconcile had adopted the addresses."""
         turns = Turns()
         for endpoint in self.holds.endpoints():
             self.release(endpoint)
             turns.give_way()
 
     def expire(self) -> None:
-        """Forget SYNs that have waited for too long; called every now and then."""
+        """Drop SYNs that have waited longer than the hold timeout; called periodically."""
         gone = self.holds.expire(self._clock() - self.hold_timeout)
         if gone:
-            LOG.info("%d SYNs of ports without a certain instance were given up", gone)
+            LOG.info(
+                "Dropped %d held SYNs: hold_timeout passed before the instance and the number of "
+                "their port were known",
+                gone,
+            )
         metrics.HELD_SYNS.set(len(self.holds))
 
     def _may_learn(self, endpoint: Endpoint) -> bool:
-        # Before the adoption, an address that has a slot already would be given another.
+        # Before the adoption, an address that already has a slot would get a second one.
         known = self.registry.identity(endpoint) is not None and self.registry.certain(endpoint)
         return known and self.reconciler.adopted
 
@@ -201,18 +206,18 @@ class Learner:
 
     def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes, since: float) -> None:
         try:
-            # Before the flows: further SYNs of the address follow them at once.
+            # Before the flows: once they are installed, later SYNs reach the proxy directly.
             self._informed()
             self.reconciler.apply(endpoint)
             self.reconciler.wait_for(endpoint)
             if learned.displaced is not None:
                 self._pause(SETTLE)
             tap = self.reconciler.tap
-            # Meanwhile the port may have become another guest's.
+            # Meanwhile another guest may have taken the port.
             if tap is not None and self.registry.has_slot(endpoint, learned):
                 channel = self.reconciler.channel
                 actions = towards_proxy(endpoint, learned.slot, tap=tap)
                 channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
                 metrics.FIRST_SYN_SECONDS.observe(self._clock() - since)
         except DfmetaError as error:
-            LOG.info("A first SYN at %s is lost: %s", endpoint, error)
+            LOG.info("A first SYN at %s was dropped: %s", endpoint, error)

@@ -1,4 +1,4 @@
-"""The os-ken application: three-line handlers between the switch and the parts that decide."""
+"""The os-ken application: short handlers that pass the switch's events to the controller."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LOG = logging.getLogger(__name__)
 class Handshake(OFPHandler):
     """os-ken's own handshake and echo handling, without its listeners on 6653 and 6633.
 
-    What it handles is done as it is read, where other applications' events wait for their turn:
-    no request is answered between a port's new number and what follows from it.
+    Its handlers run as soon as a message is read, while events of other applications are queued.
+    So no guest's request is answered between the change of a port's number and its effects.
     """
 
     def __init__(self, *args: Any, numbers: Numbers, refusals: Refusals, **kwargs: Any) -> None:
@@ -39,11 +39,11 @@ class Handshake(OFPHandler):
         self._refusals = refusals
 
     def start(self) -> None:
-        """Start the event loop alone."""
+        """Start the event loop, without os-ken's listeners."""
         OSKenApp.start(self)
 
     def _hello_failed(self, datapath: Any, error_desc: str) -> None:
-        """Refuse a connection without a version in common. os-ken's own logs each one."""
+        """Refuse a connection without a common version. os-ken's own method logs each one."""
         self._refusals.note()
         error = datapath.ofproto_parser.OFPErrorMsg(
             datapath=datapath,
@@ -55,14 +55,14 @@ class Handshake(OFPHandler):
 
     @set_ev_handler(ofp_event.EventOFPPortDescStatsReply, MAIN_DISPATCHER)
     def ports_listed(self, event: Any) -> None:
-        """A part of the list of ports."""
+        """Take one part of the list of ports."""
         message = event.msg
         more = bool(message.flags & ofp.OFPMPF_REPLY_MORE)
         self._numbers.listed(message.datapath, message.xid, message.body, more=more)
 
     @set_ev_handler(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
     def port_status_handler(self, event: Any) -> None:
-        """A port has come, changed or gone. In place of os-ken's, which keeps a list of its own."""
+        """Take a port's addition, change or removal. os-ken's own handler keeps a second list."""
         message = event.msg
         self._numbers.changed(message.datapath, message.reason, message.desc)
 
@@ -75,15 +75,15 @@ class Handshake(OFPHandler):
         MAIN_DISPATCHER,
     )
     def give_way(self, _event: Any) -> None:
-        """Let others run between two parts of a dump: os-ken reads on for as long as it can."""
+        """Yield to other threads between two parts of a dump: os-ken reads on without a pause."""
         eventlet.sleep(0)
 
 
 class MetadataApp(OSKenApp):
-    """Hands what the switch says to a :class:`~dfmeta.apps.controller.Controller`.
+    """Passes the switch's messages to a :class:`~dfmeta.apps.controller.Controller`.
 
-    Trust: any program of the host may dial a TCP listener and speak as a switch. A message counts
-    only if it came over the connection that is in use; its transaction id proves nothing.
+    Trust: any program of the host may connect to a TCP listener and pose as a switch. A message is
+    accepted only over the connection that is in use; its transaction id proves nothing.
     """
 
     OFP_VERSIONS = [ofp.OFP_VERSION]  # noqa: RUF012  # os-ken's way to declare it
@@ -95,7 +95,7 @@ class MetadataApp(OSKenApp):
 
     @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
     def state_change(self, event: Any) -> None:
-        """A connection is up, or gone."""
+        """Note that a connection is up, or has ended."""
         if event.state == MAIN_DISPATCHER:
             self.controller.connected(event.datapath)
         else:
@@ -103,7 +103,7 @@ class MetadataApp(OSKenApp):
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
     def packet_in(self, event: Any) -> None:
-        """A guest's first SYN, whose port in_port says, or the answer to a probe."""
+        """Take a guest's first SYN, with its port in in_port, or the answer to a probe."""
         message = event.msg
         if not self._is_ours(message):
             return
@@ -112,24 +112,24 @@ class MetadataApp(OSKenApp):
             self.controller.probe.packet_in(bytes(message.data))
         elif purpose is Purpose.SYN:
             self.controller.learner.packet_in(message.match["in_port"], bytes(message.data))
-            # Of those that have piled up os-ken takes one after the other.
+            # os-ken handles all queued packet-ins one after the other, without a pause.
             self._turns.give_way()
 
     @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
     def flow_removed(self, event: Any) -> None:
-        """A flow of the classification table is gone, by our hand or another's."""
+        """Take the removal of a flow of the classification table, by dfmeta or another program."""
         if self._is_ours(event.msg):
             self.controller.flow_removed(event.msg)
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
     def barrier_reply(self, event: Any) -> None:
-        """A batch is done."""
+        """Take the confirmation of a batch."""
         if self._is_ours(event.msg):
             self.controller.channel.barrier_reply(event.msg.xid)
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, MAIN_DISPATCHER)
     def error(self, event: Any) -> None:
-        """A message was refused."""
+        """Take the refusal of a message."""
         message = event.msg
         code = message.code if message.type != ofp.OFPET_EXPERIMENTER else message.exp_type
         if self._is_ours(message):
@@ -144,7 +144,7 @@ class MetadataApp(OSKenApp):
         MAIN_DISPATCHER,
     )
     def multipart_reply(self, event: Any) -> None:
-        """A part of a dump."""
+        """Take one part of a dump."""
         message = event.msg
         more = bool(message.flags & ofp.OFPMPF_REPLY_MORE)
         if self._is_ours(message):
@@ -152,10 +152,10 @@ class MetadataApp(OSKenApp):
 
     @set_ev_cls(ofp_event.EventOFPAggregateStatsReply, MAIN_DISPATCHER)
     def aggregate_reply(self, event: Any) -> None:
-        """How many flows of ours there are."""
+        """Take the number of dfmeta's flows on the switch."""
         if self._is_ours(event.msg):
             self.controller.channel.multipart_reply(event.msg.xid, [event.msg.body], more=False)
 
     def _is_ours(self, message: Any) -> bool:
-        """Whether a message came over the connection that is in use."""
+        """Return whether a message came over the connection that is in use."""
         return self.controller.channel.uses(message.datapath)

@@ -1,16 +1,18 @@
-"""Meters that keep one guest's SYNs from drowning the controller, and the proxy.
+"""Meters that keep one guest's SYNs from overloading the controller and the proxy.
 
-Each port has two: one for its first SYNs, which go to the controller, and one for all of its SYNs.
-Meter ids are shared with everybody who uses the bridge (Neutron's QoS draws them at random), so
-those on the switch are read first, and an id that turns out to be taken is drawn anew.
+Each port has two meters: one for its first SYNs, which go to the controller, and one for all of its
+SYNs. Meter ids are shared with other programs that use the bridge (Neutron's QoS draws them at
+random). So the meters on the switch are read first, and if an id turns out to be taken, another one
+is drawn.
 
-OpenFlow deletes the flows that use a meter together with it, anybody's. So the switch is asked
-before each deletion whether the meter has our rate still and no flow. What somebody else does to it
-between that answer and the deletion, some milliseconds, cannot be known.
+OpenFlow deletes a meter together with all flows that use it, also those of other programs. So
+before each deletion the switch is asked whether the meter still has our rate and no flow uses it.
+A change by another program in the milliseconds between that answer and the deletion is not noticed.
 
-A meter may be left over: the daemon was killed, or its connection was lost, between the removal of
-a port's flows and that of its meters. Nothing names such a meter any more but its form: a number of
-our range, a rate of ours, and no flow. One that is so at two looks, :data:`LEFT_OVER` apart, goes.
+A meter may be left over: the daemon was killed, or its connection was lost, after it removed a
+port's flows and before it removed the meters. Only the form of such a meter shows that it is ours:
+an id of our range, a rate of ours, and no flow. A meter with that form at two readings that are at
+least :data:`LEFT_OVER` apart is deleted.
 """
 
 from __future__ import annotations
@@ -38,22 +40,22 @@ from dfmeta.model import Endpoint
 LOG = logging.getLogger(__name__)
 
 LEFT_OVER = 20.0
-"""Seconds after which a meter that looks like ours and is not known counts as left over. Another
-program that makes a meter of our form uses it sooner."""
+"""Seconds after which an unknown meter of our form counts as left over. Another program that makes
+a meter of that form uses it sooner."""
 
 Use = tuple[Endpoint, Purpose]
-"""What a meter is for: the flow of that purpose of that endpoint."""
+"""Use of a meter: by the flow of that purpose of that endpoint."""
 Memory = Mapping[Purpose, Mapping[Endpoint, int]]
 """Purpose → endpoint → meter id."""
 
 
 class Meters:
-    """Which meter stands for which flow.
+    """Draws, adds and deletes the meters of the guests' flows.
 
-    :param remembered: those of an earlier run, which are still on the switch.
-    :param pipeline: declares which purposes have a meter, and its rate.
-    :param redrawn: called with an endpoint whose flows have to be sent again, because a meter of it
-        has another id.
+    :param remembered: meters of an earlier run, which are still on the switch.
+    :param pipeline: declares the purposes that have a meter, and their rates.
+    :param redrawn: called with an endpoint when one of its meters has got another id: its flows
+        have to be sent again.
     :param clock: monotonic seconds.
     """
 
@@ -75,33 +77,33 @@ class Meters:
         }
         self._ids: dict[Use, int] = {}
         self._leaving: dict[int, Purpose] = {}
-        """Those whose flows are gone, as long as they are on the switch: it is asked about them, or
-        another's flow uses them. Nobody is given one of them again."""
+        """Meters on the switch whose flows of ours are removed: their deletion is under way, or a
+        flow of another program uses them. Their ids are not drawn again."""
         self._removing: set[int] = set()
-        """Those of them that the switch is being asked about, or told to delete."""
+        """Those of the leaving meters whose check or deletion is under way."""
         self._numbers: set[int] = set()
-        """Those of all of them: looked up for each that is drawn."""
+        """Ids of all meters in use or leaving, for a fast lookup at each draw."""
         self._stray: dict[int, float] = {}
-        """Meters of our form that nothing of ours knows → when one was seen first."""
+        """Unknown meter of our form → time when it was seen first."""
         self._foreign: set[int] = set()
         self._without: set[Use] = set()
         self._usable = True
 
     def known(self, endpoint: Endpoint, purpose: Purpose) -> int | None:
-        """Meter id that is to be remembered for that endpoint, if it has one."""
+        """Return the meter id to remember for that use, or None when there is none."""
         use = endpoint, purpose
         return self._ids.get(use, self._remembered.get(use))
 
     def ids(self, purpose: Purpose) -> dict[Endpoint, int]:
-        """Endpoint → meter id, to be remembered for the next run."""
+        """Return endpoint → meter id, to be remembered for the next run."""
         known = self._remembered | self._ids
         return {endpoint: n for (endpoint, use), n in known.items() if use is purpose}
 
     def learn(self, channel: Channel, used: Mapping[Use, int]) -> None:
-        """Read the switch's meters; ours that are gone are made again when asked for.
+        """Read the switch's meters; missing ones of ours are made again by :meth:`of`.
 
-        :param used: those that flows of ours on the switch use, which a process without a memory
-            of them takes for its own.
+        :param used: meters that our flows on the switch use; a process that remembers no meters
+            takes them for its own.
         :raises DfmetaError: when the switch does not answer.
         """
         before, numbers = dict(self._ids), set(self._numbers)
@@ -111,7 +113,7 @@ class Meters:
             ).wait()
         except SwitchError as error:
             if self._usable:
-                LOG.warning("%s has no meters (%s): floods are not limited", channel.bridge, error)
+                LOG.warning("%s has no meters (%s): SYNs are not limited", channel.bridge, error)
             self._usable = False
             return
         self._usable = True
@@ -128,7 +130,7 @@ class Meters:
             for n, purpose in self._leaving.items()
             if n not in numbers or rates.get(n) == self._rates[purpose]
         }
-        # Before this dump an event may have drawn another in its place.
+        # Before this dump an event may have drawn another meter for the same use.
         ids = set(self._ids.values())
         self._leaving |= {
             n: purpose
@@ -141,7 +143,7 @@ class Meters:
         self._foreign = set(rates) - self._numbers
 
     def _note_strays(self, rates: Mapping[int, int]) -> None:
-        """Note which meters look like ours, and have those leave that have done so for long."""
+        """Note unknown meters of our form; those seen for :data:`LEFT_OVER` start to leave."""
         now, ids = self._clock(), {*self._ids.values(), *self._leaving}
         purposes = {rate: purpose for purpose, rate in self._rates.items()}
         strays = {
@@ -153,7 +155,7 @@ class Meters:
         }
 
     def dropped(self, channel: Channel) -> dict[Use, int]:
-        """How many packets each meter of ours has dropped since it was made.
+        """Return the number of packets that each meter of ours has dropped since it was made.
 
         :raises DfmetaError: when the switch does not answer.
         """
@@ -163,7 +165,7 @@ class Meters:
         return {use: counted[number] for use, number in self._ids.items() if number in counted}
 
     def left_over(self, channel: Channel, used: Mapping[Use, int]) -> list[int]:
-        """Ids of the meters on the switch that are ours: remembered, *used* by our flows, or of our
+        """Return the ids of our meters on the switch: remembered, *used* by our flows, or of our
         form.
 
         :raises DfmetaError: when the switch does not answer.
@@ -175,11 +177,11 @@ class Meters:
     def unused(
         self, channel: Channel, numbers: Collection[int], which: int = ofp.OFPM_ALL
     ) -> list[int]:
-        """Those of *numbers* that have a rate of ours, and that no flow on the switch uses.
+        """Return those of *numbers* that have a rate of ours and no flow on the switch.
 
         Neutron's QoS changes a meter that has the id it has drawn, and then uses it.
 
-        :param which: the one that is asked for, which has to be there; or all.
+        :param which: id of the only meter to ask for, which has to exist; or all meters.
         :raises DfmetaError: when the switch does not answer.
         """
         if not numbers:
@@ -197,13 +199,13 @@ class Meters:
         return asked.wait()
 
     def forget(self) -> None:
-        """The connection is gone; what is on the switch is read again on the next."""
+        """Note that the connection has ended: the meters are read again on the next one."""
         self._remembered, self._ids = self._remembered | self._ids, {}
         self._numbers = set(self._leaving)
         self._without.clear()
 
     def of(self, channel: Channel, endpoint: Endpoint, purpose: Purpose) -> int | None:
-        """Meter of that flow, made if there is none; None on a switch without meters."""
+        """Return the meter of that flow, made if it is missing; None on a switch without meters."""
         use = endpoint, purpose
         if not self._usable or use in self._without:
             return None
@@ -220,7 +222,7 @@ class Meters:
         return self._ids[use]
 
     def release(self, channel: Channel, endpoint: Endpoint) -> None:
-        """Take the meters of *endpoint* away, once its flows are to go."""
+        """Delete the meters of *endpoint*, when its flows are being removed."""
         for use in [(endpoint, purpose) for purpose in self._rates]:
             self._without.discard(use)
             number = self._ids.pop(use, None)
@@ -229,7 +231,7 @@ class Meters:
                 eventlet.spawn_n(self._remove, channel, number)
 
     def keep_only(self, channel: Channel, endpoints: Collection[Endpoint]) -> None:
-        """Take away the meters of all other endpoints, and those that could not be before."""
+        """Delete the meters of all other endpoints, and those whose deletion was put off."""
         for number in self._leaving:
             eventlet.spawn_n(self._remove, channel, number)
         for endpoint in {one for one, _purpose in self._ids if one not in endpoints}:
@@ -241,11 +243,11 @@ class Meters:
         self._removing.add(number)
         try:
             if not self.unused(channel, [number], number):
-                LOG.debug("Meter %d stays: another has changed it, or uses it", number)
+                LOG.debug("Meter %d stays: another program has changed it or uses it", number)
             elif number in self._leaving:
                 removal = [channel.wire.remove_meter(number)]
                 channel.commit(removal, f"meter {number}", bundle=False).wait()
-                # Not before: what is lost with the connection would be left over.
+                # Not before: if the connection is lost, the meter would be left over.
                 if self._leaving.pop(number, None) is not None:
                     self._numbers.discard(number)
         except DfmetaError as error:
@@ -260,7 +262,7 @@ class Meters:
         self._numbers.discard(number)
         taken = (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS)
         if (error.fields.get("kind"), error.fields.get("code")) == taken:
-            LOG.info("%s; another meter is drawn", error)
+            LOG.info("%s; drawing another meter", error)
             self._foreign.add(number)
         else:
             LOG.warning("%s: SYNs of %s are not limited", error, use[0])

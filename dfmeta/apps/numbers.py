@@ -1,8 +1,8 @@
-"""Which port has which number, from the switch itself.
+"""Reads from the switch itself which OpenFlow number each port has.
 
-Flows match numbers, and OVSDB tells of a number's new owner later than the switch has it: a claim
-of the registry that the switch contradicts is not served, nor is one whose device has changed
-before OVSDB has confirmed it.
+Flows match numbers, and OVSDB reports the new port of a number later than the switch has it. So a
+port is not served when the switch contradicts its number in the registry, nor when the device at
+its number has changed and OVSDB has not confirmed it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dfmeta.registry import Registry
 LOG = logging.getLogger(__name__)
 
 SILENT: Final = 2.0
-"""Seconds after which OVSDB counts as one that does not say whose a number is: two lists may follow
+"""Seconds after which OVSDB counts as not answering which port has a number: two lists may follow
 each other within milliseconds."""
 
 
 class Numbers:
-    """Tells the registry what the switch says of its ports, and keeps their bits.
+    """Gives the switch's list of ports to the registry, and keeps the bits of each port.
 
     :param clock: monotonic seconds.
     """
@@ -48,24 +48,24 @@ class Numbers:
         self._bits: dict[int, PortBits] = {}
         self._clock = clock
         self._doubted: dict[PortId, float] = {}
-        """Ports whose number was in doubt at the last list, and since which list."""
+        """Port whose number was in doubt at the last list → time of the first such list."""
         self._heard: Any = None
-        """The connection of the last list: only its own changes have been heard since."""
+        """Connection of the last list: since then, only changes on this one were received."""
 
     def ask(self) -> bool:
-        """Have the switch list its ports, before flows are compared; False when it did not."""
+        """Have the switch list its ports, before flows are compared; False when that failed."""
         self._parts = {}
         try:
             request = self._channel.wire.list_ports()
             self._channel.request(request, "the list of ports").wait()
         except DfmetaError as error:
-            if not isinstance(error, NotConnectedError):  # which is said where it is noticed
-                LOG.warning("Which port has which number is not known: %s", error)
+            if not isinstance(error, NotConnectedError):  # logged where it is noticed
+                LOG.warning("Cannot read the numbers of the ports: %s", error)
             metrics.RECONCILES.labels("failed").inc()
             return False
         for port, name in self._registry.misnamed():
             LOG.info(
-                "Port %s is not served: on the switch its number %s is that of %s",
+                "Port %s is not served: on the switch its number %s belongs to %s",
                 port.name,
                 port.ofport,
                 name.decode(errors="replace"),
@@ -74,20 +74,20 @@ class Numbers:
         return True
 
     def _say_doubted(self) -> None:
-        """Name the ports that wait for OVSDB for longer than its answer takes on a busy host."""
+        """Log the ports that wait for OVSDB for longer than its answer takes on a busy host."""
         doubted, now = self._registry.doubted(), self._clock()
         for port in doubted:
             if now - self._doubted.get(port.id, now) >= SILENT:
                 LOG.warning(
-                    "Port %s is not served: its number %s was given out anew, and OVSDB has not "
-                    "yet said whose it is. See that ovsdb-server answers",
+                    "Port %s is not served: its number %s was reassigned, and OVSDB does not yet "
+                    "show to which port. Check that ovsdb-server answers",
                     port.name,
                     port.ofport,
                 )
         self._doubted = {port.id: self._doubted.get(port.id, now) for port in doubted}
 
     def listed(self, datapath: Any, xid: int, ports: Iterable[Any], *, more: bool) -> None:
-        """Take a part of the list. The switch sends all of it before it tells of a change."""
+        """Take a part of the list. The switch sends all parts before it reports a change."""
         if not self._channel.uses(datapath):
             return
         self._parts.update((port.port_no, (_device(port), PortBits.of(port))) for port in ports)
@@ -99,7 +99,7 @@ class Numbers:
         self._channel.multipart_reply(xid, (), more=more)
 
     def changed(self, datapath: Any, reason: int, port: Any) -> None:
-        """Take in that a port has come, changed or gone."""
+        """Take the addition, change or removal of a port."""
         if not self._channel.uses(datapath):
             return
         if reason != ofp.OFPPR_MODIFY:
@@ -110,11 +110,11 @@ class Numbers:
             self._registry.set_device(port.port_no, _device(port))
 
     def bits(self, ofport: int) -> PortBits | None:
-        """Bits of the port with that number, as the switch told of them last."""
+        """Return the bits of the port with that number, from the switch's latest report."""
         return self._bits.get(ofport)
 
     def answered(self, question: int) -> None:
-        """Take in that OVSDB has answered that question of the registry's, by one echo."""
+        """Note that OVSDB has answered the registry's question *question*, with one echo."""
         metrics.OVSDB_ECHOES.inc()
         self._registry.answered(question)
 

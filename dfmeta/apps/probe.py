@@ -1,9 +1,9 @@
 """The daemon's own SYN to the proxy: out of the switch to tap-metadata, and its answer back.
 
-The segment takes the way that guests' frames take through the host: the packet filters of all
+The segment takes the same path through the host as guests' frames: the packet filters of all
 hooks, rp_filter, the listener and its socket filter, and for the answer the rules, the route and
-the neighbour. The switch hands the answer to the controller by a flow of its own
-(:attr:`~dfmeta.flows.pipeline.Purpose.PROBE`). No connection comes of it: the answer is reset.
+the neighbour. A separate flow (:attr:`~dfmeta.flows.pipeline.Purpose.PROBE`) sends the answer to
+the controller. No connection is established: the answer is reset.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LOG = logging.getLogger(__name__)
 TIMEOUT: Final = 2.0
 """Seconds that an answer may take; the SYN is sent again after half of them."""
 INTERVAL: Final = 10.0
-"""Seconds between two probes while they are answered."""
+"""Seconds between two probes while probes are answered."""
 RETRY: Final = 1.0
-"""The same while they are not."""
+"""Seconds between two probes while probes are not answered."""
 FAILURES: Final = 2
-"""Probes in a row without an answer after which the path counts as interrupted."""
+"""Number of consecutive probes without an answer after which the path counts as interrupted."""
 FROM_CONTROLLER: Final = 0xFFFFFFFD
-"""OFPP_CONTROLLER (OpenFlow 1.3.5, A.2.1): where a packet-out came in that no port sent."""
+"""OFPP_CONTROLLER (OpenFlow 1.3.5, A.2.1): in_port of a packet-out that comes from no port."""
 _LOWEST_PORT: Final = 32768
 _PORTS: Final = 28232
 
@@ -51,19 +51,19 @@ class Result:
 
     answered: bool
     sent: bool = True
-    """Whether there was a connection to the switch, and tap-metadata, to send it by."""
+    """Whether the SYN was sent: the switch was connected and tap-metadata existed."""
     cause: str = ""
-    """Why it was not answered, in words; empty when it was."""
+    """Reason in words why the probe was not answered; empty when it was."""
     seconds: float = 0.0
-    """From the SYN to its answer."""
+    """Time from the SYN to its answer."""
     whole: bool = True
-    """Whether the answer's TCP checksum was right: a guest drops one that is not."""
+    """Whether the answer's TCP checksum was right: a guest drops a segment with a wrong one."""
 
 
 class Probe:
-    """Sends a SYN to tap-metadata, and waits for what the proxy's listener answers.
+    """Sends a SYN to tap-metadata, and waits for the answer of the proxy's listener.
 
-    :param tap: gives where the proxy is; None while that is not known.
+    :param tap: returns the port and the address of the proxy; None while they are not known.
     :param clock: monotonic seconds.
     """
 
@@ -78,20 +78,20 @@ class Probe:
         self._tap = tap
         self._clock = clock
         self._waits: dict[int, tuple[Event, int, Tap]] = {}
-        """Source port of a probe under way → what waits for its answer, its sequence number."""
+        """Source port of a probe under way → event for its answer, its sequence number, its tap."""
         self._one: Event | None = None
-        """The probe under way, for all that ask meanwhile."""
+        """The probe under way, shared by all callers of :meth:`ask` meanwhile."""
         self.last: Result | None = None
-        """How the latest ended."""
+        """Result of the latest probe that was sent."""
         self.passes = False
-        """Whether the path works, as far as the latest probes tell; False before the first."""
+        """Whether the path works, according to the latest probes; False before the first one."""
         self._proved = False
-        """Whether one has been answered."""
+        """Whether any probe has been answered."""
         self._failures = 0
         self._ended_at = float("-inf")
 
     def ask(self, timeout: float = TIMEOUT) -> Result:
-        """Send a probe and wait; of several callers at once all get the same probe's result.
+        """Send a probe and wait; simultaneous callers share one probe and its result.
 
         :param timeout: seconds; see :func:`dfmeta.hub.wait`.
         """
@@ -99,7 +99,7 @@ class Probe:
             found: Result = self._one.wait()
             return found
         self._one = Event()
-        result = Result(answered=False, sent=False, cause="dfmeta-agent failed to send it")
+        result = Result(answered=False, sent=False, cause="dfmeta-agent could not send it")
         try:
             result = self._try(timeout)
         except DfmetaError as error:
@@ -111,7 +111,7 @@ class Probe:
         return result
 
     def report(self) -> dict[str, Any]:
-        """Send a probe, and say how it ended, as values that JSON has."""
+        """Send a probe, and return its result as values for JSON."""
         result = self.ask()
         return {
             "sent": result.sent,
@@ -122,12 +122,12 @@ class Probe:
         }
 
     def fault(self) -> str:
-        """Why guests' SYNs do not reach the proxy, as the latest probe tells."""
+        """Return why guests' SYNs do not reach the proxy, according to the latest probe."""
         cause = self.last.cause if self.last is not None else "no probe has ended yet"
-        return f"guests' SYNs do not reach the proxy: {cause}; `dfmeta doctor` says more"
+        return f"guests' SYNs do not reach the proxy: {cause}; run `dfmeta doctor`"
 
     def packet_in(self, frame: bytes) -> None:
-        """Take what the switch handed over by the probe's flow. Never waits."""
+        """Take a packet-in from the probe's flow. Never waits."""
         try:
             segment, whole = parse_segment(frame)
         except PacketError as error:
@@ -137,12 +137,12 @@ class Probe:
         if waiting is None:
             return
         event, sequence, tap = waiting
-        # The sequence number that the probe chose: no other program of the host can know it.
+        # The probe's sequence number is random: no other program of the host can know it.
         if event.ready() or segment.acknowledgement != sequence + 1 & 0xFFFFFFFF:
             return
         event.send((segment.flags, whole))
         if not segment.flags & FLAG_RST:
-            # No half-open connection stays behind in the listener's queue.
+            # So no half-open connection stays in the listener's queue.
             self._send(
                 Segment(
                     segment.destination,
@@ -157,28 +157,29 @@ class Probe:
             )
 
     def run(self, ready: Callable[[], bool], pause: Pause = eventlet.sleep) -> None:
-        """Probe for ever; run it in a thread of its own.
+        """Probe periodically and without end; run this in a separate thread.
 
-        :param ready: whether the flows are confirmed and the proxy listens; no probe before.
+        :param ready: returns whether the flows are confirmed and the proxy listens; no probe is
+            sent before that.
         """
         while True:
             due = self._ended_at + (RETRY if self._failures else INTERVAL)
             left = due - self._clock()
             if left <= 0 and ready():
                 self.ask()
-            # A failure that another caller meets meanwhile makes the next one due sooner.
+            # The pause is short: a failure in another caller's probe makes the next one due sooner.
             pause(min(max(left, RETRY / 4), RETRY))
 
     def _note(self, result: Result) -> None:
         passed, self._ended_at = self.passes, self._clock()
         if not result.sent:
-            # Nothing is known of the host; readiness has what is missing to send it.
+            # This shows nothing about the host; readiness names the missing part.
             return
         self.last = result
         self._failures = 0 if result.answered else self._failures + 1
         self._proved |= result.answered
-        # Where no flow of the bridge's owner leads to the classification table yet, nothing is
-        # proved by silence.
+        # While no flow of the bridge's owner leads to the classification table, a missing answer
+        # proves nothing.
         unknown = bool(self._channel.layout.classification_table) and not self._proved
         self.passes = result.answered or unknown or (passed and self._failures < FAILURES)
 
@@ -208,7 +209,7 @@ class Probe:
             return Result(
                 answered=False,
                 cause=f"the host does not answer a SYN to {where} on tap-metadata: a packet "
-                f"filter, rp_filter or the way back drops it{self._or_no_lead()}",
+                f"filter, rp_filter or the return path drops it{self._or_no_lead()}",
                 seconds=seconds,
             )
         flags, whole = answer

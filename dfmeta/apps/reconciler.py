@@ -1,26 +1,26 @@
-"""Keeps the switch's flows at what they should be, and sends only the difference.
+"""Keeps the switch's flows equal to the desired flows, and sends only the difference.
 
 Desired flows are a function of the registry (:mod:`dfmeta.flows.desired`). Two paths lead to the
 switch:
 
-- An *event* changes one endpoint. :meth:`Reconciler.apply` compares the flows that the endpoint is
-  to have with those that were sent for it, and sends the difference at once.
+- An *event* changes one endpoint. :meth:`Reconciler.apply` compares the desired flows of the
+  endpoint with those that were sent for it, and sends the difference at once.
 - A *reconcile* compares the flows of all endpoints with a dump of the switch.
 
-Both end in the same state, so an event may be lost and the flows still come right.
+Both lead to the same state, so the flows become right even if an event is lost.
 
-A reconcile of thousands of ports takes seconds and gives turns to other threads. Events come in
-between, and the dump is older than they are. These rules keep an old dump from undoing an event:
+A reconcile of thousands of ports takes seconds and yields to other threads. Events occur meanwhile,
+and the dump is older than they are. These rules keep an old dump from undoing an event:
 
-1. A reconcile goes by endpoint. The flows that one is to have are computed from the registry as it
-   is at that moment and compared, and the messages are in the outbox before another thread runs.
-   Messages of a later event come behind them.
-2. An event notes the keys (:attr:`Flow.match_key`) of the flows that it changes. Since the dump was
-   asked for, these keys are *overtaken*: the dump tells nothing about them, and the reconcile sends
-   nothing for them.
-3. The flow-mods of a bundle that the switch refuses are sent one by one, but for those whose flow
+1. A reconcile goes endpoint by endpoint. The desired flows of an endpoint are computed from the
+   registry at that moment and compared, and the messages are in the outbox before another thread
+   runs. Messages of a later event come behind them.
+2. An event notes the keys (:attr:`Flow.match_key`) of the flows that it changes. From the request
+   of the dump on, these keys are *overtaken*: the dump is not valid for them, and the reconcile
+   sends nothing for them.
+3. The flow-mods of a bundle that the switch refuses are sent one by one, except those whose flow
    has changed meanwhile.
-4. A dump says nothing of another connection: with the connection the reconcile ends.
+4. A dump is valid for its own connection only: a reconcile ends when its connection is lost.
 """
 
 from __future__ import annotations
@@ -60,39 +60,39 @@ from dfmeta.registry import Registry
 LOG = logging.getLogger(__name__)
 
 BATCH = 100
-"""Flow-mods in one bundle of a reconcile, and no more than come together in one turn."""
+"""Flow-mods in one bundle of a reconcile; fewer when a thread's turn ends earlier."""
 UNCONFIRMED = 4
-"""Bundles of a reconcile that may be under way: os-ken's messages are large, and the switch has
-others to serve."""
+"""Bundles of a reconcile that may be unconfirmed: os-ken's messages are large, and the switch has
+other work to do."""
 FIXED = frozenset({Purpose.FROM_TAP, Purpose.SERVICE_DROP, Purpose.REPLY_DROP})
-"""Without these nobody is served: what tap-metadata emits must not go anywhere else."""
+"""Flows without which no guest is served: frames from tap-metadata must not go anywhere else."""
 RECONCILE_POLL = 0.002
-"""Seconds between two looks at whether a reconcile is through."""
+"""Seconds between two checks whether a reconcile has finished."""
 
 ByKey = dict[Any, Flow]
 Grouped = dict[Endpoint | None, list[DumpedFlow]]
-"""Endpoint → what a dump shows of its flows; None: what is nobody's."""
+"""Endpoint → its flows in a dump; None → flows that belong to no endpoint."""
 
 
 @dataclass(slots=True)
 class _Mod:
-    """A flow-mod of a reconcile, and what it is for."""
+    """A flow-mod of a reconcile, with the flow and the endpoint that it serves."""
 
     endpoint: Endpoint | None
     key: Any
-    """:attr:`Flow.match_key`; None where the flow that is to go is not ours."""
+    """:attr:`Flow.match_key`; None for the removal of a flow that is not as declared."""
     flow: Flow | None
-    """The flow that is to have that key; None: no flow."""
+    """The desired flow with that key; None when there should be no flow."""
     message: Any
 
 
 class Reconciler:
-    """Puts the registry's guests onto the switch.
+    """Installs the flows of the registry's guests on the switch.
 
-    :param adopts: whether an endpoint's addresses found on the switch at start may be kept:
-        its port still holds the instance that it held when they were put there.
+    :param adopts: returns whether the addresses of an endpoint that are found on the switch at
+        start may be kept: its port still has the instance for which they were installed.
     :param reconciled: called after each reconcile, the first of which adopts those addresses.
-    :param doubt: called when the switch has not confirmed a part.
+    :param doubt: called when the switch has not confirmed a batch.
     """
 
     def __init__(
@@ -110,19 +110,19 @@ class Reconciler:
         self.meters = meters
         self.tap: Tap | None = None
         self.confirmed = False
-        """Whether the switch has confirmed all of it since the connection came up."""
+        """Whether the switch has confirmed all flows since the connection came up."""
         self._adopts = adopts
         self.adopted = False
-        """Whether what an earlier run had left on the switch has been taken over."""
+        """Whether the addresses that an earlier run left on the switch have been adopted."""
         self._on_reconciled, self._on_doubt = reconciled, doubt
         self._fixed: ByKey = {}
         self._sent: dict[Endpoint, ByKey] = {}
         self.tally = Tally()
-        """How many flows there are to be."""
+        """Counts of the desired flows."""
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
         self._overtaken: dict[Endpoint, set[Any]] = {}
-        """Keys of flows that events have changed since the last dump was asked for."""
+        """Keys of flows that events have changed since the last dump was requested."""
         self._refused = 0
         self._removals = Removals(channel.layout.pipeline)
         self._drops = Drops()
@@ -136,10 +136,10 @@ class Reconciler:
     # One endpoint
 
     def apply(self, endpoint: Endpoint) -> None:
-        """Send what has changed for *endpoint*, without waiting.
+        """Send the changes of the flows of *endpoint*, without waiting.
 
-        Nothing is sent before the first reconcile, and without a connection: the reconcile that
-        comes then sends it.
+        Nothing is sent before the first reconcile or without a connection: the next reconcile sends
+        the changes.
         """
         if not self.channel.connected or self.tap is None or not self.adopted:
             return
@@ -158,7 +158,7 @@ class Reconciler:
             self.meters.release(self.channel, endpoint)
 
     def redrawn(self, endpoint: Endpoint) -> None:
-        """Send the flows of *endpoint* again: a meter of it has another id."""
+        """Send the flows of *endpoint* again, because one of its meters has got another id."""
         self.registry.touch(endpoint)
         self.apply(endpoint)
 
@@ -166,8 +166,8 @@ class Reconciler:
         """Wait until the switch has confirmed the flows of *endpoint*.
 
         :param timeout: seconds.
-        :raises SwitchError: when it refused them.
-        :raises SwitchTimeoutError: when it has not confirmed them, or a reconcile, in time.
+        :raises SwitchError: when the switch refused them.
+        :raises SwitchTimeoutError: when it did not confirm them, or a reconcile, in time.
         :raises NotConnectedError: when the connection was lost meanwhile.
         """
         deadline = time.monotonic() + timeout
@@ -191,10 +191,13 @@ class Reconciler:
             if self._last.get(endpoint) is pending:
                 del self._last[endpoint]
 
-    # All of them
+    # All endpoints
 
     def reconcile_quietly(self) -> bool:
-        """Reconcile; a failure is logged and counted, and left to the next time."""
+        """Reconcile; a failure is logged and counted, and the next reconcile tries again.
+
+        :return: whether the reconcile succeeded.
+        """
         try:
             self.reconcile()
         except DfmetaError as error:
@@ -204,11 +207,11 @@ class Reconciler:
         return True
 
     def reconcile(self) -> int:
-        """Compare a dump with what should be and send the difference.
+        """Compare a dump with the desired flows and send the difference.
 
-        :return: how many flow-mods it took.
-        :raises DfmetaError: when the switch does not answer, or refuses what every guest's path
-            needs. Another flow that it refuses is logged, and left out until the next time.
+        :return: number of flow-mods sent.
+        :raises DfmetaError: when the switch does not answer, or refuses a flow of :data:`FIXED`.
+            The refusal of any other flow is logged, and the next reconcile tries that flow again.
         """
         with self._one_reconcile:
             if self.tap is None or not self.channel.connected:
@@ -232,10 +235,10 @@ class Reconciler:
             return count
 
     def clear(self) -> tuple[int, int]:
-        """Take every flow and meter of ours away.
+        """Remove all of dfmeta's flows and meters.
 
-        :return: how many flows and how many meters.
-        :raises SwitchError: when the switch refuses.
+        :return: the number of flows and the number of meters.
+        :raises SwitchError: when the switch refuses the removal.
         """
         with self._one_reconcile:
             return self._clear()
@@ -251,20 +254,20 @@ class Reconciler:
         return sum(map(len, found.values())), len(meters)
 
     def doubt(self) -> None:
-        """Something may be missing, whatever a reconcile that is under way has seen."""
+        """Note that flows may be wrong, even if a reconcile under way finds no difference."""
         self.confirmed = False
         self._doubted = True
 
     def disconnected(self) -> None:
-        """The connection is gone: what was sent may or may not be there."""
+        """Note that the connection has ended: flows that were sent may or may not be installed."""
         self.confirmed = False
         self.meters.forget()
         self._last.clear()
 
     def misses(self, removed: DumpedFlow) -> bool:
-        """Whether *removed*, of the classification table, ought to be on the switch still.
+        """Return whether *removed*, of the classification table, should still be on the switch.
 
-        A removal of ours is told of late: the flow may have been put in again by then.
+        The switch reports a removal of ours late: the flow may have been added again by then.
         """
         if removed.flow is None or self._removals.take(removed.flow.match_key):
             return False
@@ -274,13 +277,13 @@ class Reconciler:
         return key in self._sent.get(endpoint, {})
 
     def flow_count(self) -> int:
-        """How many flows of ours ought to be on the switch."""
+        """Return the number of dfmeta's flows that should be on the switch."""
         return self.tally.total - self._refused
 
     def _dump(self, turns: Turns) -> Grouped:
         dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
         entries, wire = dump.wait(), self.channel.wire
-        entries.reverse()  # so that each is let go once it is read
+        entries.reverse()  # so that each one is freed once it is read
         found: Grouped = {}
         while entries:
             one = wire.found(entries.pop())
@@ -291,7 +294,7 @@ class Reconciler:
         return found
 
     def _send_differences(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
-        """Send the difference, endpoint by endpoint; what is nobody's goes first."""
+        """Send the difference, first for flows that belong to no endpoint, then by endpoint."""
         fixed = _by_key(fixed_flows(tap))
         self.tally.replace(self._fixed, fixed)
         self._fixed = fixed
@@ -303,7 +306,7 @@ class Reconciler:
         odd: set[Endpoint] = set()
         for endpoint in (None, *others):
             batch += self._compare(endpoint, found.pop(endpoint, ()), tap)
-            # Nobody else may run while something is compared and not sent.
+            # No other thread may run between the comparison of an endpoint and the sending.
             if len(batch) >= BATCH or turns.over:
                 count += len(batch)
                 self._send(batch, under_way)
@@ -324,18 +327,21 @@ class Reconciler:
     def _compare(
         self, endpoint: Endpoint | None, found: Iterable[DumpedFlow], tap: Tap
     ) -> list[_Mod]:
-        """What *endpoint* lacks and has too much; from now on it counts as sent."""
+        """Return the missing and the stray flows of *endpoint* as flow-mods, and note them as sent.
+
+        :param endpoint: None stands for the flows that belong to no endpoint.
+        """
         wanted = self._fixed
-        newer: set[Any] = set()  # keys of which the dump tells nothing any more
+        newer: set[Any] = set()  # keys for which the dump is not valid any more
         if endpoint is not None:
             wanted, known = self._wanted(endpoint, self.tap or tap), self._sent.get(endpoint)
             if known is not None and known == wanted:
-                # As many new objects as there are flows, all at once, delay Python's collector.
+                # Keep the old objects: thousands of new ones at once slow Python's collector down.
                 wanted = known
             self._keep(endpoint, wanted)
             newer = self._overtaken.get(endpoint, newer)
         there = {one.flow.match_key: one.flow for one in found if one.flow is not None}
-        # What another release has put at a place that is wanted, the addition there replaces.
+        # A flow of another release with a desired key is replaced by the addition.
         strays = [one for one in found if one.read is None or one.read.match_key not in wanted]
         wire = self.channel.wire
         removals = [
@@ -360,14 +366,15 @@ class Reconciler:
             under_way.append((part, self.channel.commit(messages, "the reconciled flows")))
 
     def _confirm(self, part: Sequence[_Mod], batch: Pending, odd: set[Endpoint]) -> int:
-        """Wait for a bundle; give back how many of its flows are not on the switch.
+        """Wait for a bundle; return how many of its flows are not on the switch.
 
-        One odd port stops nobody: the mods of a bundle that was refused are sent one by one. What
-        follows a refused one of the same endpoint is left out, so that there is no way in without
-        a way back. What an event has overtaken meanwhile is left out as well.
+        The flow-mods of a refused bundle are sent one by one, so that a fault of one port does not
+        affect the others. After a refusal, the later additions of the same endpoint are left out,
+        so that no path to the proxy exists without a return path. Flow-mods that an event has
+        overtaken meanwhile are left out as well.
 
-        :param odd: endpoints that had one refused.
-        :raises SwitchError: when it refused what every guest's path needs.
+        :param odd: endpoints with a refused addition; extended.
+        :raises SwitchError: when the switch refused a flow of :data:`FIXED`.
         """
         try:
             batch.wait()
@@ -385,21 +392,21 @@ class Reconciler:
         return refused
 
     def _stands(self, mod: _Mod) -> bool:
-        """Whether what *mod* is for is still to be so."""
+        """Return whether the flow of *mod* is still the desired one for its key."""
         placed = self._fixed if mod.endpoint is None else self._sent.get(mod.endpoint, {})
         return mod.key is None or placed.get(mod.key) == mod.flow
 
     def _insist_on(self, wire: Wire) -> None:
-        """What was dumped on one connection says nothing of the next.
+        """Raise unless *wire*, the connection of the dump, is still in use.
 
-        :raises NotConnectedError: when there is another now, or none.
+        :raises NotConnectedError: when another connection is in use, or none.
         """
         if self.channel.wire is not wire:
             raise NotConnectedError(bridge=self.channel.bridge)
 
     def _commit_one(self, mod: Any) -> bool:
         what = f"a flow of table {mod.table_id}, {mod.match}"
-        mod.xid = None  # the bundle had given it one
+        mod.xid = None  # it still has the one from the bundle
         try:
             self.channel.commit([mod], what, bundle=False).wait()
         except SwitchError as error:
@@ -426,7 +433,7 @@ class Reconciler:
                 self._insist_on(wire)
         self.adopted = True
         if kept:
-            LOG.info("Kept %d addresses of guests that were served before", kept)
+            LOG.info("Kept %d addresses of guests from an earlier run", kept)
 
     def _wanted(self, endpoint: Endpoint, tap: Tap) -> ByKey:
         if self.registry.port_at(endpoint) is None or not has_flows(endpoint):
@@ -462,7 +469,7 @@ def _by_key(flows: Iterable[Flow]) -> ByKey:
 
 
 def _way_in_first(strays: list[DumpedFlow]) -> list[DumpedFlow]:
-    """Order removals so that nothing leads to the proxy whose way back is gone."""
+    """Order removals so that a path to the proxy is removed before its return path."""
     rank: Mapping[Purpose, int] = {
         Purpose.GUEST_SYN: 0,
         Purpose.GUEST_HTTP: 0,
@@ -475,7 +482,7 @@ def _way_in_first(strays: list[DumpedFlow]) -> list[DumpedFlow]:
 
 
 def _meters_of(found: Grouped, turns: Turns) -> dict[Use, int]:
-    """Which flows of ours go through which meter."""
+    """Return endpoint and purpose of our flows with a meter → the id of the meter."""
     uses: dict[Use, int] = {}
     for flow in (one.read or one.elsewhere for one in _each(found, turns)):
         if flow is not None and flow.meter is not None:
@@ -486,7 +493,7 @@ def _meters_of(found: Grouped, turns: Turns) -> dict[Use, int]:
 
 
 def _each(found: Grouped, turns: Turns) -> Iterator[DumpedFlow]:
-    """Go through all of *found*, others in between."""
+    """Yield all flows of *found*; other threads run in between."""
     for mine in found.values():
         for one in mine:
             yield one

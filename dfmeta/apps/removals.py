@@ -1,7 +1,7 @@
-"""Tells the flows that we have removed ourselves from those that another has.
+"""Distinguishes removals of flows by dfmeta from removals by another program.
 
-The switch tells of every removal in the classification table, whoever asked for it, and later than
-it confirms the batch: by then the flow may be wanted again, since its port is back.
+The switch reports every removal in the classification table, whichever program requested it, and
+later than it confirms the batch. By then the flow may be needed again, because its port is back.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Pipeline
 
 LATE: Final = 10.0
-"""Seconds within which the switch tells of a removal. One that found no flow is never told of."""
+"""Seconds within which the switch reports a removal. It reports none that found no flow."""
 
 
 class Removals:
-    """Which removals of ours the switch is still to tell of.
+    """The removals that dfmeta has requested and the switch has not yet reported.
 
-    :param pipeline: of the bridge.
+    :param pipeline: pipeline of the bridge.
     :param clock: monotonic seconds.
     """
 
@@ -28,17 +28,17 @@ class Removals:
         self._pipeline = pipeline
         self._clock = clock
         self._sent: dict[Any, tuple[int, float]] = {}
-        """Place → how many, and when the last one was sent."""
+        """Match key → number of removals, and the time when the last one was sent."""
 
     def note(self, flows: Iterable[Flow]) -> None:
-        """Take in that the removal of *flows* is being sent."""
+        """Note that the removal of *flows* is being sent."""
         now = self._clock()
         for flow in flows:
             if self._pipeline.is_shared(flow.purpose):
                 self._sent[flow.match_key] = self._sent.get(flow.match_key, (0, 0.0))[0] + 1, now
 
     def take(self, key: Any) -> bool:
-        """Whether a removal that the switch tells of is one of ours; it counts once."""
+        """Return whether a reported removal is one of ours; each of ours counts once."""
         count, when = self._sent.pop(key, (0, 0.0))
         if not count or self._clock() - when > LATE:
             return False
@@ -47,6 +47,6 @@ class Removals:
         return True
 
     def forget_old(self) -> None:
-        """Forget those that the switch will not tell of any more."""
+        """Forget the removals that the switch will not report any more."""
         oldest = self._clock() - LATE
         self._sent = {key: one for key, one in self._sent.items() if one[1] >= oldest}

@@ -15,8 +15,8 @@ def connect(controller: Controller, connection: str, ovsdb_connection: str) -> N
     """Have *controller* drive its bridge from now on.
 
     :param connection: the option openflow_connection.
-    :param ovsdb_connection: the option of that name.
-    :raises StartError: when the address cannot be listened on.
+    :param ovsdb_connection: the option ovsdb_connection.
+    :raises StartError: when the daemon cannot listen on the address.
     """
     bridge = controller.channel.bridge
     manager, refusals = AppManager.get_instance(), Refusals(bridge)

@@ -1,7 +1,7 @@
 """Reads a bridge's flows, meters and ports over a short connection, for commands; changes nothing.
 
-It works whether or not the daemon runs. The management socket's backlog is small: a connection
-that is refused or cut is tried again.
+It works whether or not the daemon runs. The management socket's backlog is small, so a connection
+that is refused or closed is tried again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import Foreign, MeterFact, Seen
 
 TIMEOUT = 5.0
-"""Seconds for one try."""
+"""Seconds for one attempt."""
 TRIES = 5
 PAUSE = 0.1
 _HEADER = struct.Struct("!BBHI")
@@ -40,7 +40,7 @@ _NAMED_PORTS = {
     ofp.OFPP_LOCAL: "LOCAL",
 }
 _SAME_TABLE = 255
-"""OFPTT_ALL in a resubmit: the table that it stands in (ovs-actions(7))."""
+"""OFPTT_ALL in a resubmit: the table of the flow itself (ovs-actions(7))."""
 
 T = TypeVar("T")
 
@@ -51,69 +51,69 @@ class Reading:
 
     ours: tuple[Seen, ...]
     foreign: tuple[Foreign, ...] | None
-    """Other people's flows in the classification table; None when os-ken cannot read them."""
+    """Flows of other programs in the classification table; None when os-ken cannot read them."""
 
 
 class NoSocketError(SwitchError):
-    """Nobody takes connections on the management socket."""
+    """No program accepts connections on the management socket."""
 
     name = "no-switch-socket"
-    sentence = "nobody takes connections on {what}: {cause}"
+    sentence = "no program accepts connections on {what}: {cause}"
     advice = (
-        "See that ovs-vswitchd runs and has the bridge of [df_metadata] integration_bridge, and "
+        "Check that ovs-vswitchd runs and has the bridge of [df_metadata] integration_bridge, and "
         "that this user may use its sockets"
     )
 
 
 class SilentError(SwitchError):
-    """The socket takes a connection, and nothing comes."""
+    """The socket accepts a connection, and no message follows."""
 
     name = "switch-silent"
     sentence = "{what} does not answer within {seconds} s"
-    advice = "See whether ovs-vswitchd hangs: ovs-appctl coverage/show, and its log"
+    advice = "Check whether ovs-vswitchd hangs: ovs-appctl coverage/show, and its log"
 
 
 class NoOpenFlow13Error(SwitchError):
-    """The bridge answers, and does not speak OpenFlow 1.3."""
+    """The bridge answers, but does not speak OpenFlow 1.3."""
 
     name = "no-openflow13"
     sentence = "{what} does not speak OpenFlow 1.3"
-    advice = "Let it: ovs-vsctl add bridge BRIDGE protocols OpenFlow13"
+    advice = "Enable it: ovs-vsctl add bridge BRIDGE protocols OpenFlow13"
 
 
 def read_flows(path: Path, layout: Layout) -> Reading:
-    """Read our flows, and other people's in the classification table.
+    """Read our flows, and those of other programs in the classification table.
 
     :param path: the bridge's management socket.
     :raises NoOpenFlow13Error: when the bridge speaks other versions only.
-    :raises NoSocketError: when nobody takes a connection there.
+    :raises NoSocketError: when no program accepts connections there.
     :raises SwitchError: when the bridge does not answer, or not in time.
     """
     return _again(lambda: _read(path, layout), path)
 
 
 def read_meters(path: Path, layout: Layout) -> tuple[MeterFact, ...] | None:
-    """Read all meters, anybody's; None where the datapath has none.
+    """Read all meters, also those of other programs; None if the datapath supports none.
 
     :param path: the bridge's management socket.
-    :raises SwitchError: as :func:`read_flows`, of which it tells the same.
+    :raises SwitchError: the same errors as :func:`read_flows`.
     """
     return _again(lambda: _read_meters(path, layout), path)
 
 
 def read_bits(path: Path, layout: Layout) -> dict[int, PortBits]:
-    """Read what the bridge says of each of its ports, by their numbers.
+    """Read the bits of each of the bridge's ports, by OpenFlow number.
 
     :param path: the bridge's management socket.
-    :raises SwitchError: as :func:`read_flows`, of which it tells the same.
+    :raises SwitchError: the same errors as :func:`read_flows`.
     """
     return _again(lambda: _read_bits(path, layout), path)
 
 
 def check_socket(path: Path) -> None:
-    """See that somebody accepts connections on *path*.
+    """Check that a program accepts connections on *path*.
 
-    :raises NoSocketError: when nobody does.
+    :raises NoSocketError: when none does.
     """
 
     def connect() -> None:
@@ -203,7 +203,7 @@ def _read_bits(path: Path, layout: Layout) -> dict[int, PortBits]:
 
 
 def _greet(sock: socket.socket, wire: Wire) -> None:
-    """Exchange greetings (OpenFlow 1.3.5, 6.3.1); we offer 1.3 alone."""
+    """Exchange hello messages (OpenFlow 1.3.5, 6.3.1); we offer 1.3 only."""
     versions = ofp_parser.OFPHelloElemVersionBitmap(versions=[ofp.OFP_VERSION])
     _send(sock, ofp_parser.OFPHello(wire.datapath, elements=[versions]))
     version, kind, _data = _receive(sock)
@@ -218,8 +218,8 @@ def _dump_table(wire: Wire, table: int) -> Any:
 
 
 def _ask(sock: socket.socket, wire: Wire, request: Any) -> list[Any] | None:
-    """Send a request for a list; None when a part of the answer cannot be read."""
-    # A switch that refused our greeting has closed by now; its reason is still there to be read.
+    """Request a list; None when a part of the answer cannot be read."""
+    # A switch that refused our hello has closed the connection; its error can still be read.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         _send(sock, request)
     entries: list[Any] = []
@@ -239,7 +239,7 @@ def _ask(sock: socket.socket, wire: Wire, request: Any) -> list[Any] | None:
 
 
 def _refusal(data: bytes) -> SwitchError:
-    """Read an error message; one about the greeting comes late, to the request behind it."""
+    """Read an error message; one about the hello arrives late, after the next request."""
     kind, code = struct.unpack_from("!HH", data, _HEADER.size)
     if kind == ofp.OFPET_HELLO_FAILED:
         return NoOpenFlow13Error(what="the bridge")
@@ -253,7 +253,7 @@ def _send(sock: socket.socket, message: Any) -> None:
 
 
 def _receive(sock: socket.socket) -> tuple[int, int, bytes]:
-    """Read one message: its version, its type, and all of it."""
+    """Read one message; return its version, its type, and all of its bytes."""
     header = _exactly(sock, _HEADER.size)
     version, kind, length, _xid = _HEADER.unpack(header)
     return version, kind, header + _exactly(sock, max(length - _HEADER.size, 0))

@@ -1,4 +1,4 @@
-"""How many flows there are to be on a switch, kept up with each change and never counted anew."""
+"""The number of flows that should be on a switch, updated with each change and never recounted."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class Tally:
         self._flows: Counter[Purpose] = Counter()
 
     def replace(self, before: Mapping[Any, Flow], after: Mapping[Any, Flow]) -> None:
-        """Note that *after* stands where *before* did; the same object costs nothing."""
+        """Count *after* in the place of *before*; passing the same object twice costs nothing."""
         if before is after:
             return
         self._flows.subtract(flow.purpose for flow in before.values())
         self._flows.update(flow.purpose for flow in after.values())
 
     def of(self, purpose: Purpose) -> int:
-        """How many of that purpose."""
+        """Return the number of flows of that purpose."""
         return self._flows[purpose]
 
     @property
     def total(self) -> int:
-        """How many in all."""
+        """Number of flows of all purposes."""
         return self._flows.total()
 
 
 def show(tallies: Iterable[Tally]) -> None:
-    """Have ``/metrics`` give the sums of *tallies*, read when they are asked for.
+    """Export the sums of *tallies* in ``/metrics``; they are computed at each request.
 
-    :param tallies: one for each bridge; those of an earlier call are not shown any more.
+    :param tallies: one for each bridge; they replace those of an earlier call.
     """
     kept = tuple(tallies)
     for purpose in Purpose:

@@ -1,4 +1,4 @@
-"""Asks on a terminal before something is lost; scripts, which have none, are not asked."""
+"""Confirmation before data is lost: the operator is asked on a terminal, never in a script."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def yes_option(function: F) -> F:
     """Give a command ``--yes`` as ``yes: bool``."""
-    return click.option("--yes", is_flag=True, help="Do not ask, on a terminal either.")(function)
+    return click.option(
+        "--yes", is_flag=True, help="Do not ask for confirmation, even on a terminal."
+    )(function)
 
 
 def agreed(question: str, *, yes: bool) -> None:
-    """Ask, and go on where the answer is yes.
+    """Ask a question, and return if the answer is yes.
 
     :param yes: do not ask.
-    :raises click.exceptions.Exit: status 1; the answer is no.
+    :raises click.exceptions.Exit: with status 1 when the answer is no.
     """
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return

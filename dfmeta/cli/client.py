@@ -1,4 +1,4 @@
-"""Asks the running daemon, over its admin listener."""
+"""Requests to the running daemon, over its admin listener."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TIMEOUT = 10.0
 
 
 def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
-    """Get *path* from the admin listener that *conf* names, as JSON.
+    """Return the JSON document at *path* of the admin listener that *conf* names.
 
-    :raises NotRunningError: when nobody, or somebody else, answers there.
+    :raises NotRunningError: when there is no answer, or another program answers.
     """
     address = conf.df_metadata.admin_listen
     client = httplib2.Http(timeout=TIMEOUT, proxy_info=None)
@@ -33,9 +33,9 @@ def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
     try:
         if response.status == 200:
             return strictjson.loads(body)
-        cause = f"{path} gives {response.status}"
+        cause = f"{path} is answered with {response.status}"
     except ValueError:
-        cause = f"{path} gives no JSON"
+        cause = f"the answer for {path} is not JSON"
     raise NotRunningError(
         address=address,
         cause=cause,

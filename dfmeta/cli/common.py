@@ -1,4 +1,4 @@
-"""What the commands share: configuration files, and rows for people and for programs."""
+"""Parts that the commands share: configuration files, and rows for operators and for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dfmeta.wiring.last_words import PROG
 TABLE: Final = "table"
 JSON: Final = "json"
 SENTENCE: Final = 200
-"""Characters of a command's sentence in the help of its group."""
+"""Largest number of characters of a command's sentence in the help of its group."""
 CONFIG_FILE: Final = "--config-file"
 _CONFIG_FILES: Final = f"{__name__}.config_files"
 
@@ -27,20 +27,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def ending(*examples: str, failed: str) -> str:
-    """Return what stands at the end of a command's help: examples, and what its status says.
+    """Return the end of a command's help: examples, and the meaning of its exit status.
 
-    :param failed: when the status is 1, as a clause.
+    :param failed: the condition for status 1, as a clause.
     """
     lines = "\n".join(f"  {one}" for one in examples)
     return (
         f"\b\nExamples:\n{lines}\n\n"
         f"Exit status: 0, or 1 when {failed}, or 2 when the command line, the configuration or "
-        "what is given is wrong; the last line on stderr says what and why."
+        "other input is wrong; the last line on stderr names the cause and the remedy."
     )
 
 
 class Group(click.Group):
-    """A group whose help has the first sentence of each command, whole."""
+    """A group whose help shows the complete first sentence of each command's help."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of the commands."""
@@ -53,7 +53,7 @@ class Group(click.Group):
 def config_options(function: F) -> F:
     """Give a command ``--config-file``, repeatable, as ``config_files: tuple[str, ...]``.
 
-    Files that stand before the command, see :func:`config_before`, come first.
+    Files that are named before the command, see :func:`config_before`, come first.
     """
     return _config_option(expose=True)(function)
 
@@ -71,7 +71,7 @@ def _config_option(*, expose: bool) -> Callable[[F], F]:
         metavar="FILE",
         expose_value=expose,
         callback=_config_files,
-        help="The daemon's configuration. Repeatable; a later file overrides an earlier one.",
+        help="Configuration file of the daemon. Repeatable; a later file overrides an earlier one.",
     )
 
 
@@ -91,7 +91,7 @@ def format_option(function: F) -> F:
         type=click.Choice([TABLE, JSON]),
         default=TABLE,
         show_default=True,
-        help="A table for people, or an array of JSON objects for programs.",
+        help="Output format: a table to read, or an array of JSON objects for programs.",
     )(function)
 
 
@@ -100,14 +100,14 @@ def wide_option(function: F) -> F:
     return click.option(
         "--wide",
         is_flag=True,
-        help="On a terminal: all columns, in lines that may be longer than it is wide.",
+        help="Show all columns on a terminal, even if lines are longer than its width.",
     )(function)
 
 
 def load_config(files: Sequence[str]) -> cfg.ConfigOpts:
     """Return the configuration that the daemon would have with the same files.
 
-    :raises ConfigError: a file or a value in it is wrong.
+    :raises ConfigError: when a file or a value in it is wrong.
     """
     return dfmeta.conf.load(files, prog=PROG)
 
@@ -121,14 +121,14 @@ def print_rows(
     drop: Sequence[str] = (),
     wide: bool = False,
 ) -> None:
-    """Print rows to stdout: for people on a terminal, for programs in a pipe.
+    """Print rows to stdout: as a drawn table on a terminal, as plain text in a pipe.
 
     :param columns: key in a row to heading, in order.
-    :param fmt: ``table``: drawn on a terminal, aligned text without lines, cuts and breaks in a
-        pipe. ``json``: an array of objects with the columns' keys.
-    :param styles: colours, for a terminal alone; none where NO_COLOR is set.
-    :param drop: columns that a narrow terminal does without, the least important one first.
-    :param wide: a terminal gets all columns.
+    :param fmt: ``table``: drawn on a terminal; in a pipe aligned text, one line for each row,
+        with complete values. ``json``: an array of objects with the columns' keys.
+    :param styles: colours on a terminal; without effect if NO_COLOR is set.
+    :param drop: columns that are left out on a narrow terminal, the least important one first.
+    :param wide: show all columns on a terminal.
     """
     picked = [{key: row.get(key) for key in columns} for row in rows]
     if fmt == JSON:
@@ -149,7 +149,8 @@ def print_rows(
 def cell_text(value: object) -> str:
     """Return a value as a table shows it: on one line, with control characters escaped.
 
-    A record may hold what another program wrote; it is not to move the operator's cursor.
+    Another program may have written the value; it must not move the cursor of the operator's
+    terminal.
     """
     if value is None:
         return "-"
@@ -171,7 +172,10 @@ def cell_text(value: object) -> str:
 
 
 def _parts(value: object) -> terminal.Parts:
-    """Return a value's parts for a terminal: items of a list stay whole, and words of a text."""
+    """Return the parts of a value between which a terminal's line may break.
+
+    A part is an item of a list or of a mapping, or a word of a text.
+    """
     if isinstance(value, list) and value:
         return terminal.items([cell_text(item) for item in value])
     if isinstance(value, Mapping) and value:

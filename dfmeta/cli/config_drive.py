@@ -1,7 +1,7 @@
-"""Devices into the folder of a config drive, as ``dfmeta devices write-config-drive`` does it.
+"""Writing devices into the directory of a config drive, for ``dfmeta devices write-config-drive``.
 
 Source: https://docs.openstack.org/nova/latest/user/metadata.html ("Config drives").
-Trust: the folder is the operator's.
+Trust: the operator chooses the directory.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from dfmeta.exceptions import DeviceError, RecordError
 LATEST: Final = "latest"
 FILE: Final = "meta_data.json"
 SIZE_MAX: Final = 16 << 20
-"""Bytes of a meta_data.json that is read."""
+"""Largest size of a meta_data.json that is read, in bytes."""
 _VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _MODE: Final = 0o644
 
 
 def write(folder: Path, document: Mapping[str, Any], *, instance_id: str = "") -> list[Path]:
-    """Put a valid document's devices into each version's ``meta_data.json`` that tells of devices.
+    """Write a valid document's devices into ``meta_data.json`` of each version that has devices.
 
-    ``latest`` is always written, a dated version where it is there. All files are made before the
-    first takes its place, each at once; nothing else in them changes. A folder with several names,
-    for ``latest`` may be a link, is written once, as its oldest dated name has it.
+    ``latest`` is always written, a dated version only if it exists. All new files are complete
+    before the first replaces its predecessor, atomically; their other members do not change. A
+    directory with several names (``latest`` may be a link) is written once, in the format of its
+    oldest dated name.
 
-    :param instance_id: ``uuid`` of a file that has not been there; empty: none.
-    :returns: what was written.
-    :raises RecordError: a file cannot be read or written, or is no JSON object.
+    :param instance_id: ``uuid`` for a file that does not exist yet; empty: no ``uuid``.
+    :returns: the files that were written.
+    :raises RecordError: when a file cannot be read or written, or is not a JSON object.
     """
     root = folder / "openstack"
     if not folder.is_dir():
-        raise _wrong(folder, "there is no such folder")
+        raise _wrong(folder, "there is no such directory")
     dated = [
         path.parent.name
         for path in sorted(root.glob(f"*/{FILE}"))
@@ -66,7 +67,7 @@ def write(folder: Path, document: Mapping[str, Any], *, instance_id: str = "") -
 
 
 def _stage(path: Path, devices: list[dict[str, Any]], instance_id: str) -> Path:
-    """Write what *path* is to be beside it, and return where that is."""
+    """Write the new content of *path* into a file beside it, and return that file."""
     start = json.dumps({"uuid": instance_id} if instance_id else {})
     try:
         with path.open("rb") as file:
@@ -96,8 +97,9 @@ def _stage(path: Path, devices: list[dict[str, Any]], instance_id: str) -> Path:
 
 def _wrong(path: Path, cause: str) -> RecordError:
     return RecordError(
-        what="FOLDER",
+        what="DIRECTORY",
         value=str(path),
         cause=cause,
-        remedy="Name the folder that holds a config drive's openstack folder, or an empty one",
+        remedy="Name the directory that contains a config drive's openstack directory, or an empty "
+        "directory",
     )

@@ -1,4 +1,4 @@
-"""The ``dfmeta`` command. Each of its commands is imported when it is used."""
+"""The ``dfmeta`` command. Its subcommands are imported when they are used."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ COMMANDS: Final = {
     "trace": "dfmeta.cli.trace_command:trace",
     "version": "dfmeta.cli.help_command:show_version",
 }
-"""Name to where its ``click.Command`` is, ``module:attribute``."""
+"""Name → place of its ``click.Command``, as ``module:attribute``."""
 
 FAILED: Final = 1
 WRONG_INPUT: Final = 2
 
 
 class LazyGroup(Group):
-    """A group that imports a command when it is asked for, and turns our errors into one line."""
+    """A group that imports a command when it is used, and reports dfmeta's errors on one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names, the lazy ones included."""
+        """Return the names of all commands, including those that are not imported yet."""
         return sorted({*super().list_commands(ctx), *COMMANDS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -58,9 +58,9 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; one that is not there is told from the nearest that is.
+        """Find the command. The error for an unknown name suggests the most similar command.
 
-        :raises click.UsageError: there is none of that name.
+        :raises click.UsageError: when there is no command of that name.
         """
         try:
             return super().resolve_command(ctx, args)
@@ -72,7 +72,7 @@ class LazyGroup(Group):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a :class:`DfmetaError` is one line on stderr and an exit status."""
+        """Run the command; report a :class:`DfmetaError` as one line on stderr and exit."""
         try:
             return super().invoke(ctx)
         except DfmetaError as error:
@@ -81,7 +81,7 @@ class LazyGroup(Group):
 
 
 def exit_status(error: DfmetaError) -> int:
-    """Return 2 for what the operator has to correct in the input, else 1."""
+    """Return 2 for errors in the operator's input, else 1."""
     wrong_input = ConfigError | RecordError | StartError | DeviceError | TagRuleError | UsageError
     return WRONG_INPUT if isinstance(error, wrong_input) else FAILED
 
@@ -89,14 +89,14 @@ def exit_status(error: DfmetaError) -> int:
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Each command's own --help has examples and what its status says.",
+    epilog="The --help of each command has examples and explains its exit status.",
 )
 @click.version_option(package_name=PROG, prog_name=PROG)
 @config_before
 def cli() -> None:
-    """Look after a host's metadata service and its store.
+    """Check and manage the metadata service of a host and its store.
 
-    When guests complain: doctor, then ports, then trace with the guest's port.
+    When guests fail, run doctor, then ports, then trace with the guest's port.
     """
 
 
@@ -108,13 +108,13 @@ def main() -> None:
 
 def _status() -> int:
     try:
-        # What a command gives back is nothing; click has a status only where it was asked to exit.
+        # Commands return None; click returns a status only after a call of exit().
         return int(cli.main(prog_name=PROG, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return WRONG_INPUT
     except click.UsageError as error:
-        if error.ctx is None:  # the parser knows the option and not whose it is
+        if error.ctx is None:  # the parser knows the option but not its command
             root = click.Context(cli, info_name=PROG)
             error.ctx, _left = command_meant(sys.argv[1:], root)
         click.echo(error.ctx.get_usage(), err=True)
@@ -125,12 +125,12 @@ def _status() -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return last_words.INTERRUPTED
-    except Exception as error:  # whatever it is, it is one line
+    except Exception as error:  # report every error on one line
         last_words.say_unexpected(PROG, error)
         return FAILED
 
 
 def usage_error(error: click.UsageError) -> UsageError:
-    """Return what is said of a command line that click cannot read."""
+    """Return the error to report for a command line that click rejects."""
     path = error.ctx.command_path if error.ctx is not None else PROG
-    return UsageError(cause=error.format_message(), remedy=f"{path} --help shows what there is")
+    return UsageError(cause=error.format_message(), remedy=f"See {path} --help")

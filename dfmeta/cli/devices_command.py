@@ -22,19 +22,19 @@ from dfmeta.store import strictjson
 
 SUFFIX: Final = ".xml"
 _TAG_HELP: Final = (
-    "Gives TAG to one device: nic:VALUE=TAG or disk:VALUE=TAG, where VALUE is a NIC's MAC, target, "
-    "alias, network or port id, or a disk's serial, target, alias or volume. A KEY before it looks "
-    "there alone: nic:network:default=mgmt. Repeatable."
+    "Give TAG to one device: nic:VALUE=TAG or disk:VALUE=TAG, where VALUE is a NIC's MAC, target, "
+    "alias, network or port id, or a disk's serial, target, alias or volume. With a KEY before it, "
+    "VALUE is compared with that property alone: nic:network:default=mgmt. Repeatable."
 )
 
 
 @click.group("devices", cls=Group)
 @config_before
 def devices() -> None:
-    """Tell guests the roles of their devices.
+    """Describe to guests the roles of their devices.
 
-    Tags are given to disks and network interfaces of a libvirt domain, and reach the guest in its
-    record of the store or on its config drive.
+    Tags name the roles of a libvirt domain's disks and network interfaces. The guest reads them
+    from its record in the store or from its config drive.
     """
 
 
@@ -49,16 +49,16 @@ def devices() -> None:
 @config_options
 @click.argument("domain")
 @click.option("--tag", "tags", multiple=True, metavar="TYPE:[KEY:]VALUE=TAG", help=_TAG_HELP)
-@click.option("--store", "store", is_flag=True, help="Put it into the domain's record as well.")
+@click.option("--store", "store", is_flag=True, help="Write it into the domain's record as well.")
 def from_libvirt(
     config_files: tuple[str, ...], domain: str, *, tags: tuple[str, ...], store: bool
 ) -> None:
-    """Print the document of the devices of DOMAIN: a name, a UUID, or a file of its XML."""
+    """Print the document of the devices of DOMAIN: a name, a UUID, or a file with its XML."""
     rules = [TagRule.parse(one) for one in tags]
     found = _domain(config_files, domain)
     document = found.document(rules)
     if store:
-        # Late: the store's libraries are large.
+        # Imported only here, since the store's libraries are large.
         from dfmeta.store.db.repository import Repository
 
         with Repository(load_config(config_files).store.connection) as repository:
@@ -76,10 +76,14 @@ def from_libvirt(
     ),
 )
 @config_options
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--domain", help="Whose devices: a name, a UUID, or a file of its XML.")
+@click.argument("folder", metavar="DIRECTORY", type=click.Path(path_type=Path))
+@click.option(
+    "--domain", help="Domain that has the devices: a name, a UUID, or a file with its XML."
+)
 @click.option("--tag", "tags", multiple=True, metavar="TYPE:[KEY:]VALUE=TAG", help=_TAG_HELP)
-@click.option("--file", "name", metavar="FILE", help="A document to write; - reads stdin.")
+@click.option(
+    "--file", "name", metavar="FILE", help="File with a document to write; - reads standard input."
+)
 def write_config_drive(
     config_files: tuple[str, ...],
     folder: Path,
@@ -88,11 +92,11 @@ def write_config_drive(
     tags: tuple[str, ...],
     name: str | None,
 ) -> None:
-    """Write devices into the meta_data.json files below FOLDER, a config drive's content."""
+    """Write devices into the meta_data.json files below DIRECTORY, a config drive's content."""
     if (domain is None) == (name is None):
-        raise click.UsageError("name either --domain or --file")
+        raise click.UsageError("give either --domain or --file")
     if name is not None and tags:
-        raise click.UsageError("--tag goes with --domain: a document has its tags")
+        raise click.UsageError("--tag needs --domain: a document of --file has its own tags")
     rules = [TagRule.parse(one) for one in tags]
     instance_id = ""
     if domain is not None:
@@ -105,7 +109,7 @@ def write_config_drive(
 
 
 def _document(name: str) -> dict[str, Any]:
-    """Read a document, or the whole ``meta_data.json`` that has one."""
+    """Read the devices from a document of devices, or from a complete ``meta_data.json``."""
     content, limit = _read("--file", name, limit=config_drive.SIZE_MAX), config_drive.SIZE_MAX
     try:
         if len(content) > limit:
@@ -113,7 +117,7 @@ def _document(name: str) -> dict[str, Any]:
         document = strictjson.loads(content)
     except ValueError as error:
         raise RecordError(
-            what="--file", value=name, cause=str(error), remedy="Name a document of devices"
+            what="--file", value=name, cause=str(error), remedy="Name a file with a document"
         ) from error
     validate(document)
     if "devices" not in document:
@@ -122,9 +126,9 @@ def _document(name: str) -> dict[str, Any]:
 
 
 def _domain(config_files: Sequence[str], asked: str) -> DomainDevices:
-    """Find a domain: what runs before what is defined.
+    """Return a domain by file, UUID or name; an active domain before a definition.
 
-    :raises RecordError: there is none, or more than one.
+    :raises RecordError: when there is no such domain, or more than one.
     """
     if asked == "-" or "/" in asked or asked.endswith(SUFFIX):
         try:
@@ -133,7 +137,7 @@ def _domain(config_files: Sequence[str], asked: str) -> DomainDevices:
             raise _no_domain(asked, str(error)) from error
     paths = load_config(config_files).df_metadata.libvirt_xml_path
     known = list(_domains([Path(one) for one in paths]))
-    # A name may look like a UUID; libvirt looks for the UUID first.
+    # A name may look like a UUID; like libvirt, try the UUID first.
     found = [one for one in known if one.uuid == asked.lower()]
     found = found or [one for one in known if one.name == asked]
     if not found:
@@ -144,7 +148,7 @@ def _domain(config_files: Sequence[str], asked: str) -> DomainDevices:
 
 
 def _domains(folders: Sequence[Path]) -> Iterator[DomainDevices]:
-    """Yield all domains that can be read; one that is broken hides no other."""
+    """Yield all domains that can be read, and skip broken ones."""
     for folder in folders:
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             with suppress(OSError, DomainError), path.open("rb") as file:
@@ -152,7 +156,7 @@ def _domains(folders: Sequence[Path]) -> Iterator[DomainDevices]:
 
 
 def _no_domain(asked: str, cause: str) -> RecordError:
-    remedy = "Give a name or UUID as virsh list --all --name --uuid shows, or a file of XML"
+    remedy = "Give a name or UUID that virsh list --all --name --uuid shows, or a file with its XML"
     return RecordError(what="DOMAIN", value=asked, cause=cause, remedy=remedy)
 
 

@@ -1,4 +1,4 @@
-"""``dfmeta doctor``: everything a working host needs, one line each, with what to do."""
+"""``dfmeta doctor``: checks of everything that a working host needs, each with its remedy."""
 
 from __future__ import annotations
 
@@ -79,25 +79,25 @@ STYLES: Final = {"status": {"ok": "green", "wrong": "bold red", "unknown": "yell
 @click.option(
     "--root",
     default="/",
-    metavar="FOLDER",
-    help="Where this host's files are, for doctor in a container that has them elsewhere: of "
-    "systemd-networkd, cloud-init and the machine's maker.",
+    metavar="DIRECTORY",
+    help="Root directory of the host's files, for doctor in a container that has them mounted "
+    "elsewhere: the files of systemd-networkd, cloud-init and the machine's vendor.",
 )
 def doctor(config_files: tuple[str, ...], *, fmt: str, wide: bool, root: str) -> None:
-    """Check all that a working host needs: ok, or what is wrong and what to do.
+    """Check everything that a working host needs, and show the remedy for each fault.
 
-    Each check is a line: its status (ok, wrong, unknown), its name, what was found and, where it is
-    wrong, the remedy. Nothing is changed. Run it as root, on the host.
+    Each check has a line: its status (ok, wrong, unknown), its name, the finding and, if it is
+    wrong, the remedy. The command changes nothing. Run it as root, on the host.
     """
     conf = load_config(config_files)
-    # What libraries have to say stands in a finding, or is none of the operator's business.
+    # Errors of libraries are in the findings; their log lines would not help the operator.
     logging.disable()
-    # Only for who is watching: programs read what doctor says, and take stderr for trouble.
+    # On terminals only: programs that read doctor's output take text on stderr for an error.
     with shown("checking the host", lines=False):
         findings = list(examine(conf, Path(root)))
     rows = [_row(finding) for finding in findings]
     if fmt == TABLE and not wide and sys.stdout.isatty():
-        # A command that is folded cannot be copied.
+        # A command that is broken over lines cannot be copied.
         texts = [{key: cell_text(text) for key, text in row.items() if text} for row in rows]
         terminal.draw_findings(texts, ("status", "check"), ("text", "remedy"), styles=STYLES)
     else:
@@ -106,11 +106,11 @@ def doctor(config_files: tuple[str, ...], *, fmt: str, wide: bool, root: str) ->
 
 
 def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
-    """Make every check.
+    """Run every check.
 
-    :param root: the folder that the host's files are in.
+    :param root: root directory of the host's files.
     """
-    # From here on the daemon's values count, not those that its files have by now.
+    # The checks use the values in force in the daemon, not those that its files have now.
     in_force = take_over(conf)
     wanted = gather.settings(conf)
     facts = gather.daemon_facts(conf)
@@ -125,7 +125,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
         cause = ""
     except OvsdbError as error:
         snapshot, cause = None, str(error)
-    # Who does not answer is not asked again and again: each time costs its whole time-out.
+    # A daemon that does not answer is not queried again: each request would take its time-out.
     asked = conf if facts.running else None
     known = _known_ports(asked, wanted, snapshot)
     services = Services(
@@ -168,13 +168,13 @@ def _configuration(conf: cfg.ConfigOpts, in_force: InForce, *, running: bool) ->
         cause=in_force.cause,
     )
     for finding in checks_daemon.configuration(facts, running=running):
-        # Of a file with a wrong name it cannot be said that each is an option's.
+        # "ok" would be wrong for files with unknown options.
         if not (strange and finding.status is Status.OK):
             yield finding
 
 
 def _vswitchd(wanted: Settings) -> tuple[str, str]:
-    """What ovs-vswitchd calls itself, or why it does not answer."""
+    """Return the name and version that ovs-vswitchd reports, and the reason if it does not."""
     try:
         return Vswitchd(run_folder(wanted.ovsdb)).version(), ""
     except VswitchdError as error:
@@ -182,7 +182,7 @@ def _vswitchd(wanted: Settings) -> tuple[str, str]:
 
 
 def _bits(wanted: Settings) -> dict[int, PortBits]:
-    """What the switch says of each port; nothing where it does not answer, as other lines say."""
+    """Return the switch's state of each port; empty if it does not answer (reported elsewhere)."""
     with contextlib.suppress(SwitchError):
         return read_bits(Path(wanted.socket), wanted.layout)
     return {}
@@ -198,7 +198,7 @@ def _bridge(
     yield checks_switch.bridge(snapshot.bridge(wanted.bridge), wanted)
     tap = snapshot.interface(wanted.tap, wanted.bridge)
     found = bits.get(tap.ofport or 0) if tap is not None else None
-    # Whether its device is up and has its link is the line of the device.
+    # The check of the device reports whether it is up and has a link.
     cut = cut_of(found.of_switch(), wanted.tap, bridge=wanted.bridge) if found else None
     yield from checks_switch.tap_port(tap, snapshot, cut=cut, wanted=wanted)
 
@@ -206,7 +206,10 @@ def _bridge(
 def _switch(
     conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot | None
 ) -> Iterator[Finding]:
-    """:param conf: None when the daemon does not run."""
+    """Check the bridge's sockets, flows and meters.
+
+    :param conf: None when the daemon does not run.
+    """
     path, there = Path(wanted.socket), snapshot or Snapshot()
     reading: Reading | None = None
     try:
@@ -242,7 +245,7 @@ def _our_flows(
     conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot
 ) -> Iterator[Finding]:
     if conf is None:
-        yield unknown("flows", "not compared: dfmeta-agent says what ought to be there")
+        yield unknown("flows", "not compared: dfmeta-agent is needed for the list of desired flows")
         return
     try:
         _, rows, problem = compare(conf, wanted, snapshot=snapshot)
@@ -276,9 +279,9 @@ def _host(
 def _known_ports(
     conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot | None
 ) -> tuple[KnownPort, ...] | None:
-    """Guests' ports as the daemon knows them, else as OVSDB does; None: neither answers."""
+    """Return guests' ports from the daemon, or else from OVSDB; None if neither answers."""
     if conf is not None:
-        with contextlib.suppress(NotRunningError):  # it has ended since it was asked first
+        with contextlib.suppress(NotRunningError):  # it has ended since the first request
             return gather.daemon_ports(conf)
     return gather.ovsdb_ports(snapshot, wanted.bridge) if snapshot is not None else None
 

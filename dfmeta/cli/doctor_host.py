@@ -1,4 +1,4 @@
-"""What doctor and trace look at on the host: a packet's way from tap-metadata to the listener."""
+"""Checks of doctor and trace on the host: a packet's path from tap-metadata to the listener."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dfmeta.inspect.programs import read_filters
 
 
 def way(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> Iterator[Finding]:
-    """Make every check of that way, without the listener at its end.
+    """Run every check of that path, except the check of the listener at its end.
 
     :param snapshot: None when OVSDB does not answer.
     """
@@ -32,7 +32,7 @@ def _checksum(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> F
         return unknown("checksum", "OVSDB does not answer")
     bridge = snapshot.bridge(wanted.bridge)
     if bridge is None or host.up is None:
-        return unknown("checksum", f"there is no {wanted.bridge} or no {wanted.tap} to look at")
+        return unknown("checksum", f"{wanted.bridge} or {wanted.tap} does not exist")
     return checks_host.checksum(host, bridge.datapath_type, wanted=wanted)
 
 

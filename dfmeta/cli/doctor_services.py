@@ -1,7 +1,7 @@
-"""``dfmeta doctor``'s questions to others: Nova, Neutron, PostgreSQL, the store that ours asks.
+"""``dfmeta doctor``'s requests to other services: Nova, Neutron, PostgreSQL, the upstream store.
 
-All are asked at once, each in a thread, while this host is looked at: whoever is dead costs
-:data:`SECONDS` once.
+All requests are sent at once, each in a thread, while doctor checks this host: services that do not
+answer cost :data:`SECONDS` once in all.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from dfmeta.wiring import neutron_client, nova_settings
 T = TypeVar("T")
 
 SECONDS: Final = 3.0
-"""For each of them."""
+"""Time limit of each request."""
 SPARE: Final = 0.3
-"""Seconds more that are waited for who bounds its own time."""
+"""Seconds added to the wait for a request that has a time-out of its own."""
 GRACE: Final = 1.0
-"""Seconds that each answer is waited for at least, however long this host took to be looked at."""
+"""Least wait for each answer in seconds, however long the checks of this host took."""
 LATE: Final = f"no answer within {SECONDS:g} s"
 PORTS_ASKED: Final = 4
 GUESTS_ASKED: Final = 10
-"""About how many guests Nova is asked: a request for each, at one of its hosts."""
+"""Largest number of guests that Nova is queried about; each query goes to one of its hosts."""
 _NOVA_PREFIX: Final = 3
-"""Letters of a device that Nova names; as much of its port's id follows as there is room for."""
+"""Letters at the beginning of a device name of Nova; the first part of the port's id follows."""
 
 
 class Services:
-    """What is asked of others; asked from the moment that this is made.
+    """Requests to other services, which start when an instance is made.
 
-    :param ports: guests' ports, to ask about one that there is.
-    :param running: the daemon runs.
-    :param owners: whose files of the daemon may be.
-    :param secrets: options whose value in force is not known: the files' one is shown.
+    :param ports: guests' ports, so that requests are about guests that exist.
+    :param running: whether the daemon runs.
+    :param owners: users that may own the daemon's files.
+    :param secrets: secrets that differ in the daemon; requests use the secrets in the files.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Services:
         self._sources = conf.df_metadata.identity_sources
         nova = conf.df_metadata.backend == "nova"
         self._real = real_guests(ports) if nova else []
-        """Guests that Nova ought to have, those that fail first."""
+        """Guests that Nova should know; guests that fail come first."""
         self.skews: list[tuple[str, float]] = []
-        """Who has said what time it is → seconds after our clock; filled by :meth:`findings`."""
+        """Server and the seconds that its clock is ahead; filled by :meth:`findings`."""
         self._nova: list[tuple[HttpHost, Later[NovaFact]]] = []
         self._guests: list[tuple[KnownPort, HttpHost, Later[NovaFact]]] = []
         if nova:
@@ -94,7 +94,7 @@ class Services:
         self._lookup = Later(lambda: _lookup(conf)) if asks else None
 
     def findings(self) -> Iterator[Finding]:
-        """Judge the answers, waiting for those that are still out."""
+        """Yield the findings, waiting for answers that have not arrived yet."""
         yield from self._judge_nova()
         if self._libvirt is not None:
             default = LibvirtFacts(error=f"libvirt_xml_path: {LATE}")
@@ -117,7 +117,7 @@ class Services:
             yield checks_store.tokens(_tokens(self._conf.store.token_file))
 
     def _ask_nova(self) -> None:
-        """Ask each host about the first guest, and about the others one host each."""
+        """Query each host for the first guest, and one host for each of the other guests."""
         settings = nova_settings.build(self._conf)
 
         def ask(host: HttpHost, question: Question, *, first: bool) -> Later[NovaFact]:
@@ -164,7 +164,7 @@ class Services:
     def _ask_neutron(self, ports: Sequence[KnownPort]) -> Later[NeutronFacts]:
         asked = _of_nova(ports)
         try:
-            # Here, for it registers options, which is nothing for a thread.
+            # Not in the thread, since it registers options of the shared configuration.
             api = neutron_client.build(self._conf)
         except ConfigError as error:
             cause = str(error)
@@ -181,13 +181,16 @@ class Services:
             yield checks_store.files(facts)
 
     def _by_files(self, finding: Finding, group: str, option: str = "") -> Finding:
-        """:param option: the secret that was shown; empty: any of the group."""
+        """Add to a finding that its check used a secret of the files, if the daemon's differs.
+
+        :param option: the secret that the check used; empty: any secret of the group.
+        """
         other = [one for one in self._secrets if one[0] == group and option in ("", one[1])]
         return by_files(finding, map(shown, other))
 
     def _get(self, asked: Later[T], late: T) -> T:
         left = self._begun + SECONDS + SPARE - time.monotonic()
-        # On a busy host the thread may have begun late; its own time-out bounds what it waits for.
+        # On a busy host the thread may have started late; its own time-out limits its wait.
         found = asked.get(max(left, GRACE))
         return late if found is None else found
 
@@ -198,7 +201,7 @@ class Services:
 
 
 def real_guests(ports: Sequence[KnownPort]) -> list[KnownPort]:
-    """Ports of guests whose instance and project are known, those that fail first."""
+    """Return ports of guests with a known instance and project; those that fail come first."""
     real = [port for port in ports if port.wired and port.instance and port.project]
     return sorted(real, key=lambda port: port.failure is None)
 
@@ -212,11 +215,11 @@ def _guest(port: KnownPort, fact: NovaFact) -> GuestFact:
 
 
 def _late(host: HttpHost) -> NovaFact:
-    return NovaFact(host.authority, cause=LATE, remedy="Look into its log")
+    return NovaFact(host.authority, cause=LATE, remedy="Read its log")
 
 
 def _of_nova(ports: Sequence[KnownPort]) -> dict[str, str]:
-    """Ports that Nova has named, and so are Neutron's, a few of them: id → name."""
+    """Return some ports that have Nova's names, which Neutron should know: id → name."""
     named = {
         port.iface_id.lower(): port.name
         for port in ports

@@ -1,4 +1,4 @@
-"""``dfmeta doctor``'s looks at the daemon's process, its files and the system around it."""
+"""``dfmeta doctor``'s checks of the daemon's process, its files and the host's system services."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from dfmeta.inspect.finding import Finding
 from dfmeta.wiring.lock import lock_name
 
 OWN_FILES: Final = 256
-"""Descriptors beside those of guests' connections, as of a worker (:mod:`dfmeta.cmd.serving`)."""
+"""Descriptors in addition to those of guests' connections, see :mod:`dfmeta.cmd.serving`."""
 _KEYS: Final = (
     (None, "nova_client_priv_key"),
     ("neutron", "keyfile"),
     ("store", "lookup_token_file"),
     ("store", "token_file"),
 )
-"""Options that name a file which is a secret."""
+"""Options that name a secret file."""
 _OF_KEYSTONE: Final = ("password", "application_credential_secret", "client_secret", "token")
 
 
 def process(
     conf: cfg.ConfigOpts, wanted: Settings, *, ovs: str, running: bool
 ) -> Iterator[Finding]:
-    """What the daemon's process may do and what it runs on.
+    """Check the daemon's versions, permissions, open files and workers.
 
-    :param ovs: ovs-vswitchd's words on its version; empty: it does not answer.
-    :param running: the daemon answers.
+    :param ovs: the version that ovs-vswitchd reports; empty: it does not answer.
+    :param running: whether the daemon answers.
     """
     facts = read_process(lock_name(wanted.ovsdb, wanted.bridge))
     said = gather.daemon_version(conf) if running else ""
@@ -65,14 +65,14 @@ def process(
     sockets = read_sockets(checks_process.wanted_sockets(wanted))
     yield from checks_process.permissions(facts, sockets, workers=count)
     connections = conf[limit_options.GROUP.name].connections
-    # With workers each has its own, and theirs are set from the daemon's hard limit.
+    # Each worker has a limit of its own, which is set from the daemon's hard limit.
     yield checks_process.open_files(facts, 2 * connections + OWN_FILES)
     if count:
         yield checks_process.workers(facts, count)
 
 
 def files(conf: cfg.ConfigOpts, wanted: Settings, owners: Owners) -> Iterator[Finding]:
-    """Whether files with secrets are closed, and there is room to write."""
+    """Check the permissions of files with secrets, and the free space of state_path."""
     yield checks_system.secret_files(_secret_files(conf, owners))
     folder = Path(wanted.state_path)
     while not folder.exists() and folder != folder.parent:
@@ -88,9 +88,9 @@ def files(conf: cfg.ConfigOpts, wanted: Settings, owners: Owners) -> Iterator[Fi
 
 
 def system(wanted: Settings, root: Path) -> Iterator[Finding]:
-    """systemd's socket units and networkd, and the host's own need of metadata.
+    """Check systemd's networkd and socket units, and whether the host itself needs metadata.
 
-    :param root: the folder that the host's files are in.
+    :param root: root directory of the host's files.
     """
     yield checks_system.networkd(read_networkd(root), wanted)
     yield checks_system.sockets(read_sockets_enabled(root))
@@ -99,12 +99,12 @@ def system(wanted: Settings, root: Path) -> Iterator[Finding]:
 
 
 def clock(conf: cfg.ConfigOpts, skews: list[tuple[str, float]]) -> Iterator[Finding]:
-    """Whether the clock is right, as others have said and the kernel says."""
+    """Check the clock against the kernel's state and the clocks of other servers."""
     yield from checks_system.clock(ClockFacts(read_clock(), skews), _needs(conf))
 
 
 def _needs(conf: cfg.ConfigOpts) -> list[str]:
-    """What is refused while the clock is wrong."""
+    """Return the names of the certificates and tokens that are refused while the clock is wrong."""
     group, store = conf.df_metadata, conf.store
     nova = group.backend == "nova" and conf.nova_metadata_protocol == "https"
     urls = (store.lookup_base_url, store.lookup_issuer, store.oidc_issuer)
@@ -147,7 +147,7 @@ def _note_secret(
 ) -> None:
     place = conf.get_location(name, group)
     value = str((conf[group] if group else conf)[name] or "")
-    # Most databases are files, whose address is none.
+    # The path of a database file is not secret.
     if name == "connection" and not urlsplit(value).password:
         return
     if value and place is not None and place.location is cfg.Locations.user:

@@ -1,4 +1,4 @@
-"""``dfmeta flows``: our flows by name, whom they serve, and how they stand."""
+"""``dfmeta flows``: dfmeta's flows with their names, the ports that they serve, and their state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COLUMNS: Final = {
     "state": "STATE",
 }
 DROP: Final = ("bytes", "dropped", "instance", "table", "address", "packets")
-"""What a narrow terminal does without, the least important one first."""
+"""Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter")
 STYLES: Final = {
     "state": {
@@ -58,7 +58,8 @@ STYLES: Final = {
 OFCTL: Final = "ovs-ofctl"
 SETTLE_TRIES: Final = 4
 SETTLE_PAUSE: Final = 0.4
-"""A guest may be learnt, or the daemon be mending, between two looks: only what stays counts."""
+"""Seconds between two readings: the daemon may change flows in between, so that only a fault in
+all readings is shown."""
 
 
 @click.command(
@@ -68,13 +69,13 @@ SETTLE_PAUSE: Final = 0.4
 @config_options
 @format_option
 @wide_option
-@click.option("--raw", is_flag=True, help="As ovs-ofctl prints them; needs ovs-ofctl.")
+@click.option("--raw", is_flag=True, help="Show the output of ovs-ofctl, which must be installed.")
 def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> None:
-    """Show dfmeta's flows on the bridge; unknown and missing ones are marked.
+    """Show dfmeta's flows on the bridge, and mark unknown and missing flows.
 
-    Each flow has its table and purpose by name, the port and instance that it serves, what it has
-    counted, and what its meter has dropped since its guest sends too much. Others' flows are not
-    shown.
+    Each flow is shown with the names of its table and purpose, the port and instance that it
+    serves, its counters, and the number of packets that its meter has dropped because the guest
+    sends too many. Flows of other programs are not shown.
     """
     conf = load_config(config_files)
     say(take_over(conf))
@@ -83,7 +84,7 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
         click.echo(_raw(wanted), nl=False)
         return
     snapshot = Snapshot()
-    with contextlib.suppress(OvsdbError):  # the switch has the flows, OVSDB only the names
+    with contextlib.suppress(OvsdbError):  # OVSDB is only needed for names
         snapshot = read_snapshot(wanted.ovsdb)
     ports, rows, problem = compare(conf, wanted, snapshot=snapshot)
     if problem:
@@ -97,9 +98,9 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
 def compare(
     conf: cfg.ConfigOpts, wanted: Settings, *, snapshot: Snapshot
 ) -> tuple[tuple[KnownPort, ...], tuple[Entry, ...], str]:
-    """Read the switch and compare it with what the daemon wants there.
+    """Read the switch and compare its flows with the daemon's desired flows.
 
-    :return: the ports, the flows, and why they could not be compared (empty when they were).
+    :return: the ports, the flows, and the reason if they could not be compared (else empty).
     :raises SwitchError: when the switch does not answer.
     """
     for _ in range(SETTLE_TRIES):
@@ -137,8 +138,8 @@ def _names(
 
 
 def _dropped(wanted: Settings) -> dict[int, int]:
-    """Meter → packets that it has dropped; nothing where there are none to be read."""
-    with contextlib.suppress(SwitchError):  # the flows are there, and are what was asked for
+    """Return meter → packets that it has dropped; empty if the meters cannot be read."""
+    with contextlib.suppress(SwitchError):  # show the flows without these numbers
         found = read_meters(Path(wanted.socket), wanted.layout)
         return {one.number: one.dropped for one in found or ()}
     return {}
@@ -169,10 +170,10 @@ def _row(
 
 
 def _raw(wanted: Settings) -> str:
-    """What ovs-ofctl prints of our flows.
+    """Return dfmeta's flows as ovs-ofctl prints them.
 
-    :raises StartError: when there is no ovs-ofctl.
-    :raises SwitchError: when it fails, which it does now and then on a busy socket.
+    :raises StartError: when ovs-ofctl is not installed.
+    :raises SwitchError: when it fails several times; on a busy socket it fails now and then.
     """
     program = shutil.which(OFCTL)
     if program is None:

@@ -1,4 +1,4 @@
-"""Facts for the commands that look at a host: settings, OVSDB, the daemon's ports, the proxy."""
+"""Facts for the commands that inspect a host: settings, OVSDB, the daemon's ports, the proxy."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from dfmeta.wiring.layout import layout_of
 from dfmeta.wiring.lock import lock_name
 
 TIMEOUT = 3.0
-"""Seconds for the daemon to say how it is."""
+"""Seconds to wait for an answer of the daemon."""
 _RUN_TIME_EXTRAS = ("neutron", "postgresql")
-"""The others are for who works on dfmeta."""
+"""Extras that are needed at run time; the others are for the development of dfmeta."""
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:
-    """What *conf* wants the host to be like."""
+    """Return the settings of the host that follow from *conf* and state_path."""
     group = conf.df_metadata
     bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
     remembered = State()
@@ -66,9 +66,9 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
 
 
 def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
-    """Every guest port as the running daemon sees it.
+    """Return every guest port as the running daemon knows it.
 
-    :raises NotRunningError: when it does not run.
+    :raises NotRunningError: when the daemon does not run.
     """
     rows = ask_agent(conf, "/ports")
     try:
@@ -76,13 +76,13 @@ def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
     except (KeyError, TypeError, ValueError) as error:
         raise NotRunningError(
             address=conf.df_metadata.admin_listen,
-            cause="/ports gives rows of another kind",
+            cause="the answer for /ports has an unknown format",
             remedy="It is another program, or a dfmeta-agent of another version: restart it",
         ) from error
 
 
 def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
-    """Every guest port as OVSDB has it, without its addresses."""
+    """Return every guest port from OVSDB, without its addresses."""
     ports = [port for one in snapshot.interfaces if one.bridge == bridge for port in one.ports]
     return tuple(
         KnownPort(
@@ -103,9 +103,9 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
 def with_cuts(
     ports: Iterable[KnownPort], bits: Mapping[int, PortBits], bridge: str
 ) -> tuple[KnownPort, ...]:
-    """Add to *ports* what cuts them off on the switch at this moment.
+    """Add to *ports* the cause if they are cut off on the switch at this moment.
 
-    :param bits: port number → what the switch says of it.
+    :param bits: port number → the switch's description of the port.
     """
     return tuple(_with_cut(port, bits.get(port.ofport or 0), bridge) for port in ports)
 
@@ -120,7 +120,7 @@ def _with_cut(port: KnownPort, bits: PortBits | None, bridge: str) -> KnownPort:
 
 
 def tap_of(wanted: Settings, snapshot: Snapshot) -> Tap | None:
-    """What the flows lead to; None while a part of it is not known."""
+    """Return tap-metadata as the flows address it; None while a part of it is unknown."""
     found = snapshot.interface(wanted.tap, wanted.bridge)
     if found is None or found.ofport is None or not found.mac_in_use or wanted.port is None:
         return None
@@ -134,7 +134,7 @@ def tap_of(wanted: Settings, snapshot: Snapshot) -> Tap | None:
 
 
 def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
-    """Whether the daemon runs, and what it still misses."""
+    """Return whether the daemon runs, and the parts that it still misses to be ready."""
     try:
         document = _ask(conf, "/healthz/readiness")
         missing = tuple(str(one) for one in document.get("missing", ()))
@@ -149,7 +149,7 @@ def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
 
 
 def path_facts(conf: cfg.ConfigOpts) -> PathFacts:
-    """Have the running daemon probe the path to its proxy."""
+    """Request a probe of the path to the proxy from the running daemon, and return its result."""
     try:
         found = ask_agent(conf, "/probe")
         return PathFacts(
@@ -166,16 +166,17 @@ def path_facts(conf: cfg.ConfigOpts) -> PathFacts:
 
 
 def daemon_version(conf: cfg.ConfigOpts) -> str:
-    """Version of the daemon that runs; empty when it does not say."""
+    """Return the version of the running daemon; empty if it does not report one."""
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return str(_ask(conf, "/version")["version"])
     return ""
 
 
 def packages() -> tuple[tuple[str, str, str], ...]:
-    """Packages outside of what dfmeta asks for: name, version (empty: none), what is wanted.
+    """Return the packages that dfmeta's requirements exclude: name, version, requirement.
 
-    Those of an extra count where they are there.
+    The version is empty for a package that is missing. Packages of an extra are only checked if
+    they are installed.
     """
     found = []
     for text in metadata.requires("dfmeta") or ():
@@ -195,13 +196,13 @@ def packages() -> tuple[tuple[str, str, str], ...]:
 
 
 def explicit(conf: cfg.ConfigOpts, name: str, group: str) -> bool:
-    """Whether an operator has set an option, and not its default."""
+    """Return whether an operator has set an option, so that it does not have its default."""
     place = conf.get_location(name, group)
     return place is not None and bool(place.location.is_user_controlled)
 
 
 def folder_facts(path: str) -> FolderFacts:
-    """What state_path is."""
+    """Return the facts about state_path and the files in it."""
     try:
         found = Path(path).stat()
         files = [(one.name, one.stat()) for one in Path(path).iterdir() if one.is_file()]
@@ -221,7 +222,7 @@ def folder_facts(path: str) -> FolderFacts:
 
 
 def owners(conf: cfg.ConfigOpts) -> Owners:
-    """Whose the daemon's files may be."""
+    """Return the users that may own the daemon's files."""
     group = conf.df_metadata
     process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
     worker = None
@@ -231,7 +232,10 @@ def owners(conf: cfg.ConfigOpts) -> Owners:
 
 
 def _other_program(conf: cfg.ConfigOpts) -> str:
-    """Name the program that listens at admin_listen; empty: the daemon, systemd for it, or none."""
+    """Return the name of another program that listens at admin_listen.
+
+    Empty if the daemon listens there, or systemd for it, or no program.
+    """
     group = conf.df_metadata
     listener = listener_at(group.admin_listen)
     if listener is None:
@@ -248,7 +252,7 @@ def _at_run_time(requirement: str) -> bool:
 
 
 def _ask(conf: cfg.ConfigOpts, path: str) -> Any:
-    """Get *path* from the admin listener, whatever status it has."""
+    """Return the JSON document at *path* of the admin listener, with any status."""
     connection = http.client.HTTPConnection(conf.df_metadata.admin_listen, timeout=TIMEOUT)
     try:
         connection.request("GET", path, headers={"Connection": "close"})
@@ -271,7 +275,7 @@ def _known(row: Mapping[str, Any]) -> KnownPort:
         addresses={one["slot"]: _address(one) for one in row["addresses"]},
         asked=row["requests"] is not None,
         failure=_failure(row["last_failure"]),
-        # A daemon that has not been restarted since before there were any gives none.
+        # A daemon of an older version that still runs does not report VLAN ids.
         vid=row.get("vid", 0),
     )
 

@@ -18,7 +18,7 @@ from dfmeta.wiring.last_words import PROG
 @click.argument("words", metavar="[COMMAND]...", nargs=-1)
 @click.pass_context
 def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """Show the help of a command, as its --help does."""
+    """Show the help of a command, like its --help."""
     meant, left = command_meant(words, ctx.find_root())
     if left:
         raise click.UsageError(f"No such command {left[0]!r}.", meant)
@@ -27,12 +27,12 @@ def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 @click.command("version", epilog=ending("dfmeta version", failed="nothing can be written"))
 def show_version() -> None:
-    """Show the version of dfmeta, as --version does."""
+    """Show the version of dfmeta, like --version."""
     click.echo(f"{PROG}, version {metadata.version(PROG)}")
 
 
 def command_meant(words: Sequence[str], root: click.Context) -> tuple[click.Context, Sequence[str]]:
-    """Return the command that the words of a command line lead to, and the words after it."""
+    """Return the command that the words of a command line name, and the words after it."""
     ctx, left = root, [*words]
     while left and isinstance(ctx.command, click.Group):
         if left[0].startswith("-"):

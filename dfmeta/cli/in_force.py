@@ -1,11 +1,11 @@
-"""The values that the running daemon has, in place of those of a command's files.
+"""The running daemon's values, which commands use instead of those of their files.
 
-A command's files may have been changed since the daemon read them. What a check or a trace says is
-about the host as the daemon has made it.
+A command's files may have changed since the daemon read them. Checks and traces are about the host
+as the daemon has configured it.
 
-Trust: any user of the host may listen at admin_listen while no daemon does, and doctor, which is
-root, shows tokens and signatures to the servers that options name. So an answer counts only where
-the listener is root's, this user's or that of state_path's owner.
+Trust: any user of the host may listen at admin_listen while no daemon does, and doctor, which runs
+as root, sends tokens and signatures to the servers that options name. So an answer is accepted only
+from a listener of root, of this user or of state_path's owner.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ PATH = "/options"
 
 @dataclass(frozen=True)
 class InForce:
-    """What has become of a command's configuration."""
+    """The result of setting a command's configuration to the daemon's values."""
 
     taken: Taken = field(default_factory=Taken)
     cause: str = ""
-    """Why the daemon's values are not known; empty when they have been taken."""
+    """The reason why the daemon's values are unknown; empty when they are in use."""
 
 
 def take_over(conf: cfg.ConfigOpts) -> InForce:
-    """Give *conf* the values of the daemon that runs; without one it stays as it is."""
+    """Set *conf* to the values of the running daemon; leave it unchanged if none runs."""
     group = conf.df_metadata
     place = group.admin_listen
     trusted = {0, os.geteuid(), _owner(group.state_path)}
@@ -58,20 +58,20 @@ def take_over(conf: cfg.ConfigOpts) -> InForce:
     if listener is None:
         return InForce(cause=f"nothing listens at {place}")
     if listener.uid not in trusted:
-        return InForce(cause=f"the program at {place} is one of user {listener.uid}")
+        return InForce(cause=f"the program at {place} belongs to user {listener.uid}")
     try:
         return InForce(values.take(conf, _ask(place)))
     except (OSError, http.client.HTTPException) as error:
         cause = getattr(error, "strerror", None) or str(error) or "no answer in time"
-        return InForce(cause=f"{place} does not tell them: {cause}")
+        return InForce(cause=f"{place} does not report them: {cause}")
     except ValueError as error:
-        return InForce(cause=f"{place} does not tell them: {error}")
+        return InForce(cause=f"{place} does not report them: {error}")
 
 
 def ask_running(conf: cfg.ConfigOpts, path: str) -> Any:
-    """Get *path* from the daemon, also where admin_listen has changed since it started.
+    """Return the daemon's JSON document at *path*, even if admin_listen changed since its start.
 
-    :raises NotRunningError: when it does not run.
+    :raises NotRunningError: when the daemon does not run.
     """
     try:
         return ask_agent(conf, path)
@@ -82,25 +82,25 @@ def ask_running(conf: cfg.ConfigOpts, path: str) -> Any:
 
 
 def say(found: InForce) -> None:
-    """Tell the operator on stderr where the daemon's values, by which a command goes, differ."""
+    """Print on stderr the options whose values in the daemon, which a command uses, differ."""
     other = [*found.taken.restart, *found.taken.reload]
     if other:
         click.echo(
             f"dfmeta: dfmeta-agent runs with other values than these files in {listed(other)}; "
-            "this goes by the daemon's, and `dfmeta doctor` says what to do",
+            "this command uses the daemon's values, and `dfmeta doctor` shows the remedy",
             err=True,
         )
 
 
 def _own_listeners(conf: cfg.ConfigOpts) -> list[TcpListener]:
-    """Listeners of the daemon of this bridge; none where it does not run, or cannot be seen."""
+    """Return the listeners of this bridge's daemon; empty if it does not run or is not visible."""
     group = conf.df_metadata
     process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
     return listeners_of(process.pid) if process is not None else []
 
 
 def _elsewhere(own: Iterable[TcpListener]) -> str:
-    """Where the daemon has its admin listener; empty where it answers nowhere."""
+    """Return the address of the daemon's admin listener; empty if no listener answers."""
     for one in own:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             if _ask(one.address_and_port):
@@ -109,7 +109,10 @@ def _elsewhere(own: Iterable[TcpListener]) -> str:
 
 
 def _ask(place: str) -> object:
-    """:raises OSError, HTTPException, ValueError: there is no such answer."""
+    """Return the document of :data:`PATH` at *place*.
+
+    :raises OSError, HTTPException, ValueError: when there is no such answer.
+    """
     connection = http.client.HTTPConnection(place, timeout=TIMEOUT)
     try:
         connection.request("GET", PATH, headers={"Connection": "close"})

@@ -1,4 +1,4 @@
-"""Questions that may take long, all asked at once, each in a thread that nobody has to wait for."""
+"""Calls that may take long, each in a thread of its own, so that they run at the same time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class Later(Generic[T]):
-    """An answer that is on its way.
+    """The result of a call that runs in a thread.
 
-    :param question: runs at once, in a thread that ends with the process.
+    :param question: the call; it starts at once, in a thread that ends with the process.
     """
 
     def __init__(self, question: Callable[[], T]) -> None:
@@ -23,9 +23,9 @@ class Later(Generic[T]):
         self._thread.start()
 
     def get(self, seconds: float) -> T | None:
-        """Wait for the answer; None when it has not come within *seconds* from now.
+        """Wait for the result; return None if the call does not end within *seconds* from now.
 
-        What the question has raised is raised here.
+        An exception of the call is raised here.
         """
         self._thread.join(seconds)
         if self._error is not None:
@@ -35,5 +35,5 @@ class Later(Generic[T]):
     def _run(self) -> None:
         try:
             self._answer.append(self._question())
-        except Exception as error:  # it is raised where the answer is wanted
+        except Exception as error:  # get() raises it
             self._error = error

@@ -1,4 +1,4 @@
-"""``dfmeta ports``: who is on which port, as the running daemon sees it."""
+"""``dfmeta ports``: guests' ports and their identities, as the running daemon knows them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ COLUMNS: Final = {
 }
 ANSWER: Final = "last_answer"
 DROP: Final = ("sources", "key", "project", "ofport", "addresses", "instance_name")
-"""What a narrow terminal does without, the least important one first."""
+"""Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (*COLUMNS, "iface_id", "mac", "fault", "connections", "requests", "last_failure")
 WELL: Final = frozenset({PortState.SERVED, PortState.DEAD})
-"""States in which a port is as its owner wants it."""
+"""States of a port without a fault."""
 STYLES: Final = {
     "state": {
         "served": "green",
@@ -68,19 +68,20 @@ STYLES: Final = {
 @click.option(
     "--failing",
     is_flag=True,
-    help="Show only the ports that are not well: those whose guests fail, and those in every "
-    "state other than served and dead.",
+    help="Show only ports with a fault: ports of guests that fail, and ports in a state other than "
+    "served and dead.",
 )
 def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool) -> None:
-    """Show every guest port: key, slots, instance, project, where each is from, state, last answer.
+    """Show every guest port: key, slots, instance, project, their sources, state, last answer.
 
-    The state "served" says that the port has its flows, its instance and, with Nova, its project;
-    any other state says what is missing. LAST ANSWER is what the guest was answered: the last
-    status and when; or, of a guest that lacks what it needs, since when it fails, with which
-    status, how often that came, and why. It is empty while a guest has not asked since the start of
-    dfmeta-agent. A guest's own odd requests (a bad token, a malformed request, too many) make no
-    guest fail that was given its metadata. Under SLOT: ADDRESS stand the addresses that guests
-    have asked from, under FROM who named instance and project.
+    A port in the state "served" has its flows, its instance and, with Nova, its project; any other
+    state names the missing part. LAST ANSWER shows the status and time of the last answer to the
+    guest. If the guest fails to get its metadata, it shows the time since which it fails, the
+    status, the number of such answers and the reason. It is empty if the guest has sent no request
+    since the start of dfmeta-agent. A guest that has received its metadata does not count as
+    failing because of its own bad requests (a wrong token, a malformed request, too many requests).
+    SLOT: ADDRESS lists the addresses that guests have sent requests from; FROM names the identity
+    sources of instance and project.
     """
     rows = ask_running(load_config(config_files), "/ports")
     if failing:
@@ -106,7 +107,7 @@ def _for_people(row: dict[str, Any], now: datetime) -> dict[str, Any]:
 
 
 def answer_of(row: dict[str, Any], now: datetime) -> str:
-    """What a guest was answered, in a few words; empty: it has not asked."""
+    """Return a short text on a guest's last answer; empty if it has sent no request."""
     last, requests = row["last_failure"], row["requests"]
     if last and last["failing"]:
         times = "" if last["times"] == 1 else f", {last['times']} times"

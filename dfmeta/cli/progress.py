@@ -1,7 +1,7 @@
-"""How far a command's long work has come, on stderr.
+"""Progress of a command's long work, on stderr.
 
-A bar on a terminal, a line every few seconds in a pipe or a journal, and nothing of what is done
-within a second. It is shown from a thread of its own, since what takes long may be one call.
+A bar on a terminal, a line every few seconds in a pipe or a journal, and nothing for work that is
+done within a second. A separate thread shows the progress, since the work may be a single call.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from dfmeta.exceptions import printable
 from dfmeta.wiring.last_words import PROG
 
 BEGIN: Final = 1.0
-"""Seconds within which nothing is shown."""
+"""Seconds before progress is shown."""
 LINES: Final = 5.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines if stderr is not a terminal."""
 FRAMES: Final = 0.1
-"""Seconds between two pictures of the bar."""
+"""Seconds between two updates of the bar."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class Work:
-    """What is being done, and how far it is.
+    """A piece of work and its progress.
 
-    :param what: for people.
-    :param total: how many parts it has; None: nobody knows.
-    :param unit: what the parts are.
+    :param what: name of the work, as it is shown.
+    :param total: number of its parts; None: unknown.
+    :param unit: name of the parts.
     """
 
     what: str
@@ -41,20 +41,20 @@ class Work:
     unit: str = ""
     done: int = 0
     look: Callable[[], int] | None = None
-    """Tells how many are done, where nobody calls :meth:`advance`."""
+    """Returns the number of finished parts, if :meth:`advance` is not called."""
     begun: float = field(default_factory=time.monotonic)
 
     def advance(self, parts: int = 1) -> None:
-        """So many parts more are done."""
+        """Add *parts* to the number of finished parts."""
         self.done += parts
 
     def begin(self, what: str, total: int | None, unit: str = "") -> None:
-        """Go over to something else."""
+        """Replace this work by another, of which no part is finished."""
         self.what, self.total, self.unit, self.done = what, total, unit, 0
         self.begun = time.monotonic()
 
     def line(self, now: float) -> str:
-        """Say in words how far it is at *now*, monotonic seconds."""
+        """Return the progress at *now* (monotonic seconds) as text."""
         seconds = max(now - self.begun, 0.001)
         if not self.done:
             return f"{self.what}: {seconds:.0f} s"
@@ -79,11 +79,11 @@ def shown(
     lines: bool = True,
     stream: TextIO | None = None,
 ) -> Iterator[Work]:
-    """Show the work of the block, unless it is done at once.
+    """Show the progress of the block's work, unless it ends within :data:`BEGIN` seconds.
 
-    :param look: tells how many parts are done; it is called in another thread.
-    :param lines: where there is no terminal, lines are written.
-    :param stream: in the place of stderr.
+    :param look: returns the number of finished parts; it is called in another thread.
+    :param lines: write lines if *stream* is not a terminal.
+    :param stream: stream for the progress; None: stderr.
     """
     stream = sys.stderr if stream is None else stream
     work, done = Work(printable(what), total, unit, look=look), threading.Event()
@@ -99,7 +99,7 @@ def shown(
 
 
 def counted(items: Iterable[T], what: str, *, unit: str = "") -> Iterator[T]:
-    """Yield items, and show how many have come."""
+    """Yield *items*, and show the number of those that were yielded."""
     with shown(what, unit=unit) as work:
         for item in items:
             yield item

@@ -13,12 +13,12 @@ from dfmeta.cli.progress import shown
 
 @click.command(
     "backup",
-    epilog=ending("dfmeta store backup store.bak", failed="FILE is there or cannot be written"),
+    epilog=ending("dfmeta store backup store.bak", failed="FILE exists or cannot be written"),
 )
 @config_options
 @click.argument("file")
 def backup(config_files: tuple[str, ...], file: str) -> None:
-    """Write the whole store into FILE, which is new and its owner's alone. The daemon runs on."""
+    """Write a backup of the whole store to a new FILE with mode 0600. The daemon keeps running."""
     from dfmeta.store.db import backup as copies
 
     conf = load_config(config_files)
@@ -31,7 +31,7 @@ def backup(config_files: tuple[str, ...], file: str) -> None:
     "restore",
     epilog=ending(
         "dfmeta store restore store.bak",
-        failed="FILE is not such a copy, or the answer was no",
+        failed="FILE is not a backup of the store, or the answer was no",
     ),
 )
 @config_options
@@ -39,31 +39,31 @@ def backup(config_files: tuple[str, ...], file: str) -> None:
 @click.option(
     "--copy",
     metavar="FILE",
-    help="Where the store as it is now is kept, in the place of an earlier copy. Without it: "
-    "beside the store, as STORE.before-restore. Empty: nowhere.",
+    help="File for a copy of the current store, which replaces an earlier copy. Default: "
+    "STORE.before-restore, beside the store. Empty: no copy.",
 )
 @click.argument("file")
 def restore(config_files: tuple[str, ...], *, yes: bool, copy: str | None, file: str) -> None:
-    """Make the store what it was when FILE was written. The daemon runs on.
+    """Restore the store from the backup FILE. The daemon keeps running.
 
-    On a terminal it asks first; a script is not asked. The copy of the store as it was before is
-    itself a FILE to restore.
+    On a terminal the command asks for confirmation; in a script it does not. The copy of the store
+    that it keeps can be restored in the same way.
     """
     from dfmeta.store.db import backup as copies
 
     conf = load_config(config_files)
     url = conf.store.connection
-    agreed(f"Replace all that is in the store by {file}?", yes=yes)
+    agreed(f"Replace the whole content of the store by {file}?", yes=yes)
     with shown(f"restoring {file}"):
         keep = copies.before_restore(url) if copy is None else Path(copy) if copy else None
         done = copies.restore(url, Path(file), keep=keep)
     now = f"{_records(done.records)} as in {file}"
     if done.kept is not None:
-        click.echo(f"{now}; what was in the store before is in {done.kept}")
+        click.echo(f"{now}; the earlier content of the store is in {done.kept}")
     elif keep is not None:
-        click.echo(f"{now}; there was no whole store before that a copy could be made of")
+        click.echo(f"{now}; no copy was made, since there was no intact store before")
     else:
-        click.echo(f"{now}; what was in the store before is gone")
+        click.echo(f"{now}; the earlier content of the store is deleted")
 
 
 def _records(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Which store a command means: the configured database, or an admin API."""
+"""The store that a command works on: the configured database, or an admin API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from oslo_config import cfg
@@ -21,15 +21,14 @@ from dfmeta.store.db.repository import Repository
 
 TOKEN: Final = "DFMETA_TOKEN"  # noqa: S105  # the variable's name
 TOKEN_MAX: Final = 16 * 1024
-"""Bytes; more than servers take of a header."""
+"""Bytes; more than servers accept in a header."""
 
 Records = Repository | Client
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreChoice:
-    """What the command line says of the store."""
+    """The options of the command line that choose the store."""
 
     config_files: tuple[str, ...]
     url: str | None
@@ -39,7 +38,7 @@ class StoreChoice:
     def conf(self) -> cfg.ConfigOpts:
         """Read the configuration.
 
-        :raises ConfigError: it is wrong.
+        :raises ConfigError: when it is wrong.
         """
         return load_config(self.config_files)
 
@@ -47,11 +46,11 @@ class StoreChoice:
     def opened(self, conf: cfg.ConfigOpts) -> Iterator[Records]:
         """Open the store.
 
-        :raises StoreError: the database cannot be opened.
-        :raises RecordError: the URL or the token cannot be one.
+        :raises StoreError: when the database cannot be opened.
+        :raises RecordError: when the URL or the token is invalid.
         """
         if self.url is None:
-            # A server that is away is waited for, and an older schema is brought up to date.
+            # This waits for a server that is unavailable, and upgrades an older schema.
             with shown("opening the store"):
                 repository = Repository(conf.store.connection)
             with repository:
@@ -62,26 +61,26 @@ class StoreChoice:
             yield client
 
 
-def store_options(function: F) -> F:
-    """Give a command the options that say which store, as ``store: StoreChoice``."""
+def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose the store, as ``store: StoreChoice``."""
 
     @config_options
     @click.option(
         "--url",
         metavar="URL",
-        help="The admin API of a store, such as http://127.0.0.1:9697, in the place of the "
+        help="Use the admin API of a store, such as http://127.0.0.1:9697, instead of the "
         "configured database.",
     )
     @click.option(
         "--token-file",
         metavar="FILE",
-        help=f"Where the token for --url stands; without it, the environment's {TOKEN}.",
+        help=f"File with the token for --url. Default: the environment variable {TOKEN}.",
     )
     @click.option(
         "--ca-file",
         metavar="FILE",
-        help="PEM certificates of the authorities that alone count for an https URL; without it, "
-        "the system's.",
+        help="PEM file with the certificates of the only authorities to trust for an https URL. "
+        "Default: the system's authorities.",
     )
     @functools.wraps(function)
     def command(
@@ -92,17 +91,17 @@ def store_options(function: F) -> F:
         **values: Any,
     ) -> Any:
         if url is None and (token_file or ca_file):
-            raise click.UsageError("--token-file and --ca-file go with --url: give that as well")
+            raise click.UsageError("--token-file and --ca-file need --url: give it as well")
         store = StoreChoice(
             config_files=config_files, url=url, token_file=token_file, ca_file=ca_file
         )
         return function(store=store, **values)
 
-    return command  # type: ignore[return-value]  # what click calls has other parameters
+    return command
 
 
 def _token(file: str | None) -> str:
-    """Return the token; empty when there is none."""
+    """Return the token from *file* or the environment; empty if neither gives one."""
     shown = file or TOKEN
     try:
         if file is None:
@@ -121,7 +120,7 @@ def _token(file: str | None) -> str:
         raise RecordError(
             what="--token-file" if file else "the environment",
             value=shown,
-            cause="it holds no token",
-            remedy="One line with the token alone is wanted",
+            cause="it contains no token",
+            remedy="Write the token alone on one line",
         )
     return token

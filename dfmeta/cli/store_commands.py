@@ -1,4 +1,4 @@
-"""``dfmeta store``: records from the command line."""
+"""``dfmeta store``: the store's records on the command line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LIST_DROP: Final = (
     "name",
     "hostname",
 )
-"""What a narrow terminal does without, the least important one first."""
+"""Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = {
     "id": "id",
     "hostname": "hostname",
@@ -76,10 +76,10 @@ FIELDS: Final = {
 @click.group("store", cls=Group)
 @config_before
 def store() -> None:
-    """Put, read and remove instances' metadata.
+    """Write, read and delete instances' metadata.
 
-    Without --url it is the database that the configuration names, which this user has to be able to
-    write; with it, the admin API of a running store.
+    Without --url the commands use the database that the configuration names, which this user must
+    be able to write; with --url they use the admin API of a running store.
     """
 
 
@@ -99,9 +99,13 @@ for _command in (put, delete, import_records, backup, restore, schema):
 @store_options
 @format_option
 @target_options
-@click.option("--user-data", is_flag=True, help="Write the user-data alone, byte for byte.")
-@click.option("--password", is_flag=True, help="Write what the guest posted, byte for byte.")
-@click.option("--document", is_flag=True, help="Write the document alone, as put --json takes it.")
+@click.option("--user-data", is_flag=True, help="Print the user-data alone, byte for byte.")
+@click.option(
+    "--password", is_flag=True, help="Print the password that the guest posted, byte for byte."
+)
+@click.option(
+    "--document", is_flag=True, help="Print the document alone, in the form that put --json reads."
+)
 def get(
     store: StoreChoice,
     asked: Asked,
@@ -113,11 +117,11 @@ def get(
 ) -> None:
     """Show the record of INSTANCE.
 
-    User-data and password are not in it: --user-data and --password write them, and nothing else.
+    User-data and password are not shown with it: --user-data and --password print them alone.
     """
     if user_data + password + document > 1:
         raise click.UsageError(
-            "--user-data, --password and --document exclude each other: name one of them"
+            "--user-data, --password and --document exclude each other: give one of them"
         )
     conf = store.conf()
     with store.opened(conf) as records:
@@ -151,9 +155,9 @@ def get(
 @store_options
 @format_option
 @wide_option
-@click.option("--default", is_flag=True, help="The defaults in the place of instances' records.")
+@click.option("--default", is_flag=True, help="List the defaults instead of instances' records.")
 def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> None:
-    """List all records, each on a line."""
+    """List all records, one on each line."""
     with store.opened(store.conf()) as records:
         if not isinstance(records, Client):
             found = counted(records.list(defaults=default), READING, unit="records")
@@ -169,13 +173,13 @@ def _write_bytes(content: bytes | None, *, target: Target, what: str) -> None:
     if content is None:
         raise NoRecordError(
             cause=f"{target.shown} has no {what}",
-            remedy="dfmeta store get without that option shows what it has",
+            remedy="dfmeta store get without that option shows the record",
         )
     sys.stdout.buffer.write(content)
 
 
 def _full_row(record: Record, addresses: tuple[str, ...]) -> dict[str, object]:
-    """Return what ``get`` shows: the document as it is stored, no user-data and no password."""
+    """Return the row of ``get``: the document as it is stored, without user-data and password."""
     document = parse_document(record.id, record.metadata)
     return {
         **{key: document.get(key) for key in FIELDS},

@@ -1,4 +1,4 @@
-"""The defaults that an instance loses with its first record."""
+"""Defaults that an instance no longer gets once it has a record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dfmeta.wiring.last_words import PROG
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What an instance has got from defaults so far."""
+    """The defaults that an instance has got so far."""
 
     target: Target
     before: Record | None
-    """None: it had a record of its own, or there are no defaults for it."""
+    """The merged defaults; None if it had a record of its own, or has no defaults."""
 
     def members(self, records: Records) -> tuple[str, ...]:
-        """Return the members that it does not get any more."""
+        """Return the members of the defaults that the instance does not get any more."""
         after = records.get(self.target.record_id) if self.before is not None else None
         if self.before is None or after is None or after.empty:
             return ()
@@ -38,21 +38,21 @@ class Lost:
         return tuple(lost)
 
     def sentence(self, words: str) -> str:
-        """Return what is said of the members that are lost.
+        """Return the warning about the members that are lost.
 
         :param words: their names.
         """
         return (
-            f"{PROG}: {self.target.shown} had this from the defaults, and gets it no more: {words}."
-            " A record of its own takes the place of all defaults: put it into the record as well, "
-            f"or go back to the defaults: dfmeta store delete {self.target.record_id}"
+            f"{PROG}: {self.target.shown} had these from the defaults, and loses them: {words}. "
+            "A record of its own replaces all defaults: put them into the record as well, "
+            f"or return to the defaults: dfmeta store delete {self.target.record_id}"
         )
 
 
 def lost_defaults(conf: cfg.ConfigOpts, records: Records, target: Target) -> Lost:
-    """Return what an instance gets from defaults, before a put gives it a record.
+    """Return the defaults that an instance gets before a put gives it a record.
 
-    An admin API does not tell its defaults: of a store that is behind one nothing is known.
+    An admin API does not give access to defaults: with one, they are unknown.
     """
     if isinstance(records, Client) or target.default or not conf.store.defaults:
         return Lost(target, None)

@@ -1,4 +1,4 @@
-"""``dfmeta store delete``, and the copy of what it removes."""
+"""``dfmeta store delete``, and the copy of a deleted record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dfmeta.store.api.client import Client
 from dfmeta.store.db.record import Record, parse_document
 
 FOLDER: Final = "deleted"
-"""In state_path."""
+"""Name of the directory of copies in state_path."""
 _EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 
 
@@ -37,15 +37,16 @@ _EXAMPLE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 @click.option(
     "--copy",
     "folder",
-    metavar="FOLDER",
-    help="Where a copy is kept, of the last time for each record. Without it: deleted in "
-    "state_path, and with --url nowhere. Empty: nowhere.",
+    metavar="DIRECTORY",
+    help="Directory for a copy of the record; a later copy of the same record replaces an earlier "
+    "one. Default: deleted in state_path, and no copy with --url. Empty: no copy.",
 )
 def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -> None:
-    """Remove the record of INSTANCE, user-data and password included.
+    """Delete the record of INSTANCE, including user-data and password.
 
-    On a terminal it asks first; a script is not asked. What it prints has the command that puts the
-    record back from its copy: all of it but the password that the guest has posted.
+    On a terminal the command asks for confirmation; in a script it does not. It prints the command
+    that restores the record from its copy. The copy does not contain the password that the guest
+    has posted.
     """
     conf = store.conf()
     with store.opened(conf) as records:
@@ -53,7 +54,7 @@ def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -
         if folder is None:
             here = not isinstance(records, Client)
             folder = str(Path(conf.df_metadata.state_path) / FOLDER) if here else ""
-        agreed(f"Remove the record of {target.shown}?", yes=yes)
+        agreed(f"Delete the record of {target.shown}?", yes=yes)
         back = ""
         if folder and (record := records.get(target.record_id)) is not None:
             options = _keep(record, records.addresses(record.id), folder=Path(folder))
@@ -62,11 +63,11 @@ def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -
             raise no_record(target)
     click.echo(f"{target.shown}: deleted")
     if back:
-        click.echo(f"A copy is kept; this puts it back: {back}")
+        click.echo(f"A copy is kept. To restore it: {back}")
 
 
 def _command(store: StoreChoice, asked: Asked, target: Target) -> list[str]:
-    """Return the beginning of the command that puts a record back."""
+    """Return the beginning of the command that restores a record."""
     words = ["dfmeta", "store", "put"]
     for option, values in (
         (CONFIG_FILE, store.config_files),
@@ -82,10 +83,10 @@ def _command(store: StoreChoice, asked: Asked, target: Target) -> list[str]:
 
 
 def _keep(record: Record, addresses: tuple[str, ...], *, folder: Path) -> list[str]:
-    """Write a record's contents into files, its owner's alone.
+    """Write a record's contents into files with mode 0600.
 
-    :returns: the options of a put that puts them back; none: there is nothing to keep.
-    :raises StoreError: a file cannot be written.
+    :returns: the options of a put that restores them; an empty list if there is nothing to keep.
+    :raises StoreError: when a file cannot be written.
     """
     options: list[str] = []
     document = None
@@ -105,8 +106,9 @@ def _keep(record: Record, addresses: tuple[str, ...], *, folder: Path) -> list[s
                 options += [option, str(path)]
     except OSError as error:
         raise StoreError(
-            cause=f"{error.filename or folder}: no copy can be kept: {error.strerror}",
-            remedy="Name another folder with --copy, or none with --copy ''. Nothing was deleted",
+            cause=f"{error.filename or folder}: the copy cannot be written: {error.strerror}",
+            remedy="Name another directory with --copy, or give --copy '' to delete without a "
+            "copy. Nothing was deleted",
         ) from error
     for option, value in (("--project", record.project_id), ("--http-tokens", record.http_tokens)):
         options += [option, value] if value else []

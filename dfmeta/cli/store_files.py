@@ -1,4 +1,4 @@
-"""What the store's commands read of files and of standard input."""
+"""Reading of files and of standard input for the store's commands."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ STDIN = "-"
 
 
 def read(option: str, name: str) -> bytes:
-    """Return the bytes of a file, or of standard input, and one more than is allowed at most.
+    """Return the bytes of a file or of standard input, at most one more than is allowed.
 
-    :raises RecordError: it cannot be read.
+    :raises RecordError: when it cannot be read.
     """
     if name == STDIN:
         return sys.stdin.buffer.read(checks.USERDATA_MAX + 1)

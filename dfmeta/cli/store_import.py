@@ -1,4 +1,4 @@
-"""``dfmeta store import``: seeds of NoCloud, and bodies of the admin API, many at once."""
+"""``dfmeta store import``: import of NoCloud seeds and of request bodies of the admin API."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from dfmeta.wiring.last_words import PROG
 
 LINE_MAX: Final = 2 * USERDATA_MAX
 """Bytes: user-data in base64, and a document."""
-OF_RECORD: Final = "the record of its folder's name"
+OF_RECORD: Final = "the record of its directory's name"
 TOGETHER: Final = 100
-"""Lines that are written in one transaction: a disk is waited for once, others not for long."""
+"""Lines in one transaction, which waits for the disk once; other writers do not wait long."""
 
 
 @click.command(
@@ -41,25 +41,25 @@ TOGETHER: Final = 100
     epilog=ending(
         "dfmeta store import seeds",
         "dfmeta store import --dry-run records.jsonl",
-        failed="a seed or a line is wrong and was left out, or the store does not answer",
+        failed="a seed or a line is wrong and was skipped, or the store does not answer",
     ),
 )
 @store_options
-@click.option("--dry-run", is_flag=True, help="Read and check everything, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Read and check all input, and write nothing.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def import_records(store: StoreChoice, *, dry_run: bool, paths: tuple[str, ...]) -> None:
-    """Import folders of NoCloud seeds, and files with JSON lines.
+    """Import directories of NoCloud seeds, and files with JSON lines.
 
-    A folder is a seed itself (meta-data, user-data, vendor-data, network-config), or holds one
-    folder for each instance. The instance is the one whose UUID or whose libvirt domain's name on
-    this host the folder's name is, else the instance-id of its meta-data, else the local-hostname;
-    else the one whose record has the folder's name. A seed takes the place of the record's document
-    and user-data.
+    A directory is a seed (meta-data, user-data, vendor-data, network-config), or contains one
+    directory for each instance. The first of these that is a UUID or the name of a libvirt domain
+    on this host identifies the instance: the directory's name, the instance-id in its meta-data,
+    the local-hostname. If none is, the instance is the one whose record has the directory's name. A
+    seed replaces the record's document and user-data.
 
-    Any other PATH is a file with a body of the admin API on each line: id, ipAddresses, and
+    Any other PATH is a file with a request body of the admin API on each line: id, ipAddresses, and
     metadata or userdata. - reads standard input.
 
-    What is wrong is named and left out; the rest is imported.
+    Wrong input is reported and skipped; the rest is imported.
     """
     conf = store.conf()
     opened = contextlib.nullcontext() if dry_run else store.opened(conf)
@@ -81,24 +81,24 @@ class _Import:
     records: Records | None
     domains: Domains
     names: Callable[[], dict[str, list[str]]]
-    """Of records that are there already; asked where nothing else names the instance."""
+    """Returns the ids of existing records by name; called if nothing else names the instance."""
     progress: Work
     seeds: int = 0
     lines: int = 0
     older: int = 0
     wrong: int = 0
     owners: dict[str, str] = field(default_factory=dict)
-    """Instance → the seed that was imported for it."""
+    """Instance → the seed for it that was imported."""
 
     def take(self, path: str) -> None:
-        """Import what a path of the command line names."""
+        """Import the file or directory at a path of the command line."""
         try:
             if path == STDIN:
                 self._take_lines(sys.stdin.buffer, path, None)
             elif (folder := Path(path)).is_dir():
                 seeds = _seeds(folder)
                 if not seeds:
-                    self._say(path, f"there is no seed in it: no {METADATA} and no folder")
+                    self._say(path, f"it contains no seed: no {METADATA} and no directory")
                 self.progress.begin(f"importing {cell_text(path)}", len(seeds), "seeds")
                 for seed in seeds:
                     self._take_seed(seed)
@@ -110,16 +110,16 @@ class _Import:
             self._say(path, getattr(error, "strerror", None) or str(error))
 
     def report(self) -> None:
-        """Say what came of it.
+        """Print the numbers of seeds and lines.
 
-        :raises ImportIncompleteError: something was wrong.
+        :raises ImportIncompleteError: when some of the input was wrong.
         """
         done = "imported" if self.records is not None else "would be imported"
-        older = f", {self.older} of them older than what is there" if self.older else ""
+        older = f", {self.older} of them older than the store's records" if self.older else ""
         click.echo(f"{done}: {self.seeds} seeds, {self.lines} lines{older}")
         if self.wrong:
-            cause = f"{self.wrong} of what was named were not {done.split()[-1]}"
-            raise ImportIncompleteError(cause=cause)
+            items = "item" if self.wrong == 1 else "items"
+            raise ImportIncompleteError(cause=f"{self.wrong} {items} not {done.split()[-1]}")
 
     def _say(self, where: str, cause: object) -> None:
         self.wrong += 1
@@ -134,7 +134,7 @@ class _Import:
             seed = parse_seed(files)
             instance, why = self._owner(name, seed)
             if instance in self.owners:
-                raise ValueError(f"its instance {instance} is that of {self.owners[instance]} too")
+                raise ValueError(f"{self.owners[instance]} is for instance {instance} too")
         except OSError as error:
             self._say(error.filename or where, error.strerror)
             return
@@ -144,9 +144,9 @@ class _Import:
         self.owners[instance] = where
         document = dict(seed.document)
         if why == OF_RECORD:
-            document["name"] = name  # what the record was found by
+            document["name"] = name  # keep the name by which the record was found
         if seed.instance_id and uuid_of(seed.instance_id) != instance:
-            # A guest that has booted from the seed would take itself for a new instance.
+            # Otherwise cloud-init in a guest that has booted from the seed sees a new instance.
             document["id"] = seed.instance_id
         with self._failures_of(where):
             if self.records is not None:
@@ -155,19 +155,20 @@ class _Import:
             click.echo(f"{cell_text(where)}: {instance}, by {why}: {_content(seed)}")
 
     def _owner(self, name: str, seed: Seed) -> tuple[str, str]:
-        """Return the instance that a seed is for, and what says so.
+        """Return the instance of a seed, and the name or id that identified it.
 
-        :param name: of the seed's folder.
-        :raises ValueError: nothing does, or not clearly.
+        :param name: name of the seed's directory.
+        :raises ValueError: when none identifies an instance, or the names are ambiguous.
         """
         by_folder = self._instance(name)
         by_id = self._instance(seed.instance_id)
         if by_folder and by_id and by_folder != by_id:
             raise ValueError(
-                f"its folder's name says {by_folder}, its instance-id {by_id}: rename the folder"
+                f"its directory's name is of instance {by_folder}, its instance-id is of {by_id}: "
+                "rename the directory"
             )
         for instance, why in (
-            (by_folder, "its folder's name"),
+            (by_folder, "its directory's name"),
             (by_id, "its instance-id"),
             (self._instance(seed.hostname), "its local-hostname"),
         ):
@@ -177,8 +178,9 @@ class _Import:
             return instance, OF_RECORD
         trouble = f" ({self.domains.trouble})" if self.domains.trouble else ""
         raise ValueError(
-            "neither its folder's name nor its instance-id or local-hostname is a UUID or the name "
-            f"of a libvirt domain here{trouble} or of a record: name the folder after the instance"
+            "neither its directory's name nor its instance-id or local-hostname is a UUID or the "
+            f"name of a libvirt domain on this host{trouble} or of a record: name the directory "
+            "after the instance"
         )
 
     def _instance(self, text: str) -> str:
@@ -206,7 +208,7 @@ class _Import:
         self._write(batch)
 
     def _write(self, batch: dict[str, list[Push]]) -> None:
-        """Write lines together; where that fails, each by itself, to see which it is."""
+        """Write lines in one transaction; if that fails, one by one, to find the wrong lines."""
         try:
             self._push([push for pushes in batch.values() for push in pushes])
             self.lines += len(batch)
@@ -222,9 +224,10 @@ class _Import:
 
     @contextlib.contextmanager
     def _failures_of(self, where: str, known: StoreError | None = None) -> Iterator[None]:
-        """Take what is wrong with one thing for that alone, unless all others would fail too.
+        """Report an error of one seed or line, unless the store itself has failed.
 
-        :param known: it has failed already.
+        :param known: the error, if the write has failed already.
+        :raises StoreError: when the store refuses all writes or does not answer.
         """
         try:
             if known is not None:
@@ -240,7 +243,7 @@ class _Import:
 
 def _one(found: list[str], text: str, what: str) -> str:
     if len(found) > 1:
-        raise ValueError(f"{len(found)} {what} are called {text}: {', '.join(found)}")
+        raise ValueError(f"{len(found)} {what} have the name {text}: {', '.join(found)}")
     return found[0] if found else ""
 
 
@@ -249,7 +252,7 @@ def _names(
 ) -> dict[str, list[str]]:
     """Return the ids of records by name.
 
-    :param records: None: nothing is to be written, not even a newer schema.
+    :param records: None: nothing may be written, not even a newer schema.
     """
     if records is not None:
         return records_by_name(records)
@@ -263,18 +266,18 @@ def _names(
 
 
 def _seeds(folder: Path) -> list[Path]:
-    """Return the seeds of a folder: itself, or the folders in it."""
+    """Return the seeds of a directory: itself, or the directories in it."""
     if any((folder / name).exists() for name in FILES):
         return [folder]
     return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
 
 
 def _open_own(name: str, folder: int) -> BinaryIO:
-    """Open a file of a seed, which may be another user's: no link to a file of ours, no pipe.
+    """Open a regular file of a seed, but no link and no pipe: another user may own the seed.
 
-    :param folder: a descriptor of the seed's.
-    :raises OSError: it cannot be opened, or is a link.
-    :raises ValueError: it is no regular file.
+    :param folder: descriptor of the seed's directory.
+    :raises OSError: when it cannot be opened, or is a link.
+    :raises ValueError: when it is not a regular file.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=folder)
@@ -284,17 +287,17 @@ def _open_own(name: str, folder: int) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-    raise ValueError(f"{name}: it is no regular file")
+    raise ValueError(f"{name}: it is not a regular file")
 
 
 def _read_seed(path: Path) -> tuple[str, dict[str, bytes]]:
-    """Return the name of a seed's folder, links followed, and the files of it that are there.
+    """Return the name of a seed's directory, with links followed, and the files that it contains.
 
-    The folder is looked up once. Were its name looked up apart from its files, another user's link
-    could change between the two, and give one instance what is another's.
+    The directory is opened once. With separate lookups for its name and its files, another user
+    could change a link in between, and give one instance the data of another.
 
-    :raises OSError: one cannot be read.
-    :raises ValueError: it has no seed's, or one is too large.
+    :raises OSError: when a file cannot be read.
+    :raises ValueError: when it contains no seed, or a file is too large.
     """
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -316,7 +319,7 @@ def _files_of(folder: int) -> dict[str, bytes]:
                 raise ValueError(f"{name}: it has more than {USERDATA_MAX} bytes")
     if METADATA in files or USERDATA in files:
         return files
-    raise ValueError(f"it is no seed: it has neither {METADATA} nor {USERDATA}")
+    raise ValueError(f"it is not a seed: it has neither {METADATA} nor {USERDATA}")
 
 
 def _content(seed: Seed) -> str:
@@ -327,7 +330,7 @@ def _content(seed: Seed) -> str:
 
 
 def _read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield lines; of one that is too long, enough to see that."""
+    """Yield lines; of a line that is too long, its first :data:`LINE_MAX` + 1 bytes."""
     while line := file.readline(LINE_MAX + 1):
         rest = line
         while len(rest) > LINE_MAX and not rest.endswith(b"\n"):

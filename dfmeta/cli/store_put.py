@@ -27,7 +27,7 @@ WORDS: Final = {
     "tag_devices": "tag devices",
     "network_config": "network config",
 }
-"""What a put changed, for people, where the name of the member is not what they call it."""
+"""Member of a record → its name in messages, where the two differ."""
 _EMPTY_REMOVES: Final = "Empty: remove it."
 _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
 
@@ -44,65 +44,68 @@ _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
 @store_options
 @target_options
 @click.option("--hostname", help=f"Host name, with or without a domain. {_EMPTY_REMOVES}")
-@click.option("--name", help=f"The instance's name, free text. {_EMPTY_REMOVES}")
+@click.option("--name", help=f"Name of the instance, free text. {_EMPTY_REMOVES}")
 @click.option(
-    "--user-data", metavar="FILE", help=f"Any bytes; - reads standard input. {_EMPTY_REMOVES}"
+    "--user-data",
+    metavar="FILE",
+    help=f"File with the user-data, any bytes; - reads standard input. {_EMPTY_REMOVES}",
 )
 @click.option(
     "--vendor-data",
     metavar="FILE",
-    help="What cloud-init runs before the user-data and below it: a text such as user-data, or a "
-    f"JSON object. {_EMPTY_REMOVES}",
+    help="File with the vendor data, which cloud-init processes before the user-data and which the "
+    f"user-data overrides: a text in the form of user-data, or a JSON object. {_EMPTY_REMOVES}",
 )
 @click.option(
     "--tag-devices/--no-tag-devices",
     default=None,
-    help="Have vendor data bring the program along that finds devices by their roles in the guest.",
+    help="Add the program dfmeta-tag-devices to the vendor data; in the guest it finds devices by "
+    "their roles.",
 )
 @click.option(
     "--network-config",
     metavar="FILE",
-    help=f"cloud-init's network configuration, YAML or JSON. {_EMPTY_REMOVES}",
+    help=f"File with cloud-init's network configuration, YAML or JSON. {_EMPTY_REMOVES}",
 )
 @click.option(
     "--ssh-key",
     "ssh_keys",
     multiple=True,
     metavar="KEY|@FILE",
-    help="An OpenSSH public key, or a file of them. Repeatable; together they take the place of "
-    "all keys before. Empty: no key.",
+    help="An OpenSSH public key, or a file of keys. Repeatable; the keys given replace all earlier "
+    "keys. Empty: remove all keys.",
 )
 @click.option("--project", help=f"Id of the project that owns the instance. {_EMPTY_REMOVES}")
-@click.option("--availability-zone", help=f"Where the instance runs. {_EMPTY_REMOVES}")
+@click.option("--availability-zone", help=f"Availability zone of the instance. {_EMPTY_REMOVES}")
 @click.option(
     "--meta",
     multiple=True,
     metavar="KEY=VALUE",
-    help="For the guest to read. Repeatable; keys that are not named stay.",
+    help="A key and its value for the guest to read. Repeatable; keys that are not named stay.",
 )
 @click.option(
     "--address",
     "addresses",
     multiple=True,
     metavar="NETWORK",
-    help="An address of the instance, or a block of them, for a store that knows guests by their "
-    "address. Repeatable; together they take the place of all before. Empty: none.",
+    help="An address or a network of the instance, for a store that identifies guests by their "
+    "address. Repeatable; the addresses given replace all earlier ones. Empty: remove all.",
 )
 @click.option(
     "--http-tokens",
     metavar="MODE|default",
-    help="Whether the guest may ask with a token, or has to: off, optional or required. default: "
-    "what the daemon's configuration says.",
+    help="Use of tokens in the guest's requests: off, optional or required. default: the setting "
+    "of the daemon's configuration.",
 )
 @click.option(
     "--json",
     "json_file",
     metavar="FILE",
-    help="A whole document, a JSON object, in the place of the one before; the other options "
-    "change it.",
+    help="File with a complete document, a JSON object, which replaces the earlier document; the "
+    "other options change it.",
 )
 def put(store: StoreChoice, asked: Asked, **options: Any) -> None:
-    """Create the record of INSTANCE, or change what is named of it and nothing else.
+    """Create the record of INSTANCE, or change the parts of it that the options name.
 
     INSTANCE is a UUID, or the name of a libvirt domain on this host or of a record.
     """
@@ -116,7 +119,7 @@ def put(store: StoreChoice, asked: Asked, **options: Any) -> None:
         target = asked.find(conf, records)
         if not any(given not in (None, ()) for given in options.values()):
             raise click.UsageError(
-                "nothing is named that the record is to have: give an option such as --hostname"
+                "no part of the record is given: give at least one option such as --hostname"
             )
         lost = lost_defaults(conf, records, target)
         with shown(f"writing {target.shown}"):
@@ -136,7 +139,7 @@ def _values(
     addresses: tuple[str, ...],
     **members: Any,
 ) -> dict[str, Any]:
-    """Return what the repository is to put."""
+    """Return the arguments of the repository's put."""
     patch = _patch(**members)
     values: dict[str, Any] = {"document": patch}
     if json_file is not None:
@@ -159,7 +162,7 @@ def _patch(
     tag_devices: bool | None,
     **texts: str | None,
 ) -> dict[str, object]:
-    """Return what the options change in a document; an empty value removes (RFC 7396: null)."""
+    """Return the options' changes of a document; an empty value removes (RFC 7396: null)."""
     patch: dict[str, object] = {}
     for member, check in (
         ("hostname", checks.hostname),
@@ -188,7 +191,7 @@ def _option(member: str) -> str:
 
 
 def _read_keys(values: tuple[str, ...]) -> list[str]:
-    """Return the keys of all ``--ssh-key`` options, each a key itself or ``@FILE``."""
+    """Return the keys of all ``--ssh-key`` options; a value is a key or ``@FILE``."""
     keys: list[str] = []
     for value in values:
         if value.startswith("@"):
@@ -200,7 +203,7 @@ def _read_keys(values: tuple[str, ...]) -> list[str]:
 
 
 def _check_default(options: dict[str, Any], document: Any) -> None:
-    """Refuse what cannot be true of several instances.
+    """Refuse options that cannot apply to several instances.
 
     :raises RecordError: naming the option.
     """
@@ -214,22 +217,22 @@ def _check_default(options: dict[str, Any], document: Any) -> None:
             raise RecordError(
                 what=option,
                 value=value,
-                cause="defaults are for many instances, and this is one instance's own",
-                remedy="Leave it out: the host name is made of the libvirt domain's name"
+                cause="defaults apply to many instances, and this value belongs to one instance",
+                remedy="Leave it out: the host name is made from the libvirt domain's name"
                 if option in ("--hostname", "--json")
                 else "Leave it out, or put it into the instance's record",
             )
 
 
 def words_of(members: Iterable[str]) -> str:
-    """Return members as people call them."""
+    """Return the names of members for messages, with commas between them."""
     return ", ".join(WORDS.get(member, cell_text(member)) for member in members)
 
 
 def _sentence(target: Target, result: PutResult) -> str:
     what = words_of(result.changed)
     if not result.compared:
-        return f"{target.shown}: written, with {what}; what was there before was not read"
+        return f"{target.shown}: written, with {what}; not compared with the earlier record"
     if result.created:
         return (
             f"{target.shown}: created, with {what}" if what else f"{target.shown}: created, empty"

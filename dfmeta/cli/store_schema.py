@@ -1,4 +1,4 @@
-"""``dfmeta store schema``: which schema the database has, and the way back to an older one."""
+"""``dfmeta store schema``: the schema of the database, and the rollback to an older schema."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from dfmeta.store.db.schema import HEAD, REVISIONS
 @click.option(
     "--to",
     metavar="REVISION",
-    help="Bring the database to this schema, forward or back. It is refused while another dfmeta "
-    "has it open; the next one that opens it brings it to its own.",
+    help="Upgrade or downgrade the database to this schema. Refused while another dfmeta process "
+    "has the database open; the next dfmeta that opens it upgrades it to its own schema.",
 )
 def schema(config_files: tuple[str, ...], to: str | None) -> None:
-    """Show the schema of the database, or change it before an older dfmeta is installed."""
+    """Show the schema of the database, or change it before you install an older dfmeta."""
     url = load_config(config_files).store.connection
     if to is not None:
         if to not in REVISIONS:
             raise RecordError(
                 what="--to",
                 value=to,
-                cause="this dfmeta does not know it",
+                cause="this dfmeta does not know that revision",
                 remedy=f"Give one of {', '.join(REVISIONS)}",
             )
-        with shown(f"bringing the database to schema {to}"):
+        with shown(f"changing the database to schema {to}"):
             move_schema(url, to)
     click.echo(f"schema {schema_of(url) or 'none, the database is empty'}; this dfmeta's is {HEAD}")

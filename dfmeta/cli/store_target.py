@@ -1,4 +1,4 @@
-"""Which record a command means: an instance's, by UUID or name, or a set of defaults."""
+"""The record that a command works on: an instance's, by UUID or name, or a set of defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from oslo_config import cfg
@@ -23,23 +23,22 @@ from dfmeta.store.api.seeds import uuid_of
 from dfmeta.store.guest import defaults
 
 INSTANCE = "INSTANCE"
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The record that is meant."""
+    """The record that a command works on."""
 
     record_id: str
     shown: str
-    """For people: with the name that it was found by."""
+    """The id for messages, with the name by which it was found."""
     default: bool = False
-    """It is a set of defaults."""
+    """Whether it is a set of defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the command line says of it."""
+    """The arguments of the command line that choose a record."""
 
     instance: str | None
     default_id: str | None
@@ -47,9 +46,9 @@ class Asked:
     """The option that names the defaults."""
 
     def find(self, conf: cfg.ConfigOpts, records: Records) -> Target:
-        """Find out which record is meant.
+        """Return the record that the arguments choose.
 
-        :raises RecordError: nothing is, or more than one thing.
+        :raises RecordError: when no instance or several instances match.
         """
         if self.default_id is None:
             text = self.instance or ""
@@ -63,17 +62,17 @@ class Asked:
 
 
 class Domains:
-    """libvirt's domains on this host, by the names that virsh lists."""
+    """libvirt's domains on this host, by their names in virsh."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         folders = [Path(path) for path in conf.df_metadata.libvirt_xml_path]
         scan = Folders(folders).scan()
         self.trouble = "; ".join(filter(None, [scan.error, *scan.broken]))
-        """What could not be read; empty: all could."""
+        """Files that could not be read, with reasons; empty if all were read."""
         self._domains: list[Domain] = scan.domains
 
     def ids(self, name: str) -> list[str]:
-        """Return the UUIDs of the domains that have a name: one, unless something is odd."""
+        """Return the UUIDs of the domains that have a name; normally one."""
         return sorted(
             {one.instance_id for one in self._domains if name and one.domain_name == name}
         )
@@ -83,13 +82,15 @@ class Domains:
         return next((one for one in self._domains if one.instance_id == instance_id), None)
 
 
-def target_options(function: F) -> F:
-    """Give a command INSTANCE, or an option for defaults in its place, as ``asked: Asked``."""
+def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command INSTANCE, and options for defaults instead of it, as ``asked: Asked``."""
 
     @click.argument("instance", metavar=f"[{INSTANCE}]", required=False)
-    @click.option("--default", is_flag=True, help="The defaults for every instance.")
-    @click.option("--default-host", metavar="NAME", help="Those for a host's instances.")
-    @click.option("--default-project", metavar="ID", help="Those for a project's instances.")
+    @click.option("--default", is_flag=True, help="Use the defaults for all instances.")
+    @click.option("--default-host", metavar="NAME", help="Use the defaults for a host's instances.")
+    @click.option(
+        "--default-project", metavar="ID", help="Use the defaults for a project's instances."
+    )
     @functools.wraps(function)
     def command(
         instance: str | None,
@@ -112,35 +113,35 @@ def target_options(function: F) -> F:
         ]
         if len(asked) != 1:
             raise click.UsageError(
-                f"name one of {INSTANCE}, --default, --default-host and --default-project"
+                f"give one of {INSTANCE}, --default, --default-host and --default-project"
             )
         return function(asked=asked[0], **values)
 
-    return command  # type: ignore[return-value]  # what click calls has other parameters
+    return command
 
 
 def no_defaults(option: str, value: str) -> RecordError:
-    """Return what is said of an option for defaults that goes with an admin API."""
+    """Return the error for an option for defaults that is used with an admin API."""
     return RecordError(
         what=option,
         value=value,
-        cause="the admin API has records of instances alone",
+        cause="the admin API gives access to records of instances only",
         remedy="Run the command on the store's own host, without --url",
     )
 
 
 def no_record(target: Target) -> NoRecordError:
-    """Return what is said of a record that there is not."""
-    listing = "dfmeta store list --default" if target.default else "dfmeta store list"
-    return NoRecordError(
-        cause=f"no record of {target.shown}", remedy=f"{listing} shows what there is"
-    )
+    """Return the error for a record that does not exist."""
+    listing = "dfmeta store list lists the records"
+    if target.default:
+        listing = "dfmeta store list --default lists the defaults"
+    return NoRecordError(cause=f"no record of {target.shown}", remedy=listing)
 
 
 def named(name: str, domains: Domains, records: Records) -> str:
-    """Return the UUID of the instance that has a name: of a domain's, else of a record's.
+    """Return the UUID of the instance whose domain, or else whose record, has a name.
 
-    :raises RecordError: none has, or several have.
+    :raises RecordError: when there is no such domain or record, or several have the name.
     """
     found, where = domains.ids(name), "libvirt domains"
     if not found and name:
@@ -152,16 +153,16 @@ def named(name: str, domains: Domains, records: Records) -> str:
             what=INSTANCE,
             value=name,
             cause=f"{len(found)} {where} have that name: {', '.join(found)}",
-            remedy="Give the UUID of the one that is meant",
+            remedy="Give the UUID of the instance",
         )
     trouble = f" ({cell_text(domains.trouble)})" if domains.trouble else ""
     raise RecordError(
         what=INSTANCE,
         value=name,
-        cause=f"it is no UUID with dashes, and no libvirt domain here{trouble} and no record has "
-        "that name",
+        cause=f"it is not a UUID with dashes, and no libvirt domain on this host{trouble} and no "
+        "record has that name",
         remedy="Give the UUID as virsh domuuid or openstack server show print it; dfmeta store "
-        "list has the names of records",
+        "list shows the names of records",
     )
 
 
@@ -178,5 +179,5 @@ def _named(option: str, text: str | None) -> str:
     if text is None:
         return ""
     if not text.strip():
-        raise RecordError(what=option, value=text, cause="it is empty", remedy="Name one")
+        raise RecordError(what=option, value=text, cause="it is empty", remedy="Give a value")
     return checks.text_value(option, text)

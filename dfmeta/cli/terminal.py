@@ -1,8 +1,8 @@
-"""Tables and findings as a terminal shows them.
+"""Tables and findings on a terminal.
 
-No identifier and no command is folded: where a terminal is narrow, whole columns go, the least
-important one first, and texts go on in the next line between two words. A line that is longer all
-the same is the terminal's to wrap, so that a copy of it is whole.
+Identifiers and commands are never broken over lines. On a narrow terminal complete columns are left
+out, the least important one first, and texts are wrapped between words. A line that is still too
+long is left to the terminal to wrap, so that it can be copied as one line.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 GAP: Final = "  "
 WIDTH: Final = 80
-"""Columns of a terminal that does not say how many it has."""
+"""Characters in a line of a terminal whose width is unknown."""
 TEXT: Final = 20
-"""Columns below which no text is squeezed."""
+"""Smallest width of a column of text, in characters."""
 
 Parts = tuple[str, ...]
-"""A cell: pieces that stay whole, with a blank between each two."""
+"""A cell: pieces that are not broken over lines, joined with spaces."""
 Styles = Mapping[str, Mapping[str, str]]
-"""Column → the beginning of a cell's text → how rich is to draw it."""
+"""Column → beginning of a cell's text → style of rich for the cell."""
 
 
 def width() -> int:
-    """Return how many columns stdout's terminal has; the environment's COLUMNS comes first."""
+    """Return the width of stdout's terminal in characters; the variable COLUMNS overrides it."""
     said = os.environ.get("COLUMNS", "")
     if said.isdecimal() and int(said):
         return int(said)
@@ -39,14 +39,14 @@ def width() -> int:
 
 
 def words(text: str) -> Parts:
-    """Return the words of a text; a command between backquotes is one."""
+    """Return the words of a text; a command between backquotes counts as one word."""
     pieces = text.split("`")
     marked = (one.replace(" ", "\0") if number % 2 else one for number, one in enumerate(pieces))
     return tuple(one.replace("\0", " ") for one in "`".join(marked).split())
 
 
 def items(texts: Sequence[str]) -> Parts:
-    """Return the parts of a list, each with its comma."""
+    """Return the parts of a list: each item with its comma."""
     return (*(f"{one}," for one in texts[:-1]), *texts[-1:])
 
 
@@ -60,9 +60,9 @@ def draw_table(
 ) -> None:
     """Draw a table on stdout.
 
-    :param headings: column → what stands above it, in order.
+    :param headings: column → its heading, in order.
     :param drop: columns that may be left out, the least important one first.
-    :param wide: leave none out, however long the lines are.
+    :param wide: show all columns, even in lines longer than the terminal's width.
     """
     room = width()
     widths = _widths(headings, rows, drop=drop, room=None if wide else room)
@@ -72,7 +72,7 @@ def draw_table(
     for row in rows:
         lines += _lines(row, widths, styles)
     if left_out := [heading for key, heading in headings.items() if key not in widths]:
-        said = f"not shown for want of room: {', '.join(left_out)}; --wide shows all"
+        said = f"not shown for lack of space: {', '.join(left_out)}; --wide shows all columns"
         lines += [_text(line, "dim") for line in _wrapped(words(said), room)]
     _say(lines)
 
@@ -80,10 +80,10 @@ def draw_table(
 def draw_findings(
     rows: Iterable[Mapping[str, str]], lead: Sequence[str], text: Sequence[str], *, styles: Styles
 ) -> None:
-    """Draw rows on stdout: short columns, and texts one below the other to the right of them.
+    """Draw rows on stdout: short columns, and to their right the texts below each other.
 
-    :param lead: the columns that are short.
-    :param text: those that are texts; an empty one is left out.
+    :param lead: the short columns.
+    :param text: the columns of texts; an empty text is left out.
     """
     listed = list(rows)
     widths = {key: max((_width(row[key]) for row in listed), default=0) for key in lead}
@@ -110,7 +110,7 @@ def _widths(
 ) -> dict[str, int]:
     """Return the width of each column that is shown.
 
-    :param room: None: as much as is wanted.
+    :param room: largest width of a line; None: unlimited.
     """
     full, least = {}, {}
     for key, heading in headings.items():
@@ -155,7 +155,7 @@ def _lines(
 
 
 def _wrapped(parts: Parts, room: int) -> list[str]:
-    """Return the lines of a cell; a part that is longer than the room has a line of its own."""
+    """Return the lines of a cell; a part that is longer than *room* gets a line of its own."""
     lines: list[str] = []
     for part in parts:
         if lines and _width(lines[-1]) + 1 + _width(part) <= room:
@@ -169,7 +169,7 @@ def _style(text: str, styles: Mapping[str, str]) -> str:
     return next((style for beginning, style in styles.items() if text.startswith(beginning)), "")
 
 
-# rich is imported where something is drawn: programs, which read pipes, need not wait for it.
+# rich is imported only when a table is drawn: its import would delay output to a pipe.
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -181,7 +181,7 @@ def _text(text: str, style: str = "") -> Text:
 def _say(lines: Iterable[Text]) -> None:
     from rich.console import Console
 
-    # At once: piece by piece, a pager or a test would see half a table.
+    # In one call: otherwise a pager or a test could read a part of the table.
     text = _text("\n").join(lines)
     Console(file=sys.stdout, highlight=False).print(text, soft_wrap=True)
 

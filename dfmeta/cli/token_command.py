@@ -35,7 +35,7 @@ COLUMNS: Final = {
     "state": "STATE",
 }
 DROP: Final = ("created_at",)
-"""What a narrow terminal does without."""
+"""Columns that are left out on a narrow terminal."""
 _DURATION: Final = re.compile(r"([0-9]{1,6})([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -45,8 +45,8 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 def token() -> None:
     """Create, list and revoke the static tokens of the store's admin API.
 
-    They are kept as hashes in the file that [store] token_file names. The daemon notices a change
-    by itself.
+    Their hashes are stored in the file that [store] token_file names. Changes take effect without a
+    restart of the daemon.
     """
 
 
@@ -55,7 +55,7 @@ def token() -> None:
     epilog=ending(
         "dfmeta token create --scope read",
         "dfmeta token create --scope read --scope write --name deployer --expires 30d",
-        failed="the file of tokens cannot be written",
+        failed="the token file cannot be written",
     ),
 )
 @config_options
@@ -65,21 +65,25 @@ def token() -> None:
     multiple=True,
     required=True,
     metavar="SCOPE",
-    help="What the token allows: read, write, create, update, delete, or one of those for one kind "
-    "of record, such as metadata:read:userdata. Repeatable. dfmeta store put --url needs "
-    "read and write.",
+    help="Scope of the token: read, write, create, update, delete, or one of these for one kind of "
+    "record, such as metadata:read:userdata. Repeatable. dfmeta store put --url needs read and "
+    "write.",
 )
-@click.option("--name", default="", help="To revoke it by. Unset: token-1, or the next free one.")
+@click.option(
+    "--name",
+    default="",
+    help="Name of the token, with which it is revoked. Default: token-1, or the next free number.",
+)
 @click.option(
     "--expires",
     metavar="TIME",
-    help="When it ends: after 90m, 12h, 30d or 52w, or at 2030-01-31 or 2030-01-31T12:00:00Z "
-    "(UTC unless it says otherwise). Unset: never.",
+    help="Expiry of the token: a duration such as 90m, 12h, 30d or 52w, or a time such as "
+    "2030-01-31 or 2030-01-31T12:00:00Z (UTC unless a zone is given). Default: it does not expire.",
 )
 def create(
     config_files: tuple[str, ...], *, names: tuple[str, ...], name: str, expires: str | None
 ) -> None:
-    """Make a token, print it and keep its hash. It is printed this once."""
+    """Create a token, store its hash and print the token. It cannot be shown again."""
     now = datetime.now(UTC).replace(microsecond=0)
     grant = auth_edit.Grant(
         scopes=_scopes(names),
@@ -90,9 +94,9 @@ def create(
     path = _token_file(config_files)
     made = auth_edit.new_token()
     added = auth_edit.add(path, grant, made)
-    # Alone on stdout, so that a script can take it.
+    # The token alone goes to stdout, so that a script can read it.
     click.echo(made)
-    ends = f"until {timestamp(added.expires)}" if added.expires else "without an end"
+    ends = f"valid until {timestamp(added.expires)}" if added.expires else "without expiry"
     click.echo(f"{added.name}: created, {ends}, with {', '.join(added.scopes)}", err=True)
 
 
@@ -101,7 +105,7 @@ def create(
 @format_option
 @wide_option
 def list_tokens(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
-    """List the tokens; what they are cannot be shown again."""
+    """List the names and scopes of the tokens; the tokens themselves cannot be shown."""
     now = time.time()
     rows = [_row(one, now) for one in read_tokens(_token_file(config_files))]
     print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
@@ -113,17 +117,17 @@ def list_tokens(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
 @config_options
 @click.argument("name")
 def revoke(config_files: tuple[str, ...], name: str) -> None:
-    """Remove the token NAME: the daemon refuses it from its next request on."""
+    """Revoke the token NAME: the daemon refuses it from the next request on."""
     if not auth_edit.remove(_token_file(config_files), name):
         raise NoTokenError(cause=f"no token named {name}")
     click.echo(f"{name}: revoked")
 
 
 def parse_expiry(text: str, now: datetime) -> datetime:
-    """Return when a token ends that is made *now*.
+    """Return the expiry of a token that is created *now*.
 
-    :param text: the operator's; a number with a unit, or a date or time of ISO 8601.
-    :raises RecordError: when it is none of these, or not after *now*.
+    :param text: the operator's input: a number with a unit, or a date or time of ISO 8601.
+    :raises RecordError: when it has another form, or is not after *now*.
     """
     try:
         duration = _DURATION.fullmatch(text.strip())
@@ -131,29 +135,29 @@ def parse_expiry(text: str, now: datetime) -> datetime:
             moment = now + timedelta(**{_UNITS[duration[2]]: int(duration[1])})
         else:
             moment = datetime.fromisoformat(text.strip())
-            # In UTC now, for the first and the last year have hours that are in no year there.
+            # Converted to UTC here: at the limits of the calendar the conversion overflows.
             moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise _wrong_expiry(text, "it is not a time") from error
     if moment <= now:
-        raise _wrong_expiry(text, "it is over already")
+        raise _wrong_expiry(text, "it is in the past")
     return moment
 
 
 def _wrong_expiry(text: str, cause: str) -> RecordError:
-    remedy = "Give 90m, 12h, 30d or 52w, or a time to come such as 2030-01-31T12:00:00Z"
+    remedy = "Give 90m, 12h, 30d or 52w, or a future time such as 2030-01-31T12:00:00Z"
     return RecordError(what="--expires", value=text, cause=cause, remedy=remedy)
 
 
 def _scopes(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the scopes of all ``--scope`` options, each perhaps several with commas or blanks."""
+    """Return the scopes of all ``--scope`` options; each may list several with commas or spaces."""
     given = dict.fromkeys(one for name in names for one in re.split(r"[\s,]+", name) if one)
     unknown = [one for one in given if one not in scopes.known()]
     if unknown or not given:
         raise RecordError(
             what="--scope",
             value=unknown[0] if unknown else "",
-            cause="no operation of the admin API asks for it",
+            cause="no operation of the admin API requires it",
             remedy=f"Give some of {', '.join(scopes.known())}",
         )
     return tuple(given)
@@ -165,9 +169,9 @@ def _token_file(config_files: Sequence[str]) -> Path:
         raise ConfigError(
             option="[store] token_file",
             value="",
-            cause="it is not set, so that there is no file to keep tokens in",
-            remedy="Set it in the daemon's configuration, such as /etc/dfmeta/tokens, and name "
-            "that configuration with --config-file",
+            cause="it is not set, so there is no file for tokens",
+            remedy="Set it in the daemon's configuration, for example to /etc/dfmeta/tokens, and "
+            "name that configuration with --config-file",
         )
     return Path(path)
 

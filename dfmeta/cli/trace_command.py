@@ -1,4 +1,4 @@
-"""``dfmeta trace PORT``: a guest's SYN through the switch and the host and back, in words."""
+"""``dfmeta trace PORT``: the path of a guest's SYN through the switch and the host, and back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
 from dfmeta.ports.ovsdb_facts import read_snapshot
 
 LEADS: Final = (
-    "The way leads to the proxy and back. The flows were followed on the switch, and the host "
+    "The path leads to the proxy and back. The flows were traced on the switch, and the host "
     "answered a SYN of dfmeta-agent's own."
 )
 UNPROBED: Final = (
@@ -46,19 +46,19 @@ UNPROBED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What every port's trace goes by."""
+    """The facts that the traces of all ports share."""
 
     wanted: Settings
     snapshot: Snapshot
     ports: tuple[KnownPort, ...]
     running: bool
-    """The daemon runs and has given the ports."""
+    """Whether the daemon runs and has reported the ports."""
     bits: Mapping[int, PortBits]
-    """Port number → what the switch says of the port."""
+    """Port number → the switch's description of the port."""
     unseen: str = ""
-    """Why the switch has said nothing; empty: it has."""
+    """The reason why the switch has not described the ports; empty if it has."""
     path: PathFacts | None = None
-    """How the daemon's own probe of the host fared; None: the daemon does not run."""
+    """Result of the daemon's own probe of the host; None: the daemon does not run."""
 
 
 @click.command(
@@ -67,19 +67,19 @@ class Scene:
         "dfmeta trace tap3c1f2a5e-7b",
         "dfmeta trace 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10",
         "dfmeta trace 10.0.0.5",
-        failed="a fault is found on the way, or the port is not served",
+        failed="a fault is found on the path, or the port is not served",
     ),
 )
 @config_options
 @click.argument("port")
 def trace(config_files: tuple[str, ...], *, port: str) -> None:
-    """Follow a SYN of PORT through the switch and the host, and the answer back.
+    """Trace a SYN of PORT through the switch and the host, and the answer back.
 
     PORT is a port's name, iface-id, MAC or guest's address, or an instance's id or name; each port
-    that it means is traced. The switch is asked what it would do, the host is looked at as `dfmeta
-    doctor` does, and a running dfmeta-agent probes the way through the host by a SYN of its own;
-    nothing of the guest's is sent and nothing changes. The last line says where the way ends, or
-    that no fault was found.
+    that matches is traced. The switch simulates the packets, the host is checked with the checks of
+    `dfmeta doctor`, and a running dfmeta-agent probes the path through the host with a SYN of its
+    own. No packet is sent in the guest's name, and nothing is changed. The last line names the
+    place where the path ends, or says that no fault was found.
     """
     conf = load_config(config_files)
     say(take_over(conf))
@@ -90,14 +90,14 @@ def trace(config_files: tuple[str, ...], *, port: str) -> None:
     found += [one for one in trunks if one not in found]
     if not found:
         why = which.no_port(snapshot, port, wanted=wanted, running=scene.running)
-        click.echo(f"Stops before it starts: {why}.")
+        click.echo(f"Not traced: {why}.")
         sys.exit(1)
     stops = [follow(scene, one) for one in found]
     sys.exit(1 if any(stops) else 0)
 
 
 def look(conf: cfg.ConfigOpts) -> Scene:
-    """Gather what every port's trace goes by.
+    """Gather the facts that the traces of all ports share.
 
     :raises OvsdbError: when OVSDB does not answer.
     """
@@ -117,7 +117,7 @@ def look(conf: cfg.ConfigOpts) -> Scene:
 
 
 def _of_domain(conf: cfg.ConfigOpts, scene: Scene, text: str) -> list[KnownPort]:
-    """Ports of the libvirt domains of this host that have that name."""
+    """Return the ports of the libvirt domains on this host that have the name *text*."""
     from dfmeta.cli.store_target import Domains
 
     ids = Domains(conf).ids(text)
@@ -127,7 +127,7 @@ def _of_domain(conf: cfg.ConfigOpts, scene: Scene, text: str) -> list[KnownPort]
 def follow(scene: Scene, port: KnownPort) -> str:
     """Trace one port and print it.
 
-    :return: where it stops; empty when no fault is found.
+    :return: the place where it stops; empty when no fault is found.
     """
     stop = ""
     for line in _walk(scene, port):
@@ -143,7 +143,7 @@ def follow(scene: Scene, port: KnownPort) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The way ends here."""
+    """The end of a path with a fault, and its cause."""
 
     text: str
 
@@ -155,7 +155,7 @@ def _walk(scene: Scene, port: KnownPort) -> Iterator[str | Stop]:
     if not stop and tap is None:
         stop = f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
     if stop or tap is None:
-        yield Stop(f"stops before it starts: {stop}")
+        yield Stop(f"not traced: {stop}")
         return
     slot, address = _address(port)
     yield _head(port, slot, address)
@@ -167,7 +167,7 @@ def _walk(scene: Scene, port: KnownPort) -> Iterator[str | Stop]:
         yield Stop(f"stops at {wanted.tap}: {of_tap}")
         return
     if scene.unseen:
-        yield f"         whether a port is cut off is not known: {scene.unseen}"
+        yield f"         unknown whether a port is cut off: {scene.unseen}"
     yield from _both_ways(scene, port, tap, (slot, address))
 
 
@@ -201,7 +201,7 @@ def _both_ways(
         )
         return
     if port.failure is not None:
-        yield f"  proxy  its guest is answered there, and fails: {_experience(port.failure)}"
+        yield f"  proxy  the guest gets an answer, and fails: {_experience(port.failure)}"
     answer = legs.syn_ack(port, used, slot=slot, tap=tap)
     way_back = parse(vswitchd.trace(wanted.bridge, answer))
     expected = None if leg.to_controller else address
@@ -211,14 +211,14 @@ def _both_ways(
         yield Stop(leg.stop)
         return
     if expected is None:
-        yield "         where the controller puts its key's flow in before that SYN goes on"
+        yield "         where the controller installs the flow of the key before that SYN goes on"
     yield from _probe(scene)
     if port.state in OBSERVED:
         yield Stop(f"the port is in the state '{port.state}': {port.fault}")
 
 
 def _host(scene: Scene) -> Iterator[str | Stop]:
-    """Look at the host as doctor does; the first fault ends the way."""
+    """Run doctor's checks of the host; the first fault ends the path."""
     wanted = scene.wanted
     host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table, family=wanted.family)
     findings = list(doctor_host.way(host, wanted, scene.snapshot))
@@ -227,7 +227,7 @@ def _host(scene: Scene) -> Iterator[str | Stop]:
     yield f"  host   ok: {', '.join(fine)}"
     for one in findings:
         if one.status is Status.UNKNOWN:
-            yield f"  host   {one.check} is not known: {one.text}"
+            yield f"  host   {one.check} is unknown: {one.text}"
     yield f"  proxy  {listener.text}"
     wrong = [one for one in (*findings, listener) if one.status is Status.WRONG]
     if wrong:
@@ -236,14 +236,14 @@ def _host(scene: Scene) -> Iterator[str | Stop]:
 
 
 def _probe(scene: Scene) -> Iterator[str | Stop]:
-    """Take in how the daemon's own probe fared, which goes by what the host really does."""
+    """Report the daemon's own probe, which shows the actual behaviour of the host."""
     if scene.path is None:
-        yield "  probe  none was sent: dfmeta-agent does not run"
+        yield "  probe  not sent: dfmeta-agent does not run"
         return
     probe = checks_path.path(scene.path, scene.wanted)
     yield f"  probe  {probe.text}"
     if probe.status is Status.WRONG:
-        yield Stop(f"stops at the host: {probe.text}: `dfmeta doctor` has the remedy")
+        yield Stop(f"stops at the host: {probe.text}: `dfmeta doctor` shows the remedy")
 
 
 def _experience(failure: GuestFailure) -> str:
@@ -263,24 +263,24 @@ def _controller(
         )
     elif address is not None:
         yield Stop(
-            f"stops at the controller: it knows {address.ip} of {port.name}, but the address' "
-            "flow is missing in the metadata service table"
+            f"stops at the controller: it knows {address.ip} of {port.name}, but the flow of the "
+            "address is missing in the metadata service table"
         )
     else:
-        yield f"         which will put the flows of {port.name} in for instance {port.instance}"
+        yield f"         which installs the flows of {port.name} for instance {port.instance}"
 
 
 def _address(port: KnownPort) -> tuple[int, GuestAddress | None]:
-    """Slot and address to trace: the first that is known."""
+    """Return the slot and address to trace: the first known one, or slot 0 and None."""
     for slot, address in sorted(port.addresses.items()):
         return slot, address
     return 0, None
 
 
 def _without_daemon(wanted: Settings, snapshot: Snapshot) -> tuple[KnownPort, ...]:
-    """Guests' ports as OVSDB has them, with the addresses that the switch still has flows for."""
+    """Return guests' ports from OVSDB, with the addresses for which the switch still has flows."""
     found: dict[Endpoint, dict[int, GuestAddress]] = {}
-    with contextlib.suppress(DfmetaError):  # without them the way of an unseen address is traced
+    with contextlib.suppress(DfmetaError):  # without flows, trace the path of an unseen address
         for seen in read_flows(Path(wanted.socket), wanted.layout).ours:
             if seen.flow is None or seen.flow.purpose is not Purpose.ADDRESS:
                 continue

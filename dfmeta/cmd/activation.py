@@ -1,8 +1,8 @@
-"""Listeners that a service manager opened before the process was there (sd_listen_fds(3)).
+"""Listeners that a service manager opened before the process started (sd_listen_fds(3)).
 
-They outlive every process: whoever connects while none runs waits in their queue. Trust: the
-environment is the manager's word. Where a listener stands is still held against the
-configuration, since a unit and a file are edited by hand, each on its own.
+They outlive every process: a connection that arrives while no process runs waits in their queue.
+Trust: the environment comes from the service manager. A listener's address is still compared with
+the configuration, since unit and configuration file are edited by hand, separately.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FIRST_FD = 3
 """SD_LISTEN_FDS_START of sd_listen_fds(3)."""
 ADMIN_OPTION = "[df_metadata] admin_listen"
 GUEST_OPTIONS = "[df_metadata] host_ip:port"
-"""Which options say where a host's listeners stand."""
+"""The options that set the addresses of a host's listeners."""
 
 
 def passed(environ: Mapping[str, str], name: str) -> list[int]:
-    """Return the descriptors that were passed to this very process under *name*, in their order."""
+    """Return the descriptors that were passed to this process under *name*, in their order."""
     if environ.get("LISTEN_PID") != str(os.getpid()):
         return []
     names = environ.get("LISTEN_FDNAMES", "").split(":")
@@ -36,11 +36,11 @@ def passed(environ: Mapping[str, str], name: str) -> list[int]:
 def activated(
     name: str, option: str, *, place: str, environ: Mapping[str, str] = os.environ
 ) -> Any:
-    """Return the listener that was passed under *name*; None where there is none.
+    """Return the listener that was passed under *name*; None when there is none.
 
-    :param option: which option says where to listen, such as ``[store] guest_listen``.
-    :param place: its value, HOST:PORT; port 0 is any. Empty: there is to be no such listener.
-    :raises StartError: when it is no TCP listener, or not at *place*.
+    :param option: the option with the listener's address, such as ``[store] guest_listen``.
+    :param place: value of the option, HOST:PORT; port 0 is any port. Empty: no listener is wanted.
+    :raises StartError: when it is not a TCP listener, or does not listen at *place*.
     """
     found = passed(environ, name)
     if not found:
@@ -48,7 +48,7 @@ def activated(
     for spare in found[1:]:
         os.close(spare)
     os.set_inheritable(found[0], False)
-    # The family is the descriptor's: eventlet's own would have another one in its place.
+    # socket.socket reads the family from the descriptor; eventlet's class would assume another one.
     sock = green_socket.socket(original("socket").socket(fileno=found[0]))
     if not _listens(sock) or not _stands_at(sock, place):
         where = _where(sock)

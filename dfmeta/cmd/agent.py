@@ -1,7 +1,7 @@
-"""``dfmeta-agent``: sets the process up, then hands over to :mod:`dfmeta.cmd.daemon`.
+"""``dfmeta-agent``: sets the process up, then calls :mod:`dfmeta.cmd.daemon`.
 
-os-ken takes its hub from the environment when it is first imported, and eventlet has to patch
-before anything else looks at sockets: so nothing else stands in this module.
+os-ken reads its hub from the environment at its first import, and eventlet must patch the process
+before any other module uses sockets. So this module imports nothing else.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dfmeta.cmd.patching import patch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon; gives its exit status."""
+    """Run the daemon; return its exit status."""
     os.environ["OSKEN_HUB_TYPE"] = "eventlet"
-    # Until there is a handler: what reads a module may take an interrupt for its own trouble.
+    # Until a handler is set: code that imports a module may catch KeyboardInterrupt as its error.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     patch()
     from dfmeta.cmd.daemon import run

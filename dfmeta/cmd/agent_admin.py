@@ -52,15 +52,15 @@ class AgentAdmin:
         )
 
     def serve(self) -> None:
-        """Answer from now on, on the service manager's listener or on ``admin_listen``.
+        """Begin to serve, on the service manager's listener or on ``admin_listen``.
 
-        :raises StartError: when the address cannot be listened on.
+        :raises StartError: when it cannot listen on the address.
         """
         sock = activated(f"{PROG}-admin", ADMIN_OPTION, place=self._place)
         listener.serve(self._place, self.application, sock=sock)
 
     def open_store(self) -> None:
-        """Open the database of the store's API, where there is one.
+        """Open the database of the store's API, if ``backend = store``.
 
         :raises StoreError: when it cannot be opened.
         """
@@ -70,9 +70,9 @@ class AgentAdmin:
             self._api.open(repository(self._parts.conf.store.connection))
 
     def prepare(self, conf: cfg.ConfigOpts) -> Callable[[], None]:
-        """Make ready for another configuration; the function that is returned puts it in force.
+        """Prepare for another configuration; the returned function applies it.
 
-        :raises DfmetaError: when its API cannot be built; the one in force stays.
+        :raises DfmetaError: when its API cannot be built; the current API stays in use.
         """
         if conf.df_metadata.backend != "store":
             return partial(setattr, self.application, "api", None)
@@ -92,7 +92,7 @@ class AgentAdmin:
         parts.health.watch("bridge", lambda: parts.update.bridge is not None)
         parts.health.watch("flows", lambda: parts.controller.ready)
         parts.health.watch("proxy", self._listening)
-        # A path to a proxy that does not listen yet has no fault of its own.
+        # While the proxy does not listen yet, the path is not reported as missing.
         parts.health.watch("path", lambda: probe.passes or not self._listening())
         parts.health.watch("store", self._store_answers)
 
@@ -114,7 +114,7 @@ class AgentAdmin:
 
 
 def _store_api(conf: cfg.ConfigOpts) -> StoreApi:
-    # SQLAlchemy takes a third of a second to import: not where Nova answers.
+    # Importing SQLAlchemy takes a third of a second; with backend = nova it is not needed.
     from dfmeta.wiring.api import StoreApi
 
     return StoreApi(conf)

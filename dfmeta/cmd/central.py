@@ -1,6 +1,7 @@
-"""The store as a service of its own, for many hosts: no switch, no guests' ports, no privileges.
+"""The central store, one service for many hosts: no switch, no guests' ports, no privileges.
 
-Two listeners: guests' (``[store] guest_listen``), where the address decides, and the admin side's.
+It has two listeners: one for guests (``[store] guest_listen``), which identifies them by their
+address, and the admin listener.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ LOG = logging.getLogger("dfmeta.store")
 
 PROG = "dfmeta-store"
 GRACE = 3.8
-"""Seconds from SIGTERM until requests that are still held are closed; 4 are promised."""
+"""Seconds from SIGTERM until requests that are still held are closed; 4 are documented."""
 TICK = 1.0
-"""Seconds between two looks when nothing has happened."""
+"""Seconds between two checks when no event occurs."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run ``dfmeta-store``; gives its exit status: 0, 2, or 1 for an error in dfmeta."""
+    """Run ``dfmeta-store``; return its exit status: 0, 2, or 1 for an error in dfmeta."""
     try:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
@@ -69,15 +70,15 @@ def run(argv: Sequence[str]) -> int:
     except DfmetaError as error:
         last_words.say(PROG, error)
         return 2
-    except Exception as error:  # whatever it is, it is one line
+    except Exception as error:  # any error is reported in one line
         last_words.say_unexpected(PROG, error, always=True)
         return 1
 
 
 class Central:
-    """The parts, tied together.
+    """The parts of the central store.
 
-    :raises DfmetaError: when something is wrong that does not mend itself.
+    :raises DfmetaError: for an error that only an operator can fix.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
@@ -90,15 +91,15 @@ class Central:
         self._admin: AdminServer | None = None
         self._ending = False
         self._ended_at = math.inf
-        """When it was asked to end, monotonic seconds; an error ends it without."""
+        """Time of the signal to end, monotonic seconds; infinite when an error ends the process."""
         self._reload = False
         self._bell = hub.Bell()
-        """Rung when there is something to look at."""
+        """Rung when the main loop has something to do."""
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; gives the exit status.
+        """Serve until SIGTERM or SIGINT; return the exit status.
 
-        :raises DfmetaError: when it cannot start, or a thread has ended that it cannot do without.
+        :raises DfmetaError: when it cannot start, or when a required thread has ended.
         """
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, self._end)
@@ -110,7 +111,7 @@ class Central:
         hub.VITAL.on_failure = self._bell.ring
         LOG.info("%s %s starts", PROG, version("dfmeta"))
         self._start_admin()
-        # In a thread of its own: a database that does not answer keeps nobody from ending it.
+        # In its own greenthread, so that signals still work while the database does not answer.
         starting = eventlet.spawn(self._try_to_start)
         starting.link(lambda _thread: self._bell.ring())
         try:
@@ -153,7 +154,7 @@ class Central:
         try:
             self._start()
         except DfmetaError as error:
-            # Given back and not raised, since eventlet writes a traceback of what is.
+            # Returned, not raised: eventlet prints a traceback of a raised exception.
             return error
         return None
 
@@ -172,11 +173,11 @@ class Central:
         hub.resume_collection()
         notify(os.environ, "READY=1")
         LOG.info(
-            "Serving guests at %s, the admin side at %s",
+            "Serving guests at %s, the admin API at %s",
             listen or "no address",
             self.conf.df_metadata.admin_listen,
         )
-        why = {"store": lambda: f"{readiness.STORE_AWAY}. See its server, or its file"}
+        why = {"store": lambda: f"{readiness.STORE_AWAY}. Check its server or its file"}
         readiness.begin(self._health, why, lambda: self._ending)
 
     def _store_answers(self) -> bool:
@@ -189,7 +190,7 @@ class Central:
         deadline = min(self._ended_at, time.monotonic()) + GRACE
         grace = max(0.0, deadline - time.monotonic())
         servers = [one for one in (self._admin, self._guests) if one is not None]
-        # Each accepts no more from here on, and ends with the last answer that it owes.
+        # Each stops accepting connections and ends after its last running request.
         ending = [eventlet.spawn(one.stop, grace) for one in servers]
         for one in ending:
             one.wait()
@@ -222,9 +223,9 @@ class Central:
 
 
 class Guests:
-    """The guests' side, serving.
+    """Serves guests.
 
-    :raises StartError: when there is no key to sign tokens with.
+    :raises StartError: when the key that signs tokens cannot be loaded.
     """
 
     def __init__(self, sock: Any, conf: cfg.ConfigOpts, repository: Repository) -> None:
@@ -254,7 +255,7 @@ class Guests:
         self._server.start()
 
     def reload(self, conf: cfg.ConfigOpts) -> None:
-        """Take what can be taken from another configuration."""
+        """Apply the options of another configuration that can change without a restart."""
         self._addresses.find = _find(conf, self._repository)
         self._addresses.trusted = _trusted(conf)
         answering = AddressStore(self._repository, backends.answers(conf))
@@ -264,7 +265,7 @@ class Guests:
         self._server.limits = limits(conf)
 
     def stop(self, grace: float) -> None:
-        """Accept no more, answer what is running, and close the rest after *grace* seconds."""
+        """Stop accepting, answer running requests, and close the rest after *grace* seconds."""
         self._server.stop(grace)
 
 
@@ -274,14 +275,14 @@ def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
         raise ConfigError(
             option="[df_metadata] refuse_forwarded",
             value=True,
-            cause="all that [store] trusted_proxies pass on would be refused",
-            remedy="Set one of the two",
+            cause="it refuses every request that the proxies in [store] trusted_proxies forward",
+            remedy="Set only one of the two options",
         )
     return conf
 
 
 def _settings(conf: cfg.ConfigOpts) -> Settings:
-    # Who asks has a record, or has nothing: there is no port whose project could be missing.
+    # A guest here either has a record or is unknown; there is no port whose project may be missing.
     return replace(backends.settings(conf), needs_project=False)
 
 
@@ -302,7 +303,7 @@ def _listen(address: str) -> Any:
         return listen_to_all(host.strip("[]"), int(port))
     except OSError as error:
         raise StartError(
-            cause=f"[store] guest_listen = {address} cannot be listened on: {error.strerror}",
-            remedy="Give an address of this host and a port that nothing else uses; below 1024 it "
-            "takes CAP_NET_BIND_SERVICE",
+            cause=f"cannot listen on [store] guest_listen = {address}: {error.strerror}",
+            remedy="Give an address of this host and a port that no other program uses; a port "
+            "below 1024 needs CAP_NET_BIND_SERVICE",
         ) from error

@@ -1,4 +1,4 @@
-"""``dfmeta-agent --cleanup``: the bridge and the host as they were before dfmeta."""
+"""``dfmeta-agent --cleanup``: restores bridge and host to their state before dfmeta."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Cleanup:
         self._deadline = time.monotonic() + self._group.startup_timeout
 
     def run(self) -> None:
-        """Do it all; what is not there is left out.
+        """Remove everything of dfmeta that exists.
 
-        :raises StartError: when OVSDB or the switch cannot be reached: their part is then left.
+        :raises StartError: when OVSDB or the switch cannot be reached; their part is not removed.
         """
         kept = keeper(self._group, self._state, os.environ)
         kept.drop()
@@ -59,7 +59,7 @@ class Cleanup:
         self._clean_host(self._group.metadata_interface)
         before = self._state.arp_ignore
         if before is not None and device.restore_arp_ignore(before):
-            LOG.info("Put arp_ignore back to %d", before)
+            LOG.info("Restored arp_ignore to %d", before)
         watcher.start()
         self._await(lambda: self._update.connected, f"OVSDB at {self._group.ovsdb_connection}")
         if self._update.bridge is not None:
@@ -109,7 +109,7 @@ class Cleanup:
             hub.VITAL.check()
             if time.monotonic() >= self._deadline:
                 raise StartError(
-                    cause=f"{what} has not answered; flows, meters and port are still there",
+                    cause=f"{what} has not answered; flows, meters and port were not removed",
                     remedy="Start Open vSwitch and run --cleanup again",
                 )
             waiting.say(lambda: f"{what} has not answered")

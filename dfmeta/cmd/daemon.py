@@ -1,4 +1,4 @@
-"""The daemon: it brings its parts up, drives them turn by turn, and takes changes in."""
+"""The daemon: starts its parts, runs the main loop, and processes changes."""
 
 from __future__ import annotations
 
@@ -34,22 +34,25 @@ from dfmeta.wiring.lock import BridgeLock
 LOG = logging.getLogger("dfmeta.agent")
 
 GRACE = 3.8
-"""Seconds from SIGTERM until requests that are still held are closed; 4 are promised."""
+"""Seconds from SIGTERM until requests that are still held are closed; 4 are documented."""
 PAUSE = 0.1
-"""Seconds between two turns at least, and at most while a part is missing."""
+"""Minimum seconds between two iterations, and the maximum while tap-metadata is not in place."""
 TICK = 1.0
-"""Seconds between two turns when nothing has happened."""
+"""Seconds between two iterations when no event occurs."""
 CLI = (
     cfg.BoolOpt(
         "cleanup",
         default=False,
-        help="Remove dfmeta's flows, meters, port, rules and route from this host, and end.",
+        help="Remove dfmeta's flows, meters, port, rules and route from this host, and exit.",
     ),
 )
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run ``dfmeta-agent``; gives its exit status: 0, 1 (no --cleanup, an error in dfmeta) or 2."""
+    """Run ``dfmeta-agent``; return its exit status.
+
+    It is 0; 1 when --cleanup is refused or for an error in dfmeta; or 2.
+    """
     try:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
@@ -69,7 +72,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def cleanup(conf: cfg.ConfigOpts) -> int:
-    """Take everything of dfmeta's away from the host.
+    """Remove everything of dfmeta from the host.
 
     :raises StartError: when OVSDB or the bridge cannot be reached.
     """
@@ -82,7 +85,7 @@ def cleanup(conf: cfg.ConfigOpts) -> int:
 class Daemon:
     """The process ``dfmeta-agent``.
 
-    :raises StartError: when something that cannot be waited for is missing.
+    :raises StartError: when a requirement is missing for which waiting does not help.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
@@ -93,14 +96,14 @@ class Daemon:
         self._ending = False
         self._stopped = False
         self._ended_at = math.inf
-        """When it was asked to end, monotonic seconds; an error ends it without."""
+        """Time of the signal to end, monotonic seconds; infinite when an error ends the process."""
         self._reload = False
 
     def run(self) -> int:
-        """Start, serve until SIGTERM or SIGINT, and stop; gives the exit status.
+        """Start, serve until SIGTERM or SIGINT, and stop; return the exit status.
 
-        :raises StartError: when the host does not come to have what is needed in time.
-        :raises ThreadEndedError: when a thread has ended that the daemon cannot do without.
+        :raises StartError: when a requirement on the host is not met in time.
+        :raises ThreadEndedError: when a required thread has ended.
         """
         parts = self.parts
         signal.signal(signal.SIGTERM, self._end)
@@ -150,12 +153,12 @@ class Daemon:
         self.parts.save()
 
     def _rest(self) -> None:
-        """Wait for the next turn."""
+        """Wait for the next iteration of the main loop."""
         parts = self.parts
         longest = min(TICK, parts.memory.due_in(parts.registry))
         rung = parts.bell.wait(max(PAUSE, longest) if parts.tap.in_place else PAUSE)
         if rung and not self._ending:
-            # What comes together, from thousands of ports, is one turn's work.
+            # Collect simultaneous events, of thousands of ports, for one iteration.
             eventlet.sleep(PAUSE)
 
     def _stop(self) -> None:
@@ -174,21 +177,21 @@ class Daemon:
 
     def _updated(self, update: Update) -> None:
         if self._stopped:
-            # The hub may go on until the process has ended: what OVSDB says now is no news.
+            # The hub may run on until the process has ended; updates are ignored from now on.
             return
         parts = self.parts
         before, parts.update = parts.update, update
         parts.bell.ring()
         if not update.connected:
-            # What was known stays in force: guests are served while OVSDB is away.
+            # The known ports stay valid: guests are served while OVSDB does not answer.
             if before.connected:
-                LOG.warning("OVSDB at %s is away", parts.watcher.remote)
+                LOG.warning("OVSDB at %s does not answer", parts.watcher.remote)
             parts.update = Update(connected=False, bridge=before.bridge, tap=before.tap)
             return
         parts.tap.look_now()
         was, now = before.bridge, update.bridge
         if was is not None and now is not None and was.controllers != now.controllers:
-            # A bridge that gains its first controller or loses its last loses all flows.
+            # A bridge deletes all flows when its first controller is added or its last one removed.
             parts.controller.doubt()
         turns = hub.Turns()
         for port_id in update.gone:
@@ -202,7 +205,7 @@ class Daemon:
         self._start.knows_ports = True
         if update.answered:
             parts.controller.numbers.answered(update.answered)
-        # Also while the switch is waited for: Open vSwitch may tell the device's MAC late.
+        # Also while waiting for the switch: Open vSwitch may report the device's MAC late.
         if self._start.tap_is_told and parts.tap.sock is not None:
             parts.controller.set_tap(parts.tap.as_flows_need_it(update, parts.tap.sock))
 

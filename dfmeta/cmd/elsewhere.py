@@ -1,4 +1,4 @@
-"""The start's refusal where tap-metadata is a port of another bridge."""
+"""Refuses a start when tap-metadata is a port of another bridge."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from dfmeta.wiring.lock import BridgeLock
 
 
 def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> None:
-    """End the start if that is what *error* is about: no waiting changes it.
+    """End the start if *error* means that tap-metadata is on another bridge: waiting does not help.
 
-    The port is not moved: flows and meters of the other bridge would stay, without a way to lead.
+    The port is not moved, since dfmeta's flows and meters would stay on the other bridge and lead
+    nowhere.
 
     :param group: the options ``[df_metadata]``.
-    :param argv: what the daemon was called with.
-    :raises StartError: names the bridge, and the command that takes away what is there.
+    :param argv: arguments of the daemon.
+    :raises StartError: names the bridge, and the command that removes dfmeta's leftovers there.
     """
     found = error.__cause__
     if not isinstance(found, TapElsewhereError):
@@ -27,20 +28,20 @@ def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> Non
     if _is_served(group.ovsdb_connection, found.bridge):
         raise StartError(
             cause=f"{where}, which another dfmeta-agent serves",
-            remedy="Stop that one, or give this one a [df_metadata] metadata_interface, host_ip, "
-            "route_table and admin_listen of its own",
+            remedy="Stop that daemon, or give this one its own [df_metadata] metadata_interface, "
+            "host_ip, route_table and admin_listen",
         ) from error
     if not found.marked:
         raise StartError(
-            cause=f"{where}, and dfmeta has not made it",
-            remedy="Give another [df_metadata] metadata_interface, or take the port away: "
+            cause=f"{where}, and dfmeta did not create it",
+            remedy="Set another [df_metadata] metadata_interface, or delete the port: "
             f"ovs-vsctl del-port {found.bridge} {found.tap}",
         ) from error
     command = shlex.join(["dfmeta-agent", *argv, "--cleanup"])
     raise StartError(
         cause=f"{where}, which dfmeta has served before, and [df_metadata] integration_bridge is "
         f"{group.integration_bridge} now",
-        remedy=f"Take away what is left on {found.bridge}: "
+        remedy=f"Remove dfmeta's leftovers from {found.bridge}: "
         f"OS_DF_METADATA__INTEGRATION_BRIDGE={shlex.quote(found.bridge)} {command}",
     ) from error
 

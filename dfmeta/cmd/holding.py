@@ -28,18 +28,18 @@ ANSWER_TIMEOUT = 2.0
 START_TRIES = 100
 START_PAUSE = 0.02
 LET_GO = 0.5
-"""Seconds in which a holder notices that its daemon has gone."""
+"""Seconds within which a holder notices that its daemon has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a holder keeps the listener, and by what the listener of an earlier run is known.
+    """How a holder keeps the listener, and how the listener of an earlier run is recognised.
 
-    :param address: where it stands; no other daemon's listener of this network namespace does.
-    :param port: its TCP port; 0 is not known.
-    :param inode: of its socket in the run before; 0 is not known.
-    :param seconds: how long it is kept without a daemon.
-    :param device: what the holder takes down at its end.
+    :param address: address of the listener; no other daemon in this network namespace has it.
+    :param port: TCP port of the listener; 0: not known.
+    :param inode: inode of its socket in the previous run; 0: not known.
+    :param seconds: how long the listener is kept without a daemon.
+    :param device: network device that the holder sets down when it ends.
     """
 
     address: str
@@ -49,7 +49,7 @@ class Terms:
     device: str
 
     def knows(self, fd: int) -> bool:
-        """Whether *fd* is the listener of an earlier run."""
+        """Return whether *fd* is the listener of an earlier run."""
         try:
             with _socket.socket(fileno=os.dup(fd)) as sock:
                 address, port = sock.getsockname()[:2]
@@ -61,10 +61,10 @@ class Terms:
 
 
 class HolderKeeper:
-    """A process of our own that has the descriptor open; see :mod:`dfmeta.proxy.holder`.
+    """A holder process of dfmeta's that keeps the descriptor open; see :mod:`dfmeta.proxy.holder`.
 
-    Its name is the bridge's. The holder of another configuration or release may have another
-    name; its listener stands where ours is to stand.
+    The holder's name is made from the bridge. The holder of another configuration or release may
+    have another name; its listener is recognised by its address.
     """
 
     def __init__(self, name: str, terms: Terms) -> None:
@@ -72,15 +72,15 @@ class HolderKeeper:
         self._terms = terms
         self._connection: Any = None
         self._process: subprocess.Popen[bytes] | None = None
-        """The holder, if this process has started it."""
+        """The holder process, if this process has started it."""
 
     def take(self) -> int | None:
-        """Ask the holder, if there is one."""
+        """Return the listener's descriptor from the holder; None when there is no holder."""
         fd = self._ask() if self._join() else None
         return self._take_over() if fd is None else fd
 
     def keep(self, fd: int) -> None:
-        """Give *fd* to the holder, or start one with it.
+        """Pass *fd* to the holder, or start a holder with it.
 
         :raises HostError: when neither works.
         """
@@ -97,9 +97,9 @@ class HolderKeeper:
         self._start(fd)
 
     def look_after(self, fd: int) -> None:
-        """Start another holder when ours is gone.
+        """Start another holder if the current one has ended.
 
-        :raises HostError: when that does not work.
+        :raises HostError: when no holder can be started.
         """
         if self._connection is not None:
             try:
@@ -111,12 +111,12 @@ class HolderKeeper:
                 gone = True
             if not gone:
                 return
-            LOG.warning("The listener's holder is gone; starting another")
+            LOG.warning("The holder of the listener has ended; starting another one")
             self.release()
         self.keep(fd)
 
     def drop(self) -> None:
-        """End the holder, and those of earlier runs that had another name."""
+        """End the holder, and holders of earlier runs with other names."""
         self._end()
         for other, fd in self._others():
             os.close(fd)
@@ -129,18 +129,18 @@ class HolderKeeper:
             try:
                 self.keep(fd)
             except HostError as error:
-                LOG.warning("A restart will refuse guests: %s", error)
+                LOG.warning("The listener is not kept, and a restart will refuse guests: %s", error)
             other._end()
             return fd
         return None
 
     def _others(self) -> Iterator[tuple[HolderKeeper, int]]:
-        """Holders with other names that keep a listener of ours, and a copy of its descriptor."""
+        """Yield holders with other names that keep this daemon's listener, and its descriptor."""
         for name in _without_daemon(self.name):
             other = HolderKeeper(name, self._terms)
             fd = other._ask() if other._connect() else None
             if fd is not None and self._terms.knows(fd):
-                LOG.info("Another holder has the listener of an earlier run, and ends: %s", name)
+                LOG.info("Another holder has the listener of an earlier run; ending it: %s", name)
                 yield other, fd
             elif fd is not None:
                 os.close(fd)
@@ -181,10 +181,12 @@ class HolderKeeper:
             if self._join():
                 return
             eventlet.sleep(START_PAUSE)
-        raise HostError(what="keeping the listener", device=self.name, cause="no holder started")
+        raise HostError(
+            what="keeping the listener", device=self.name, cause="no holder has started"
+        )
 
     def _join(self) -> bool:
-        """Connect, and say how the listener is to be kept from now on."""
+        """Connect to the holder and send it the current terms."""
         if not self._connect():
             return False
         try:
@@ -198,8 +200,8 @@ class HolderKeeper:
         connection = green_socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(holder.address(self.name))
-            # Any user of the host may take a name in the abstract namespace before we do, and would
-            # be given the listener, and with it guests' connections.
+            # Any user of the host may bind a name in the abstract namespace first, and would then
+            # receive the listener, and with it guests' connections.
             ours = holder.allowed(connection)
         except OSError:
             ours = False
@@ -218,16 +220,18 @@ class HolderKeeper:
                     eventlet.sleep(0.001)
 
     def release(self) -> None:
-        """Let go of the holder, which keeps what it has."""
+        """Close the connection to the holder, which keeps the listener."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 def _without_daemon(own: str) -> list[str]:
-    """Names of holders but *own* that no daemon uses: one that has a daemon answers no other.
+    """Return names of holders, except *own*, that no daemon uses.
 
-    Trust: any user may have taken such a name; see :meth:`HolderKeeper._connect`.
+    A holder with a connected daemon answers no other daemon.
+
+    Trust: any user may have bound such a name; see :meth:`HolderKeeper._connect`.
     """
     give_up = time.monotonic() + LET_GO
     while True:

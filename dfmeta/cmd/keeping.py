@@ -1,4 +1,4 @@
-"""Where the guests' listener is kept over a restart: with systemd, or with a holder of our own."""
+"""Keeps the guests' listener during a restart, in systemd's store or in a holder process."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from dfmeta.wiring.lock import bridge_id
 LOG = logging.getLogger(__name__)
 
 FD_NAME = "dfmeta-guests"
-"""In systemd's store. What a socket unit passes has another name: that is not ours to replace."""
+"""Name in systemd's store. Listeners of socket units have other names and must not be replaced."""
 
 
 class Keeper(Protocol):
     """Keeps a listener while no daemon runs."""
 
     def take(self) -> int | None:
-        """Descriptor of the listener of an earlier run, or None."""
+        """Return the descriptor of the listener of an earlier run, or None."""
         ...
 
     def keep(self, fd: int) -> None:
-        """Keep *fd*, in place of what was kept before."""
+        """Keep *fd*, in place of any descriptor that was kept before."""
         ...
 
     def look_after(self, fd: int) -> None:
-        """See that *fd* is still kept."""
+        """Check that *fd* is still kept, and keep it again if not."""
         ...
 
     def drop(self) -> None:
-        """Keep nothing any more."""
+        """Stop keeping the listener."""
         ...
 
 
 def keeper(group: Any, state: State, environ: Mapping[str, str]) -> Keeper:
-    """Give systemd's store where there is one, else a holder of our own.
+    """Return a keeper with systemd's store if systemd runs the process, else with a holder process.
 
     :param group: the options ``[df_metadata]``.
-    :param state: what the run before has left.
+    :param state: state of the previous run.
     """
     held = HolderKeeper(
         bridge_id(group.ovsdb_connection, group.integration_bridge),
@@ -59,7 +59,7 @@ def keeper(group: Any, state: State, environ: Mapping[str, str]) -> Keeper:
 
 
 def notify(environ: Mapping[str, str], message: str, fds: tuple[int, ...] = ()) -> None:
-    """Tell systemd something (sd_notify(3)); nothing where there is no systemd."""
+    """Send *message* to systemd (sd_notify(3)); do nothing without systemd."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -68,13 +68,13 @@ def notify(environ: Mapping[str, str], message: str, fds: tuple[int, ...] = ()) 
             sock.connect("\0" + path[1:] if path.startswith("@") else path)
             socket.send_fds(sock, [message.encode()], list(fds))
         except OSError as error:
-            LOG.warning("systemd does not take %s: %s", message.splitlines()[0], error)
+            LOG.warning("systemd does not accept %s: %s", message.splitlines()[0], error)
 
 
 class SystemdKeeper:
     """systemd's file descriptor store: needs FileDescriptorStoreMax= in the unit.
 
-    :param held: the holder of a daemon that ran without systemd.
+    :param held: keeper with the holder of an earlier daemon that ran without systemd.
     """
 
     def __init__(self, environ: Mapping[str, str], held: HolderKeeper) -> None:
@@ -95,13 +95,13 @@ class SystemdKeeper:
         return fd
 
     def keep(self, fd: int) -> None:
-        """Store *fd*."""
+        """Put *fd* into systemd's store, in place of an earlier descriptor."""
         self.drop()
         notify(self._environ, f"FDSTORE=1\nFDNAME={FD_NAME}", (fd,))
 
     def look_after(self, fd: int) -> None:
-        """Nothing can take it from systemd."""
+        """Do nothing: systemd does not lose a stored descriptor."""
 
     def drop(self) -> None:
-        """Have systemd close what it has stored."""
+        """Make systemd close the stored descriptor."""
         notify(self._environ, f"FDSTOREREMOVE=1\nFDNAME={FD_NAME}")

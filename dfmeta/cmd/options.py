@@ -1,4 +1,4 @@
-"""What the daemon tells of the values that it runs with: ``GET /options``."""
+"""Serves the option values that the daemon runs with: ``GET /options``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from oslo_config import cfg
 from dfmeta.conf import values
 
 Apart = Callable[..., Any]
-"""Calls a function with its arguments where it keeps no guest waiting."""
+"""Calls a function with its arguments outside the hub, so that no guest waits for it."""
 
 
 class Options:
-    """The daemon's values, as :func:`dfmeta.conf.values.document` tells them.
+    """The daemon's option values in the form of :func:`dfmeta.conf.values.document`.
 
-    Digests are made when they are first asked for after a start or a reload, and then kept: they
-    take a tenth of a second of a processor each.
+    Digests are computed at the first request after a start or a reload, and then kept: each takes a
+    tenth of a second of CPU time.
 
-    :param conf: gives the configuration that is in force; a reload has it give another one.
+    :param conf: returns the configuration in force; after a reload it returns another one.
     """
 
     def __init__(self, conf: Callable[[], cfg.ConfigOpts], *, apart: Apart = tpool.execute) -> None:
@@ -34,7 +34,7 @@ class Options:
         self._told: dict[str, Any] = {}
 
     def document(self) -> dict[str, Any]:
-        """Tell the values; a second request waits for the digests of the first."""
+        """Return the values; a second request waits for the digests of the first."""
         with self._lock:
             conf = self._conf()
             if conf is not self._told_of:

@@ -1,6 +1,7 @@
-"""The composition of ``dfmeta-agent``: its parts, built from the configuration and tied together.
+"""The composition of ``dfmeta-agent``: its parts, built from the configuration and connected.
 
-Nothing runs yet: :mod:`dfmeta.cmd.start` brings the parts up, :mod:`dfmeta.cmd.daemon` drives them.
+Nothing runs yet: :mod:`dfmeta.cmd.start` starts the parts, :mod:`dfmeta.cmd.daemon` runs the main
+loop.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dfmeta.wiring import identity, layout
 class Parts:
     """The parts of the daemon.
 
-    :param deliver: takes each update of OVSDB in, in the hub.
+    :param deliver: called on the hub with each update from OVSDB.
     :raises DfmetaError: when a configured identity source cannot be built.
     """
 
@@ -71,25 +72,25 @@ class Parts:
             userspace=lambda: (bridge := self.update.bridge) is not None and bridge.userspace,
         )
         self.update = Update(connected=False)
-        """The newest of OVSDB."""
+        """The latest update from OVSDB."""
         self.proxy: Proxy | None = None
-        """Built by the start."""
+        """Set by :mod:`dfmeta.cmd.start`."""
         self.serving = False
         """Whether the start is complete."""
         self.bell = Bell()
-        """Rung when there is something for the next turn."""
+        """Rung when the main loop has something to do."""
         self.registry.watch(lambda _endpoint: self.bell.ring())
 
     def save(self, *, now: bool = False) -> None:
-        """Save the changes since the last saving, once there is a listener; see :class:`Memory`.
+        """Save the changes since the last call, if the listener exists; see :class:`Memory`.
 
-        :param now: save everything.
+        :param now: save everything at once.
         """
         listener = self.proxy.listener if self.proxy is not None else None
         if listener is not None:
             self.memory.save(listener, self.registry, self.controller.meters, now=now)
 
-    # Of the proxy, as soon as there is one
+    # Calls for the proxy, once it exists
 
     def _gather(self) -> None:
         if self.proxy is not None:

@@ -1,4 +1,4 @@
-"""Has eventlet take the place of what would block, before anything looks at sockets."""
+"""Replaces blocking calls with eventlet's versions, before any module uses sockets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import warnings
 
 def patch() -> None:
     """Patch this process (eventlet, "Greening the world")."""
-    # It announces its own retirement at import; that is no message for an operator's journal.
+    # eventlet prints a deprecation notice of itself at import, which does not concern operators.
     warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated")
-    # With the locks that Python has: each count takes one, and eventlet's cost more than all the
-    # rest of it. Nothing gives way while it has one; and an OS thread counts too (OVSDB's).
+    # Imported before the patch, to use Python's own locks: each increment takes a lock, and
+    # eventlet's lock costs more than the rest of it. No greenthread yields while it holds such a
+    # lock, and an OS thread (OVSDB's) increments counters too.
     importlib.import_module("prometheus_client")
-    # Names are resolved by the C library, in place of eventlet's own resolver, which would not
-    # hear of a new nameserver.
+    # The C library resolves names, not eventlet's own resolver, which would not notice a new
+    # nameserver.
     os.environ["EVENTLET_NO_GREENDNS"] = "yes"
     import eventlet
 

@@ -1,4 +1,4 @@
-"""Gives up what a process need not be able to do (capabilities(7), prctl(2), setrlimit(2))."""
+"""Drops privileges that a process does not need (capabilities(7), prctl(2), setrlimit(2))."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 FIRST = -5
-"""Nice value of a daemon that has workers; theirs is 0."""
+"""Nice value of a daemon with workers; the nice value of the workers is 0."""
 MEMORY = 2 << 30
-"""Bytes of address space: far above what a worker needs, far below what a host has."""
+"""Bytes of address space: far more than a worker needs, far less than the memory of a host."""
 
 
 class _Header(ctypes.Structure):
@@ -30,34 +30,34 @@ class _Header(ctypes.Structure):
 
 
 def allow_descriptors() -> None:
-    """Let this process have as many descriptors as it may: a connection is one (getrlimit(2)).
+    """Raise the soft limit of open descriptors to the hard limit (getrlimit(2)).
 
-    The usual soft limit is 1,024.
+    Each connection takes a descriptor, and the usual soft limit is 1,024.
     """
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone."""
+    """Make the kernel end this process when its parent process ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def go_first(priority: int = FIRST) -> None:
-    """Have this process run before its workers, where it may (setpriority(2), CAP_SYS_NICE).
+    """Give this process priority over its workers, if permitted (setpriority(2), CAP_SYS_NICE).
 
-    A first SYN takes it a millisecond, and a guest that is waiting cannot go on without.
+    Processing a first SYN takes a millisecond, and the guest waits for it.
     """
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, priority)
 
 
 def drop(user: str, *, descriptors: int) -> None:
-    """Become *user*, if this is root, and keep no capability and no way to get one.
+    """Become *user*, if running as root, and drop all capabilities for good.
 
     :param user: name of a user.
-    :param descriptors: how many may be open.
-    :raises OSError: when the kernel refuses; nothing may be served then.
+    :param descriptors: maximum number of open descriptors.
+    :raises OSError: when the kernel refuses; the process must not serve then.
     """
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -81,7 +81,7 @@ def drop(user: str, *, descriptors: int) -> None:
         _fail("capset")
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_SET_DUMPABLE, 0)
-    # A change of user clears it.
+    # Set again: a change of user clears it.
     die_with_parent()
 
 

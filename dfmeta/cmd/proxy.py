@@ -28,9 +28,9 @@ from dfmeta.wiring.limits import limits, rates
 
 
 class Proxy:
-    """The proxy, whichever engine answers.
+    """The proxy, with either engine.
 
-    :raises StoreError, StartError: when what it needs cannot be opened.
+    :raises StoreError, StartError: when a file or database that it needs cannot be opened.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, registry: Registry) -> None:
@@ -53,7 +53,7 @@ class Proxy:
         self._engine: Engine | None = None
 
     def serve(self, sock: Any) -> None:
-        """Serve on *sock* from now on."""
+        """Begin to serve on *sock*."""
         self._engine = self._build(sock)
         self._engine.start()
         if self._conf.df_metadata.proxy_workers:
@@ -83,12 +83,12 @@ class Proxy:
 
     @property
     def serving(self) -> bool:
-        """Whether guests are answered."""
+        """Return whether guests are answered."""
         return self._engine is not None and self._engine.serving
 
     @property
     def listener(self) -> tuple[int, int] | None:
-        """TCP port and inode of the listener, once it is served on."""
+        """Return TCP port and inode of the listener; None before :meth:`serve`."""
         return (self._engine.port, self._engine.inode) if self._engine is not None else None
 
     def inform(self) -> None:
@@ -107,10 +107,10 @@ class Proxy:
             self._engine.stop(grace)
 
     def reload(self, conf: cfg.ConfigOpts, done: Callable[[], None]) -> None:
-        """Take what can be taken from another configuration, or nothing of it.
+        """Apply the options of another configuration that can change without a restart.
 
-        :param done: called when it is in force.
-        :raises DfmetaError: when its backend cannot be built.
+        :param done: called when the new configuration is in force.
+        :raises DfmetaError: when its backend cannot be built; nothing is changed then.
         """
         backend = backends.build(conf)
         self._conf = conf
@@ -136,7 +136,7 @@ class Proxy:
 
     def _settings(self) -> dict[str, Any]:
         options = dfmeta.conf.freeze(self._conf)
-        # The daemon reads the store for them, and asks upstream.
+        # Workers get no secrets of the store: the daemon queries store and upstream for them.
         for module in dfmeta.conf.STORE:
             options["store"] |= {option.dest: "" for option in module.OPTS if option.secret}
         return {"options": options, "key": self._key.hex()}

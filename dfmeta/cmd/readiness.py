@@ -1,4 +1,4 @@
-"""What keeps readiness DOWN, in the daemon's log: a line when it begins, and one when it ends."""
+"""Logs the reasons of readiness DOWN: one line when a part goes missing, one when it is back."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dfmeta.health import Health
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 2.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 BLIP: Final = 2.0
 """Seconds that a part may be missing without a line: a reconnect takes less."""
 STORE_AWAY: Final = "the database of [store] connection does not answer"
-DOCTOR: Final = "`dfmeta doctor` says more"
+DOCTOR: Final = "run `dfmeta doctor`"
 
 
 class ReadinessLog:
-    """Says which part is missing, from when it has been for a moment.
+    """Logs which parts are missing, after each has been missing for a moment.
 
-    :param why: name of a part → what is wrong with it and what to do, where there is more to say
-        than the doctor's name.
+    :param why: name of a part → function that returns the fault and its remedy. For other parts the
+        line only refers to ``dfmeta doctor``.
     :param clock: monotonic seconds.
     """
 
@@ -44,20 +44,20 @@ class ReadinessLog:
         self._told: set[str] = set()
 
     def run(self, ended: Callable[[], bool]) -> None:
-        """Look until the daemon has *ended*; run it in a thread of its own, once it is ready."""
+        """Check until the daemon has *ended*; run it in its own greenthread after the start."""
         while not ended():
             self.look()
             eventlet.sleep(INTERVAL)
 
     def look(self) -> None:
-        """Look at what is missing now."""
+        """Check which parts are missing now."""
         missing, now = self._health.missing(), self._clock()
         for name in missing:
             since = self._since.setdefault(name, now)
             if name not in self._told and now - since >= BLIP:
                 self._told.add(name)
                 why = self._why.get(name, lambda: DOCTOR)()
-                LOG.warning("Readiness is DOWN since %.0f s, %s: %s", now - since, name, why)
+                LOG.warning("Readiness has been DOWN for %.0f s, %s: %s", now - since, name, why)
         for name in self._since.keys() - missing:
             since = self._since.pop(name)
             if name in self._told:
@@ -66,7 +66,7 @@ class ReadinessLog:
 
 
 def begin(health: Health, why: Mapping[str, Callable[[], str]], ended: Callable[[], bool]) -> None:
-    """Say it from now on until the daemon has *ended*.
+    """Start the log of readiness, which runs until the daemon has *ended*.
 
     :param why: see :class:`ReadinessLog`.
     """
@@ -75,26 +75,28 @@ def begin(health: Health, why: Mapping[str, Callable[[], str]], ended: Callable[
 
 
 def reasons(group: Any, fault: Callable[[], str]) -> dict[str, Callable[[], str]]:
-    """Give the reasons of the agent's parts.
+    """Return the functions that explain missing parts of the agent.
 
     :param group: the options ``[df_metadata]``.
-    :param fault: what is wrong with tap-metadata; empty when nothing is.
+    :param fault: returns the fault of tap-metadata; empty when there is none.
     """
     bridge = group.integration_bridge
 
     def proxy() -> str:
-        return f"{fault()}; {DOCTOR}" if fault() else f"no guest's connection is taken; {DOCTOR}"
+        return (
+            f"{fault()}; {DOCTOR}" if fault() else f"guests' connections are not accepted; {DOCTOR}"
+        )
 
     def flows() -> str:
-        # Without the device there is nothing that flows could lead to.
+        # Without the device, flows have no target.
         return fault() or (
-            f"the switch has not confirmed the flows of {bridge}. See that ovs-vswitchd runs and "
+            f"the switch has not confirmed the flows of {bridge}. Check that ovs-vswitchd runs and "
             f"answers: ovs-ofctl -O OpenFlow13 show {bridge}"
         )
 
     return {
-        "ovsdb": lambda: f"{group.ovsdb_connection} does not answer. See that ovsdb-server runs",
-        "bridge": lambda: f"OVSDB has no bridge {bridge}. Make it: ovs-vsctl add-br {bridge}",
+        "ovsdb": lambda: f"{group.ovsdb_connection} does not answer. Check that ovsdb-server runs",
+        "bridge": lambda: f"OVSDB has no bridge {bridge}. Create it: ovs-vsctl add-br {bridge}",
         "flows": flows,
         "proxy": proxy,
         "store": lambda: f"{STORE_AWAY}; {DOCTOR}",

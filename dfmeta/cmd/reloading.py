@@ -1,4 +1,4 @@
-"""What a daemon says of a SIGHUP."""
+"""Logs the result of a SIGHUP."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dfmeta.conf.daemons import Changes
 
 
 def tell(log: logging.Logger, changes: Changes) -> None:
-    """Log which options have changed: one line for what is in force, one for what is not yet.
+    """Log which options have changed: one line for those in force, one for those not in force yet.
 
-    Names alone: a value may be a secret.
+    Only names are logged, since a value may be a secret.
     """
     if changes.taken:
-        log.info("Reloaded, with changes of %s", ", ".join(changes.taken))
+        log.info("Reloaded, with changed options: %s", ", ".join(changes.taken))
     else:
         log.info("Reloaded, and no option that can be reloaded has changed")
     if changes.waiting:

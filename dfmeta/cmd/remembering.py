@@ -1,7 +1,7 @@
-"""The daemon's memory: what it keeps of each port for the next start, and when it is saved.
+"""The daemon's state for the next start: the guest, slots and meters of each port.
 
-That is the guest of a port, its slots and its meters. A start adopts the flows of a guest that is
-still there, and lets the keys of one that is gone rest.
+A start adopts the flows of a guest that is still on its port. The keys of a guest that has left
+rest, so that no other guest gets them too early.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from dfmeta.registry import Registry
 from dfmeta.state import Holder, State, StateFile
 
 SAVE: Final = 0.1
-"""Seconds between two savings of the state at least: a daemon that is killed adopts no address
-of a port that it had not yet saved."""
+"""Minimum seconds between two savings of the state. After a daemon is killed, the next start adopts
+no addresses of ports that were not saved yet."""
 SAVE_SHARE: Final = 0.05
-"""How much of the time may go into saving, where there are many ports."""
+"""Maximum share of the time that saving may take when there are many ports."""
 
 
 def meters_of(state: State) -> dict[Purpose, dict[Endpoint, int]]:
-    """Give purpose → endpoint → meter id: the parts of *state* themselves."""
+    """Return purpose → endpoint → meter id; the mappings are those of *state*, not copies."""
     return {Purpose.SYN: state.meters, Purpose.GUEST_SYN: state.syn_meters}
 
 
 class Memory:
-    """The state file, and what of it is still to be written.
+    """The state file and the changes that are not written yet.
 
-    :param folder: state_path.
+    :param directory: value of state_path.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = StateFile(folder)
+    def __init__(self, directory: Path) -> None:
+        self._file = StateFile(directory)
         self.state: State = self._file.load()
         self._saved, self._next = -1, 0.0
 
@@ -49,7 +49,7 @@ class Memory:
         return meters_of(self.state)
 
     def adopts(self, endpoint: Endpoint, registry: Registry) -> bool:
-        """Whether the guest at *endpoint* is the one that was there when the earlier run ended."""
+        """Return whether the guest at *endpoint* is the same as at the end of the previous run."""
         identity = registry.identity(endpoint)
         holder = self.state.holders.get(endpoint)
         return (
@@ -59,23 +59,23 @@ class Memory:
         )
 
     def rest_strangers(self, registry: Registry) -> None:
-        """Let the keys rest that another guest of a port used when the earlier run ended."""
+        """Make the keys rest that another guest of a port used at the end of the previous run."""
         for endpoint, holder in self.state.holders.items():
             if not self.adopts(endpoint, registry):
                 registry.rest(endpoint, holder.slots)
 
     def due_in(self, registry: Registry) -> float:
-        """Seconds until the next saving; infinite where nothing has changed."""
+        """Return seconds until the next saving; infinite when nothing has changed."""
         changed = self._saved != registry.version
         return self._next - time.monotonic() if changed else math.inf
 
     def save(
         self, listener: tuple[int, int], registry: Registry, meters: Meters, *, now: bool = False
     ) -> None:
-        """Save what has changed since the last time, unless that was just now.
+        """Save the changes since the last saving, unless that was too recent.
 
         :param listener: TCP port and inode.
-        :param now: save everything, whatever has been.
+        :param now: save everything at once.
         """
         begun = time.monotonic()
         if not now and self.due_in(registry) > 0:
@@ -97,7 +97,7 @@ class Memory:
         self._next = ended + max(SAVE, (ended - begun) / SAVE_SHARE)
 
     def _remember(self, endpoint: Endpoint, registry: Registry, meters: Meters) -> None:
-        """Put into the state how the port at *endpoint* is now."""
+        """Update the state of the port at *endpoint*."""
         held = registry.holder(endpoint)
         if held is None:
             self.state.holders.pop(endpoint, None)

@@ -1,4 +1,4 @@
-"""Listings that the daemon gives to dfmeta's own commands."""
+"""Builds the listings that the daemon serves to dfmeta's commands."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def port_rows(
     *,
     backend: str = "store",
 ) -> list[dict[str, Any]]:
-    """Every guest port, in the order of ofports and VLAN ids.
+    """Return every guest port, sorted by ofport and VLAN id.
 
-    :param recent: what their guests have asked.
-    :param conditions: gives each port's state; None: that of its row alone.
-    :param connections: gives the member ``connections``.
-    :param backend: who answers them: remedies are for that.
+    :param recent: recent requests of the guests.
+    :param conditions: returns each port's state; None: only the state from its row.
+    :param connections: returns the member ``connections``.
+    :param backend: ``store`` or ``nova``; the remedies depend on it.
     """
     rows = []
     conditions = conditions or Conditions(registry, {})
@@ -74,12 +74,12 @@ def _place(row: dict[str, Any]) -> tuple[bool, int, int, str]:
 
 
 def moment(seconds: float) -> str:
-    """A time of the clock (RFC 3339), in whole seconds."""
+    """Format a time as RFC 3339, in whole seconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def failure_row(one: Failure) -> dict[str, Any]:
-    """How requests of a guest have failed; a status of None: they were closed unanswered."""
+    """Return a row for failed requests; status None: closed without an answer."""
     return {
         "at": moment(one.at),
         "status": None if one.status == CLOSED else one.status,
@@ -90,7 +90,10 @@ def failure_row(one: Failure) -> dict[str, Any]:
 
 
 def _asked_at(registry: Registry, port: Port, recent: Recent) -> Asked | None:
-    """What the guest of a port has asked. Of two rows with one number only one has the guest."""
+    """Return the recent requests of a port's guest; None when it has none.
+
+    Of two rows with the same ofport only one has the guest.
+    """
     endpoint = port.endpoint
     if endpoint is None or registry.port_at(endpoint) != port:
         return None
@@ -99,7 +102,7 @@ def _asked_at(registry: Registry, port: Port, recent: Recent) -> Asked | None:
 
 
 def _asked(one: Asked | None, port: Port, backend: str) -> dict[str, Any]:
-    """The members ``requests`` and ``last_failure``; None where there were none."""
+    """Return the members ``requests`` and ``last_failure``; each is None when there were none."""
     if one is None:
         return {"requests": None, "last_failure": None}
     failures = one.failures()

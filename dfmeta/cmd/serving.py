@@ -1,4 +1,4 @@
-"""What a worker does once its process is set up; see :mod:`dfmeta.cmd.worker`."""
+"""The work of a worker process after its setup; see :mod:`dfmeta.cmd.worker`."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ from dfmeta.wiring.limits import limits, rates, share
 LOG = logging.getLogger("dfmeta.worker")
 
 SPARE = 256
-"""Descriptors beside those of guests' connections: of the backend, of Python."""
+"""Descriptors beyond those of guests' connections, for the backend and Python."""
 TELL = 0.5
-"""Seconds between two times that the daemon is told of accepted connections."""
+"""Seconds between two reports of accepted connections to the daemon."""
 PUSH_TURNS = 10
-"""After how many of these its other counts go to the daemon as well: what it has not told is lost
-if it is killed."""
+"""Number of these reports after which the other counts are reported too. Counts that are not yet
+reported are lost if the worker is killed."""
 PORTS_AT_ONCE = 100
-"""Ports of whose requests one message tells: the daemon gives way to others between two."""
+"""Maximum number of ports in one message; between two messages the daemon can do other work."""
 FAILED_GRACE = 1.0
-"""Seconds that a worker has for what it has begun when a thread of its own has ended."""
+"""Seconds that a worker has to finish running requests after one of its threads has failed."""
 REVIEW = 0.2
-"""Seconds between two times that addresses which nobody uses any more are told."""
+"""Seconds between two reports of addresses that no connection uses any more."""
 
 
 class Serving:
-    """A worker's parts.
+    """The parts of a worker.
 
     :param listener: descriptor of the listening socket.
     :param pipe: descriptor of a socket to the daemon.
-    :param rights: descriptor of another one, over which connections go to the daemon and are bound.
+    :param rights: descriptor of another socket to the daemon, which binds the connections that it
+        receives over it.
     :param parent: the daemon's process id.
     """
 
@@ -67,10 +68,10 @@ class Serving:
         self._server: GuestServer | None = None
 
     def run(self) -> int:
-        """Serve until the daemon says to stop, or is gone; gives the exit status."""
+        """Serve until the daemon requests the stop or has ended; return the exit status."""
         hub.VITAL.on_failure = lambda: eventlet.spawn_n(self._stop, FAILED_GRACE)
         self._pipe.run(self._handle)
-        # Nobody says any more who the guests are.
+        # Without the daemon there are no identities of guests.
         hub.VITAL.release()
         return 0 if hub.VITAL.alive else 1
 
@@ -88,7 +89,7 @@ class Serving:
             case "metrics":
                 self._pipe.answer(message, {"samples": metrics.samples()})
             case "recent":
-                # Before the answer, since they come in their order: whoever asked has it then.
+                # Sent before the answer. Messages keep their order, so the report arrives first.
                 self._tell_recent()
                 self._pipe.answer(message, {})
             case "rebind":
@@ -97,7 +98,7 @@ class Serving:
                 eventlet.spawn_n(self._stop, message["grace"])
 
     def _have_bound(self) -> None:
-        """Have the daemon bind the connections to the device, which has been made anew."""
+        """Make the daemon bind the connections to the device, which has been created again."""
         descriptors = self._server.descriptors() if self._server is not None else []
         for first in range(0, len(descriptors), FDS_MAX):
             socket.send_fds(self._rights, [b"x"], descriptors[first : first + FDS_MAX])
@@ -116,7 +117,7 @@ class Serving:
             rates=RemoteRates(rates(conf), self._pipe),
             complaints=RemoteComplaints(self._pipe, LOG),
         )
-        # All that needs rights has been opened.
+        # Everything that needs privileges is open.
         privileges.drop(
             conf.df_metadata.proxy_worker_user, descriptors=2 * mine.connections + SPARE
         )
@@ -143,7 +144,7 @@ class Serving:
             self._tell_recent()
             eventlet.sleep(0)
         finally:
-            # With it ends the process, whatever has failed.
+            # Closing the pipe ends the process, also after a failure above.
             self._pipe.close()
 
     def _push(self) -> None:

@@ -1,8 +1,8 @@
 """The start of ``dfmeta-agent``, step by step, until it serves.
 
-The order matters: flows of an earlier run lead guests to the listener already, so that the listener
-comes first. Then come OVSDB, tap-metadata, the identities, the switch and the engine. Each
-of these waits is bounded by one deadline, ``[df_metadata] startup_timeout``.
+The order matters: flows of an earlier run already lead guests to the listener, so the listener
+comes first. OVSDB, tap-metadata, the identities, the switch and the engine follow. One deadline,
+``[df_metadata] startup_timeout``, limits all these waits.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from dfmeta.exceptions import DfmetaError, StartError
 LOG = logging.getLogger("dfmeta.agent")
 
 POLL: Final = 0.05
-"""Seconds between two looks at a condition."""
+"""Seconds between two checks of a condition."""
 FIRST_ROUND: Final = 0.5
-"""Seconds that the start waits for the identity sources at most."""
+"""Maximum number of seconds that the start waits for the identity sources."""
 
 
 class Start:
     """One start of the daemon.
 
-    :param prog: the program's name, of which the listeners of a service manager have theirs.
-    :param argv: the program's arguments.
-    :param ending: gives whether the process has been told to end.
+    :param prog: name of the program; the names of a service manager's listeners begin with it.
+    :param argv: arguments of the program.
+    :param ending: returns whether the process is to end.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Start:
         self._argv = argv
         self._ending = ending
         self._deadline = 0.0
-        """When waiting ends, monotonic seconds."""
+        """End of all waiting, monotonic seconds."""
         self.knows_ports = False
-        """Whether OVSDB's ports have been taken in, once; the daemon sets it."""
+        """Whether OVSDB's ports have been processed once; the daemon sets it."""
         self.tap_is_told = False
-        """Whether the flows have been told of tap-metadata."""
+        """Whether the controller knows tap-metadata."""
 
     def run(self, open_store: Callable[[], None]) -> bool:
-        """Bring the parts up; gives whether the daemon serves, which it does not when it is to end.
+        """Start the parts; return whether the daemon serves, False when the process is to end.
 
         :param open_store: opens the store's database, before any guest is accepted.
-        :raises DfmetaError: when a part cannot be had, or not in time.
+        :raises DfmetaError: when a part cannot be started, or not in time.
         """
         parts = self._parts
         group = parts.conf.df_metadata
@@ -75,7 +75,7 @@ class Start:
         parts.identities.start()
         if not self._await_host():
             return False
-        # The guest of a port decides which addresses may be kept; a slow source delays no start.
+        # The guest of a port decides which addresses may be kept. A slow source delays no start.
         self._await_identities()
         parts.memory.rest_strangers(parts.registry)
         sock = parts.tap.listen()
@@ -91,7 +91,7 @@ class Start:
         return True
 
     def _complete(self, proxy: Proxy) -> None:
-        """Prove the path, save the state, and say that the daemon is ready."""
+        """Check the path, save the state, and report that the daemon is ready."""
         parts = self._parts
         group = parts.conf.df_metadata
         parts.tap.remove_former(parts.watcher)
@@ -106,7 +106,8 @@ class Start:
             proxy.listener[0] if proxy.listener else 0,
             proxy.backend_name,
         )
-        # Last, since other threads ran while the state was saved: readiness is to survive a kill.
+        # Last, since other threads run while the state is saved: once readiness is UP, the state is
+        # on disk, even if the daemon is killed then.
         parts.serving = True
 
     def _await_host(self) -> bool:
@@ -133,9 +134,9 @@ class Start:
 
     def _await_switch(self) -> bool:
         controller = self._parts.controller
-        # Thousands of ports may take longer: a switch that takes flows is not absent.
+        # Thousands of ports may take longer: a switch that accepts flows is not absent.
         return self.wait_for(
-            # The port may go meanwhile, and no flow leads anywhere without it.
+            # The port may be removed meanwhile, and flows have no target without it.
             lambda: self._tap_is_there() and controller.ready,
             partial(no_switch, self._parts.watcher.bridge),
             busy=lambda: controller.busy,
@@ -160,8 +161,8 @@ class Start:
         """Wait for a condition until the deadline; False when the process is to end.
 
         :param there: the condition.
-        :param error: makes the error of a deadline that has passed.
-        :param busy: gives whether there is progress, which is waited for beyond the deadline.
+        :param error: returns the error for a missed deadline.
+        :param busy: returns whether there is progress; if so, the wait goes on after the deadline.
         :raises StartError: *error*, when the deadline has passed.
         :raises ThreadEndedError: when a thread has ended that the daemon needs.
         """

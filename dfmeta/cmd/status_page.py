@@ -1,4 +1,4 @@
-"""What the status page shows, gathered from the daemon, or from the store as a service."""
+"""Gathers the contents of the status page, in the daemon and in the central store."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from dfmeta.store.db.repository import Repository
 
 RECORDS_KEPT: Final = 30.0
-"""Seconds for which a count of records, and a record's name, is shown."""
+"""Seconds for which a count of records, and a record's name, is cached."""
 NAMES_ASKED: Final = 200
-"""Records whose names are looked for, for one page."""
+"""Maximum number of records whose names are read for one page."""
 
 Facts = Callable[[], Sequence[tuple[str, str]]]
 Rows = Callable[[], list[dict[str, Any]]]
 Names = Callable[[Iterable[str]], Mapping[str, str]]
-"""Gives names of instances' records, as far as they are known."""
+"""Returns the known names of instances' records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where the page's values come from.
+    """The sources of the page's values.
 
-    :param failures: gives the latest as :attr:`Status.failures` has them, and how many there are,
-        given the ports' rows.
+    :param failures: takes the ports' rows and returns the latest failures, in the form of
+        :attr:`Status.failures`, and the number of all failures.
     """
 
     program: str
@@ -63,15 +63,15 @@ class Sources:
 
 
 def page(listen: str, sources: Sources) -> StatusPage:
-    """The page.
+    """Return the status page.
 
-    :param listen: admin_listen.
+    :param listen: value of admin_listen.
     """
     one_at_a_time = Semaphore(1)
 
     def draw(query: Query) -> str:
-        # However many browsers there are, one page is made at a time, in a thread: the hub is the
-        # guests'.
+        # One page is made at a time, for any number of browsers, and in a thread, so that the hub
+        # stays free for guests.
         with one_at_a_time:
             status = gather(sources)
             drawn: str = tpool.execute(render, status, query)
@@ -88,10 +88,10 @@ def page_of_agent(
     conf: Callable[[], cfg.ConfigOpts],
     repository: Callable[[], Repository | None],
 ) -> StatusPage:
-    """The page of a daemon that serves ports.
+    """Return the status page of ``dfmeta-agent``.
 
-    :param ports: gives the rows of ``GET /ports``.
-    :param repository: gives the store, where there is one and it is open.
+    :param ports: returns the rows of ``GET /ports``.
+    :param repository: returns the store; None when there is none or it is not open.
     """
     sources = Sources(
         program=program,
@@ -106,7 +106,7 @@ def page_of_agent(
 
 
 def gather(sources: Sources) -> Status:
-    """What is to be shown now. Gives way to others."""
+    """Return the current contents of the page. Yields to other greenthreads."""
     rows = None if sources.ports is None else sources.ports()
     _name(rows or (), sources.names)
     failures, in_all = sources.failures(rows or ())
@@ -126,9 +126,9 @@ def gather(sources: Sources) -> Status:
 
 
 def facts_of_host(conf: cfg.ConfigOpts) -> tuple[tuple[str, str], ...]:
-    """What people ask first of a daemon's configuration."""
+    """Return the most important options of a daemon."""
     group = conf.df_metadata
-    workers = str(group.proxy_workers or "none, the daemon answers itself")
+    workers = str(group.proxy_workers or "none, the daemon answers guests itself")
     return (
         ("Bridge", group.integration_bridge),
         ("Backend", group.backend),
@@ -137,20 +137,20 @@ def facts_of_host(conf: cfg.ConfigOpts) -> tuple[tuple[str, str], ...]:
 
 
 def facts_of_store(conf: cfg.ConfigOpts, records: Callable[[], str]) -> Sequence[tuple[str, str]]:
-    """What people ask first of a store that many hosts share."""
+    """Return the most important options of a central store, and its number of records."""
     group = conf.store
     return (
         ("Database", group.connection.partition(":")[0].partition("+")[0]),
         ("Records", records()),
         ("Guests", group.guest_listen or "none are served here"),
-        ("Asks another store", "yes" if group.lookup_base_url else "no"),
+        ("Queries an upstream store", "yes" if group.lookup_base_url else "no"),
     )
 
 
 class Records:
-    """How many there are, in words; asked for twice a minute at most, however many look.
+    """The number of records as text; the store is queried at most twice a minute.
 
-    :param repository: gives the store, once it is open.
+    :param repository: returns the store; None until it is open.
     :param clock: monotonic seconds.
     """
 
@@ -171,14 +171,14 @@ class Records:
             try:
                 self._said, self._asked_at = f"{repository.count():,}", now
             except StoreError:
-                return "the database does not say"
+                return "the database does not answer"
         return self._said
 
 
 class RecordNames:
-    """Names of instances' records in the store, each looked for twice a minute at most.
+    """Names of instances' records in the store, each read at most twice a minute.
 
-    :param repository: gives the store, once it is open; None: there is none.
+    :param repository: returns the store; None when there is none or it is not open.
     :param clock: monotonic seconds.
     """
 
@@ -192,7 +192,7 @@ class RecordNames:
         self._known: dict[str, tuple[float, str]] = {}
 
     def __call__(self, instances: Iterable[str]) -> Mapping[str, str]:
-        """Names by instance; of more than :data:`NAMES_ASKED` new ones the rest is for later."""
+        """Return names by instance; a call reads at most :data:`NAMES_ASKED` new names."""
         repository, now = self._repository(), self._clock()
         if repository is None:
             return {}
@@ -205,7 +205,7 @@ class RecordNames:
                 record = repository.get(instance)
                 kept[instance] = now, _name_in(record.metadata if record else None)
         except StoreError:
-            # The database has its own line; the page does without names.
+            # The page has its own line for the database; names are left out.
             pass
         self._known = kept
         return {one: kept[one][1] for one in wanted if one in kept}
@@ -214,9 +214,9 @@ class RecordNames:
 def failures_of_ports(
     rows: Sequence[Mapping[str, Any]], recent: Recent = RECENT, *, backend: str = "store"
 ) -> tuple[list[Mapping[str, Any]], int]:
-    """How the guests of those ports have failed; see :attr:`Sources.failures`.
+    """Return the failed requests of the guests of those ports; see :attr:`Sources.failures`.
 
-    :param backend: who answers them.
+    :param backend: ``store`` or ``nova``.
     """
     by_place = {Endpoint(row["ofport"], row["vid"]): row for row in rows if row["requests"]}
 
@@ -233,7 +233,7 @@ def failures_of_ports(
 
 
 def failures_of_addresses(recent: Recent = RECENT) -> tuple[list[Mapping[str, Any]], int]:
-    """How guests of a store have failed, by address; see :attr:`Sources.failures`."""
+    """Return failed requests to a central store, by address; see :attr:`Sources.failures`."""
     return _latest(recent, _of_address)
 
 
@@ -246,9 +246,11 @@ def _of_address(caller: Caller, _failure: Failure) -> Mapping[str, Any]:
 def _latest(
     recent: Recent, told: Callable[[Caller, Failure], Mapping[str, Any] | None]
 ) -> tuple[list[Mapping[str, Any]], int]:
-    """Those that are the service's; what guests do to themselves is none of the operator's.
+    """Return the latest failures that concern the operator, and their total number.
 
-    :param told: what a row has besides the failure; None: it is not shown.
+    Failures that guests cause themselves are left out.
+
+    :param told: returns further members of a failure's row; None leaves the failure out.
     """
     found: list[tuple[float, Failure, Caller]] = []
     turns = Turns()
@@ -262,7 +264,7 @@ def _latest(
 
 
 def _name(rows: Sequence[dict[str, Any]], names: Names) -> None:
-    """Give each row ``record_name``, first to those that fail."""
+    """Set ``record_name`` in each row; rows of failing guests come first."""
 
     def failing(row: Mapping[str, Any]) -> bool:
         return bool(row["last_failure"] and row["last_failure"]["failing"])
@@ -273,7 +275,7 @@ def _name(rows: Sequence[dict[str, Any]], names: Names) -> None:
 
 
 def _name_in(document: str | None) -> str:
-    """The name that a record's document has, else its host name."""
+    """Return the name in a record's document, else its host name; empty when it has neither."""
     try:
         members = json.loads(document or "{}")
     except (ValueError, RecursionError):

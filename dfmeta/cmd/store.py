@@ -1,6 +1,7 @@
-"""``dfmeta-store``: sets the process up, then hands over to :mod:`dfmeta.cmd.central`.
+"""``dfmeta-store``: sets the process up, then calls :mod:`dfmeta.cmd.central`.
 
-eventlet has to patch before anything else looks at sockets: so nothing else stands in this module.
+eventlet must patch the process before any other module uses sockets. So this module imports nothing
+else.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dfmeta.cmd.patching import patch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the service; gives its exit status."""
-    # Until there is a handler: what reads a module may take an interrupt for its own trouble.
+    """Run the service; return its exit status."""
+    # Until a handler is set: code that imports a module may catch KeyboardInterrupt as its error.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     patch()
     from dfmeta.cmd.central import run

@@ -1,4 +1,4 @@
-"""tap-metadata: port, device, address and listener, brought and kept in place."""
+"""Creates and maintains tap-metadata: port, device, address and listener."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from dfmeta.state import HostMemory, State
 LOG = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks whether the kernel has told of a change."""
+"""Seconds between two checks for notifications of changes from the kernel."""
 FULL_LOOK_INTERVAL = 30.0
-"""Seconds between two looks at address, rules and route without that."""
+"""Seconds between two checks of address, rules and route without a notification."""
 HOLDER_END = 1.0
-"""Seconds that a listener is tried for: a holder may be ending, and give it to no daemon."""
+"""Seconds of attempts to open the listener: a holder that is just ending still has the address."""
 POLL = 0.05
-NOT_THERE = "OVSDB does not have it yet"
+NOT_THERE = "it is not in OVSDB yet"
 
 
 class TapKeeper:
-    """Knows how tap-metadata is to be, and makes it so.
+    """Brings tap-metadata into its configured state and keeps it there.
 
     :param group: the options ``[df_metadata]``.
-    :param state: gives the port of an earlier run, and remembers what was changed on the host.
-    :param keeper: keeps the listener over a restart.
-    :param made_anew: called when the device has been made anew, before a frame comes in on it.
+    :param state: has the TCP port of the previous run, and records changes of the host.
+    :param keeper: keeps the listener during a restart.
+    :param made_anew: called when the device has been created again, before a frame arrives on it.
     """
 
     def __init__(
@@ -66,31 +66,32 @@ class TapKeeper:
         self.in_place = False
         self.last_error = NOT_THERE
         self._confined = NO_DEVICE
-        """The device that the listener hears."""
+        """Index of the device from which the listener accepts packets."""
         self._kept_elsewhere = False
-        """Whether a service manager keeps the listener, without our asking."""
+        """Whether a service manager opened the listener, and so keeps it."""
         self._next_look = self._next_full_look = 0.0
         self._changes = Changes((self._family,))
         self._made: set[str] = set()
-        """What this process has made: "port", "listener", "arp_ignore"."""
+        """Objects that this process has created or changed: "port", "listener", "arp_ignore"."""
 
     @property
     def listen_address(self) -> str:
-        """Where the listener is to stand, HOST:PORT."""
+        """Return the configured address of the listener, HOST:PORT."""
         return f"{self._group.host_ip}:{self._group.port}"
 
     @property
     def fault(self) -> str:
-        """What is wrong with the device, in words; empty when nothing is."""
+        """Return the fault of the device; empty when there is none."""
         return "" if self.in_place else f"{self._group.metadata_interface}: {self.last_error}"
 
     def take_over(self, sock: Any) -> None:
-        """Use a listener that a service manager has opened, whatever was kept before.
+        """Use a listener that a service manager has opened; drop any listener kept before.
 
-        It may be older than the device and than its address. Nobody is heard before the device
-        is there; who is in its queue has been heard on any device, if this is its first daemon.
+        The listener may be older than the device and its address. A filter drops all packets until
+        the device exists. If this is the listener's first daemon, connections in its queue may have
+        arrived on any device, and are reset.
 
-        :param sock: None where there is none.
+        :param sock: None when there is no such listener.
         :raises OSError: when the kernel refuses.
         """
         if sock is None:
@@ -98,7 +99,10 @@ class TapKeeper:
         if not confined(sock):
             strangers = silence(sock)
             if strangers:
-                LOG.warning("Reset %d connections of before anybody watched", strangers)
+                LOG.warning(
+                    "Reset %d connections that arrived before the filter of the listener was set",
+                    strangers,
+                )
         stale = self._keeper.take()
         if stale is not None:
             os.close(stale)
@@ -108,16 +112,16 @@ class TapKeeper:
         LOG.info("Took over the service manager's listener, port %d", sock.getsockname()[1])
 
     def listen_early(self) -> Any:
-        """Take the listener that was kept, or open one if the device is there from an earlier run.
+        """Take the listener that was kept, or open one if the device exists from an earlier run.
 
-        What is left of that run leads guests here already. None when there is no device yet.
+        Flows of that run already lead guests to it. Return None when there is no device yet.
         """
         if not self._present():
             return None
         try:
             if self.sock is not None:
                 self._follow()
-            # Before the device is up: nothing is to come in that is refused.
+            # Before the device is up, so that no connection is refused.
             sock = self.sock or self._take_kept() or self._listen_anew(self._port)
             self.host.ensure()
         except (HostError, StartError, OSError) as error:
@@ -126,11 +130,11 @@ class TapKeeper:
         return sock
 
     def listen(self) -> Any:
-        """Take the listener that was kept, or open one; the device is there.
+        """Take the listener that was kept, or open one; the device must exist.
 
-        With port 0 that is at the port of the run before, or at a free one.
+        With port 0 it uses the port of the previous run, or a free port.
 
-        :raises StartError: when it cannot be had.
+        :raises StartError: when the listener cannot be opened.
         """
         give_up = time.monotonic() + HOLDER_END
         while True:
@@ -149,7 +153,7 @@ class TapKeeper:
         return int(self._group.port or self._state.port)
 
     def _listen_anew(self, port: int) -> Any:
-        """Open the listener and have it kept.
+        """Open the listener and pass it to the keeper.
 
         :param port: 0 for a free one.
         """
@@ -159,17 +163,17 @@ class TapKeeper:
         try:
             self._keeper.keep(sock.fileno())
         except HostError as error:
-            LOG.warning("A restart will refuse guests: %s", error)
+            LOG.warning("The listener is not kept, and a restart will refuse guests: %s", error)
         return sock
 
     def look_now(self) -> None:
-        """Look at the host's side at the next occasion."""
+        """Make the next :meth:`look_after` check the host's side completely."""
         self._next_look = self._next_full_look = 0.0
 
     def keep_listener(self) -> None:
-        """See that the listener is still kept.
+        """Check that the listener is still kept, and keep it again if not.
 
-        :raises HostError: when it cannot be.
+        :raises HostError: when it cannot be kept.
         """
         if self.sock is not None and not self._kept_elsewhere:
             self._keeper.look_after(self.sock.fileno())
@@ -192,7 +196,7 @@ class TapKeeper:
         wanted = (self._state.port, 0) if self._group.port == 0 else (self._group.port,)
         if address != self._group.host_ip or port not in wanted:
             LOG.info(
-                "Let go of the listener of an earlier run, %s:%d: it is to stand at %s",
+                "Closed the listener of an earlier run at %s:%d: the configured address is %s",
                 *(address, port, self.listen_address),
             )
             sock.close()
@@ -204,9 +208,9 @@ class TapKeeper:
         return sock
 
     def look_after(self, watcher: OvsdbWatcher, update: Update) -> bool:
-        """See that port, device, address, rules and route are there.
+        """Check port, device, address, rules and route, and create those that are missing.
 
-        :return: whether they are.
+        :return: whether all are in place.
         :raises DfmetaError: when OVSDB or the kernel refuses.
         """
         if not update.connected or update.bridge is None:
@@ -230,32 +234,32 @@ class TapKeeper:
         except HostError:
             self.in_place = False
             raise
-        # Not before, and not away for the time of a look: others wait for it to be so.
+        # Not set earlier, and not cleared during a check: other greenthreads wait for it.
         self.in_place = True
         return True
 
     def _put_in_place(self) -> None:
-        # Before it has an address: nothing is to come in that finds nobody.
+        # Before the device has an address, so that no packet arrives without a listener.
         self._follow()
         now = time.monotonic()
-        # Taken before the look, so that a change during the look has another one follow.
+        # Taken before the check, so that a change during the check causes another one.
         changed = self._changes.take()
         done = []
         if changed or not self.in_place or now >= self._next_full_look:
             self._next_full_look = now + FULL_LOOK_INTERVAL
             done += self.host.ensure()
         if device.disable_tx_checksum(self._group.metadata_interface):
-            done.append("no TX checksum offload")
+            done.append("TX checksum offload off")
         before = device.raise_arp_ignore() if self._family.arp else None
         if before is not None:
             self._state.arp_ignore = before
             self._made.add("arp_ignore")
-            done.append(f"arp_ignore {device.RAISED} of all devices, which was {before}")
+            done.append(f"arp_ignore {device.RAISED} for all devices (it was {before})")
         if done:
-            LOG.info("Put in place on %s: %s", self._group.metadata_interface, ", ".join(done))
+            LOG.info("Configured %s: %s", self._group.metadata_interface, ", ".join(done))
 
     def remove_former(self, watcher: OvsdbWatcher) -> None:
-        """Take away what the run before had made for another device, address or table."""
+        """Remove objects that the previous run created for another device, address or table."""
         group, former = self._group, self._state.host
         now = HostMemory(group.metadata_interface, str(group.host_ip), group.route_table)
         if former is None or former == now:
@@ -267,17 +271,17 @@ class TapKeeper:
             if former.device != now.device:
                 done += [f"port {name}" for name in watcher.remove_taps(former.device)]
         except DfmetaError as error:
-            # The next start tries again; --cleanup does.
-            LOG.warning("What the former configuration has made stays: %s", error)
+            # The next start tries again, and so does --cleanup.
+            LOG.warning("Leftovers of the former configuration could not be removed: %s", error)
             return
         self._state.host = now
         if done:
-            LOG.info("Removed what the former configuration has made: %s", ", ".join(done))
+            LOG.info("Removed leftovers of the former configuration: %s", ", ".join(done))
 
     def undo(self, watcher: OvsdbWatcher, controller: Controller) -> None:
-        """Take away what a start that has failed has made, and nothing that was there before it.
+        """Remove everything that a failed start has created, and nothing that existed before.
 
-        A port that was there may serve guests by flows and listener of an earlier run.
+        A port that existed before may serve guests through flows and listener of an earlier run.
         """
         done = []
         try:
@@ -296,12 +300,12 @@ class TapKeeper:
                     f"port {name}" for name in watcher.remove_taps(self._group.metadata_interface)
                 ]
         except DfmetaError as error:
-            LOG.warning("Not all that this start has made could be removed: %s", error)
+            LOG.warning("Some changes of this failed start could not be removed: %s", error)
         if done:
-            LOG.info("Removed what this start has made: %s", ", ".join(done))
+            LOG.info("Removed the changes of this failed start: %s", ", ".join(done))
 
     def _follow(self) -> None:
-        """Have listener and connections hear the device that is there now.
+        """Attach listener and connections to the current device.
 
         :raises HostError: when the kernel refuses.
         """
@@ -313,17 +317,15 @@ class TapKeeper:
                 before, self._confined = self._confined, index
                 if before != NO_DEVICE:
                     self._made_anew()
-                    LOG.info("%s has been made anew; listening on it again", name)
+                    LOG.info("%s was created again; listening on it", name)
         except OSError as error:
-            raise HostError(
-                what="listening on the device", device=name, cause=error.strerror or error
-            ) from error
+            raise HostError(what="listening", device=name, cause=error.strerror or error) from error
 
     def _index(self) -> int:
         return socket.if_nametoindex(self._group.metadata_interface)
 
     def as_flows_need_it(self, update: Update, sock: Any) -> Tap | None:
-        """What the flows lead to, or None while there is no such port."""
+        """Return the target of the flows; None while the port does not exist."""
         if update.tap is None or update.tap.ofport is None or not update.tap.mac:
             return None
         return Tap(

@@ -1,4 +1,4 @@
-"""The daemon's look at what its guests meet: the state of each port, once a second."""
+"""Reviews the state of each guest's port once a second."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from dfmeta.registry import Registry
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 1.0
-"""Seconds between two reviews of all ports at least."""
+"""Minimum seconds between two reviews of all ports."""
 SHARE: Final = 0.03
-"""How much of the time may go into reviewing thousands of ports."""
+"""Maximum share of the time that reviews of thousands of ports may take."""
 LONGEST: Final = 2.0
-"""Seconds between two reviews at most: a review that a busy host held up took no work itself."""
+"""Maximum seconds between two reviews: on a busy host a review may last long without much work."""
 CHECKSUMS, REPLIES = "checksum errors", "replies"
-"""Counters that are kept when the first unanswered SYN is seen."""
+"""Names of counters that are recorded when the first unanswered SYN is seen."""
 
 
 class PortWatch:
     """Reviews the ports' states, and lists the ports with them.
 
-    :param needs_project: the backend answers no guest whose project is not known.
-    :param gather: has the workers report what they have noted of requests.
+    :param needs_project: whether the backend answers only guests with a known project.
+    :param gather: makes the workers report their recorded requests.
     :param userspace: whether the bridge has Open vSwitch's userspace datapath.
     """
 
@@ -76,7 +76,7 @@ class PortWatch:
             metrics.PORTS.labels(state).set_function(partial(self.conditions.count, state))
 
     def run(self) -> None:
-        """Review the ports for ever; run it in a thread of its own."""
+        """Review the ports in an endless loop; run it in its own greenthread."""
         while True:
             if self._controller.ready:
                 self._silence.look()
@@ -86,7 +86,7 @@ class PortWatch:
             eventlet.sleep(min(max(INTERVAL, took / SHARE), LONGEST))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every guest port, as ``GET /ports`` has them."""
+        """Return every guest port in the form of ``GET /ports``."""
         from dfmeta.cmd.rows import port_rows
 
         self._gather()
@@ -99,7 +99,7 @@ class PortWatch:
 
 
 class Silence:
-    """Finds guests whose SYNs arrive and whose connections do not, and why that may be."""
+    """Finds guests with SYNs but without connections, and the probable cause."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class Silence:
         self._userspace = userspace
         self.experience = Experience()
         self._latest: dict[Endpoint, dict[str, int]] = {}
-        """Counters of those that have unanswered SYNs, as of the last look."""
+        """Counters of the guests with unanswered SYNs, as of the last look."""
         self._checksums = checksum_errors()
-        """As of the last look."""
+        """Checksum errors as of the last look."""
 
     def look(self) -> None:
-        """Read the counters. Waits; a failure is left to the next time."""
+        """Read the counters. Waits; after a failure the next call tries again."""
         try:
             counters = self._arrivals.read()
             self.experience.look(counters, self._incarnation, ACCEPTED.of)
@@ -135,7 +135,7 @@ class Silence:
             LOG.debug("The counters of SYNs were not read: %s", error)
 
     def cause(self, port: Port) -> str:
-        """Say why the guest of *port* may be without a connection; empty: it is not without."""
+        """Return the probable cause if the guest of *port* has no connection; else empty text."""
         endpoint, met = port.endpoint, self._met(port)
         if endpoint is None or met is None or not self.experience.silent(met):
             return ""
@@ -154,19 +154,19 @@ class Silence:
             )
         if new.get(REPLIES):
             return (
-                f"{text}: the proxy's SYN-ACKs leave by the port, and the guest does not take "
-                "them up: its own packet filter or device drops them"
+                f"{text}: the proxy's SYN-ACKs leave through the port, and the guest does not "
+                "answer them: its own packet filter or device drops them"
             )
         last = self._probe.last
         if last is not None and not last.answered:
             return f"{text}: {last.cause}"
         return (
-            f"{text}: the host drops them behind the switch: see `dfmeta doctor`, and a packet "
-            "filter that drops this guest's alone"
+            f"{text}: the host drops them behind the switch: run `dfmeta doctor`, and look for a "
+            "packet filter that drops only this guest's SYNs"
         )
 
     def connections(self, port: Port) -> dict[str, Any] | None:
-        """The member ``connections`` of ``GET /ports``; None while nothing is known."""
+        """Return the member ``connections`` of ``GET /ports``; None while nothing is known."""
         endpoint, met = port.endpoint, self._met(port)
         if endpoint is None or met is None:
             return None
@@ -190,7 +190,10 @@ class Silence:
         return None if identity is None else identity.incarnation
 
     def _count(self, endpoint: Endpoint, met: Met, checksums: int) -> dict[str, int]:
-        """:param checksums: the host's checksum errors before the SYNs that this look has seen."""
+        """Return the current counters of a guest, and record the first ones.
+
+        :param checksums: the host's checksum errors before the SYNs of this look.
+        """
         replies = self._arrivals.replies(endpoint)
         if not met.at_first:
             met.at_first = {CHECKSUMS: checksums, REPLIES: replies}
@@ -198,11 +201,11 @@ class Silence:
 
 
 def without_project(port: Port) -> str:
-    """Say that no identity source gives the project of *port*; empty when one does."""
+    """Return a fault if no identity source gives the project of *port*; else empty text."""
     return "" if port.project_id else "no identity source gives its project, which Nova needs"
 
 
 def cut_off(port: Port, *, bits: Callable[[int], PortBits | None], bridge: str) -> str:
-    """Say what keeps frames of *port* out on the switch, and what lets them in; empty: nothing."""
+    """Return why the switch drops frames of *port*, and the remedy; empty when it does not."""
     found = bits(port.ofport) if port.ofport is not None else None
     return str(cut_of(found, port.name, bridge=bridge) or "")

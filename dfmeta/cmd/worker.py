@@ -1,8 +1,8 @@
-"""A worker: answers guests for a daemon that tells it who they are.
+"""A worker: answers guests for a daemon, which sends it the guests' identities.
 
-Run as ``python -m dfmeta.cmd.worker LISTENER PIPE RIGHTS``, descriptors all. It opens what its
-backend needs, then becomes an unprivileged user, and serves. It knows of guests only what the
-daemon tells it over the pipe, and ends when that closes.
+Run as ``python -m dfmeta.cmd.worker LISTENER PIPE RIGHTS``; all three arguments are descriptors. It
+opens the resources of its backend, becomes an unprivileged user, and serves. All its data about
+guests comes from the daemon through the pipe. The worker ends when the pipe closes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dfmeta.cmd.patching import patch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker; gives its exit status."""
+    """Run a worker; return its exit status."""
     listener, pipe, rights = map(int, sys.argv[1:] if argv is None else argv)
-    # The daemon says when to end, also where all of a service's processes get the signal.
+    # The daemon ends its workers, also when a service manager signals all processes of the unit.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     patch()

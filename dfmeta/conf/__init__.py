@@ -1,4 +1,7 @@
-"""Every option, and how it is read. Only ``cmd`` calls :func:`load`; the rest get values."""
+"""All options, and the reading of configuration files.
+
+Only ``cmd`` and ``cli`` call :func:`load`; the other packages get values.
+"""
 
 from __future__ import annotations
 
@@ -33,66 +36,68 @@ STORE = (
     lookup,
     central,
 )
-"""The modules whose options are the group [store]'s."""
+"""The modules that define the options of the group ``[store]``."""
 DEFAULT_FILES = ("/etc/dfmeta/dfmeta.conf",)
 _SIGNALS = (
     "Signals: SIGHUP reads the configuration again, SIGTERM and SIGINT end it within 5 seconds."
 )
-_STATUS = "the last line on stderr says what and why."
+_STATUS = "the last line on stderr names the cause and the remedy."
 ABOUT = {
     "dfmeta-agent": "Answer 169.254.169.254 for the guests of this Open vSwitch host, in the "
     "foreground; logs go to stderr.",
     "dfmeta-store": "Keep a store for many hosts, and answer guests by their address, in the "
     "foreground; logs go to stderr.",
 }
-"""Program → what its --help begins with."""
+"""Program → description at the beginning of its --help."""
 CLOSING = {
-    "dfmeta-agent": f"{_SIGNALS} Exit status: 0, or 1 when --cleanup is refused since the daemon "
-    f"runs, or 2 when the configuration is wrong or the host lacks what is needed; {_STATUS} "
-    "Example: dfmeta-agent --config-file /etc/dfmeta/dfmeta.conf",
-    "dfmeta-store": f"{_SIGNALS} Exit status: 0, or 2 when the configuration is wrong or the "
-    f"database or an address cannot be had; {_STATUS} "
+    "dfmeta-agent": f"{_SIGNALS} Exit status: 0, or 1 when --cleanup is refused because the daemon "
+    "is running, or 2 when the configuration is wrong or a requirement on the host is missing; "
+    f"{_STATUS} Example: dfmeta-agent --config-file /etc/dfmeta/dfmeta.conf",
+    "dfmeta-store": f"{_SIGNALS} Exit status: 0, or 2 when the configuration is wrong, or the "
+    f"database or an address cannot be used; {_STATUS} "
     "Example: dfmeta-store --config-file /etc/dfmeta/dfmeta-store.conf",
 }
-"""Program → what its --help ends with."""
+"""Program → text at the end of its --help."""
 COMMON = [
     cfg.BoolOpt(
         "debug",
         short="d",
         default=False,
-        help="Log at level DEBUG. Nothing secret, and no user-data, is logged at any level.",
+        help="Log at level DEBUG. Secrets and user-data are not logged at any level.",
     ),
 ]
 
 
 class _Options(cfg.ConfigOpts):
-    """oslo.config's, but a wrong value in a file is ours to name, whatever option it is of."""
+    """oslo.config's class, except that :func:`load` reports every wrong value in a file itself."""
 
     def _validate_cli_options(self, namespace: object) -> None:
-        """oslo.config ends the process here, for options that the command line has as well."""
+        """Accept every value: oslo.config would end the process here at a wrong value in a file."""
 
     def _pre_setup(self, *args: Any, **values: Any) -> Any:
         made = super()._pre_setup(*args, **values)
         parser = self._oparser
 
         def refuse(message: str) -> NoReturn:
-            """argparse prints what there is and ends the process here."""
-            remedy = f"{parser.prog} --help shows what there is"
-            raise UsageError(cause=message, remedy=remedy)
+            """Raise an error; argparse would print the usage and end the process here."""
+            raise UsageError(cause=message, remedy=f"See {parser.prog} --help")
 
         parser.error = refuse
         return made
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
-    """Options by group, for oslo-config-generator: ours, and keystoneauth1's where it is there."""
+    """Return all options by group, for oslo-config-generator.
+
+    keystoneauth1's are included if it is installed.
+    """
     groups = dict(own_opts())
     groups[neutron.GROUP.name] = neutron.sample_opts()
     return list(groups.items())
 
 
 def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
-    """Options by group, without those of keystoneauth1, which checks its own when it is used."""
+    """Return dfmeta's options by group; keystoneauth1 checks its own options when it is used."""
     return [
         (None, [*COMMON, *nova.OPTS]),
         (agent.GROUP.name, agent.OPTS),
@@ -107,8 +112,9 @@ def register(conf: cfg.ConfigOpts) -> None:
     """Register every option with *conf*."""
     conf.register_cli_opts(COMMON)
     for group in (agent.GROUP, limits.GROUP, neutron.GROUP, rate.GROUP, store.GROUP):
-        # A group keeps its options itself: with one that is shared, what keystoneauth1 requires
-        # once would be required of every configuration that is read later, at SIGHUP say.
+        # A new group for each configuration: a group object stores its options, and options that
+        # keystoneauth1 registers as required would be required of each later configuration too
+        # (at SIGHUP, for example).
         conf.register_group(cfg.OptGroup(group.name, title=group.title, help=group.help))
     for name, options in own_opts():
         conf.register_opts(options, group=name)
@@ -123,11 +129,12 @@ def load(
 ) -> cfg.ConfigOpts:
     """Read the configuration and check every value.
 
-    :param files: configuration files, later ones win; none: the default one, if it is there.
-    :param args: further arguments of the command line, oslo.config's own among them.
-    :param cli: options that only the command line has.
-    :raises ConfigError: for a value or a file that is wrong.
-    :raises UsageError: for an argument that is.
+    :param files: configuration files; a later one overrides an earlier one. Without any, the
+        default file is read if it exists.
+    :param args: further arguments of the command line, including oslo.config's own.
+    :param cli: options of the command line that no configuration file has.
+    :raises ConfigError: for a wrong value or an unreadable file.
+    :raises UsageError: for a wrong argument.
     """
     conf = _Options()
     register(conf)
@@ -148,7 +155,7 @@ def load(
 
 
 def freeze(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
-    """Every value of ours by group, as values that JSON has; secrets are among them."""
+    """Return the values of dfmeta's options by group, as JSON types. Secrets are included."""
     return {
         group or "DEFAULT": {
             option.dest: (conf[group] if group else conf)[option.dest] for option in options
@@ -158,7 +165,7 @@ def freeze(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
 
 
 def thaw(values: Mapping[str, Mapping[str, Any]]) -> cfg.ConfigOpts:
-    """The configuration that :func:`freeze` was given; no file is read."""
+    """Return the configuration that :func:`freeze` was given; no file is read."""
     conf = _Options()
     register(conf)
     conf([], project="dfmeta", default_config_files=[], default_config_dirs=[])
@@ -172,22 +179,22 @@ def thaw(values: Mapping[str, Mapping[str, Any]]) -> cfg.ConfigOpts:
 def _unreadable(error: Exception, files: Sequence[str]) -> ConfigError:
     option, value = "--config-file", ", ".join(files)
     cause = "there is no such file"
-    remedy = "Name one that exists and that this user may read"
+    remedy = "Name a file that exists and that this user may read"
     match error:
         case cfg.ConfigFilesNotFoundError():
             value = ", ".join(error.config_files)
         case cfg.ConfigFilesPermissionDeniedError():
             value, cause = ", ".join(error.config_files), "this user may not read it"
-            remedy = "Run it as root or as the daemon's user, or name a file that this one may read"
+            remedy = "Run it as root or as the daemon's user, or name a file that it may read"
         case cfg.ConfigDirNotFoundError():
-            option, value, cause = "--config-dir", error.config_dir, "there is no such folder"
+            option, value, cause = "--config-dir", error.config_dir, "there is no such directory"
         case cfg.ConfigFileParseError():
             value, cause = error.config_file, " ".join(error.msg.split())
-            remedy = "Mend that line: an option is written name = value, in a [group]"
+            remedy = "Correct that line: an option is written name = value, in a [group]"
         case OSError():
             value, cause = str(error.filename or value), str(error.strerror)
         case UnicodeError():
-            cause, remedy = "it is not UTF-8", "Write it anew as plain text"
+            cause, remedy = "it is not UTF-8", "Save it as plain text in UTF-8"
         case _:
             cause = str(error)
     return ConfigError(option=option, value=value, cause=cause, remedy=remedy)
@@ -209,7 +216,7 @@ def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None
     try:
         section = conf[group] if group else conf
         if section[option.dest] != section[option.dest]:
-            # Neither below a minimum nor above a maximum.
+            # NaN passes the checks of a minimum and of a maximum.
             raise ValueError("it is not a number")
     except (cfg.Error, ValueError) as error:
         raise ConfigError(
@@ -223,7 +230,7 @@ def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None
 def _written(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> str:
     variable = f"OS_{group or 'DEFAULT'}__{option.name}".upper()
     if variable in os.environ:
-        # It comes before the files, see oslo_config.sources._environment.
+        # The environment overrides the files, see oslo_config.sources._environment.
         return os.environ[variable]
     former = [(one.group or group, one.name) for one in option.deprecated_opts]
     values, _location = conf._namespace._get_value([(group, option.name), *former])
@@ -237,7 +244,7 @@ def _wanted(option: cfg.Opt) -> str:
     if choices := getattr(kind, "choices", None):
         return f"one of {', '.join(choices)}"
     if isinstance(kind, types.Dict):
-        return "key:value, with commas between several"
+        return "key:value pairs with commas between them"
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     if low is not None or high is not None:
         return f"a number from {low} to {high}"

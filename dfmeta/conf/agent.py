@@ -27,7 +27,7 @@ IDENTITY_DEFAULT: Final = ("ovsdb", "libvirt")
 
 
 def _is_reachable(text: str) -> bool:
-    """Whether a listener can be reached at an IPv4 address from another interface."""
+    """Return whether a listener on an IPv4 address can be reached from another interface."""
     address = IPv4Address(text)
     return not (address.is_unspecified or address.is_loopback or address.is_multicast)
 
@@ -44,36 +44,36 @@ OPTS: Final = [
         "ip",
         type=_ADDRESS,
         default=METADATA_IP,
-        help="Address that guests ask for metadata, on TCP port 80. cloud-init and every other "
-        "client has 169.254.169.254 built in; change it only together with the guests.",
+        help="Address at which guests request metadata, on TCP port 80. cloud-init and all other "
+        "clients have 169.254.169.254 built in: change it only together with the guests.",
     ),
     cfg.Opt(
         "host_ip",
         type=_ADDRESS,
         default="$ip",
-        help="Address that tap-metadata has on the host, as a /32. Give another one where the "
-        "host itself needs the address that guests ask, because it is a guest of a cloud: the "
-        "flows then rewrite the destination. No other interface may have it.",
+        help="Address of tap-metadata on the host, as a /32. Set an address other than ip where "
+        "the host itself needs that address because it is a guest of a cloud: the flows then "
+        "rewrite the destination. No other interface may have this address.",
     ),
     cfg.PortOpt(
         "port",
         default=18080,
-        help="TCP port of the proxy on tap-metadata. 0 takes a free one and remembers it in "
-        "state_path, so that guests' connections find it after a restart.",
+        help="TCP port of the proxy on tap-metadata. 0 chooses a free port and stores it in "
+        "state_path, so that the daemon uses the same port after a restart.",
     ),
     cfg.Opt(
         "metadata_interface",
         type=_IFNAME,
         default="tap-metadata",
-        help="Name of the port between the bridge and the proxy. It is made when it is missing, "
-        "and must not be used for anything else.",
+        help="Name of the port between the bridge and the proxy. dfmeta creates it if it is "
+        "missing; it must not be used for anything else.",
     ),
     cfg.Opt(
         "integration_bridge",
         type=types.String(regex=r"^[^/\s]{1,255}$"),
         default="br-int",
-        help="Bridge that the guests' ports are on. Must match [ovs] integration_bridge of "
-        "Neutron's agent where there is one.",
+        help="Bridge of the guests' ports. Must match [ovs] integration_bridge of Neutron's "
+        "agent, if the host has one.",
     ),
     cfg.Opt(
         "ovsdb_connection",
@@ -83,7 +83,7 @@ OPTS: Final = [
             example="unix:/var/run/openvswitch/db.sock",
         ),
         default="unix:/var/run/openvswitch/db.sock",
-        help="Open vSwitch's database: unix:PATH or tcp:HOST:PORT.",
+        help="Address of Open vSwitch's database: unix:PATH or tcp:HOST:PORT.",
     ),
     cfg.Opt(
         "openflow_connection",
@@ -93,162 +93,165 @@ OPTS: Final = [
             example="auto or listen:127.0.0.1:6653",
         ),
         default="auto",
-        help="How the bridge is reached. auto dials its management socket beside OVSDB's, which "
-        "needs no Controller row; unix:PATH names that socket; listen:HOST:PORT waits for a "
-        "bridge whose operator has pointed a controller at it, and takes only the one whose "
-        "datapath id OVSDB has.",
+        help="OpenFlow connection to the bridge. auto: connect to the bridge's management socket "
+        "beside OVSDB's socket, which needs no Controller row. unix:PATH: connect to the "
+        "management socket at PATH. listen:HOST:PORT: wait there for the bridge, to which an "
+        "operator has given this address as its controller; only the bridge with the datapath id "
+        "that OVSDB lists is accepted.",
     ),
     cfg.IntOpt(
         "table_base",
         default=200,
         min=1,
         max=254 - TABLES_TAKEN,
-        help=f"First of the {TABLES_TAKEN} tables that dfmeta uses on the bridge. Nobody else may "
-        "use them; Neutron uses none from 95 up.",
+        help=f"First of the {TABLES_TAKEN} tables that dfmeta uses on the bridge. No other program "
+        "may use them; Neutron uses no table from 95 up.",
     ),
     cfg.IntOpt(
         "classification_table",
         default=0,
         min=0,
         max=253,
-        help="Table that guests' frames enter first and in which the hooks stand, beside other "
-        "people's flows.",
+        help="Table that guests' frames enter first. dfmeta installs its hooks there, beside the "
+        "flows of other programs.",
     ),
     cfg.IntOpt(
         "hook_priority",
         default=300,
         min=1,
         max=65534,
-        help="Priority of the hooks in classification_table. Must be above whatever handles "
-        "guests' IPv4 and ARP there (Neutron: 200), or guests are not served.",
+        help="Priority of the hooks in classification_table. Must be higher than that of the flows "
+        "that handle guests' IPv4 and ARP there (Neutron: 200), or guests are not served.",
     ),
     cfg.IntOpt(
         "route_table",
         default=2,
         min=1,
         max=4294967295,
-        help="Routing table of the host in which all destinations are behind tap-metadata. "
-        "Nothing else may be in it; 253 to 255 are the kernel's own.",
+        help="Routing table of the host that routes all destinations to tap-metadata. It must not "
+        "contain other routes; tables 253 to 255 belong to the kernel.",
     ),
     cfg.StrOpt(
         "backend",
         default="store",
         choices=[
-            ("store", "the embedded store answers; needs nothing else"),
+            ("store", "the embedded store answers; no other service is needed"),
             ("nova", "requests are signed and forwarded to Nova's metadata API"),
         ],
-        help="Who answers guests.",
+        help="Source of the answers to guests.",
     ),
     cfg.Opt(
         "identity_sources",
         type=Several(types.String(choices=IDENTITY_SOURCES), noun="source"),
         default=list(IDENTITY_DEFAULT),
-        help="Who says which instance is on a port, and of which project it is: ovsdb, libvirt, "
-        "neutron, store, with commas between them. The first one that has a value wins, each "
-        "further one fills in what is still open and is asked only then; one that is slow or away "
-        "holds up only the ports that need it. ovsdb: external_ids vm-uuid or vm-id, and "
-        "project-id, of the interface. libvirt: instance, project and name from the XML of the "
-        "domains on this host. neutron: the instance from its API, see [neutron]; it has no "
-        "project of an instance, only that of the port, which is taken when nothing else gives "
-        "one (listed as 'neutron (port)'; Nova answers 404 where an admin owns the port). A "
-        "tenant may write the instance into a port, so with backend = store a record answers such "
-        "a port only if it has the port's project. store: project and name of a known instance "
-        "from its record.",
+        help="Identity sources, which give the instance and project of a port: ovsdb, libvirt, "
+        "neutron and store, with commas between them, in order of preference. For each value the "
+        "first source that has it wins. A later source is queried only for values that are still "
+        "missing; a source that is slow or does not answer delays only the ports that need it. "
+        "ovsdb: external_ids vm-uuid or vm-id, and project-id, of the interface. libvirt: "
+        "instance, project and name from the XML of the domains on this host. neutron: the "
+        "instance from Neutron's API, see [neutron]. Neutron does not know the project of an "
+        "instance, only that of the port, which is used when no other source gives a project "
+        "(listed as 'neutron (port)'; Nova answers 404 if an admin owns the port). A tenant can "
+        "write the instance into a port, so with backend = store a record answers such a port "
+        "only if it has the port's project. store: project and name of a known instance from its "
+        "record.",
     ),
     cfg.Opt(
         "libvirt_xml_path",
         type=Several(absolute_path(example="/run/libvirt/qemu")),
         default=["/run/libvirt/qemu", "/etc/libvirt/qemu"],
-        help="Folders with the domains' XML files, for identity_sources with libvirt; each is an "
-        "absolute path, and one that is not there is passed over. Who is on a port is read from "
-        "the status files of active domains (/run) alone; definitions (/etc) give project and "
-        "name of an instance that is known otherwise. The daemon must be able to read them.",
+        help="Directories with the domains' XML files, for the identity source libvirt: absolute "
+        "paths with commas between them. A directory that does not exist is skipped. The instance "
+        "on a port is read from the status files of active domains (/run) alone; definitions "
+        "(/etc) give the project and name of an instance that another source has named. The daemon "
+        "must be able to read the files.",
     ),
     cfg.FloatOpt(
         "hold_timeout",
         default=8,
         min=0,
         max=60,
-        help="Seconds that a guest's request may wait in all while its instance is not known yet "
-        "or the backend is away: its first SYN and the request share this budget. cloud-init "
-        "gives up after 10. Nova has to have answered within it as well: with 0 every request to "
-        "it is out of time, and with the store none waits for an instance.",
+        help="Seconds that a guest's request may be held in all while its instance is not known "
+        "yet or the backend is unavailable; the first SYN and the request share this time. "
+        "cloud-init gives up after 10 seconds. Nova's answer has to arrive within it as well. 0: "
+        "with Nova every request times out; with the store no request waits for its instance.",
     ),
     cfg.StrOpt(
         "timeout_answer",
         default="auto",
         choices=[
-            ("auto", "as 503, but close under /openstack/<version>/, where cloud-init retries it"),
+            ("auto", "like 503, but close under /openstack/<version>/, where cloud-init retries"),
             ("503", "503 Service Unavailable, on every path"),
             ("close", "the connection is closed without an answer, on every path"),
         ],
-        help="What a guest gets when hold_timeout has passed.",
+        help="Answer to a guest when hold_timeout has passed.",
     ),
     cfg.BoolOpt(
         "refuse_forwarded",
         default=False,
-        help="Refuse with 403 what comes with X-Forwarded-For, Forwarded or Via: such a request "
-        "was passed on by a proxy in the guest, for somebody who is not the guest. Against "
-        "request forgery; leave it off where guests reach the service through a proxy of their "
-        "own on purpose. Whatever such a header says, it decides nothing else.",
+        help="Refuse requests with a header X-Forwarded-For, Forwarded or Via with 403: a proxy in "
+        "the guest has forwarded such a request for another client. This protects against request "
+        "forgery; leave it off if guests reach the service through a proxy of their own on "
+        "purpose. In dfmeta-agent the content of these headers has no other effect.",
     ),
     cfg.IntOpt(
         "proxy_workers",
         default=0,
         min=0,
         max=64,
-        help="Processes that answer guests. 0: the daemon does it itself, in the thread that also "
-        "takes first SYNs. With workers those are served at once however busy guests keep the "
-        "proxy; each has its own share of what [guest_limits] gives a port. With backend = store "
-        "the daemon still reads the records. Changed by a restart alone.",
+        help="Number of worker processes that answer guests. 0: the daemon answers them itself, in "
+        "the thread that also handles first SYNs. With workers, first SYNs are handled at once "
+        "even when guests keep the proxy busy; each worker has a share of a port's [guest_limits]. "
+        "With backend = store the daemon still reads the records. A change needs a restart.",
     ),
     cfg.StrOpt(
         "proxy_worker_user",
         default="nobody",
-        help="User that workers run as where the daemon is root; they keep no capability, "
-        "whoever starts them.",
+        help="User that workers run as if the daemon is root. Workers keep no capability, whether "
+        "or not the daemon is root.",
     ),
     cfg.FloatOpt(
         "startup_timeout",
         default=30,
         min=0,
         max=3600,
-        help="Seconds that the daemon waits at start for OVSDB, the bridge and the switch before "
-        "it ends with status 2.",
+        help="Seconds that the daemon waits at start for OVSDB, the bridge and the switch. After "
+        "that it ends with status 2.",
     ),
     cfg.Opt(
         "admin_listen",
         type=host_port(example="127.0.0.1:9697"),
         default="127.0.0.1:9697",
         help="HOST:PORT of the listener for health, metrics, the status page, dfmeta's own "
-        "commands and the store's admin API. Where other hosts can reach it, that API needs "
-        "token_file or oidc_issuer, or the daemon does not start; all the rest asks nobody who he "
-        "is, and says which guests there are: let a firewall keep it to those who may know, or "
-        "stay on loopback.",
+        "commands and the store's admin API. If other hosts can reach it, that API needs "
+        "token_file or oidc_issuer, or the daemon does not start. The other pages need no "
+        "authentication and list the guests: restrict access with a firewall, or keep the listener "
+        "on loopback.",
     ),
     cfg.IntOpt(
         "listener_keep",
         default=600,
         min=1,
         max=86400,
-        help="Seconds that the guests' listener is kept open after the daemon has ended, where "
-        "systemd does not keep it: guests that connect wait for the next start. If none comes in "
-        "time, metadata_interface is taken down and the listener closed: what guests send is then "
-        "dropped, not refused, until a start brings both back. Time for which the host is "
-        "suspended does not count.",
+        help="Seconds that the guests' listener is kept open after the daemon has ended, if "
+        "systemd does not keep it. Guests that connect meanwhile wait for the next start. If the "
+        "daemon does not start in time, metadata_interface is set down and the listener is closed: "
+        "guests' packets are then dropped, not refused, until the daemon starts again. Time during "
+        "which the host is suspended does not count.",
     ),
     cfg.Opt(
         "state_path",
         type=absolute_path(example="/var/lib/dfmeta"),
         default="/var/lib/dfmeta",
-        help="Folder for what outlives the daemon. It is made with mode 0700 if it is missing, "
-        "and belongs to the daemon alone.",
+        help="Directory for the data that the daemon keeps over a restart. It is created with mode "
+        "0700 if it is missing; no other program may use it.",
     ),
 ]
 
 
 def check(group: Any) -> None:
-    """Check what no single option can say.
+    """Check the rules between options of the group.
 
     :raises ConfigError: naming the option.
     """
@@ -257,7 +260,7 @@ def check(group: Any) -> None:
         raise ConfigError(
             option="[df_metadata] table_base",
             value=base,
-            cause=f"a packet goes to higher tables only, and classification_table is {hooks}",
+            cause=f"a packet can go to higher tables only, and classification_table is {hooks}",
             remedy=f"Give a number above {hooks}",
         )
     if group.route_table in (253, 254, 255):
@@ -265,14 +268,14 @@ def check(group: Any) -> None:
             option="[df_metadata] route_table",
             value=group.route_table,
             cause="it is one of the kernel's own tables",
-            remedy="Give the number of a table that nothing else uses, such as 2",
+            remedy="Give the number of a table that no other program uses, such as 2",
         )
     if len(set(group.identity_sources)) < len(group.identity_sources):
         raise ConfigError(
             option="[df_metadata] identity_sources",
             value=",".join(group.identity_sources),
-            cause="a source stands in it twice",
-            remedy="Give each one once",
+            cause="it names a source twice",
+            remedy="Name each source once",
         )
     _check_user("proxy_worker_user", group.proxy_worker_user)
 
@@ -290,5 +293,5 @@ def _check_user(option: str, value: str) -> None:
         option=f"[df_metadata] {option}",
         value=value,
         cause=cause,
-        remedy="Name a user of this host that owns nothing, such as nobody",
+        remedy="Name a user of this host that owns no files, such as nobody",
     )

@@ -10,7 +10,7 @@ from dfmeta.conf import store
 
 GROUP: Final = store.GROUP
 MAX_BODY_LIMITS: Final = (1024, 64 << 20)
-"""Bytes. Less would not hold a document; more would keep the daemon busy for seconds."""
+"""Bytes. A document does not fit into less; more would keep the daemon busy for seconds."""
 
 OPTS: Final = [
     cfg.IntOpt(
@@ -18,7 +18,7 @@ OPTS: Final = [
         default=1048576,
         min=MAX_BODY_LIMITS[0],
         max=MAX_BODY_LIMITS[1],
-        help="Bytes that a request to the admin API may bring, a document or user-data with all "
-        "that is around it. A larger one is answered 413, and nothing of it is kept in memory.",
+        help="Largest size of the body of a request to the admin API in bytes: a document or "
+        "user-data with its envelope. A larger body is answered with 413 and not kept in memory.",
     ),
 ]

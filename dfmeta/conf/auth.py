@@ -1,4 +1,4 @@
-"""Who may use the store's admin API: options of the group ``[store]``."""
+"""Options of the group ``[store]`` for authentication at the store's admin API."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ OPTS: Final = [
     cfg.Opt(
         "token_file",
         type=absolute_path(example="/etc/dfmeta/tokens", optional=True),
-        help="File with the hashes of the static tokens that the store's admin API takes, and "
-        "their scopes. dfmeta token create, list and revoke look after it. Nobody but its owner "
-        "may read or write it (mode 0600). A change is noticed without a restart. Unset: no "
-        "static tokens.",
+        help="File with the hashes and scopes of the static tokens that the store's admin API "
+        "accepts. dfmeta token create, list and revoke manage it. Only its owner may read or write "
+        "it (mode 0600). Changes take effect without a restart. Unset: no static tokens.",
     ),
     cfg.Opt(
         "oidc_issuer",
@@ -30,16 +29,16 @@ OPTS: Final = [
             example="https://login.example.org/realms/cloud",
             optional=True,
         ),
-        help="OpenID Connect issuer whose tokens (JWT, signed with an asymmetric algorithm) the "
-        "store's admin API takes, as the claim iss has it to the letter, such as "
-        "https://login.example.org/realms/cloud. With http instead of https, whoever is between "
-        "can make tokens. Unset: none. Without it and without token_file the API asks for no "
-        "token, and listens on loopback alone.",
+        help="OpenID Connect issuer of tokens (JWT, signed with an asymmetric algorithm) that the "
+        "store's admin API accepts, such as https://login.example.org/realms/cloud. It must equal "
+        "the claim iss exactly. With http instead of https, an attacker on the network path can "
+        "forge tokens. Unset: no tokens of an issuer. Without oidc_issuer and token_file the API "
+        "requires no token, and is allowed on loopback only.",
     ),
     cfg.StrOpt(
         "oidc_audience",
-        help="What a token's claim aud has to have. Required with oidc_issuer: a token that was "
-        "made for another service is not to be good for this one.",
+        help="Audience that a token's claim aud must contain. Required with oidc_issuer, so that "
+        "tokens for other services are not accepted here.",
     ),
     cfg.Opt(
         "oidc_jwks_url",
@@ -49,9 +48,9 @@ OPTS: Final = [
             example="https://login.example.org/realms/cloud/keys",
             optional=True,
         ),
-        help="Where the issuer's keys are (a JWK set). Unset: where the issuer says, at "
-        "/.well-known/openid-configuration under oidc_issuer. Its certificate is checked against "
-        "the system's authorities.",
+        help="URL of the issuer's keys (a JWK set). Unset: the URL is read from "
+        "/.well-known/openid-configuration under oidc_issuer. The server's certificate is checked "
+        "against the system's authorities.",
     ),
     cfg.Opt(
         "oidc_roles_claim",
@@ -61,14 +60,15 @@ OPTS: Final = [
             example="roles or realm_access.roles",
             optional=True,
         ),
-        help="Claim of a token that has its scopes, as a list or as words, besides scope and scp, "
-        "which are always read. Dots lead into it: realm_access.roles. Unset: none.",
+        help="Claim of a token that contains its scopes, as a list or as words, in addition to "
+        "scope and scp, which are always read. Dots lead to a claim inside another: "
+        "realm_access.roles. Unset: only scope and scp are read.",
     ),
 ]
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Check what no single option can say.
+    """Check the rules between the options of an issuer.
 
     :raises ConfigError: naming the option.
     """
@@ -77,14 +77,14 @@ def check(conf: cfg.ConfigOpts) -> None:
         if not group.oidc_audience:
             raise wrong(
                 "oidc_audience",
-                "oidc_issuer needs it: tokens that the issuer made for others would be taken",
-                remedy="Give the audience that the issuer puts into tokens for this service",
+                "oidc_issuer needs it: tokens for other services would be accepted without it",
+                remedy="Set it to the audience that the issuer puts into tokens for this service",
             )
         return
     for option in ("oidc_audience", "oidc_jwks_url", "oidc_roles_claim"):
         if group[option]:
             raise wrong(
                 "oidc_issuer",
-                f"{option} is given and says nothing without it",
-                remedy=f"Give the issuer, or leave {option} out",
+                f"{option} is set and has no effect without it",
+                remedy=f"Set it to the issuer's URL, or remove {option}",
             )

@@ -1,7 +1,7 @@
-"""Which options each daemon reads, and which of them a SIGHUP takes in.
+"""The options that each daemon reads, and those that it reloads at a SIGHUP.
 
-An option that is not taken in keeps its running value in the configuration that
-:func:`keep_running_values` leaves, so that each reader goes on with the value in force.
+In the configuration that :func:`keep_running_values` leaves, an option that needs a restart keeps
+its running value, so that each reader continues with the value in force.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _GUESTS: Final = (
     | _of(limits.GROUP.name, limits.OPTS)
     | _of(rate.GROUP.name, rate.OPTS)
 )
-"""What both take in, since it is a matter of single requests and connections."""
+"""Options that both daemons reload, since they apply to single requests and connections."""
 _CENTRAL_ALONE: Final = _in(store.GROUP.name, "guest_listen", "trusted_proxies")
 _AGENT_ALONE: Final = _in(store.GROUP.name, "defaults")
 _OPENED: Final = _in(store.GROUP.name, "connection", "guest_listen")
-"""What is opened once, and has others' work under way in it."""
+"""Options of a database or listener that is opened once and is in use when a SIGHUP arrives."""
 
 READS: Final[Mapping[str, frozenset[Name]]] = {
     AGENT: EVERY - _CENTRAL_ALONE,
     STORE: _GUESTS | _in(agent.GROUP.name, "admin_listen", "state_path") | (_STORE - _AGENT_ALONE),
 }
-"""Daemon → options that it looks at."""
+"""Daemon → options that it reads."""
 RELOADED: Final[Mapping[str, frozenset[Name]]] = {
     AGENT: _GUESTS
     | _of("DEFAULT", nova.OPTS)
@@ -60,23 +60,23 @@ RELOADED: Final[Mapping[str, frozenset[Name]]] = {
     | (_STORE - _CENTRAL_ALONE - _OPENED),
     STORE: _GUESTS | (_STORE - _AGENT_ALONE - _OPENED),
 }
-"""Daemon → those that a SIGHUP takes in; all others of :data:`READS` need a restart."""
+"""Daemon → options that it reloads at a SIGHUP; all others of :data:`READS` need a restart."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What another reading of the configuration has found, as ``[group] option``."""
+    """Changed options after the configuration was read again, as ``[group] option``."""
 
     taken: tuple[str, ...]
-    """What is in force from now on."""
+    """Options whose new value is in force from now on."""
     waiting: tuple[str, ...]
-    """What needs a restart."""
+    """Options that need a restart."""
 
 
 def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon: str) -> Changes:
-    """Have *conf*, which was just read, keep the values of *running* that need a restart.
+    """Set the options of *conf*, which was just read, that need a restart to those of *running*.
 
-    :param daemon: :data:`AGENT` or :data:`STORE`. What it does not read is not looked at.
+    :param daemon: :data:`AGENT` or :data:`STORE`. Options that it does not read are not compared.
     :raises ConfigError: when Neutron is an identity source and its account is wrong.
     """
     taken, waiting = [], []
@@ -94,27 +94,27 @@ def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon
 
 
 def _names(conf: cfg.ConfigOpts, daemon: str) -> Iterator[Name]:
-    """In the order of the groups: a value may refer to one that stands before it."""
+    """Yield names in the order of the groups: a value may refer to an earlier option."""
     for group, options in dfmeta.conf.own_opts():
         for option in options:
             name = (group or "DEFAULT", option.dest)
             if name in READS[daemon]:
                 yield name
     if daemon == AGENT and "neutron" in conf.df_metadata.identity_sources:
-        # keystoneauth1 registers the options of its account when they are used.
+        # keystoneauth1 registers the options of the account when a session is made.
         neutron.session(conf)
         own = {option.dest for option in neutron.OPTS}
         yield from ((neutron.GROUP.name, one) for one in conf.neutron if one not in own)
 
 
 def value_of(conf: cfg.ConfigOpts, name: Name) -> Any:
-    """Return an option's value; None for one that the configuration does not have."""
+    """Return an option's value; None if the configuration does not have the option."""
     group, option = name
     section: Mapping[str, Any] = conf if group == "DEFAULT" else conf[group]
-    # Another way to authenticate has other options.
+    # keystoneauth1's options depend on the kind of authentication.
     return section[option] if option in section else None  # noqa: SIM401  # its get() raises
 
 
 def shown(name: Name) -> str:
-    """Return an option as a message names it."""
+    """Return an option's name for a message: ``[group] option``."""
     return f"[{name[0]}] {name[1]}"

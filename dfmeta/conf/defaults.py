@@ -1,4 +1,4 @@
-"""Whether an instance without a record gets defaults: an option of the group ``[store]``."""
+"""The option of the group ``[store]`` that gives defaults to instances without a record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OPTS: Final = [
         "defaults",
         default=False,
         help="Answer an instance that has no record of its own from the defaults that dfmeta "
-        "store put keeps with --default, --default-host and --default-project; those of its "
-        "project come before those of the host, as hostname prints its name, and these before "
-        "those for all. The host name is made of the libvirt domain's name. Without defaults in "
-        "the store, and when this is false, such an instance gets 404.",
+        "store put writes with --default, --default-host and --default-project. Defaults of its "
+        "project override those of the host (named as hostname prints it), and these override "
+        "those for all instances. The host name is made from the libvirt domain's name. When this "
+        "is false, or the store has no defaults, such an instance gets 404.",
     ),
 ]

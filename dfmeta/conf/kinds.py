@@ -1,6 +1,7 @@
 """Types of options beyond those of oslo.config.
 
-A refusal names the reason, never the value: that may be a secret, and the caller shows it or not.
+Their errors name the reason and never the value, which may be a secret: the caller decides whether
+to show the value.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from typing import Any, Final
 from oslo_config import types
 
 HTTP_URL: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?", re.IGNORECASE)
-"""Of a host and a path alone: a user and password would come into logs."""
+"""URL of a host and a path alone: a user and password would appear in logs."""
 _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}")
 
 
 class Text(types.String):
-    """A string of a certain form.
+    """A string of a given form.
 
-    :param noun: the form; follows "it is not" in the reason.
-    :param fits: tells by a true value that a string has the form; may raise ValueError otherwise.
+    :param noun: name of the form; follows "it is not" in the reason.
+    :param fits: returns a true value for a string of that form; may raise ValueError for others.
     :param example: follows "Give one such as" in the remedy.
-    :param optional: an empty value is accepted, and counts as unset.
+    :param optional: accept an empty value, which counts as unset.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class Text(types.String):
 
 
 class Several(types.List):
-    """Values of one type with commas between them; a refusal names the value that is wrong.
+    """Values of one type with commas between them; an error names the wrong value.
 
-    :param item: the type: a :class:`Text`, or one of oslo.config with choices.
-    :param least: how many there have to be.
-    :param noun: one of the choices, such as "source", where *item* has choices.
+    :param item: type of a value: a :class:`Text`, or a type of oslo.config with choices.
+    :param least: smallest number of values.
+    :param noun: name of a choice, such as "source", if *item* has choices.
     """
 
     def __init__(self, item: Any, *, least: int = 1, noun: str = "") -> None:
@@ -67,7 +68,7 @@ class Several(types.List):
         texts = value.strip().rstrip(",").split(",") if isinstance(value, str) else value
         given = [str(text).strip() for text in texts if texts != [""]]
         if len(given) < self.least:
-            raise ValueError(f"it is without a {self.noun}" if self.noun else "it is empty")
+            raise ValueError(f"it does not name a {self.noun}" if self.noun else "it is empty")
         return [self._item(text) for text in given]
 
     def _item(self, text: str) -> Any:
@@ -80,7 +81,7 @@ class Several(types.List):
             elif self.noun:
                 cause = f"there is no {self.noun} {text!r}"
             else:
-                cause = f"{text!r} cannot be chosen"
+                cause = f"{text!r} is not one of the choices"
             raise ValueError(cause) from error
 
 
@@ -94,13 +95,13 @@ host_port: Final = partial(
 
 
 def has_port(text: str) -> bool:
-    """Whether the digits after the last colon, where there are any, are a TCP port."""
+    """Return whether the digits after the last colon are a TCP port; True if there are none."""
     port = text.rpartition(":")[2]
     return not port.isdigit() or 1 <= int(port) <= 65535
 
 
 def without_password(text: str) -> str:
-    """Return a URL as a message may repeat it: without its user and password."""
+    """Return a URL without its user and password, for use in a message."""
     before, slashes, rest = text.partition("//")
     _user, at, host = rest.rpartition("@")
     return f"{before}{slashes}(hidden)@{host}" if at else text

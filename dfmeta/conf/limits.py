@@ -1,4 +1,4 @@
-"""The options that bound what a guest may take of the proxy."""
+"""Options that limit a guest's use of the proxy, group ``[guest_limits]``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from oslo_config import cfg
 
 GROUP: Final = cfg.OptGroup(
     name="guest_limits",
-    title="What a guest may take of the proxy",
-    help="Bounds on requests and connections. A guest that reaches one is refused, waits or loses "
-    "its connection, and no other guest notices; dfmeta_limits_hit_total counts how often.",
+    title="Limits of a guest's use of the proxy",
+    help="Limits of requests and connections. A guest that reaches a limit is refused, waits or "
+    "loses its connection; other guests are not affected. dfmeta_limits_hit_total counts how "
+    "often limits are reached.",
 )
 
 OPTS: Final = [
@@ -19,94 +20,96 @@ OPTS: Final = [
         default=2048,
         min=256,
         max=65536,
-        help="Bytes of a request line. A longer one is answered with 414.",
+        help="Largest size of a request line in bytes. A longer one is answered with 414.",
     ),
     cfg.IntOpt(
         "header_max",
         default=8192,
         min=512,
         max=65536,
-        help="Bytes of a request's header. A longer one is answered with 431.",
+        help="Largest size of a request's header in bytes. A longer one is answered with 431.",
     ),
     cfg.IntOpt(
         "header_lines_max",
         default=64,
         min=8,
         max=1024,
-        help="Lines of a request's header. More of them are answered with 431.",
+        help="Largest number of lines of a request's header. A header with more lines is answered "
+        "with 431.",
     ),
     cfg.FloatOpt(
         "header_timeout",
         default=10,
         min=0.1,
         max=300,
-        help="Seconds within which a request's line and header have to come whole. After that the "
-        "connection is closed, with a 408 if something of the request had come.",
+        help="Seconds within which a request's line and header have to be complete. After that the "
+        "connection is closed, with a 408 if a part of the request was received.",
     ),
     cfg.IntOpt(
         "body_max",
         default=4096,
         min=1020,
         max=1048576,
-        help="Bytes of a guest's POST. A longer one is answered with 413, and so is one of more "
-        "than 64 chunks, or of more than one for each 64 of these bytes. Nova takes 1,020 for a "
-        "password.",
+        help="Largest size of the body of a guest's POST in bytes. A longer body is answered with "
+        "413, and so is a body of more than 64 chunks, or of more than one chunk for each 64 of "
+        "these bytes. Nova accepts passwords of up to 1,020 bytes.",
     ),
     cfg.FloatOpt(
         "body_timeout",
         default=10,
         min=0.1,
         max=300,
-        help="Seconds within which a body has to come whole; else the answer is 408.",
+        help="Seconds within which a body has to be complete; otherwise the answer is 408.",
     ),
     cfg.FloatOpt(
         "keepalive_timeout",
         default=15,
         min=0,
         max=3600,
-        help="Seconds that a connection is kept for its guest's next request. 0 closes each one "
-        "after its answer.",
+        help="Seconds that a connection is kept open for the next request. 0: each connection is "
+        "closed after its answer.",
     ),
     cfg.FloatOpt(
         "send_timeout",
         default=30,
         min=0.1,
         max=3600,
-        help="Seconds within which a guest has to have read an answer. After that the connection "
-        "is reset.",
+        help="Seconds within which a guest has to read an answer. After that the connection is "
+        "reset.",
     ),
     cfg.IntOpt(
         "connections_per_port",
         default=16,
         min=1,
         max=65536,
-        help="Connections of one port that are served at a time. cloud-init has one. When there "
-        "are more, the port's longest idle one is closed, or the new one waits.",
+        help="Number of connections of one port that are served at a time. cloud-init uses one. "
+        "When there are more, the port's longest idle connection is closed; if none is idle, the "
+        "new one waits.",
     ),
     cfg.IntOpt(
         "waiting_per_port",
         default=48,
         min=0,
         max=65536,
-        help="Connections of one port that may wait until one of those above has ended. Further "
-        "ones are reset. 0: none may wait.",
+        help="Number of connections of one port that may wait until one of connections_per_port "
+        "has ended. Further connections are reset. 0: no connection may wait.",
     ),
     cfg.IntOpt(
         "connections",
         default=4096,
         min=16,
         max=1048576,
-        help="Connections of all guests together, those that wait included, in the daemon or in "
-        "each of its workers. When there are more, the longest idle one is closed; when none is "
-        "idle, the port with the most that wait loses one of those.",
+        help="Number of connections of all guests together, including those that wait, in the "
+        "daemon or in each of its workers. When there are more, the longest idle connection is "
+        "closed; if none is idle, the port with the most waiting connections loses one of them.",
     ),
     cfg.IntOpt(
         "requests_per_port",
         default=8,
         min=1,
         max=65536,
-        help="Requests of one port that are with the backend, or whose answer is still being "
-        "read, at a time. Further ones wait, within hold_timeout. A guest that does not read "
-        "its answers has that many of them kept in memory.",
+        help="Number of requests of one port, at a time, that the backend is working on or for "
+        "which the guest is still reading the answer. Further requests wait, within hold_timeout. "
+        "Up to this many answers are kept in memory for a guest that does not read them.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Whether and how the store asks another one: options of the group ``[store]``."""
+"""Options of the group ``[store]`` for lookups at an upstream store."""
 
 from __future__ import annotations
 
@@ -37,85 +37,87 @@ OPTS: Final = [
     cfg.Opt(
         "lookup_base_url",
         type=_URL,
-        help="Another store that is asked for what this one does not have, such as "
-        "https://store.example.org:9697: a dfmeta-store, or anything that answers GET "
+        help="Upstream store, which is queried for records that this store does not have, such as "
+        "https://store.example.org:9697: a dfmeta-store, or another server that answers GET "
         "/device-metadata and /device-userdata under this URL, by instance id and by ip_address. "
-        "Its certificate is checked against the system's authorities. Unset: nobody is asked.",
+        "Its certificate is checked against the system's authorities. Unset: no lookups.",
     ),
     cfg.FloatOpt(
         "lookup_timeout",
         default=2,
         min=0.1,
         max=60,
-        help="Seconds that each try may take, connection and token included.",
+        help="Seconds that each try of a lookup may take, including the connection and the token.",
     ),
     cfg.IntOpt(
         "lookup_retries",
         default=2,
         min=0,
         max=10,
-        help="Tries after a first one that failed. With lookup_timeout it says how long a guest "
-        "may have to wait: less than hold_timeout is best. What has expired is asked for once.",
+        help="Number of retries after a first try that failed. Together with lookup_timeout it "
+        "limits how long a guest waits, which should be less than hold_timeout. The lookup of an "
+        "expired record is not retried.",
     ),
     cfg.FloatOpt(
         "lookup_negative_ttl",
         default=10,
         min=0,
         max=86400,
-        help="Seconds in which what the other store does not have is not asked for again. 0: it "
-        "is asked each time.",
+        help="Seconds to cache 'not found' answers from the upstream store. 0: they are not "
+        "cached, and each request leads to a lookup.",
     ),
     cfg.FloatOpt(
         "lookup_expiry",
         default=0,
         min=0,
         max=31536000,
-        help="Seconds after which what was fetched is asked for again. While the other store is "
-        "away, what is known is served. What was pushed does not expire. 0: nothing does.",
+        help="Seconds after which a fetched record expires and is looked up again. While the "
+        "upstream store is unavailable, expired records are still served. Pushed records do not "
+        "expire. 0: fetched records do not expire either.",
     ),
     cfg.Opt(
         "lookup_token_file",
         type=absolute_path(example="/etc/dfmeta/lookup.token", optional=True),
-        help="File with the token that the other store is shown, as dfmeta token create prints it, "
-        "an absolute path. Other users may not read it. It is read for each question. Unset, and "
-        "no lookup_issuer: requests carry no token.",
+        help="Absolute path of the file with the token for the upstream store, as dfmeta token "
+        "create prints it. Other users must not be able to read the file. It is read for each "
+        "lookup. Unset, without lookup_issuer: requests carry no token.",
     ),
     cfg.Opt(
         "lookup_issuer",
         type=_URL,
-        help="OpenID Connect issuer that gives tokens for the other store (OAuth 2.0 client "
-        "credentials), such as https://login.example.org/realms/cloud. It is asked where, at "
-        "/.well-known/openid-configuration under this URL.",
+        help="OpenID Connect issuer of tokens for the upstream store (OAuth 2.0 client "
+        "credentials), such as https://login.example.org/realms/cloud. Its token endpoint is read "
+        "from /.well-known/openid-configuration under this URL.",
     ),
     cfg.Opt(
         "lookup_client_id",
         type=_PRINTABLE,
-        help="Who this store is to lookup_issuer. Required with it.",
+        help="Client id of this store at lookup_issuer. Required with lookup_issuer.",
     ),
     cfg.Opt(
         "lookup_client_secret",
         type=_PRINTABLE,
         secret=True,
-        help="What shows lookup_issuer that it is. Required with it.",
+        help="Client secret of lookup_client_id. Required with lookup_issuer.",
     ),
     cfg.Opt(
         "lookup_audience",
         type=_PRINTABLE,
-        help="Audience that tokens are asked for. Unset: what lookup_issuer gives by itself.",
+        help="Audience of the tokens that are requested. Unset: lookup_issuer's default.",
     ),
     cfg.Opt(
         "lookup_scopes",
         type=Several(Text("a scope", _WORD.fullmatch, example="read"), least=0),
         default=[],
-        help="Scopes that tokens are asked for, with commas between them. A dfmeta-store wants "
-        "read, or metadata:read:metadata and metadata:read:userdata.",
+        help="Scopes of the tokens that are requested, with commas between them. A dfmeta-store "
+        "requires read, or metadata:read:metadata and metadata:read:userdata.",
     ),
 ]
 _OF_TOKENS: Final = ("lookup_client_id", "lookup_client_secret", "lookup_audience", "lookup_scopes")
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Check what no single option can say.
+    """Check the rules between options for lookups.
 
     :raises ConfigError: naming the option.
     """
@@ -126,9 +128,9 @@ def check(conf: cfg.ConfigOpts) -> None:
         if group.lookup_issuer:
             raise wrong(
                 "lookup_token_file",
-                "lookup_issuer gives tokens already",
+                "lookup_issuer is set too, and gives tokens already",
                 value=group.lookup_token_file,
-                remedy="Give one of the two",
+                remedy="Set only one of the two options",
             )
     if group.lookup_issuer:
         if not group.lookup_base_url:
@@ -136,7 +138,7 @@ def check(conf: cfg.ConfigOpts) -> None:
         for option in ("lookup_client_id", "lookup_client_secret"):
             if not group[option]:
                 cause = "lookup_issuer gives no token without it"
-                raise wrong(option, cause, remedy="Write it as the issuer does")
+                raise wrong(option, cause, remedy="Set it to the value that the issuer has for it")
         return
     for option in _OF_TOKENS:
         if group[option]:
@@ -144,5 +146,5 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def _needless(option: str, other: str) -> ConfigError:
-    cause = f"{other} is given and says nothing without it"
-    return wrong(option, cause, remedy=f"Give {option}, or leave {other} out")
+    cause = f"{other} is set and has no effect without it"
+    return wrong(option, cause, remedy=f"Set {option}, or remove {other}")

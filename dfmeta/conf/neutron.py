@@ -1,8 +1,8 @@
-"""How Neutron's API is reached as an identity source, group ``[neutron]``.
+"""Options of Neutron's API as an identity source, group ``[neutron]``.
 
 The names are those that keystoneauth1 gives to every OpenStack service's client, so that a
-``[neutron]`` section of nova.conf can be copied. How one authenticates is keystoneauth1's own: its
-plugins bring their options, which are registered when Neutron is among the sources.
+``[neutron]`` section of nova.conf can be copied. keystoneauth1's plugins define the options of
+authentication, which are registered when Neutron is among the identity sources.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dfmeta.trust import client_context
 GROUP: Final = cfg.OptGroup(
     name="neutron",
     title="Neutron as an identity source",
-    help="Used when identity_sources has neutron. Needs pip install 'dfmeta[neutron]', and an "
-    "account that may see other projects' ports (by Neutron's default policy: admin, or the "
+    help="Used when identity_sources contains neutron. Needs pip install 'dfmeta[neutron]', and an "
+    "account that may list the ports of all projects (by Neutron's default policy: admin, or the "
     "service role).",
 )
 _INTERFACES: Final = ("internal", "public", "admin")
@@ -32,27 +32,27 @@ OPTS: Final = [
     cfg.Opt(
         "host",
         type=Text("a host name of at most 255 characters", _WORD.fullmatch, example="compute-1"),
-        help="This host, as Neutron has it in binding:host_id of its ports. Must match [DEFAULT] "
-        "host of nova.conf and of Neutron's agent. Unset: the system's host name.",
+        help="Name of this host in binding:host_id of Neutron's ports. Must match [DEFAULT] host "
+        "of nova.conf and of Neutron's agent. Unset: the system's host name.",
     ),
     cfg.FloatOpt(
         "timeout",
         default=2,
         min=0.1,
         max=60,
-        help="Seconds that Keystone and Neutron together may take for an answer. Ports that need "
-        "it wait for so long; keep it well below hold_timeout.",
+        help="Seconds to wait for an answer of Keystone and Neutron together. Ports that need the "
+        "answer wait up to this time; keep it well below hold_timeout.",
     ),
     cfg.StrOpt(
         "region_name",
-        help="Region of Neutron in Keystone's catalogue. Unset: the first one there.",
+        help="Region of Neutron in Keystone's catalogue. Unset: the first region there.",
     ),
     cfg.Opt(
         "valid_interfaces",
         type=Several(types.String(choices=_INTERFACES), noun="kind"),
         default=["internal", "public"],
-        help="Kinds of endpoint to take from Keystone's catalogue, the preferred one first: of "
-        "internal, public and admin.",
+        help="Kinds of endpoint to take from Keystone's catalogue, in order of preference: some of "
+        "internal, public and admin, with commas between them.",
     ),
     cfg.Opt(
         "endpoint_override",
@@ -61,25 +61,33 @@ OPTS: Final = [
             _URL.fullmatch,
             example="http://192.0.2.10:9696",
         ),
-        help="Neutron's address, such as http://192.0.2.10:9696, instead of the catalogue's.",
+        help="URL of Neutron, such as http://192.0.2.10:9696. Unset: the URL in Keystone's "
+        "catalogue.",
     ),
     cfg.StrOpt(
         "cafile",
-        help="File with the certificates of the authorities that Keystone's and Neutron's "
-        "certificates are checked against, PEM. Unset: the system's.",
+        help="PEM file with the certificates of the authorities for Keystone's and Neutron's "
+        "certificates. Unset: the system's authorities.",
     ),
     cfg.BoolOpt(
         "insecure",
         default=False,
-        help="Do not check their certificates. Whoever is between can then say whose a port is.",
+        help="Do not check the certificates of Keystone and Neutron. An attacker on the network "
+        "path can then forge the instance and project of a port.",
     ),
-    cfg.StrOpt("certfile", help="Client certificate for both, PEM."),
-    cfg.StrOpt("keyfile", help="Private key of certfile, PEM."),
+    cfg.StrOpt(
+        "certfile",
+        help="PEM file with the client certificate for Keystone and Neutron. Unset: none is sent.",
+    ),
+    cfg.StrOpt("keyfile", help="PEM file with the private key of certfile."),
 ]
 
 
 def sample_opts() -> list[cfg.Opt]:
-    """Ours, and those of the usual way to authenticate, for oslo-config-generator."""
+    """Return the options of the group for oslo-config-generator.
+
+    They include keystoneauth1's options for an account with a password, if it is installed.
+    """
     try:
         from keystoneauth1 import loading
     except ImportError:
@@ -89,9 +97,10 @@ def sample_opts() -> list[cfg.Opt]:
 
 
 def session(conf: cfg.ConfigOpts) -> Any:
-    """Make the ``keystoneauth1.session.Session`` that the options describe; sends nothing.
+    """Make the ``keystoneauth1.session.Session`` that the options describe; send nothing.
 
-    :raises ConfigError: when keystoneauth1 is not there, or an option of its is missing or wrong.
+    :raises ConfigError: when keystoneauth1 is not installed, or one of its options is missing or
+        wrong.
     """
     try:
         from keystoneauth1 import exceptions, loading
@@ -100,7 +109,7 @@ def session(conf: cfg.ConfigOpts) -> Any:
             option="[df_metadata] identity_sources",
             value="neutron",
             cause="keystoneauth1 is not installed",
-            remedy="pip install 'dfmeta[neutron]', or leave neutron out",
+            remedy="pip install 'dfmeta[neutron]', or remove neutron from the list",
         ) from error
     loading.register_auth_conf_options(conf, GROUP.name)
     group = conf.neutron
@@ -108,8 +117,8 @@ def session(conf: cfg.ConfigOpts) -> Any:
         raise ConfigError(
             option="[neutron] auth_type",
             value="",
-            cause="Neutron is asked by nobody without an account",
-            remedy="Give password, with auth_url, username, password, project_name, "
+            cause="Neutron cannot be queried without an account",
+            remedy="Set it to password, and set auth_url, username, password, project_name, "
             "user_domain_name and project_domain_name",
         )
     try:
@@ -127,7 +136,8 @@ def session(conf: cfg.ConfigOpts) -> Any:
             option="[neutron] auth_type",
             value=group.auth_type,
             cause=" ".join(str(error).split()),
-            remedy="Give password and the options that the sample configuration has for it",
+            remedy="Set it to password, and set the options of the account that the sample "
+            "configuration lists",
         ) from error
     if not group.cafile and not group.insecure:
         _trust_the_system(made)
@@ -135,7 +145,7 @@ def session(conf: cfg.ConfigOpts) -> Any:
 
 
 def _trust_the_system(made: Any) -> None:
-    """Have a session trust the system's authorities: requests takes certifi's by itself."""
+    """Make a session trust the system's authorities; requests would use certifi's by default."""
     from keystoneauth1.session import TCPKeepAliveAdapter
 
     class Adapter(TCPKeepAliveAdapter):  # type: ignore[misc]  # keystoneauth1 has no types
@@ -144,14 +154,14 @@ def _trust_the_system(made: Any) -> None:
 
         def cert_verify(self, conn: Any, *args: Any) -> None:
             super().cert_verify(conn, *args)
-            # A list would be trusted in addition to the context.
+            # Authorities of these attributes would be trusted in addition to the context's.
             conn.ca_certs = conn.ca_cert_dir = None
 
     made.session.mount("https://", Adapter())
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Check what no single option can say.
+    """Check that the files of certificates can be read, and that keyfile has its certfile.
 
     :raises ConfigError: naming the option.
     """
@@ -159,8 +169,8 @@ def check(conf: cfg.ConfigOpts) -> None:
         raise ConfigError(
             option="[neutron] certfile",
             value="",
-            cause="keyfile is of no use without it",
-            remedy="Give both, or neither",
+            cause="keyfile is set and has no effect without it",
+            remedy="Set both, or neither",
         )
     group = conf.neutron
     for option in ("cafile", "certfile", "keyfile"):

@@ -1,4 +1,4 @@
-"""How Nova is reached: Neutron's metadata agent's own options, in ``[DEFAULT]``."""
+"""Options of Nova's metadata API: those of Neutron's metadata agent, in ``[DEFAULT]``."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ from dfmeta.model import HttpHost
 OPTS: Final = [
     cfg.StrOpt(
         "auth_ca_cert",
-        help="File with the certificates of the authorities that Nova's certificate is checked "
-        "against, PEM. Unset: the system's. Read at the start and at a SIGHUP.",
+        help="PEM file with the certificates of the authorities for Nova's certificate. Unset: the "
+        "system's authorities. Read at the start and at a SIGHUP.",
     ),
     cfg.StrOpt(
         "nova_metadata_host",
         default="127.0.0.1",
-        # Neutron's name for it before its release of 2017, still in files that came along since.
+        # Neutron's name for it before its release of 2017; files of upgraded hosts still have it.
         deprecated_name="nova_metadata_ip",
-        help="Host of Nova's metadata API, or a comma list of them, each with an optional :port. "
-        "They are tried in this order; one that fails rests for 10 seconds. An IPv6 address "
-        "with a port stands in brackets.",
+        help="Host of Nova's metadata API, or a comma list of hosts, each with an optional :port. "
+        "They are tried in this order. A host that fails is skipped for 10 seconds, unless all "
+        "hosts have failed. Write an IPv6 address with a port in brackets.",
     ),
     cfg.PortOpt(
         "nova_metadata_port",
         default=8775,
         min=1,
-        help="TCP port of Nova's metadata API where nova_metadata_host names none.",
+        help="TCP port of Nova's metadata API on hosts of nova_metadata_host without a :port.",
     ),
     cfg.StrOpt(
         "nova_metadata_protocol",
         default="http",
         choices=["http", "https"],
-        help="How Nova's metadata API is spoken to. Must be what listens at nova_metadata_port.",
+        help="Protocol of Nova's metadata API. Must match the service at nova_metadata_port.",
     ),
     cfg.BoolOpt(
         "nova_metadata_insecure",
         default=False,
-        help="With https, do not check Nova's certificate. Whoever is between can then read "
-        "user-data, and answer in Nova's place.",
+        help="With https, do not check Nova's certificate. An attacker on the network path can "
+        "then read user-data and send answers in Nova's name.",
     ),
     cfg.StrOpt(
         "nova_client_cert",
-        help="Client certificate for Nova, PEM, with those that lead to its authority after it. "
-        "Read at the start and at a SIGHUP.",
+        help="PEM file with the client certificate for Nova, followed by the certificates of the "
+        "chain to its authority. Read at the start and at a SIGHUP.",
     ),
     cfg.StrOpt(
         "nova_client_priv_key",
-        help="Private key of nova_client_cert, PEM, without a passphrase. Read when that is; the "
-        "daemon's user must be able to read it.",
+        help="PEM file with the private key of nova_client_cert, without a passphrase. Read at the "
+        "start and at a SIGHUP; the daemon's user must be able to read it.",
     ),
     cfg.StrOpt(
         "metadata_proxy_shared_secret",
         default="",
         secret=True,
-        help="Secret that signs instance ids. Must be the same as [neutron] "
-        "metadata_proxy_shared_secret in nova.conf; with another, Nova answers 403. Required "
-        "with backend = nova.",
+        help="Secret for the signature of instance ids. Must be the same as [neutron] "
+        "metadata_proxy_shared_secret in nova.conf; if it differs, Nova answers 403. Required with "
+        "backend = nova.",
     ),
 ]
 
 
 def hosts(conf: cfg.ConfigOpts) -> list[HttpHost]:
-    """Read nova_metadata_host.
+    """Return the hosts of nova_metadata_host, in its order.
 
-    :raises ConfigError: for a list with an entry that is no host.
+    :raises ConfigError: for a list with an entry that is not a host.
     """
     return [
         _host(entry.strip(), conf.nova_metadata_port)
@@ -78,7 +78,7 @@ def hosts(conf: cfg.ConfigOpts) -> list[HttpHost]:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Check what no single option can say.
+    """Check the hosts, the secret and the files of certificates.
 
     :raises ConfigError: naming the option.
     """
@@ -87,16 +87,16 @@ def check(conf: cfg.ConfigOpts) -> None:
         raise ConfigError(
             option="[DEFAULT] metadata_proxy_shared_secret",
             value="",
-            cause="backend = nova needs it, since Nova refuses what is not signed",
-            remedy="Give the value of [neutron] metadata_proxy_shared_secret in nova.conf",
+            cause="backend = nova needs it, since Nova refuses requests without a signature",
+            remedy="Set it to the value of [neutron] metadata_proxy_shared_secret in nova.conf",
         )
     if bool(conf.nova_client_cert) != bool(conf.nova_client_priv_key):
         missing = "nova_client_priv_key" if conf.nova_client_cert else "nova_client_cert"
         raise ConfigError(
             option=f"[DEFAULT] {missing}",
             value="",
-            cause="a client certificate and its key go together",
-            remedy="Give both, or neither",
+            cause="a client certificate and its key must be set together",
+            remedy="Set both, or neither",
         )
     for option in ("auth_ca_cert", "nova_client_cert", "nova_client_priv_key"):
         check_file(f"[DEFAULT] {option}", conf[option])
@@ -114,21 +114,21 @@ def _check_certificates(option: str, path: str | None) -> None:
         raise ConfigError(
             option=option,
             value=path,
-            cause="there is no certificate in it that can be loaded",
+            cause="it contains no certificate that can be loaded",
             remedy="Name a file with certificates in PEM",
         ) from error
 
 
 def _check_key(certificate: str, key: str) -> None:
     try:
-        # With a passphrase of nothing, for OpenSSL would ask on the terminal.
+        # An empty passphrase, since OpenSSL would otherwise ask for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, lambda: b"")
     except (OSError, ValueError) as error:
         differs = getattr(error, "reason", "") == "KEY_VALUES_MISMATCH"
         cause = (
             "it is not the key of the certificate that nova_client_cert names"
             if differs
-            else "there is no private key in it that can be loaded"
+            else "it contains no private key that can be loaded"
         )
         raise ConfigError(
             option="[DEFAULT] nova_client_priv_key",
@@ -180,7 +180,7 @@ def _is_name(text: str) -> bool:
 
 
 def check_file(option: str, path: str | None) -> None:
-    """Check that a file which *option* names can be read; an empty *path* names none.
+    """Check that the file at *path*, the value of *option*, can be read; do nothing if it is empty.
 
     :raises ConfigError: naming the option.
     """

@@ -12,26 +12,27 @@ from dfmeta.exceptions import ConfigError
 GROUP: Final = cfg.OptGroup(
     name="store",
     title="The embedded store",
-    help="Where instances' metadata is kept when backend = store, and how guests ask for it.",
+    help="Where instances' metadata is stored when backend = store, and how guests request it.",
 )
 _HTTP_TOKENS: Final = {
-    "off": "There are no tokens: /latest/api/token is 404, and a token makes no difference.",
-    "optional": "Guests may take a token. A request with a wrong or expired one is refused (401), "
-    "one without goes on.",
-    "required": "Every request needs a token, or is refused (401). Unmodified cloud-init asks "
-    "without one unless it finds itself on AWS.",
+    "off": "Tokens are not used: /latest/api/token is 404, and a token in a request is ignored.",
+    "optional": "Guests may request a token. A request with a wrong or expired token is refused "
+    "(401); a request without a token is answered.",
+    "required": "A request without a valid token is refused (401). Unmodified cloud-init sends no "
+    "token unless it detects AWS.",
 }
 _EC2_TREES: Final = {
-    "cloud-init": "Nova's form, which an unmodified cloud-init crawls.",
-    "equinix": "Equinix Metal's form: other items, no folders marked by a slash, and keys as they "
-    "are. cloud-init takes a newer version of the tree then, but asks this one first for an "
-    "instance-id, which is empty here unless the document has an id.",
+    "cloud-init": "Nova's form, which an unmodified cloud-init reads.",
+    "equinix": "Equinix Metal's form: other items, no slash after the names of directories, and "
+    "public keys as text without an index. cloud-init then reads a newer version of the tree, but "
+    "requests the instance-id from this one first, where it is empty unless the document has an "
+    "id.",
 }
 _TEMPLATE: Final = (
-    "The member {name} that /metadata gets where an instance's document has none. A template over "
-    "the document in the form of Go's text/template, of which it has fields: "
-    "https://{{{{.facility}}}}.example.org/{path}. One that fails, such as over a member that the "
-    "document lacks, adds nothing. Empty: none is added."
+    "Template for the member {name} of /metadata, for instances whose document has no such "
+    "member. The form is that of Go's text/template, with fields of the document alone: "
+    "https://{{{{.facility}}}}.example.org/{path}. A template that fails, for example because the "
+    "document lacks a field, adds nothing. Empty: the member is not added."
 )
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -41,28 +42,29 @@ OPTS: Final = [
         default="sqlite:///${df_metadata.state_path}/store.db",
         secret=True,
         help=(
-            "The store's database, as an SQLAlchemy URL: sqlite:///PATH, where an absolute PATH "
-            "makes four slashes, or postgresql://USER:PASSWORD@HOST/DATABASE, which several "
+            "The store's database, as an SQLAlchemy URL: sqlite:///PATH (four slashes with an "
+            "absolute PATH), or postgresql://USER:PASSWORD@HOST/DATABASE, which several "
             "dfmeta-store may share (pip install 'dfmeta[postgresql]'). The daemon and the dfmeta "
-            "store command must name the same one, and both must be able to write the file and its "
-            "folder. Of SQLite: a missing file is created with mode 0600, its folder with 0700; a "
-            "file with wider rights is narrowed to 0600. Its schema is brought up to date when it "
-            "is opened; one that a newer dfmeta wrote is refused."
+            "store command must use the same database, and with SQLite both must be able to write "
+            "the file and its directory. A missing SQLite file is created with mode 0600, and its "
+            "directory with 0700; wider permissions of the file are reduced to 0600. The schema is "
+            "upgraded when the database is opened; a database with the schema of a newer dfmeta is "
+            "refused."
         ),
     ),
     cfg.StrOpt(
         "http_tokens",
         default="optional",
         choices=list(_HTTP_TOKENS.items()),
-        help="EC2's tokens against forged requests (IMDSv2), with every backend. A record's own "
-        "word (dfmeta store put --http-tokens) and http_tokens_of come before it.",
+        help="EC2's tokens against forged requests (IMDSv2), with every backend. The setting of a "
+        "record (dfmeta store put --http-tokens) and http_tokens_of override it.",
     ),
     cfg.StrOpt(
         "ec2_tree",
         default="cloud-init",
         choices=list(_EC2_TREES.items()),
-        help="What guests get below /2009-04-04. Every other version, and /latest, is always the "
-        "tree that cloud-init crawls.",
+        help="Form of the EC2 tree below /2009-04-04. /latest and all other versions always have "
+        "the form that cloud-init reads.",
     ),
     cfg.StrOpt("api_url", default="", help=_TEMPLATE.format(name="api_url", path="api")),
     cfg.StrOpt(
@@ -76,22 +78,22 @@ OPTS: Final = [
     cfg.DictOpt(
         "http_tokens_of",
         default={},
-        help="The same for single instances: a comma list of UUID:off, UUID:optional and "
-        "UUID:required. It comes before a record's own word, and is there for backends whose "
-        "records have none, such as Nova.",
+        help="http_tokens of single instances: a comma list of UUID:off, UUID:optional and "
+        "UUID:required. It overrides the setting of a record, and serves backends without such a "
+        "setting, such as Nova.",
     ),
 ]
 
 
 TEMPLATES: Final = ("api_url", "phone_home_url", "user_state_url")
-"""Options that are templates for the member of the same name."""
+"""Options that hold a template for the member of the same name."""
 
 
 def http_tokens_of(conf: cfg.ConfigOpts) -> dict[str, str]:
-    """Read http_tokens_of: instance id in lower case → mode.
+    """Return http_tokens_of: instance id in lower case → mode.
 
-    :raises ConfigError: for an entry that is not an instance and a mode, and a second one of the
-        same instance.
+    :raises ConfigError: for an entry that is not an instance and a mode, or a second entry for an
+        instance.
     """
     modes: dict[str, str] = {}
     for name, mode in conf.store.http_tokens_of.items():
@@ -101,13 +103,13 @@ def http_tokens_of(conf: cfg.ConfigOpts) -> dict[str, str]:
         if mode not in _HTTP_TOKENS:
             raise _wrong_entry(name, mode, "there is no such mode")
         if instance in modes:
-            raise _wrong_entry(name, mode, "the instance is there twice")
+            raise _wrong_entry(name, mode, "the instance has two entries")
         modes[instance] = mode
     return modes
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Check what no single option can say.
+    """Check http_tokens_of.
 
     :raises ConfigError: naming the option.
     """
@@ -115,7 +117,7 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def _wrong_entry(name: str, mode: str, cause: str) -> ConfigError:
-    remedy = f"Give each instance once, as UUID:MODE, with a mode of {', '.join(_HTTP_TOKENS)}"
+    remedy = f"Give each instance once, as UUID:MODE; modes are {', '.join(_HTTP_TOKENS)}"
     return wrong("http_tokens_of", cause, value=f"{name}:{mode}", remedy=remedy)
 
 

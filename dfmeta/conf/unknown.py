@@ -1,7 +1,8 @@
-"""Options in the files that nobody reads: oslo.config passes over a name that is misspelt.
+"""Unknown options in configuration files; oslo.config ignores a misspelt name.
 
-Groups of ours are looked at whole. ``[DEFAULT]`` and ``[neutron]`` may be copied from Neutron's and
-Nova's files with much that is not for dfmeta: there, a name is told that looks like one of ours.
+In dfmeta's own groups every unknown name is reported. ``[DEFAULT]`` and ``[neutron]`` may be copied
+from Neutron's and Nova's files with many options that are not for dfmeta: there, only a name that
+is similar to one of dfmeta's options is reported.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from dfmeta.conf import agent, limits, neutron, own_opts, rate, store
 from dfmeta.exceptions import UnknownOptionError
 
 OURS: Final = (agent.GROUP.name, limits.GROUP.name, rate.GROUP.name, store.GROUP.name)
-"""Groups that nobody else has."""
+"""Groups that only dfmeta has."""
 DEFAULT: Final = "DEFAULT"
-SAMPLE: Final = "etc/dfmeta/dfmeta.conf.sample has all that there are"
+SAMPLE: Final = "etc/dfmeta/dfmeta.conf.sample lists all options"
 _LIKE: Final = 0.8
-"""How much alike two names are at least, of 1 (difflib), where others may have options too."""
+"""Least similarity of two names (difflib, 1 is equal) in groups that other programs have too."""
 _OF_OTHERS: Final = {
     DEFAULT: frozenset(
         {
@@ -45,24 +46,27 @@ _OF_OTHERS: Final = {
         }
     ),
 }
-"""Neutron's own names in its metadata agent's file, and Nova's in its [neutron]."""
+"""Options of Neutron in its metadata agent's file, and of Nova in its [neutron]."""
 _GROUPS_OF_OTHERS: Final = frozenset({"metadata"})
-"""metadata_path's."""
+"""Groups of metadata_path."""
 _RENAMED: Final = {"nova_metadata_ip": "nova_metadata_host"}
-"""By Neutron, before there was dfmeta."""
+"""Options that Neutron renamed before dfmeta existed: old name → new name."""
 
 
 def unknown_options(conf: cfg.ConfigOpts) -> list[UnknownOptionError]:
-    """Return what the files of a configuration have that is no option, each with what to do.
+    """Return the unknown options in the files of a configuration, each with its remedy.
 
-    :param conf: as :func:`dfmeta.conf.load` gives it.
+    :param conf: a configuration that :func:`dfmeta.conf.load` returned.
     """
     known = {group or DEFAULT: _names(options) for group, options in own_opts()}
     known[DEFAULT] |= {"config_file", "config_dir", "config_source"}
-    known[neutron.GROUP.name] |= _names(neutron.sample_opts())
     space = conf._namespace
+    files = list(reversed(space._parsed)) if space is not None else []
+    if any(section.lower() == neutron.GROUP.name for sections in files for section in sections):
+        # keystoneauth1's names; its import is a third of the CPU time of a daemon's start.
+        known[neutron.GROUP.name] |= _names(neutron.sample_opts())
     found = []
-    for sections in reversed(space._parsed if space is not None else []):
+    for sections in files:
         for section, options in sections.items():
             file = space._sections_to_file.get(section, "the configuration")
             group = section if section == DEFAULT else section.lower()
@@ -72,7 +76,7 @@ def unknown_options(conf: cfg.ConfigOpts) -> list[UnknownOptionError]:
 
 
 def _names(options: list[cfg.Opt]) -> set[str]:
-    """All names that an option is read by, those of earlier releases too."""
+    """Return all names of options, including those of earlier releases."""
     old = {one.name for option in options for one in option.deprecated_opts if one.name}
     return {name for option in options for name in (option.name, option.dest)} | old
 
@@ -91,7 +95,7 @@ def _in_group(
         if near:
             yield {"what": what, "remedy": f"Did you mean {near[0]}?"}
         elif elsewhere:
-            yield {"what": what, "remedy": f"Put it into [{elsewhere[0]}]"}
+            yield {"what": what, "remedy": f"Move it to [{elsewhere[0]}]"}
         elif group in OURS:
             yield {"what": what, "remedy": SAMPLE}
 

@@ -1,6 +1,6 @@
-"""The values that a daemon runs with, told to the commands of its host, and taken over by them.
+"""The values in force in a daemon, as a document for the commands on its host.
 
-A secret is told as a digest alone, by which a command sees whether its file has the same one.
+A secret appears as a digest only, with which a command checks whether its file has the same secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GIVEN: Final = {
     cfg.Locations.command_line: "command line",
     cfg.Locations.environment: "environment",
 }
-"""Where a value may come from that no file changes."""
+"""Origins of values that files do not override."""
 _FILES: Final = "files"
 _OWN: Final = {
     (group or "DEFAULT", option.dest): option
@@ -40,7 +40,10 @@ _SALT: Final = 16
 
 @dataclass(frozen=True)
 class Digest:
-    """scrypt (RFC 7914): each guess at a secret costs 32 MiB of memory and a tenth of a second."""
+    """scrypt (RFC 7914) with a salt.
+
+    Each guess at a secret costs 32 MiB of memory and a tenth of a second.
+    """
 
     salt: bytes = field(default_factory=lambda: secrets.token_bytes(_SALT))
     n: int = 1 << 15
@@ -48,7 +51,7 @@ class Digest:
     p: int = 1
 
     def of(self, value: object) -> str:
-        """Return the digest of an option's value in hexadecimal; keeps the processor busy."""
+        """Return the digest of an option's value in hexadecimal; it takes a tenth of a second."""
         return hashlib.scrypt(
             json.dumps(value).encode(),
             salt=self.salt,
@@ -60,34 +63,37 @@ class Digest:
         ).hex()
 
     def parameters(self) -> dict[str, str | int]:
-        """As a document tells them."""
+        """Return the salt and the costs as members of a document."""
         return {"name": "scrypt", "salt": self.salt.hex(), "n": self.n, "r": self.r, "p": self.p}
 
 
 @dataclass
 class Taken:
-    """How a daemon's values differ from those of a command's files; as ``[group] option``."""
+    """The options whose values differ between a daemon and a command's files.
+
+    Options are named as ``[group] option``, except in *secrets*.
+    """
 
     reload: list[str] = field(default_factory=list)
-    """Options that the daemon takes from its files at a SIGHUP."""
+    """Options that the daemon reloads from its files at a SIGHUP."""
     restart: list[str] = field(default_factory=list)
-    """Those that it takes at a start alone."""
+    """Options that the daemon reads at a start only."""
     given: list[str] = field(default_factory=list)
-    """Those that it has from its command line or its environment, whatever the files say."""
+    """Options that the daemon has from its command line or its environment, not from files."""
     secrets: frozenset[Name] = frozenset()
-    """Those whose value in force is not known, because it is a secret."""
+    """Secrets that differ from those of the files; their value in force is unknown."""
     files: tuple[str, ...] | None = None
-    """The daemon's files, where the difference may come of others being read here, else None."""
+    """The daemon's files if the command may have read other files, else None."""
 
 
 Hash = Callable[[object], str]
-"""What makes :meth:`Digest.of`, in this thread or apart from it."""
+"""A function that calls :meth:`Digest.of`, in this thread or in another."""
 
 
 def document(conf: cfg.ConfigOpts, digest: Digest, *, make: Hash | None = None) -> dict[str, Any]:
-    """Tell every value that is in force in dfmeta-agent, as JSON has it; no secret in clear.
+    """Return the values in force in dfmeta-agent as a JSON document, with secrets as digests.
 
-    :param make: makes the digests, of which there is one for each secret; None: at once.
+    :param make: makes the digest of a secret; None: :meth:`Digest.of`, in this thread.
     """
     return {
         "digest": digest.parameters(),
@@ -97,11 +103,11 @@ def document(conf: cfg.ConfigOpts, digest: Digest, *, make: Hash | None = None) 
 
 
 def take(conf: cfg.ConfigOpts, told: Any) -> Taken:
-    """Give *conf* the daemon's values, and say which of them its files have otherwise.
+    """Set *conf* to the daemon's values, and return the options that differ.
 
     :param told: a :func:`document`, of this dfmeta or of another version: an option that only one
-        of them knows is passed over.
-    :raises ValueError: it is no such document.
+        of them knows is ignored.
+    :raises ValueError: when *told* is not such a document.
     """
     try:
         digest = _digest(told["digest"])
@@ -114,18 +120,18 @@ def take(conf: cfg.ConfigOpts, told: Any) -> Taken:
             if _take_one(conf, one, digest, taken=taken) not in ("", *files):
                 taken.files = files
     except (KeyError, TypeError, AttributeError, ValueError, cfg.Error) as error:
-        raise ValueError(f"it is no list of options: {error}") from error
+        raise ValueError(f"it is not a list of options: {error}") from error
     return taken
 
 
 @dataclass(frozen=True)
 class _Told:
-    """An option, as another process tells it."""
+    """An option in a document of another process."""
 
     name: Name
     value: Any
     digest: str
-    """Of a secret; empty for what is told in clear."""
+    """Digest of a secret; empty if *value* is given in clear text."""
     changed_by: str | None
     given_by: str
 
@@ -133,7 +139,7 @@ class _Told:
     def read(cls, one: Mapping[str, Any]) -> _Told:
         """Read a row of a document.
 
-        :raises KeyError, TypeError: it is none.
+        :raises KeyError, TypeError: when it is not such a row.
         """
         name = (str(one["group"]), str(one["option"]))
         digest = "" if "value" in one else str(one["digest"])
@@ -155,9 +161,12 @@ def _told(conf: cfg.ConfigOpts, name: Name, make: Hash) -> dict[str, Any]:
 
 
 def _take_one(conf: cfg.ConfigOpts, told: _Told, digest: Digest, *, taken: Taken) -> str:
-    """:return: the file that has another value; empty when there is none."""
+    """Set one option of *conf*, and note in *taken* if its value differs.
+
+    :return: the file that has the other value; empty when there is no such file.
+    """
     if told.name == ("df_metadata", "identity_sources") and "neutron" in (told.value or ()):
-        with contextlib.suppress(ConfigError):  # the check of Neutron says what is wrong
+        with contextlib.suppress(ConfigError):  # doctor's check of Neutron reports the error
             neutron.session(conf)
     if told.changed_by is None or not _known(conf, told.name):
         return ""
@@ -182,21 +191,21 @@ def _take_one(conf: cfg.ConfigOpts, told: _Told, digest: Digest, *, taken: Taken
 
 
 def _every(conf: cfg.ConfigOpts) -> Iterator[Name]:
-    """In the order of the groups: a value may refer to one that stands before it."""
+    """Yield names in the order of the groups: a value may refer to an earlier option."""
     yield from _OWN
-    # keystoneauth1 registers the options of its account where Neutron is asked.
+    # keystoneauth1 registers the options of the account when a session is made.
     yield from (("neutron", one) for one in conf.neutron if ("neutron", one) not in _OWN)
 
 
 def _hidden(conf: cfg.ConfigOpts, name: Name, value: object) -> bool:
-    """Whether a value is not told in clear."""
+    """Return whether a value is secret and appears as a digest."""
     if not value:
         return False
     if name == _DATABASE:
-        # Most databases are files, whose address is no secret; a server's has a password.
+        # The path of a database file is not secret; the URL of a server contains a password.
         return not str(value).startswith("sqlite:")
     option = _OWN.get(name) or conf._groups[name[0]]._opts[name[1]]["opt"]
-    # A URL may have a user and a password.
+    # A URL may contain a user and a password.
     return bool(option.secret) or ("://" in str(value) and "@" in str(value))
 
 
@@ -214,7 +223,7 @@ def _group(name: Name) -> str | None:
 
 
 def _files(conf: cfg.ConfigOpts) -> list[str]:
-    """Paths of the files that are read, in their order."""
+    """Return the paths of the configuration files, in the order in which they are read."""
     files = [Path(one).absolute() for one in conf.config_file or ()]
     for folder in conf.config_dir or ():
         files += sorted(Path(folder).absolute().glob("*.conf"))
@@ -224,5 +233,5 @@ def _files(conf: cfg.ConfigOpts) -> list[str]:
 def _digest(parameters: Mapping[str, Any]) -> Digest:
     n, r, p = (int(parameters[one]) for one in ("n", "r", "p"))
     if parameters["name"] != "scrypt" or n * r * p > 1 << 20:
-        raise ValueError("its digest is not one that can be made here")
+        raise ValueError("its digest has an unknown algorithm or costs too much to compute")
     return Digest(bytes.fromhex(parameters["salt"]), n=n, r=r, p=p)

@@ -1,9 +1,9 @@
-"""Device role tags: the document that tells a guest which of its devices is for what.
+"""Device role tags: the document that shows a guest the roles of its devices.
 
-A tenant tags a NIC or a disk with a role; the document maps the tag to what the guest can find
-the device by (specification 002). Pure, but for the XML that is read. :mod:`dfmeta.devices.model`
-has its values, :mod:`dfmeta.devices.schema` its form, :mod:`dfmeta.devices.check` all of its rules,
-:mod:`dfmeta.devices.libvirt` fills it from a domain.
+A tenant tags a NIC or a disk with a role. The document maps the tag to the address, MAC or serial
+with which the guest finds the device (specification 002). Pure, except for the XML that is read.
+:mod:`dfmeta.devices.model` has the document's values, :mod:`dfmeta.devices.schema` its form,
+:mod:`dfmeta.devices.check` all of its rules; :mod:`dfmeta.devices.libvirt` fills it from a domain.
 """
 
 from __future__ import annotations

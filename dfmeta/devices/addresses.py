@@ -1,8 +1,8 @@
-"""Where a guest finds a device, from libvirt's elements. Pure.
+"""Addresses of devices in the guest, from libvirt's elements. Pure.
 
-Sources: libvirt's formatdomain.rst ("Device Addresses") and qemuBuildDeviceAddressProps for what
-becomes of them in QEMU; xen-vbd-interface(7) for the numbers of Xen's disks;
-nova/virt/libvirt/driver.py (``_prepare_device_bus``) for the bus that each is on.
+Sources: libvirt's formatdomain.rst ("Device Addresses") and qemuBuildDeviceAddressProps for the
+addresses in QEMU; xen-vbd-interface(7) for the numbers of Xen's disks; nova/virt/libvirt/driver.py
+(``_prepare_device_bus``) for the bus of each device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from dfmeta.devices.model import Bus, IdeBus, NoBus, PciBus, ScsiBus, UsbBus, XenBus
 
 Facts = Mapping[str, str]
-"""A device's element: ``path@attribute`` or ``path`` of what is below it, to the value."""
+"""A device's element: ``path@attribute`` or ``path`` of each part below it → the value."""
 
 _PCI_LIMITS: Final = (("domain", 1 << 32), ("bus", 256), ("slot", 32), ("function", 8))
 _NARROW: Final = frozenset({"", "auto", "lsilogic", "ncr53c90", "am53c974", "dc390"})
@@ -22,28 +22,30 @@ _NARROW: Final = frozenset({"", "auto", "lsilogic", "ncr53c90", "am53c974", "dc3
 _XEN_DISK: Final = re.compile(r"(xvd|hd|sd)([a-z]{1,3})([0-9]{0,3})", re.ASCII)
 _XEN_VIF: Final = re.compile(r"vif[0-9]+\.([0-9]{1,5})", re.ASCII)
 _PARTITIONS: Final = 16
-"""Numbers that each of Xen's first sixteen disks has for itself."""
+"""Number of minor numbers that each of Xen's first sixteen disks has."""
 _PARTITION_MAX: Final = 255
 
 
 def nic_bus(facts: Facts, *, hypervisor: str, number: int) -> Bus:
-    """Return what a NIC is on.
+    """Return the bus of a NIC, with its address.
 
     :param hypervisor: the domain's type, such as ``kvm``, ``xen`` or ``lxc``.
-    :param number: of the interface in the domain, from 0 on.
+    :param number: number of the interface in the domain, from 0 on.
     """
     bus = _of_address(facts)
     if bus is None and hypervisor == "xen":
-        # Running, the name on the host says it; interfaces that were taken out leave gaps.
+        # In a running domain, the name on the host has the number: removed interfaces leave gaps.
         vif = _XEN_VIF.fullmatch(facts.get("target@dev", ""))
         return XenBus(str(int(vif[1])) if vif else str(number))
     return bus or NoBus()
 
 
 def disk_bus(facts: Facts, models: Mapping[str, str]) -> Bus:
-    """Return what a disk is on. SATA has no address that a guest would know again: none.
+    """Return the bus of a disk, with its address.
 
-    :param models: index to model of the domain's SCSI controllers.
+    A SATA disk has no address that a guest could recognise, so its bus is ``none``.
+
+    :param models: index → model of the domain's SCSI controllers.
     """
     if (bus := _of_address(facts)) is not None:
         return bus
@@ -60,7 +62,7 @@ def disk_bus(facts: Facts, models: Mapping[str, str]) -> Bus:
 
 
 def xen_disk(target: str) -> str | None:
-    """Return the number of a disk in XenBus, from its name such as ``xvda``; None: it has none."""
+    """Return a disk's number in XenBus, from its name such as ``xvda``; None without a number."""
     named = _XEN_DISK.fullmatch(target)
     if not named:
         return None
@@ -79,7 +81,7 @@ def xen_disk(target: str) -> str | None:
 
 
 def ide_of_xen(target: str) -> str | None:
-    """Return where a Xen HVM guest sees a disk's emulated view; None: it has none."""
+    """Return the IDE address of a disk's emulated view in a Xen HVM guest; None without one."""
     named = _XEN_DISK.fullmatch(target)
     if not named or named[1] == "sd" or named[3] or named[2] not in ("a", "b", "c", "d"):
         return None
@@ -138,7 +140,7 @@ def _drive(facts: Facts) -> tuple[int, int, int, int] | None:
 
 
 def _number(text: str) -> int | None:
-    """A number as libvirt writes it, in decimal or with 0x before it; None: it is none."""
+    """Read a number in libvirt's form, decimal or with 0x in front; None when it is invalid."""
     found = re.fullmatch(r"0x([0-9a-fA-F]{1,8})|([0-9]{1,9})", text, re.ASCII)
     if not found:
         return None

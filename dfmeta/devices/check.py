@@ -1,8 +1,8 @@
-"""Whether a document of devices holds to its rules. Pure.
+"""Checks a document of devices against its rules. Pure.
 
-Trust: none. A document may be a tenant's: whatever it is, it is accepted or refused with a
-:class:`~dfmeta.exceptions.DeviceError`, in a time that its size bounds. Tags end up in udev's
-rules inside the guest, so nothing with a line break or a path in it passes.
+Trust: none. A document may come from a tenant. Any value is accepted, or refused with a
+:class:`~dfmeta.exceptions.DeviceError`, in a time that its size bounds. Tags become part of udev's
+rules inside the guest, so a tag with a line break or a path in it is refused.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 DEPTH_MAX: Final = 32
-"""Levels of a document, unknown members included."""
+"""Largest number of levels in a document, unknown members included."""
 VALUES_MAX: Final = 100_000
-"""Values in a document, each member and element counted."""
+"""Largest number of values in a document; each member and each element counts."""
 DEVICES_MAX: Final = 1024
-"""More than any hypervisor gives a guest; they are checked in half a second."""
+"""Largest number of devices. No hypervisor gives a guest more; the check takes 0.5 s."""
 INT_BITS_MAX: Final = 1024
-"""Of a number; as many as the largest one that JSON's common readers take."""
+"""Largest size of a number in bits; the common JSON readers have this limit."""
 _SHOWN: Final = 40
-"""Characters of a wrong value that an error repeats."""
+"""Largest number of characters of a wrong value that an error repeats."""
 
 _Step = str | int
 
 
 def validate(document: object) -> None:
-    """Accept a document of devices (``{"devices": [...]}``), a whole ``meta_data.json`` included.
+    """Check a document of devices (``{"devices": [...]}``), also a whole ``meta_data.json``.
 
-    The schema decides about each device by itself. On top of it a tag is the role of one device of
-    a type; of two disks only where they are views of one backend: the same serial on different
-    buses (specification 002, "REST API impact" and the Xen example).
+    The schema checks each device separately. In addition, a tag may belong to only one device of a
+    type. Two disks may share a tag only if they are views of one backend: the same serial on
+    different buses (specification 002, "REST API impact" and the Xen example).
 
-    :param document: as :func:`json.loads` gives it; untrusted.
-    :raises DeviceError: it breaks a rule; ``path`` says where.
+    :param document: a result of :func:`json.loads`; untrusted.
+    :raises DeviceError: the document breaks a rule; ``path`` is the place.
     """
     _check_json(document)
     devices = document.get("devices") if isinstance(document, dict) else None
@@ -55,9 +55,9 @@ def validate(document: object) -> None:
 
 
 def validate_in(document: Mapping[str, object]) -> None:
-    """Accept the document of a record by its member ``devices``, where it has one.
+    """Check the member ``devices`` of a record's document, if it has one.
 
-    :raises DeviceError: the member breaks a rule; nothing else of the document is looked at.
+    :raises DeviceError: the member breaks a rule; the other members are not checked.
     """
     if "devices" in document:
         validate({"devices": document["devices"]})
@@ -65,16 +65,16 @@ def validate_in(document: Mapping[str, object]) -> None:
 
 @functools.cache
 def _validator() -> Draft202012Validator:
-    # Late: the library takes a tenth of a second, and few programs check a document.
+    # Imported here: that takes a tenth of a second, and few programs check a document.
     from jsonschema import Draft202012Validator
 
     return Draft202012Validator(SCHEMA)
 
 
 def _check_json(document: object) -> None:
-    """Raise unless a value is JSON that can be written, of a size that can be worked on.
+    """Raise unless a value is JSON that can be written, within the limits on size and depth.
 
-    Iterative, for a document may be deeper than Python's stack; what comes after may recurse.
+    Iterative, because a document may be deeper than Python's stack. Later checks may recurse.
     """
     waiting: list[tuple[tuple[_Step, ...], object]] = [((), document)]
     count = 0
@@ -90,7 +90,7 @@ def _check_json(document: object) -> None:
                 _check_scalar(path, name if isinstance(name, str) else b"")
             waiting += (((*path, name), one) for name, one in value.items())
         elif isinstance(value, list):
-            # No more than are looked at: a list may hold itself many times.
+            # Only as many as can be counted: a list may contain itself many times.
             shown = value[: VALUES_MAX + 1]
             waiting += (((*path, number), one) for number, one in enumerate(shown))
         else:
@@ -103,11 +103,11 @@ def _check_scalar(path: tuple[_Step, ...], value: object) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            cause = "text that UTF-8 cannot hold"
+            cause = "text that UTF-8 cannot encode"
     elif isinstance(value, int):
         cause = "a number too large" if value.bit_length() > INT_BITS_MAX else ""
     elif isinstance(value, float):
-        cause = "" if math.isfinite(value) else "a number that JSON does not have"
+        cause = "" if math.isfinite(value) else "a number that JSON cannot represent"
     elif value is not None:
         cause = "not JSON"
     if cause:
@@ -115,7 +115,7 @@ def _check_scalar(path: tuple[_Step, ...], value: object) -> None:
 
 
 def _check_tags(devices: list[dict[str, Any]]) -> None:
-    """Raise where a tag stands twice. Of types that are not known nobody can say what views are."""
+    """Raise if a tag occurs twice. Devices of an unknown type may share one: they may be views."""
     holders: dict[tuple[str, str], list[int]] = {}
     for number, device in enumerate(devices):
         for place, tag in enumerate(device.get("tags", [])):
@@ -128,26 +128,26 @@ def _check_tags(devices: list[dict[str, Any]]) -> None:
 
 
 def _clash(devices: list[dict[str, Any]], number: int, before: list[int]) -> str:
-    """Why a device may not have a tag that those before it have; empty: it may."""
+    """Return why a device may not share a tag with the devices *before*; empty if it may."""
     device = devices[number]
     if number in before:
-        return "stands there twice"
+        return "occurs twice"
     if not before or device["type"] not in ("nic", "disk"):
         return ""
-    first = f"is also devices[{before[0]}]'s"
+    first = f"is also a tag of devices[{before[0]}]"
     if device["type"] == "nic":
         same = device["mac"].lower() == devices[before[0]]["mac"].lower()
-        return f"{first}, of the same MAC" if same else f"{first}: it is to be of one NIC"
+        return f"{first}, with the same MAC" if same else f"{first}: a tag belongs to one NIC"
     others = [devices[one] for one in before]
     if not device.get("serial") or any(one.get("serial") != device["serial"] for one in others):
-        return f"{first}, which is no view of the same disk: the serial is another, or none"
+        return f"{first}, which is not a view of the same disk: the serials differ or are missing"
     if device["bus"] in {one["bus"] for one in others}:
-        return f"is another disk's with the same serial on the bus {device['bus']}"
+        return f"is also a tag of another disk with the same serial on the bus {device['bus']}"
     return ""
 
 
 def _cause(error: ValidationError) -> str:
-    """What is wrong, in one line that repeats little of the document."""
+    """Return the fault in one line that repeats little of the document."""
     value = _show(error.instance)
     match error.validator:
         case "required":
@@ -157,14 +157,14 @@ def _cause(error: ValidationError) -> str:
             return f"{value} is not of type {error.validator_value}"
         case "enum":
             known = ", ".join(error.validator_value)
-            return f"{value} is none of {known}"
+            return f"{value} is not one of {known}"
         case "minLength":
             return "is empty"
         case "maxLength":
             return f"{value} has more than {error.validator_value} characters"
         case "minimum" | "maximum":
             return f"{value} is out of range ({error.validator} {error.validator_value})"
-    return f"{value} has not the form that it is to have"
+    return f"{value} does not have the required form"
 
 
 def _show(value: object) -> str:
@@ -175,7 +175,7 @@ def _show(value: object) -> str:
 
 
 def _path(steps: Iterable[_Step]) -> str:
-    """A place as ``devices[0].tags[1]``; the document itself: ``document``."""
+    """Return a place as ``devices[0].tags[1]``; ``document`` is the document itself."""
     text = ""
     for step in steps:
         if isinstance(step, int):

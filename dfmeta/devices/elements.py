@@ -1,8 +1,9 @@
-"""A stream of a libvirt domain's elements. Pure.
+"""Reads the elements of a libvirt domain as a stream. Pure.
 
-Source: libvirt's formatdomain.rst. The files are root's, so they are trusted; that they may be
-large, broken or half there is not held against the others. A document type is refused, and with
-it every entity of its own: neither a file of the host's nor a billion laughs can be put in.
+Source: libvirt's formatdomain.rst. The files belong to root, so they are trusted; but a file may be
+large, broken or incomplete, which must not affect the others. A document type is refused, and with
+it all entities that it defines: neither the inclusion of a file of the host nor "billion laughs" is
+possible.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from xml.parsers import expat
 from dfmeta.exceptions import DomainError
 
 SIZE_MAX: Final = 1 << 20
-"""Bytes. A domain with a hundred devices takes a tenth of that."""
+"""Largest size in bytes. A domain with a hundred devices has a tenth of that."""
 DEPTH_MAX: Final = 64
 
 
 class DomainReader:
-    """Tells a subclass of the elements of a definition (``<domain>``) or a status
+    """Calls methods of a subclass for each element of a definition (``<domain>``) or a status
     (``<domstatus>``), and builds no tree.
 
-    Paths are of names below ``<domain>``, as ``devices/interface``; the domain itself is the empty
-    one. A name in a namespace stands after its URI and a blank.
+    Paths consist of names below ``<domain>``, as ``devices/interface``; the domain itself has the
+    empty path. A name in a namespace follows its URI and a space.
     """
 
     def __init__(self) -> None:
@@ -31,10 +32,11 @@ class DomainReader:
         self._path: list[str] = []
 
     def read(self, data: bytes, *, encoding: str | None = None) -> None:
-        """Go through a file.
+        """Read a whole file.
 
-        :param encoding: what the file is in, whatever it says; None: what it says.
-        :raises DomainError: it is no domain, too large or too deep.
+        :param encoding: encoding to use instead of the one that the file declares; None uses that
+            of the file.
+        :raises DomainError: the file is not a domain, too large or too deep.
         """
         if len(data) > SIZE_MAX:
             raise DomainError(cause=f"larger than {SIZE_MAX} bytes")
@@ -47,20 +49,20 @@ class DomainReader:
             parser.Parse(data, True)
         except expat.ExpatError as error:
             raise DomainError(cause=str(error)) from error
-        except (UnicodeError, LookupError, ValueError) as error:  # an encoding that is none
+        except (UnicodeError, LookupError, ValueError) as error:  # an unknown encoding
             raise DomainError(cause=f"{type(error).__name__}: {error}") from error
 
     def started(self, path: str, attributes: Mapping[str, str]) -> None:
-        """Take the start of an element."""
+        """Handle the start of an element."""
 
     def ended(self, path: str) -> None:
-        """Take its end."""
+        """Handle the end of an element."""
 
     def text(self, path: str, text: str) -> None:
-        """Take a piece of what stands in it."""
+        """Handle a part of the text of an element."""
 
     def _inside(self) -> str | None:
-        """Path below ``<domain>``; None elsewhere."""
+        """Return the path below ``<domain>``; None outside it."""
         depth = 2 if self.root == "domstatus" else 1
         if len(self._path) < depth or self._path[depth - 1] != "domain":
             return None
@@ -69,7 +71,7 @@ class DomainReader:
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         if not self._path:
             if tag not in ("domain", "domstatus"):
-                raise DomainError(cause=f"its root is {tag}")
+                raise DomainError(cause=f"its root element is {tag}")
             self.root = tag
         if len(self._path) >= DEPTH_MAX:
             raise DomainError(cause=f"deeper than {DEPTH_MAX} elements")

@@ -1,7 +1,7 @@
 """The document of devices of a libvirt domain. Pure.
 
-Trust: as :mod:`dfmeta.devices.elements` has it. What is not understood of a device is left out:
-the bus alone is better than an address that is none.
+Trust: see :mod:`dfmeta.devices.elements`. Values of a device that are not understood are left out:
+a bus without an address is better than a wrong address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAC: Final = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", re.ASCII)
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _VLAN_MAX: Final = 4094
 _FOUND_BY: Final = frozenset({"address", "serial", "path", "mac"})
-_LOST: Final = "the guest could not tell which disk that is: give the disk a <serial>"
+_LOST: Final = "the guest could not identify that disk: give the disk a <serial>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class DomainDevices:
     uuid: str
     """In lower case, with dashes."""
     name: str
-    """libvirt's."""
+    """Name of the domain in libvirt."""
     active: bool
-    """From libvirt's status file: it runs, or is paused."""
+    """Whether the domain runs or is paused: it was read from libvirt's status file."""
     candidates: tuple[Candidate, ...]
 
     def document(self, tags: Sequence[TagRule]) -> dict[str, Any]:
         """Return the document; devices that no rule names have no ``tags``.
 
-        :raises TagRuleError: a rule means no device, more than one, or one that the guest could not
-            find.
-        :raises DeviceError: the rules together break one of the document's.
+        :raises TagRuleError: a rule matches no device, more than one, or one that the guest could
+            not find.
+        :raises DeviceError: the tags of all rules together break a rule of the document.
         """
         given: dict[int, list[str]] = {}
         for rule in tags:
@@ -71,23 +71,24 @@ def from_domain(xml: str, tags: Sequence[TagRule]) -> dict[str, Any]:
     """Return the document of a domain's devices.
 
     :param xml: a definition (``<domain>``) or libvirt's status file (``<domstatus>``). Devices
-        that libvirt has given no address yet have none.
-    :raises DomainError: it is no domain.
-    :raises TagRuleError: as :meth:`DomainDevices.document` has it.
-    :raises DeviceError: the rules together break one of the document's.
+        without an address from libvirt have none in the document.
+    :raises DomainError: *xml* is not a domain.
+    :raises TagRuleError: see :meth:`DomainDevices.document`.
+    :raises DeviceError: the tags of all rules together break a rule of the document.
     """
     try:
         data = xml.encode()
     except UnicodeEncodeError as error:
-        raise DomainError(cause="text that UTF-8 cannot hold") from error
+        raise DomainError(cause="text that UTF-8 cannot encode") from error
     return read_domain(data, encoding="utf-8").document(tags)
 
 
 def read_domain(data: bytes, *, encoding: str | None = None) -> DomainDevices:
     """Read a domain's file.
 
-    :param encoding: what it is in, whatever it says; None: what it says.
-    :raises DomainError: it is no domain.
+    :param encoding: encoding to use instead of the one that the file declares; None uses that of
+        the file.
+    :raises DomainError: the file is not a domain.
     """
     reader = _Reader()
     reader.read(data, encoding=encoding)
@@ -156,7 +157,7 @@ def _candidates(reader: _Reader) -> Iterator[Candidate]:
 
 
 def _nic(facts: Facts, bus: Bus) -> Nic | None:
-    """Return a NIC; None without a MAC, which a NIC in the document has to have."""
+    """Return a NIC; None without a MAC, which is required in the document."""
     mac = facts.get("mac@address", "").lower()
     if not _MAC.fullmatch(mac):
         return None
@@ -164,8 +165,8 @@ def _nic(facts: Facts, bus: Bus) -> Nic | None:
 
 
 def _vlan(facts: Facts) -> int | None:
-    """Return the VLAN of a passed-through function, as Nova does. Elsewhere the tag is the
-    switch's own business, and a guest that used it would tag its frames twice."""
+    """Return the VLAN of a passed-through function, as Nova does. For other NICs the switch adds
+    the tag, and a guest that used it would tag its frames twice."""
     tag = facts.get("tags", "").strip()
     if facts.get("@type") != "hostdev" or not re.fullmatch("[0-9]{1,4}", tag, re.ASCII):
         return None
@@ -175,7 +176,7 @@ def _vlan(facts: Facts) -> int | None:
 def _disks(
     facts: Facts, models: Mapping[str, str], *, hypervisor: str, hvm: bool
 ) -> Iterator[Disk]:
-    """Yield the views that a guest has of a disk."""
+    """Yield the views of a disk in the guest."""
     serial = _line(facts.get("serial", "").strip())
     target = facts.get("target@dev", "")
     if hypervisor == LXC:
@@ -184,7 +185,7 @@ def _disks(
         return
     emulated = ide_of_xen(target) if hvm else None
     if emulated is not None and serial:
-        # Xen shows it twice (specification 002); without a serial nobody could see that it does.
+        # Xen shows it twice (specification 002); only the serial reveals that to the guest.
         yield Disk(bus=IdeBus(emulated), serial=serial)
         yield Disk(bus=XenBus(xen_disk(target)), serial=serial, path=_xen_path(target))
         return
@@ -211,7 +212,7 @@ def _disk_names(facts: Facts) -> dict[str, tuple[str, ...]]:
     sources = [facts.get(f"source@{name}") for name in ("volume", "name", "file", "dev", "dir")]
     serial = facts.get("serial", "").strip()
     last = [one.rpartition("/")[2] for one in sources if one]
-    # Cinder calls what it makes volume-<id>, and Nova gives the id as the serial.
+    # Cinder names a volume volume-<id>, and Nova uses the id as the serial.
     cinder = [one.removeprefix("volume-") for one in last]
     return _names(
         serial=(serial,),
@@ -226,5 +227,5 @@ def _names(**values: tuple[str | None, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def _line(text: str | None) -> str | None:
-    """A text that may stand in the document; None: there is none."""
+    """Return *text* if it may occur in the document, else None."""
     return text if text and _PRINTABLE.fullmatch(text) else None

@@ -1,8 +1,7 @@
 """The values of a document of devices. Pure; frozen.
 
-Each goes to a JSON object and back without a loss: members that are not known stay in ``extra``,
-devices of types that are not known are :class:`OtherDevice`. A member that was not there is None,
-and is not written.
+Each value converts to a JSON object and back without a loss: unknown members stay in ``extra``, and
+devices of unknown types become :class:`OtherDevice`. A missing member is None, and is not written.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ DEVICES: Final = "devices"
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """What a device is attached to; ``address`` is read as the bus has it. None: not known."""
+    """The bus of a device. ``address`` has the form of the bus, or is None when it is unknown."""
 
     name: ClassVar[str]
     address: str | None = None
@@ -42,7 +41,7 @@ class UsbBus(Bus):
 
 @dataclass(frozen=True, slots=True)
 class ScsiBus(Bus):
-    """``host:channel:target:lun``. A guest counts its hosts by itself: the first may differ."""
+    """``host:channel:target:lun``. A guest numbers its hosts itself: the first part may differ."""
 
     name: ClassVar[str] = "scsi"
 
@@ -63,7 +62,7 @@ class XenBus(Bus):
 
 @dataclass(frozen=True, slots=True)
 class NoBus(Bus):
-    """None: a container's device, or one that is part of the board."""
+    """No bus: a container's device, or a device of the mainboard."""
 
     name: ClassVar[str] = NONE
 
@@ -71,19 +70,19 @@ class NoBus(Bus):
 BUSES: Final[Mapping[str, type[Bus]]] = {
     kind.name: kind for kind in (PciBus, UsbBus, ScsiBus, IdeBus, XenBus, NoBus)
 }
-"""Name to class of all buses that there are."""
+"""Name → class of all known buses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device(abc.ABC):
-    """What all types have."""
+    """The members of devices of all types."""
 
     bus: Bus | None
-    """None: it says none, which only a type that is not known may."""
+    """None when the member is missing, which is allowed only for an unknown type."""
     tags: tuple[str, ...] | None = None
-    """Its roles. None: it has no such member."""
+    """The roles of the device. None when the member is missing."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Members that this version of the format does not know."""
+    """Members that this version of the format does not define."""
 
     @property
     @abc.abstractmethod
@@ -104,7 +103,7 @@ class Device(abc.ABC):
 
     @classmethod
     def _of(cls, members: Mapping[str, Any], **own_fields: Any) -> Self:
-        """Build one of a valid object."""
+        """Build a device from a valid JSON object."""
         own = {one.name for one in fields(cls)} - _COMMON
         bus = BUSES[members["bus"]](members.get("address")) if "bus" in members else None
         known = own | {"type", "bus", "tags"} | ({"address"} if bus else set())
@@ -127,9 +126,9 @@ class Nic(Device):
 
     mac: str
     devname: str | None = None
-    """What it is called in the guest, where the hypervisor decides that (containers)."""
+    """Name in the guest, if the hypervisor sets it (containers)."""
     vlan: int | None = None
-    """What the guest is to tag its frames with."""
+    """VLAN id with which the guest has to tag its frames."""
     vf_trusted: bool | None = None
     """Whether an SR-IOV function may change its MAC and see all frames."""
 
@@ -145,7 +144,7 @@ class Disk(Device):
 
     serial: str | None = None
     path: str | None = None
-    """Its node in the guest, where the hypervisor decides that (containers, Xen)."""
+    """Device node in the guest, if the hypervisor sets it (containers, Xen)."""
 
     @property
     def type(self) -> str:
@@ -155,13 +154,13 @@ class Disk(Device):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherDevice(Device):
-    """A device of a type that this version of the format does not know."""
+    """A device of a type that this version of the format does not define."""
 
     kind: str
 
     @property
     def type(self) -> str:
-        """What it says that it is."""
+        """The type in the document."""
         return self.kind
 
 
@@ -170,16 +169,16 @@ class Document:
     """All devices of a guest."""
 
     devices: tuple[Device, ...] | None
-    """None: there is no such member."""
+    """None when the member is missing."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Members beside ``devices``."""
+    """Members other than ``devices``."""
 
     @classmethod
     def from_dict(cls, document: object) -> Self:
         """Read a document.
 
-        :param document: as :func:`json.loads` gives it; untrusted.
-        :raises DeviceError: it is not valid (:func:`~dfmeta.devices.check.validate`).
+        :param document: a result of :func:`json.loads`; untrusted.
+        :raises DeviceError: it is invalid (:func:`~dfmeta.devices.check.validate`).
         """
         validate(document)
         members: dict[str, Any] = dict(document)  # type: ignore[call-overload]  # validated
@@ -193,7 +192,7 @@ class Document:
 
 
 def device_of(members: Mapping[str, Any]) -> Device:
-    """Return the device that an object of a valid document is."""
+    """Return the device for a JSON object of a valid document."""
     match members["type"]:
         case "nic":
             return Nic._of(members)

@@ -1,9 +1,10 @@
-"""Which device of a domain a tag is for: a rule, as an operator writes it. Pure.
+"""Rules of operators that give a tag to a device of a domain. Pure.
 
-``TYPE:[KEY:]VALUE=TAG``. TYPE is ``nic`` or ``disk``. With a KEY the value is looked for there
-alone, without one under all keys. The text up to the first ``=`` names the device, the rest is the
-tag: a value with ``=`` in it cannot be named, and another key has to be. A value that begins with
-a key and a colon is written after its own key: ``disk:serial:target:1=db``.
+``TYPE:[KEY:]VALUE=TAG``. TYPE is ``nic`` or ``disk``. With a KEY, only the names under that key are
+compared with the value, otherwise the names under all keys. The text up to the first ``=`` names
+the device, the rest is the tag: a value that contains ``=`` cannot be written, so another key has
+to be used. A value that begins with a key and a colon is written after its own key:
+``disk:serial:target:1=db``.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "nic": ("mac", "target", "alias", "network", "port"),
     "disk": ("serial", "target", "alias", "volume"),
 }
-"""Type of device to what one is known by."""
+"""Type of a device → keys of its names."""
 _TAG: Final = re.compile(SCHEMA["$defs"]["tag"]["pattern"])
 _SHOWN: Final = 16
-"""Devices that an error names."""
+"""Largest number of devices that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagRule:
-    """A tag, and the device that it is for."""
+    """A tag, and the device to which it belongs."""
 
     type: str
     """``nic`` or ``disk``."""
@@ -41,7 +42,7 @@ class TagRule:
     def parse(cls, text: str) -> Self:
         """Read a rule.
 
-        :raises TagRuleError: it is none.
+        :raises TagRuleError: *text* is not a rule.
         """
         device, equals, tag = text.partition("=")
         kind, colon, value = device.partition(":")
@@ -58,21 +59,21 @@ class TagRule:
         return cls(kind, rest, tag, key)
 
     def __str__(self) -> str:
-        """The rule as it is written."""
+        """Return the rule as an operator writes it."""
         key = f"{self.key}:" if self.key else ""
         return f"{self.type}:{key}{self.value}={self.tag}"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A device of a domain, as a rule may mean it."""
+    """A device of a domain to which a rule may give a tag."""
 
     members: dict[str, Any]
-    """Of its object in the document, without tags."""
+    """Members of its object in the document, without tags."""
     names: Mapping[str, tuple[str, ...]]
-    """Key to the values that it is known by; the first is the one that errors show."""
+    """Key → names of the device; errors show the first name."""
     element: int
-    """The number of its element in the XML: the views of one disk share it."""
+    """Number of its element in the XML; the views of one disk share it."""
 
     @property
     def type(self) -> str:
@@ -80,13 +81,13 @@ class Candidate:
         return str(self.members["type"])
 
     def __str__(self) -> str:
-        """What it is known by, for an error."""
+        """Return the names of the device, for an error."""
         first = {key: values[0] for key, values in self.names.items() if values}
         known = (f"{key}:{one if one.isprintable() else ascii(one)}" for key, one in first.items())
         return " ".join((self.type, *known))
 
     def is_meant(self, rule: TagRule) -> bool:
-        """Whether a rule names it. MACs are compared without regard to case."""
+        """Return whether a rule names the device. The case of MACs is ignored."""
         if rule.type != self.type:
             return False
         keys = (rule.key,) if rule.key else KEYS[self.type]
@@ -98,27 +99,27 @@ class Candidate:
 
 
 def pick(rule: TagRule, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the one device that a rule means, in all of its views.
+    """Return the one device that a rule names, in all of its views.
 
-    :raises TagRuleError: there is none, or more than one.
+    :raises TagRuleError: the rule names no device, or more than one.
     """
     meant = [one for one in candidates if one.is_meant(rule)]
     if not meant:
         there = [one for one in candidates if one.type == rule.type]
-        raise TagRuleError(rule=str(rule), cause=f"no such device. There are: {_list(there)}")
+        raise TagRuleError(rule=str(rule), cause=f"no such device. Known devices: {_list(there)}")
     if not _same(meant):
-        cause = f"{len(meant)} devices, and a tag is for one. Name one of: {_list(meant)}"
+        cause = f"{len(meant)} devices match, but a tag is for one. Name one of: {_list(meant)}"
         raise TagRuleError(rule=str(rule), cause=cause)
     serial = meant[0].members.get("serial")
     if not serial:
         return meant
-    # Another view may be known by other names.
+    # Another view of the disk may have other names.
     views = [one for one in candidates if one.members.get("serial") == serial]
     return views if _same(views) else meant
 
 
 def _same(candidates: Sequence[Candidate]) -> bool:
-    """Whether all are one device: one element, or one serial seen on different buses."""
+    """Return whether all are one device: one element, or one serial on different buses."""
     if len({one.element for one in candidates}) == 1:
         return True
     serials = {one.members.get("serial") for one in candidates}
@@ -129,4 +130,4 @@ def _same(candidates: Sequence[Candidate]) -> bool:
 def _list(candidates: Sequence[Candidate]) -> str:
     shown = [str(one) for one in candidates[:_SHOWN]]
     more = [f"{len(candidates) - _SHOWN} more"] if len(candidates) > _SHOWN else []
-    return "; ".join((*shown, *more)) or "none of that type"
+    return "; ".join((*shown, *more)) or "no devices of that type"

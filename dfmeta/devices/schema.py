@@ -1,11 +1,12 @@
 """The JSON schema of a document of devices (draft 2020-12), as a literal.
 
-It is specification 002's, mended: that one lacks a comma, has its patterns without ends, knows no
-Xen bus, hangs the buses below ``additionalProperties`` and puts schemas where types belong. Where
-it takes any text, this one asks for a MAC of 6 octets with colons, so that InfiniBand's of 20 are
-refused, for texts without controls, and for tags as Nova has them; an address has to have the form
-as a whole. It is append-only: later versions may add members, types and buses, and take nothing
-away. So members and types that it does not know pass.
+It is the schema of specification 002 with corrections. The original lacks a comma, has patterns
+that are not anchored at the end, has no Xen bus, places the buses below ``additionalProperties``,
+and has schemas in the place of types. Where the original accepts any text, this schema requires a
+MAC of 6 octets with colons, so that InfiniBand's MACs of 20 octets are refused, texts without
+control characters, and tags in Nova's form; a whole address has to have the form of its bus. The
+schema is append-only: later versions may add members, types and buses, and remove nothing. So
+unknown members and types are accepted.
 
 Sources: specification 002; nova/api/metadata/base.py (``_get_device_metadata``) and
 nova/objects/virt_device_metadata.py for ``vlan``, ``vf_trusted`` and the address ``none``.
@@ -17,13 +18,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 TAG_MAX: Final = 60
-"""Characters of a tag (nova/objects/tag.py)."""
+"""Largest number of characters in a tag (nova/objects/tag.py)."""
 NONE: Final = "none"
-"""The bus of a device that is on none, and what Nova writes for an address that is not known."""
+"""The bus of a device without a bus, and Nova's value for an unknown address."""
 _END: Final = r"(?![\s\S])"
-"""The end of a text. ``$`` is that in ECMA-262 and allows a line feed before it in Python."""
+"""The end of a text. ``$`` is that in ECMA-262, but in Python it allows a line feed before it."""
 _CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f\u2028\u2029\ud800-\udfff"
-"""Controls, separators of lines and paragraphs, and surrogates without their other half."""
+"""Control characters, separators of lines and paragraphs, and unpaired surrogates."""
 
 ADDRESSES: Final[Mapping[str, str]] = {
     "pci": r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]",
@@ -33,7 +34,7 @@ ADDRESSES: Final[Mapping[str, str]] = {
     "xen": r"[0-9]+",
     NONE: NONE,
 }
-"""Bus to the form of an address on it, a regular expression for all of the text."""
+"""Bus → form of its addresses, a regular expression for the whole text."""
 
 _LINE: Final = {"type": "string", "pattern": f"^[^{_CONTROLS}]*{_END}"}
 
@@ -99,4 +100,4 @@ SCHEMA: Final[dict[str, Any]] = {
         },
     },
 }
-"""What :func:`dfmeta.devices.validate` checks first; rules between devices come on top."""
+"""The first check of :func:`dfmeta.devices.validate`; rules between devices follow."""

@@ -1,6 +1,6 @@
-"""Puts a member into a JSON object's text and leaves every other byte as it is. Pure.
+"""Sets a member in a JSON object's text and leaves every other byte unchanged. Pure.
 
-A meta_data.json may be another program's: what it has of numbers, order and blanks is its own.
+A meta_data.json may belong to another program, so its numbers, order and spaces are kept.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _DECODER: Final = json.JSONDecoder()
 def splice(text: str, member: str, value: object) -> str:
     """Return the text of a JSON object with a member set to *value*.
 
-    :param text: RFC 8259; a member that stands there twice is refused.
-    :raises DeviceError: the text is no JSON object.
+    :param text: a JSON text (RFC 8259); if it has *member* twice, it is refused.
+    :raises DeviceError: the text is not a JSON object.
     """
     try:
-        # All of it first: what follows trusts its form.
+        # Parse the whole text first: the code below relies on its form.
         parsed = json.loads(text, parse_constant=_refuse_constant)
         if not isinstance(parsed, dict):
             raise TypeError
@@ -31,7 +31,7 @@ def splice(text: str, member: str, value: object) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         raise DeviceError(path="document", cause="not a JSON object") from error
     if len(spans) > 1:
-        raise DeviceError(path="document", cause=f"{member} stands there {len(spans)} times")
+        raise DeviceError(path="document", cause=f"{member} occurs {len(spans)} times")
     new = json.dumps(value)
     if spans:
         (start, end) = spans[0]
@@ -43,7 +43,7 @@ def splice(text: str, member: str, value: object) -> str:
 
 
 def _members(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield name and span of each value of an object that is well-formed."""
+    """Yield name and span of each value of a well-formed object."""
     place = _skip(text, _skip(text, 0) + 1)
     while text[place] != "}":
         name, place = _DECODER.raw_decode(text, place)

@@ -1,4 +1,4 @@
-"""Which version of OpenStack's metadata tells what of a device. Pure.
+"""The members of devices in each version of OpenStack's metadata. Pure.
 
 Source: nova/api/metadata/base.py, ``_get_device_metadata``.
 """
@@ -11,12 +11,12 @@ from typing import Any, Final
 SINCE: Final = "2016-06-30"
 """The first version with ``devices`` (Newton)."""
 MEMBERS: Final[Mapping[str, str]] = {"vlan": "2017-02-22", "vf_trusted": "2018-08-27"}
-"""Member of a NIC to the version that brought it (Ocata, Rocky)."""
+"""Member of a NIC → first version with it (Ocata, Rocky)."""
 NIC: Final = "nic"
 
 
 def as_of(version: str, devices: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a valid document's devices as that version tells of them.
+    """Return a valid document's devices with the members of that version.
 
     :param version: a date, ``YYYY-MM-DD``, from :data:`SINCE` on, or ``latest``.
     """

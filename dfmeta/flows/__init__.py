@@ -1,1 +1,1 @@
-"""The OpenFlow pipeline as pure values: nothing here has a socket, a clock or a configuration."""
+"""The OpenFlow pipeline as pure values: this package uses no socket, clock or configuration."""

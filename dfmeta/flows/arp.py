@@ -1,4 +1,4 @@
-"""ARP (RFC 826) in flows: the match of a question, and the actions that make an answer of it."""
+"""ARP (RFC 826) in flows: the match of a request, and the actions that turn it into a reply."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _IPV4_BITS = 32
 
 
 def question(ip: str) -> Mapping[str, Value]:
-    """Match a question for the MAC of *ip*."""
+    """Return the match of a request for the MAC of *ip*."""
     return {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
 
 
 def answer(mac: str, ip: str) -> tuple[Action, ...]:
-    """Turn a question into the answer that *mac* has *ip*, on the port that it came in on."""
+    """Return actions that turn a request into the reply "*ip* is at *mac*", and send it back."""
     return (
         Move("eth_src", "eth_dst", _MAC_BITS),
         SetField("eth_src", mac),

@@ -1,6 +1,6 @@
-"""Classification: what is a guest's metadata traffic, and what comes from tap-metadata.
+"""Classification: finds guests' metadata traffic and the traffic from tap-metadata.
 
-All of a guest's flows carry ``in_port``: ports that are no guests' have none.
+All flows for guests match ``in_port``: ports that do not belong to guests get none of them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from dfmeta.model import Endpoint
 def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
     """Send TCP to port 80 of *ip* that comes in at *endpoint* to the service table.
 
-    Only port 80 of TCP is taken, since others may answer on other ports of the address (Neutron's
-    DNS on UDP/53). SYNs have a flow of their own, :func:`guest_syn`: the two match nothing in
-    common.
+    Only TCP port 80 is matched, since other programs may serve other ports of the address
+    (Neutron's DNS on UDP/53). SYNs have a separate flow, :func:`guest_syn`: no packet matches both.
     """
     match = _to_service(endpoint, ip, family)
     match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (0, TCP_SYN)}
@@ -26,23 +25,23 @@ def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4)
 def guest_syn(
     endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4, *, meter: int | None
 ) -> Flow:
-    """Send what opens a connection to port 80 of *ip* to the service table, through a meter."""
+    """Send SYNs to port 80 of *ip* to the service table, through a meter."""
     match = _to_service(endpoint, ip, family)
     match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (TCP_SYN, TCP_SYN)}
     return flow(Purpose.GUEST_SYN, match, goto=Stage.SERVICE, meter=meter)
 
 
 def guest_fragment(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
-    """Drop fragments of TCP to *ip*: Open vSwitch shows no port of theirs to tell them by.
+    """Drop fragments of TCP to *ip*, whose TCP port Open vSwitch does not see.
 
-    Left alone they would go to whoever else has the address.
+    Without this flow, they would reach another host or program that has the address.
     """
     match = _to_service(endpoint, ip, family) | {"ip_frag": (IP_FRAG_ANY, IP_FRAG_ANY)}
     return flow(Purpose.GUEST_FRAGMENT, match)
 
 
 def from_tap(tap_ofport: int) -> Flow:
-    """Send all that tap-metadata emits to the reply table, and so nowhere else."""
+    """Send all frames from tap-metadata to the reply table, and so nowhere else."""
     return flow(Purpose.FROM_TAP, {"in_port": tap_ofport}, goto=Stage.REPLY)
 
 

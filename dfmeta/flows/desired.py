@@ -1,4 +1,4 @@
-"""Which flows ought to be on the switch: the one function that adding and deleting go by."""
+"""The desired flows of the switch; both additions and deletions are derived from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dfmeta.model import Endpoint, GuestAddress
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """An endpoint that gets flows, with the addresses that it is known by."""
+    """An endpoint that gets flows, with its known addresses."""
 
     endpoint: Endpoint
     meter: int | None
@@ -27,23 +27,24 @@ class Guest:
 
 
 def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
-    """Flows that stand whatever guests there are."""
+    """Return the flows that do not depend on guests."""
     return from_tap(tap.ofport), service_drop(), probe(tap), reply_drop()
 
 
 def has_flows(endpoint: Endpoint) -> bool:
-    """Whether frames of *endpoint* are served.
+    """Return whether frames of *endpoint* are served.
 
-    Those of a VLAN are not: an answer would leave without its tag, to the guest of the port itself.
+    Frames of a VLAN are not: an answer would leave without the tag, to the guest of the port
+    itself.
     """
     return not endpoint.vid
 
 
 def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
-    """All flows of one guest's endpoint, the way in last; none where :func:`has_flows` is false.
+    """Return all flows of one guest's endpoint; none where :func:`has_flows` is false.
 
-    The order is that in which they may be added one by one: nothing is sent to the proxy before
-    its way back stands.
+    The flows may be added one by one in this order: the classification flows come last, so nothing
+    is sent to the proxy before its return path exists.
     """
     if not has_flows(guest.endpoint):
         return ()
@@ -66,7 +67,7 @@ def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
 def address_flows(
     endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap
 ) -> tuple[Flow, ...]:
-    """Flows of one known address: its way back, then its way in."""
+    """Return the flows of one known address: first its return path, then its path to the proxy."""
     return (
         key_arp(str(tap.keys.key_of(endpoint, slot)), address.mac, family=tap.family),
         reply(endpoint, address, slot=slot, tap=tap),

@@ -1,8 +1,8 @@
-"""One version of IP as flows and the kernel have it: names, numbers, and answers to neighbours.
+"""One version of IP for flows and the kernel: names, numbers, and answers to neighbours' requests.
 
-Builders of flows, the host's side and doctor's checks of it are given a family, so that a second
-version is a second value and no second builder (faucet has its IPv4 and IPv6 routing tables the
-same way).
+Builders of flows, the host's side and doctor's checks take a family as a parameter. So a second
+version needs a second value and no second builder (faucet handles its IPv4 and IPv6 routing tables
+the same way).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ class Family:
 
     version: int
     af: int
-    """The kernel's number of it (address_families(7))."""
+    """Number of the address family in the kernel (address_families(7))."""
     arp: bool
-    """Neighbours are asked by ARP (RFC 826)."""
+    """Whether neighbours are found with ARP (RFC 826)."""
     eth_type: int
     bits: int
-    """Length of an address, and so of the prefix that means one address."""
+    """Length of an address, which is also the prefix length of a single address."""
     source: str
     """Field with a packet's source address."""
     destination: str
     asked: str
-    """Field with the address that a neighbour's question is about."""
+    """Field with the address that a neighbour request asks for."""
     question: Callable[[str], Mapping[str, Value]]
-    """The match of a question for an address."""
+    """Returns the match of a neighbour request for an address."""
     answer: Callable[[str, str], tuple[Action, ...]]
-    """Makes an answer of a question and sends it back: a MAC has an address."""
+    """Returns the actions that turn a request into a reply (MAC, address) and send it back."""
 
     @property
     def tcp(self) -> Mapping[str, Value]:
-        """The match of its TCP."""
+        """The match of TCP packets of this version."""
         return {"eth_type": self.eth_type, "ip_proto": PROTO_TCP}
 
 

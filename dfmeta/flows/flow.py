@@ -1,8 +1,8 @@
-"""One value for a flow. What is added and what is deleted are both derived from it.
+"""One value for a flow, from which both its addition and its deletion are derived.
 
-:func:`flow` builds it and holds it against the declaration in :mod:`dfmeta.flows.pipeline`, and
+:func:`flow` builds a flow and checks it against the declaration in :mod:`dfmeta.flows.pipeline` and
 against the prerequisites of its match fields (OpenFlow 1.3.5, 7.2.3.8): os-ken serialises a match
-on ``tcp_dst`` without ``ip_proto`` without complaint, and Open vSwitch then drops the field.
+on ``tcp_dst`` without ``ip_proto`` and reports no error, and Open vSwitch then drops the field.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dfmeta.flows.pipeline import BR_INT, Pipeline, Purpose, Stage, Table
 from dfmeta.model import Endpoint
 
 Value = int | str | tuple[int, int] | tuple[str, str]
-"""A match's value: plain, or with its mask. Addresses are text, the rest numbers."""
+"""Value of a match field: plain, or with its mask. Addresses are text, other values numbers."""
 
 ETH_IP = 0x0800
 ETH_ARP = 0x0806
@@ -23,16 +23,16 @@ PROTO_TCP = 6
 ARP_REQUEST = 1
 ARP_REPLY = 2
 UNTAGGED = 0
-"""OFPVID_NONE: the frame has no 802.1Q tag. Left out, a tagged frame would match as well."""
+"""OFPVID_NONE: the frame has no 802.1Q tag. Without it, a flow matches tagged frames as well."""
 TCP_SYN = 0x02
 TAGGED = 0x1000
-"""OFPVID_PRESENT: beside it stands the VLAN id of the frame's 802.1Q tag (OpenFlow 1.3.5,
+"""OFPVID_PRESENT: set together with the VLAN id of the frame's 802.1Q tag (OpenFlow 1.3.5,
 7.2.3.7)."""
 _VID_MASK = 0x0FFF
 IP_FRAG_ANY = 0x01
 """nw_frag of ovs-fields(7): set in the first fragment of a packet and in every later one."""
 TCP_SYN_ACK_MASK = 0x12
-"""Only SYN and ACK count: an ECN guest's first SYN has ECE and CWR too (RFC 3168, 6.1.1)."""
+"""Mask of SYN and ACK: an ECN guest's first SYN also has ECE and CWR (RFC 3168, 6.1.1)."""
 
 _PREREQUISITES: Mapping[str, Mapping[str, int]] = {
     "ip_proto": {"eth_type": ETH_IP},
@@ -52,7 +52,7 @@ _PREREQUISITES: Mapping[str, Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class SetField:
-    """Put *value* into *field*."""
+    """Set *field* to *value*."""
 
     field: str
     value: int | str
@@ -103,24 +103,24 @@ class Flow:
 
     @property
     def match_key(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]]:
-        """What makes it the same flow to the switch: another with this place replaces it."""
+        """Identity of the flow on the switch: an added flow with the same key replaces it."""
         return self.purpose, self.match
 
     def field(self, name: str) -> Value | None:
-        """Value that it matches *name* with, or None."""
+        """Return the value of match field *name*, or None when the flow does not match on it."""
         return next((value for field, value in self.match if field == name), None)
 
 
 def frames_of(endpoint: Endpoint) -> dict[str, Value]:
-    """The match of all frames that come in at *endpoint*, and of no other endpoint's."""
+    """Return the match of all frames that come in at *endpoint*, and of no others."""
     tag = TAGGED | endpoint.vid if endpoint.vid else UNTAGGED
     return {"in_port": endpoint.ofport, "vlan_vid": tag}
 
 
 def comes_in_at(flow: Flow) -> Endpoint | None:
-    """Read back what :func:`frames_of` has put into a flow's match; None where it has another form.
+    """Return the endpoint that :func:`frames_of` put into a flow's match; None for other forms.
 
-    A flow that matches no tag is read as one of the untagged endpoint.
+    A flow that does not match on the tag counts as one of the untagged endpoint.
     """
     ofport, tag = flow.field("in_port"), flow.field("vlan_vid")
     if not isinstance(ofport, int):
@@ -133,7 +133,7 @@ def comes_in_at(flow: Flow) -> Endpoint | None:
 
 
 def canonical(match: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
-    """Bring a match into the one order in which two equal ones are equal."""
+    """Return a match in a fixed order, so that two matches with the same fields are equal."""
     return tuple(sorted(match.items()))
 
 
@@ -148,9 +148,9 @@ def flow(
 ) -> Flow:
     """Build a flow.
 
-    :param pipeline: declares what it may do.
-    :raises PipelineError: when it does what its table does not declare, or a field of its match
-        lacks a prerequisite.
+    :param pipeline: declares the allowed match fields, actions and next tables.
+    :raises PipelineError: when the flow uses anything that its table does not declare, or a field
+        of its match lacks a prerequisite.
     """
     built = Flow(purpose, canonical(match), tuple(actions), goto, meter)
     table = pipeline.tables[pipeline.stage(purpose)]
@@ -181,7 +181,7 @@ def _check_action(table: Table, action: Action) -> None:
         case ToController() if not table.to_controller:
             raise _refuse(table, "it may not send to the controller")
         case Opaque(text=text):
-            raise _refuse(table, f"{text} is not an action of ours")
+            raise _refuse(table, f"{text} is not an action of dfmeta's flows")
 
 
 def _refuse(table: Table, cause: str) -> PipelineError:

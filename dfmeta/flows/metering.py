@@ -1,8 +1,7 @@
-"""Numbers of meters, and entries of their dumps, read from their bytes: a tenth of what os-ken's
-reading costs.
+"""Ids of meters, and entries of their dumps, read from their bytes in a tenth of os-ken's time.
 
-Each port has two meters, and each of them is in two dumps every half minute. os-ken reads a message
-of thousands in one go, in which nobody else runs.
+Each port has two meters, and each of them is in two dumps every half minute. os-ken parses a
+message of thousands of entries without a pause, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from dfmeta.flows.pipeline import Purpose
 
 FIRST_IDS: Mapping[Purpose, int] = {Purpose.SYN: 0x10000, Purpose.GUEST_SYN: 0x20000}
-"""Purpose with a meter, of any pipeline → where its meters' numbers begin: that plus the ofport is
-drawn, when it is free."""
+"""Purpose with a meter, of any pipeline → first id of its meters. A port's meter gets this id plus
+the ofport, when that is free."""
 LAST_ID = 0x3FFFF
-"""Open vSwitch's userspace datapath has 262,144 of them."""
+"""Last meter id. Open vSwitch's userspace datapath has 262,144 meters."""
 
 _CONFIG = struct.Struct("!HHI")
 _BAND = struct.Struct("!HHII")
@@ -32,14 +31,14 @@ _BAND_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class MeterConfig:
-    """A meter as it is set (OpenFlow 1.3.5, 7.3.5.11)."""
+    """Configuration of a meter (OpenFlow 1.3.5, 7.3.5.11)."""
 
     length: int
-    """In bytes; os-ken goes on by it."""
+    """In bytes; os-ken advances by it to the next entry."""
     meter_id: int
     rate: int
-    """Packets a second, and at once, that it lets through, when it has a band of that form alone;
-    0 for any other."""
+    """Packets per second, and burst in packets, if its only band drops packets above such a rate; 0
+    for any other configuration."""
 
     @classmethod
     def parser(cls, buf: bytearray, offset: int) -> Self:
@@ -57,15 +56,15 @@ class MeterConfig:
 
 @dataclass(frozen=True, slots=True)
 class MeterCount:
-    """What a meter has counted (OpenFlow 1.3.5, 7.3.5.10)."""
+    """Counters of a meter (OpenFlow 1.3.5, 7.3.5.10)."""
 
     length: int
-    """In bytes; os-ken goes on by it."""
+    """In bytes; os-ken advances by it to the next entry."""
     meter_id: int
     flows: int
-    """Flows that use it."""
+    """Number of flows that use it."""
     dropped: int
-    """Packets that its bands have dropped."""
+    """Number of packets that its bands have dropped."""
 
     @classmethod
     def parser(cls, buf: bytearray, offset: int) -> Self:
@@ -79,9 +78,9 @@ class MeterCount:
 
 
 def is_of_our_form(number: int, rate: int, rates: Mapping[Purpose, int]) -> bool:
-    """Whether a meter has a number of our range and a rate of ours.
+    """Return whether a meter has an id of our range and a rate of ours.
 
-    :param rates: those of the bridge, :attr:`~dfmeta.flows.pipeline.Pipeline.rates`.
+    :param rates: rates of the bridge, :attr:`~dfmeta.flows.pipeline.Pipeline.rates`.
     """
     return min(FIRST_IDS.values()) <= number <= LAST_ID and rate in rates.values()
 

@@ -1,4 +1,4 @@
-"""Neighbours: a guest learns the service's MAC, the host learns a key's."""
+"""Neighbours: guests resolve the service's address to a MAC, and the host resolves keys."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from dfmeta.model import Endpoint
 
 
 def guest_arp(endpoint: Endpoint, mac: str, *, ip: str, family: Family = IPV4) -> Flow:
-    """Answer a question for *ip* from the guest at *endpoint* with *mac*.
+    """Answer a request for *ip* from the guest at *endpoint* with *mac*.
 
-    The MAC is hardly used, since the classification flow does not look at it, but the guest's
-    network stack needs one (specification, "Proposed Change").
+    The classification flows do not match on the MAC, but the guest's network stack needs one
+    (specification, "Proposed Change").
     """
     match = {**frames_of(endpoint), **family.question(ip)}
     return flow(Purpose.GUEST_ARP, match, actions=family.answer(mac, ip))
 
 
 def key_arp(key: str, mac: str, *, family: Family = IPV4) -> Flow:
-    """Answer the host's question for *key* with the guest's *mac*.
+    """Answer the host's request for *key* with the guest's *mac*.
 
-    Stands in the reply table, so that it can only be reached from tap-metadata. *mac* is what the
-    guest calls itself: it goes to tap-metadata alone and the reply flow sets its own destination.
+    The flow is in the reply table, which only frames from tap-metadata reach. *mac* is under the
+    guest's control: the answer goes to tap-metadata only, and the reply flow sets its own
+    destination.
     """
     return flow(Purpose.KEY_ARP, family.question(key), actions=family.answer(mac, key))

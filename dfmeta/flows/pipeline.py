@@ -1,11 +1,12 @@
-"""The pipeline, declared: tables with what they may do, and every kind of flow in them.
+"""The declaration of the pipeline: its tables with their allowed fields, and all kinds of flows.
 
-This is the only place with numbers. Tables are called by their :class:`Stage`, flows by their
-:class:`Purpose`; the numbers on the switch come from :class:`Layout`, which the options
-``table_base``, ``classification_table`` and ``hook_priority`` shape. :func:`dfmeta.flows.flow.flow`
-holds each flow against the declaration when it is built.
+This is the only module with numbers. Other modules name a table by its :class:`Stage` and a flow by
+its :class:`Purpose`; the numbers on the switch come from :class:`Layout`, which depends on the
+options ``table_base``, ``classification_table`` and ``hook_priority``.
+:func:`dfmeta.flows.flow.flow` checks each flow against the declaration when it builds it.
 
-Cookies say what a flow is, so that a dump can be read without the process that put it there::
+The cookie identifies the kind of a flow, so that a dump can be read without the process that added
+the flow::
 
     63            32 31     24 23     16 15           0
     +---------------+---------+---------+-------------+
@@ -23,21 +24,21 @@ from typing import Final
 COOKIE_PREFIX = 0x64666D65 << 32
 COOKIE_PREFIX_MASK = 0xFFFFFFFF << 32
 COOKIE_VERSION = 1
-"""Grows when a flow's form changes in a way that an older daemon's flows must not survive. What
-a flow of another version stands for is still read from it, if it reads as one of today's: guests
-that are waiting are then answered. Where that would be wrong, give the purpose another number."""
+"""Increase it when the form of flows changes so that flows of an older daemon have to be replaced.
+A flow of another version is still read if it has the form of a present one, so that waiting guests
+are answered. If that would be wrong, give the purpose another number."""
 
 CONTROLLER_ID = 0xD1FE
-"""Ours among the switch's controllers: packet-ins of our flows come to us alone. Neutron's is 0."""
+"""Id of dfmeta's connection: only dfmeta gets the packet-ins of its flows. Neutron's id is 0."""
 
 METADATA_IP = "169.254.169.254"
 METADATA_PORT = 80
 PORT_IN_PORT = 0xFFFFFFF8
-"""OFPP_IN_PORT (OpenFlow 1.3, A.2.1): back where the packet came from."""
+"""OFPP_IN_PORT (OpenFlow 1.3, A.2.1): back to the port on which the packet came in."""
 
 
 class Stage(enum.IntEnum):
-    """A table, by name. The values stand in cookies; they are not table numbers."""
+    """A table, by name. Cookies contain the values; they are not table numbers."""
 
     CLASSIFY = 1
     SERVICE = 2
@@ -45,7 +46,7 @@ class Stage(enum.IntEnum):
 
 
 class Priority(enum.Enum):
-    """Priorities, by name; :meth:`Layout.priority` gives the number."""
+    """A priority, by name; :meth:`Layout.priority` returns the number."""
 
     HOOK = "hook"
     ADDRESS = 200
@@ -60,7 +61,7 @@ _ARP_SETS = frozenset({"eth_dst", "eth_src", "arp_op", "arp_tha", "arp_tpa", "ar
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a table is for, and all that its flows may do."""
+    """Purpose of a table, and all fields, actions and next tables that its flows may use."""
 
     name: str
     why: str
@@ -74,8 +75,8 @@ class Table:
 TABLES: Mapping[Stage, Table] = {
     Stage.CLASSIFY: Table(
         name="classification",
-        why="Tells a guest's metadata traffic from everything else on the bridge. It shares its "
-        "number with whoever else uses the bridge and touches nothing but what it matches.",
+        why="Separates guests' metadata traffic from all other traffic on the bridge. Other "
+        "programs may use the same table; dfmeta's flows affect only the packets they match.",
         matches=_TCP | {"tcp_flags", "ip_frag", "arp_op", "arp_tpa"},
         sets=_ARP_SETS,
         successors=frozenset({Stage.SERVICE, Stage.REPLY}),
@@ -83,8 +84,8 @@ TABLES: Mapping[Stage, Table] = {
     ),
     Stage.SERVICE: Table(
         name="metadata service",
-        why="Sends what a guest says to the service on to tap-metadata, with the key as its source "
-        "address; what comes from an address not seen yet goes to the controller first.",
+        why="Sends guests' packets for the service to tap-metadata, with the key as the source "
+        "address; the first SYN of an unknown address goes to the controller.",
         matches=_L2 | {"eth_src", "ip_proto", "ipv4_src", "tcp_flags"},
         sets=frozenset({"ipv4_src", "ipv4_dst", "eth_dst", "tcp_dst"}),
         successors=frozenset(),
@@ -93,9 +94,9 @@ TABLES: Mapping[Stage, Table] = {
     ),
     Stage.REPLY: Table(
         name="metadata service reply",
-        why="Takes what tap-metadata emits: an answer to a key goes to that key's port with the "
-        "guest's addresses put back, a question for a key's MAC is answered, the answer to the "
-        "daemon's own probe goes to the controller, nothing else leaves.",
+        why="Receives the frames from tap-metadata: an answer to a key goes to that key's port "
+        "with the guest's addresses restored, a request for a key's MAC is answered, the answer "
+        "to the daemon's own probe goes to the controller, and all other frames are dropped.",
         matches=frozenset(
             {"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "arp_op", "arp_tpa"}
         ),
@@ -108,28 +109,28 @@ TABLES: Mapping[Stage, Table] = {
 
 
 class Purpose(enum.IntEnum):
-    """Every kind of flow that dfmeta puts on a switch. The values stand in cookies."""
+    """All kinds of flows that dfmeta adds to a switch. Cookies contain the values."""
 
     GUEST_HTTP = 1
-    """A guest's untagged TCP to 169.254.169.254:80 that opens no connection → service table."""
+    """A guest's untagged TCP to 169.254.169.254:80, except SYNs → service table."""
     GUEST_ARP = 2
-    """A guest asks who has 169.254.169.254: answered on the port it asked from."""
+    """A guest's ARP request for 169.254.169.254: answered on the port where it came in."""
     FROM_TAP = 3
-    """Whatever tap-metadata emits → reply table."""
+    """All frames from tap-metadata → reply table."""
     SYN = 4
-    """The first SYN of an address → controller, through the port's meter."""
+    """The first SYN of an address → controller, through a meter of the port."""
     ADDRESS = 5
-    """TCP of a known address → tap-metadata, its key as source."""
+    """TCP of a known address → tap-metadata, with its key as source address."""
     SERVICE_DROP = 6
-    """What is neither a known address' nor a SYN."""
+    """Frames that are neither SYNs nor from a known address: dropped."""
     REPLY = 7
-    """An answer to a key → that key's port alone."""
+    """An answer to a key → the port of that key only."""
     KEY_ARP = 8
-    """The host asks who has a key: answered with the guest's MAC."""
+    """The host's ARP request for a key: answered with the guest's MAC."""
     REPLY_DROP = 9
-    """Everything else that tap-metadata emits."""
+    """All other frames from tap-metadata: dropped."""
     GUEST_SYN = 10
-    """A guest's SYN to 169.254.169.254:80 → service table, through the port's meter."""
+    """A guest's SYN to 169.254.169.254:80 → service table, through a meter of the port."""
     GUEST_FRAGMENT = 11
     """A fragment of a guest's TCP to 169.254.169.254: dropped."""
     PROBE = 12
@@ -138,7 +139,7 @@ class Purpose(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Where flows of one purpose stand."""
+    """Table and priority of the flows of one purpose."""
 
     stage: Stage
     priority: Priority
@@ -160,32 +161,32 @@ PURPOSES: Mapping[Purpose, Declared] = {
 }
 
 RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
-"""Packets a second, and at once, that the flow of one port and that purpose lets through. An
-address needs one first SYN; cloud-init opens some thirty connections. Connections are remembered
-by a host's conntrack for two minutes: at 1,000 a second one guest has less than half of the
-262,144 that Linux allows by default on a host with more than 4 GB of memory."""
+"""Purpose → packets per second, and burst in packets, that the flow of one port lets through. An
+address needs one first SYN; cloud-init opens about thirty connections. A host's conntrack keeps
+connections for two minutes: at 1,000 per second one guest uses less than half of the 262,144 that
+Linux allows by default on a host with more than 4 GB of memory."""
 
 _OFFSET = {Stage.SERVICE: 0, Stage.REPLY: 1}
 TABLES_TAKEN = len(_OFFSET)
-"""How many table numbers from ``table_base`` up are ours."""
+"""Number of tables, from ``table_base`` up, that dfmeta uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The tables of one bridge, and every kind of flow in them."""
+    """The tables of one bridge, and all kinds of flows in them."""
 
     tables: Mapping[Stage, Table]
     purposes: Mapping[Purpose, Declared]
     rates: Mapping[Purpose, int]
-    """Of the purposes whose flows go through a meter of their port: packets a second, and at once.
-    No two are the same: the purpose of a meter that is left over is told by its rate."""
+    """Purpose with a meter → packets per second, and burst in packets. All rates differ, because
+    the rate of a meter that is left over identifies its purpose."""
 
     def stage(self, purpose: Purpose) -> Stage:
-        """Table that flows of *purpose* stand in."""
+        """Return the table of the flows of *purpose*."""
         return self.purposes[purpose].stage
 
     def is_shared(self, purpose: Purpose) -> bool:
-        """Whether flows of *purpose* stand in a table that other programs of the host use.
+        """Return whether the flows of *purpose* are in a table that other programs use as well.
 
         The switch reports each removal there.
         """
@@ -193,12 +194,12 @@ class Pipeline:
 
 
 BR_INT: Final = Pipeline(TABLES, PURPOSES, RATES)
-"""The pipeline beside the guests' ports."""
+"""The pipeline of the bridge with the guests' ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Gives the switch's numbers to the declaration's names."""
+    """Maps the names of the declaration to the numbers on the switch."""
 
     table_base: int = 200
     classification_table: int = 0
@@ -206,33 +207,33 @@ class Layout:
     pipeline: Pipeline = field(default=BR_INT, repr=False)
 
     def number(self, stage: Stage) -> int:
-        """Table number of *stage* on the switch."""
+        """Return the table number of *stage* on the switch."""
         if stage is Stage.CLASSIFY:
             return self.classification_table
         return self.table_base + _OFFSET[stage]
 
     def table(self, purpose: Purpose) -> int:
-        """Table number on the switch of flows of *purpose*."""
+        """Return the table number on the switch for flows of *purpose*."""
         return self.number(self.pipeline.stage(purpose))
 
     def stage(self, number: int) -> Stage | None:
-        """Stage with that table number, or None when the table is not ours."""
+        """Return the stage with that table number, or None when the table is not ours."""
         return next((stage for stage in Stage if self.number(stage) == number), None)
 
     def priority(self, purpose: Purpose) -> int:
-        """Priority on the switch of flows of *purpose*."""
+        """Return the priority on the switch for flows of *purpose*."""
         priority = self.pipeline.purposes[purpose].priority
         return self.hook_priority if priority is Priority.HOOK else int(priority.value)
 
 
 def cookie_of(purpose: Purpose) -> int:
-    """Give the 64-bit cookie of flows of *purpose*."""
+    """Return the 64-bit cookie of flows of *purpose*."""
     stage = PURPOSES[purpose].stage
     return COOKIE_PREFIX | COOKIE_VERSION << 24 | stage << 16 | purpose
 
 
 def purpose_of(cookie: int) -> Purpose | None:
-    """Read a cookie; None when it is not ours or of another version."""
+    """Return the purpose in a cookie; None when it is not ours or has another version."""
     try:
         purpose = Purpose(cookie & 0xFFFF)
     except ValueError:
@@ -241,10 +242,10 @@ def purpose_of(cookie: int) -> Purpose | None:
 
 
 def present(cookie: int) -> int:
-    """The cookie that a flow of ours would have in today's version, whatever version it has."""
+    """Return *cookie*, a cookie of ours of any version, with the present version."""
     return cookie & ~(0xFF << 24) | COOKIE_VERSION << 24
 
 
 def is_ours(cookie: int) -> bool:
-    """Whether a flow with that cookie is dfmeta's, of whatever version."""
+    """Return whether a flow with that cookie is dfmeta's, of any version."""
     return cookie & COOKIE_PREFIX_MASK == COOKIE_PREFIX

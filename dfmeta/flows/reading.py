@@ -1,8 +1,8 @@
 """Reads an address back from a flow: the inverse of :func:`dfmeta.flows.desired.address_flows`.
 
-The one place that knows in which fields and actions a flow has its endpoint, its key and the
-guest's addresses. The switch reports the flow, and any program of the host may have put it there
-with dfmeta's cookie: a value that does not fit is left out.
+Only this module knows which fields and actions of a flow contain its endpoint, its key and the
+guest's addresses. The switch reports the flow, and any program of the host may have added it with
+dfmeta's cookie: an invalid value is left out.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class FlowAddress:
     """The endpoint and the address that a flow serves."""
 
     endpoint: Endpoint | None = None
-    """By the flow's match alone: of all endpoints only this one can want a flow at that place."""
+    """Derived from the match alone: only this endpoint can have a flow with that match."""
     key: str = ""
-    """As the flow has it; empty in a flow that is not of one address."""
+    """Key in the form of the flow; empty if the flow does not belong to one address."""
     slot: int | None = None
-    """None: the flow has no key, or that of another endpoint."""
+    """None when the flow has no key, or a key of another endpoint."""
     mac: str = ""
-    """The guest's own; empty in a flow without it."""
+    """The guest's own MAC; empty in a flow without it."""
     ip: IPv4Address | None = None
-    """The guest's own; None in a flow without it."""
+    """The guest's own IP address; None in a flow without it."""
 
     @property
     def address(self) -> GuestAddress | None:
-        """The guest's own addresses, where the flow has both."""
+        """The guest's own addresses, or None when the flow does not have both."""
         return GuestAddress(self.mac, self.ip) if self.mac and self.ip is not None else None
 
 
@@ -44,14 +44,14 @@ NONE = FlowAddress()
 
 
 def read_address(flow: Flow, keys: Keys = IN_PORT, family: Family = IPV4) -> FlowAddress:
-    """Give endpoint, key, slot and address of *flow*, as far as it has them.
+    """Return endpoint, key, slot and address of *flow*, as far as it has them.
 
-    :param keys: the scheme of its key.
-    :param family: of its addresses.
+    :param keys: key scheme of the flow.
+    :param family: IP version of its addresses.
     """
     if flow.purpose is Purpose.FROM_TAP:
         return NONE
-    # These do not enter at the guest's port: the key is what they match.
+    # These flows match the key and not the guest's port.
     if flow.purpose in (Purpose.REPLY, Purpose.KEY_ARP):
         is_reply = flow.purpose is Purpose.REPLY
         key = flow.field(family.destination if is_reply else family.asked)
@@ -81,7 +81,7 @@ def _parsed(key: str, keys: Keys) -> tuple[Endpoint | None, int | None]:
 
 
 def _set(flow: Flow, field: str) -> int | str | None:
-    """The value that the flow puts into *field*; None where it does not, or more than once."""
+    """Return the value that the flow sets *field* to; None if it does not, or more than once."""
     values = [one.value for one in flow.actions if isinstance(one, SetField) and one.field == field]
     return values[0] if len(values) == 1 else None
 

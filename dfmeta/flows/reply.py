@@ -1,4 +1,4 @@
-"""The reply table: an answer leaves on the port of its key, and nothing else leaves at all."""
+"""The reply table: an answer is sent to the port of its key, and all other frames are dropped."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from dfmeta.model import Endpoint, GuestAddress
 
 
 def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
-    """Give an answer to the key of *slot* the guest's own addresses and send it to its port alone.
+    """Restore the guest's addresses in an answer to the key of *slot*; send it to its port only.
 
-    eth_dst is set here and not left to the host's neighbour table, which may hold the MAC that
-    the guest had before.
+    The flow sets eth_dst, because the host's neighbour table may contain the guest's previous MAC.
     """
     actions: list[Action] = [
         SetField("eth_dst", address.mac),
@@ -42,7 +41,7 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
 
 
 def probe(tap: Tap) -> Flow:
-    """Send what the proxy's listener answers to the daemon's own SYN to the controller."""
+    """Send the answer of the proxy's listener to the daemon's own SYN to the controller."""
     return flow(
         Purpose.PROBE,
         {
@@ -56,5 +55,5 @@ def probe(tap: Tap) -> Flow:
 
 
 def reply_drop() -> Flow:
-    """Drop everything else that tap-metadata emits: the host is not reachable through it."""
+    """Drop all other frames from tap-metadata: the host is not reachable through it."""
     return flow(Purpose.REPLY_DROP, {})

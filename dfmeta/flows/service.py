@@ -1,4 +1,4 @@
-"""The service table: known addresses to tap-metadata, first SYNs to the controller."""
+"""The service table: sends known addresses to tap-metadata and first SYNs to the controller."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Tap:
     ip: str = METADATA_IP
     """Address of the proxy's listener (``host_ip``)."""
     guest_ip: str = METADATA_IP
-    """Address that guests ask (``ip``)."""
+    """Address of the service for guests (``ip``)."""
     family: Family = IPV4
-    """Of both addresses, and of the keys."""
+    """IP version of both addresses and of the keys."""
     keys: Keys = IN_PORT
-    """The scheme that guests are told apart by."""
+    """The key scheme, which identifies guests."""
 
 
 def first_syn(endpoint: Endpoint, family: Family = IPV4, *, meter: int | None) -> Flow:
-    """Send a SYN of an address not seen yet to the controller, through the port's meter.
+    """Send the SYN of an unknown address to the controller, through the port's meter.
 
-    The tag is left out: classification sends untagged frames alone to this table.
+    The match has no VLAN tag: classification sends only untagged frames to this table.
     """
     return flow(
         Purpose.SYN,
@@ -53,10 +53,11 @@ def first_syn(endpoint: Endpoint, family: Family = IPV4, *, meter: int | None) -
 
 
 def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
-    """Send all TCP of *address* at *endpoint* to the proxy, the key of *slot* as its source.
+    """Send all TCP of *address* at *endpoint* to the proxy, with the key of *slot* as its source.
 
-    All TCP and not SYNs alone, so that a connection keeps its slot. Both MAC and IP are matched:
-    they are the guest's claim and only choose among the endpoint's own slots.
+    The flow matches all TCP segments, not only SYNs, so that a connection keeps its slot. It
+    matches both MAC and IP, which are under the guest's control: they only select one of the
+    endpoint's own slots.
     """
     return flow(
         Purpose.ADDRESS,
@@ -71,10 +72,10 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
 
 
 def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]:
-    """What is done to a guest's packet on its way to the proxy; also to its first SYN.
+    """Return the actions that send a guest's packet to the proxy; also used for its first SYN.
 
-    The kernel drops a frame that is not addressed to tap-metadata's own MAC, and a guest may have
-    sent it to its gateway's: hence eth_dst.
+    They set eth_dst because the kernel drops a frame that is not addressed to tap-metadata's own
+    MAC, and a guest may send it to the MAC of its gateway.
     """
     actions: list[Action] = [
         SetField("eth_dst", tap.mac),
@@ -86,5 +87,5 @@ def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, .
 
 
 def service_drop() -> Flow:
-    """Drop what is neither a known address' nor a SYN."""
+    """Drop frames that are neither SYNs nor from a known address."""
     return flow(Purpose.SERVICE_DROP, {})

@@ -1,7 +1,7 @@
-"""Flows ↔ os-ken's OpenFlow 1.3 messages. The one place that knows both forms.
+"""Converts flows to os-ken's OpenFlow 1.3 messages and back. Only this module knows both forms.
 
-What :func:`Wire.found` reads from a dump equals what :func:`Wire.add` was given, so that a
-comparison of the two says exactly what to send; a test on a real switch holds that.
+The flow that :func:`Wire.found` reads from a dump equals the flow that :func:`Wire.add` was given,
+so that a comparison shows exactly which messages to send; a test on a real switch checks that.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ NXT_SET_CONTROLLER_ID = 20
 
 @dataclass(frozen=True, slots=True)
 class DumpedFlow:
-    """A flow of ours as a dump shows it."""
+    """A flow of ours in a dump."""
 
     flow: Flow | None
-    """None when its place or its cookie is not one of today's declaration."""
+    """None when its table, its priority or its cookie is not as this release declares it."""
     table: int
     priority: int
     cookie: int
     match: Any
-    """os-ken's match, or the entry that has it, to delete exactly this flow."""
+    """os-ken's match, or the entry with the match, to delete exactly this flow."""
     packets: int = 0
     bytes: int = 0
     former: Flow | None = None
-    """What it would be, but for the version in its cookie: another release has put it there."""
+    """The flow, if only the version in its cookie differs: another release has added it."""
 
     elsewhere: Flow | None = None
-    """What it would be, but for its table or priority: another configuration has put it there."""
+    """The flow, if its table or priority differs: it was added under another configuration."""
 
     @property
     def read(self) -> Flow | None:
-        """The flow, whichever release has put it there."""
+        """The flow, added by this or by another release."""
         return self.flow or self.former
 
 
 class Wire:
-    """Builds OpenFlow 1.3 messages for one datapath and reads what it sends.
+    """Builds OpenFlow 1.3 messages for one datapath and reads its replies.
 
     :param layout: the numbers of tables and priorities.
-    :param datapath: what os-ken's messages are bound to; a plain protocol descriptor serves where
-        there is no connection, as in tests.
+    :param datapath: datapath for os-ken's messages; without a connection, as in tests, a plain
+        protocol descriptor is used.
     """
 
     def __init__(self, layout: Layout, datapath: Any = None) -> None:
@@ -81,7 +81,7 @@ class Wire:
         self.datapath = datapath if datapath is not None else ProtocolDesc(version=ofp.OFP_VERSION)
 
     def add(self, flow: Flow) -> Any:
-        """Message that puts *flow* in, in place of the one at its place."""
+        """Return a message that adds *flow*, and replaces a flow with the same key."""
         flags = ofp.OFPFF_SEND_FLOW_REM if self.layout.pipeline.is_shared(flow.purpose) else 0
         return ofp_parser.OFPFlowMod(
             self.datapath,
@@ -95,7 +95,7 @@ class Wire:
         )
 
     def remove(self, flow: Flow) -> Any:
-        """Message that takes exactly *flow* away, if it is there and ours."""
+        """Return a message that deletes exactly *flow*, if it exists and is ours."""
         return self._delete_strict(
             self.layout.table(flow.purpose),
             self.layout.priority(flow.purpose),
@@ -103,13 +103,13 @@ class Wire:
         )
 
     def remove_found(self, found: DumpedFlow) -> Any:
-        """Message that takes exactly the flow that a dump showed away."""
+        """Return a message that deletes exactly the flow that a dump contained."""
         match = found.match.stats().match if isinstance(found.match, Entry) else found.match
         match = _match(dict(_fields(match)))
         return self._delete_strict(found.table, found.priority, match)
 
     def remove_all(self) -> Any:
-        """Message that takes every flow of ours away, in all tables."""
+        """Return a message that deletes all flows of ours, in all tables."""
         return ofp_parser.OFPFlowMod(
             self.datapath,
             cookie=COOKIE_PREFIX,
@@ -122,9 +122,9 @@ class Wire:
         )
 
     def dump(self, purpose: Purpose | None = None, *, out_port: int = ofp.OFPP_ANY) -> Any:
-        """Message that asks for all flows of ours, or those of one purpose.
+        """Return a message that requests all flows of ours, or those of one purpose.
 
-        :param out_port: asks for those alone that output to that port.
+        :param out_port: request only flows that output to that port.
         """
         cookie, mask = _cookies(purpose)
         return ofp_parser.OFPFlowStatsRequest(
@@ -137,8 +137,8 @@ class Wire:
         )
 
     def count(self, purpose: Purpose | None = None) -> Any:
-        """Message that asks how many flows of ours there are, or of one purpose, and their
-        packets."""
+        """Return a message that requests the number of our flows, or of one purpose, and the
+        number of their packets."""
         cookie, mask = _cookies(purpose)
         return ofp_parser.OFPAggregateStatsRequest(
             self.datapath,
@@ -152,29 +152,29 @@ class Wire:
         )
 
     def list_ports(self) -> Any:
-        """Message that asks which ports there are."""
+        """Return a message that requests the list of ports."""
         return ofp_parser.OFPPortDescStatsRequest(self.datapath)
 
     def dump_meters(self, meter: int = ofp.OFPM_ALL) -> Any:
-        """Message that asks for all meters, anybody's, or for one; :class:`.metering.MeterConfig`
-        for each."""
+        """Return a message that requests one meter, or all meters, also of other programs; the
+        reply has a :class:`.metering.MeterConfig` for each."""
         return ofp_parser.OFPMeterConfigStatsRequest(self.datapath, 0, meter)
 
     def meter_stats(self, meter: int = ofp.OFPM_ALL) -> Any:
-        """Message that asks what all meters have counted, anybody's, or one;
-        :class:`.metering.MeterCount` for each."""
+        """Return a message that requests the counters of one meter, or of all meters, also of other
+        programs; the reply has a :class:`.metering.MeterCount` for each."""
         return ofp_parser.OFPMeterStatsRequest(self.datapath, 0, meter)
 
     def add_meter(self, meter: int, rate: int) -> Any:
-        """Message that makes *meter* drop what exceeds *rate* packets a second."""
+        """Return a message that adds *meter*, which drops packets above *rate* per second."""
         return self._meter(ofp.OFPMC_ADD, meter, rate)
 
     def remove_meter(self, meter: int) -> Any:
-        """Message that takes *meter* away, and with it the flows that use it."""
+        """Return a message that deletes *meter*, together with the flows that use it."""
         return self._meter(ofp.OFPMC_DELETE, meter, 0)
 
     def set_controller_id(self, controller_id: int) -> Any:
-        """Message that makes packet-ins for *controller_id* come to this connection alone.
+        """Return a message that directs packet-ins for *controller_id* to this connection only.
 
         NXT_SET_CONTROLLER_ID of Open vSwitch's nicira-ext.h; os-ken has no class for it.
         """
@@ -186,9 +186,10 @@ class Wire:
         )
 
     def set_async(self) -> Any:
-        """Message that asks for packet-ins of actions, removed flows and ports, and nothing else.
+        """Return a message that enables packet-ins of actions and events of removed flows and of
+        ports, and no others.
 
-        A connection to a bridge's management socket gets no packet-in without it.
+        Without it, a connection to a bridge's management socket gets no packet-ins.
         """
         packet_in = 1 << ofp.OFPR_ACTION
         ports = 1 << ofp.OFPPR_ADD | 1 << ofp.OFPPR_DELETE | 1 << ofp.OFPPR_MODIFY
@@ -197,7 +198,7 @@ class Wire:
         return ofp_parser.OFPSetAsync(self.datapath, [packet_in, 0], [ports, 0], [removed, 0])
 
     def packet_out(self, ofport: int, actions: Iterable[Action], frame: bytes) -> Any:
-        """Message that sends *frame* on as if it had come in at *ofport*."""
+        """Return a message that sends *frame* on as if it had come in at *ofport*."""
         return ofp_parser.OFPPacketOut(
             self.datapath,
             buffer_id=ofp.OFP_NO_BUFFER,
@@ -207,11 +208,11 @@ class Wire:
         )
 
     def barrier(self) -> Any:
-        """Message that is answered once all before it is done."""
+        """Return a message that the switch answers once it has processed all earlier ones."""
         return ofp_parser.OFPBarrierRequest(self.datapath)
 
     def bundle(self, bundle_id: int, mods: Iterable[Any]) -> list[Any]:
-        """Messages that make *mods* take effect together, in their order, or not at all."""
+        """Return messages that apply all of *mods* together, in their order, or none of them."""
         flags = ofp.ONF_BF_ATOMIC | ofp.ONF_BF_ORDERED
         return [
             self._bundle_control(bundle_id, ofp.ONF_BCT_OPEN_REQUEST, flags),
@@ -220,7 +221,7 @@ class Wire:
         ]
 
     def found(self, stats: Any) -> DumpedFlow | None:
-        """Read one entry of a flow dump; None when it is not a flow of ours, or not readable."""
+        """Read one entry of a flow dump; None when it is not a flow of ours or cannot be read."""
         if isinstance(stats, Entry):
             lean = read(stats, _odd_action)
             if lean is not None:
@@ -246,7 +247,7 @@ class Wire:
         )
 
     def removed(self, message: Any) -> DumpedFlow | None:
-        """Read a flow-removed message; it has no actions. None when the flow was not ours."""
+        """Read a flow-removed message, which has no actions; None when the flow was not ours."""
         if not is_ours(message.cookie):
             return None
         purpose = self._purpose_at(message.cookie, message.table_id, message.priority)
@@ -285,7 +286,7 @@ class Wire:
     def _judge(
         self, flow: Flow | None, cookie: int, *, table: int, priority: int
     ) -> tuple[Flow | None, Flow | None, Flow | None]:
-        """Return what was read as ``flow``, ``former`` or ``elsewhere`` of :class:`DumpedFlow`."""
+        """Return *flow* as ``flow``, ``former`` or ``elsewhere`` of :class:`DumpedFlow`."""
         if self._purpose_at(present(cookie), table, priority) is None:
             return None, None, flow
         return (flow, None, None) if present(cookie) == cookie else (None, flow, None)
@@ -339,7 +340,7 @@ class Wire:
         )
 
     def _meter(self, command: int, meter: int, rate: int) -> Any:
-        # A burst of less than a second's packets drops the second of two SYNs that come at once.
+        # With a burst of less than a second's packets, the second of two simultaneous SYNs is lost.
         bands = [ofp_parser.OFPMeterBandDrop(rate, rate)] if rate else []
         flags = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST
         return ofp_parser.OFPMeterMod(
@@ -351,27 +352,27 @@ class Wire:
 
 
 OFPRR_METER_DELETE = 4
-"""OpenFlow 1.4's reason for a flow that went with its meter; Open vSwitch gives it on 1.3 too."""
+"""OpenFlow 1.4's reason for a flow deleted with its meter; Open vSwitch reports it on 1.3 too."""
 
 
 def _cookies(purpose: Purpose | None) -> tuple[int, int]:
-    """Cookie and mask of all flows of ours, or of those of one purpose."""
+    """Return cookie and mask of all flows of ours, or of those of one purpose."""
     if purpose is None:
         return COOKIE_PREFIX, COOKIE_PREFIX_MASK
     return cookie_of(purpose), 0xFFFFFFFFFFFFFFFF
 
 
 def _match(fields: dict[str, Any]) -> Any:
-    """os-ken's match. It puts fields in the order of their numbers, Nicira's before OpenFlow's,
-    but a prerequisite has to come before what needs it (OpenFlow 1.3.5, 7.2.3.3): so ip_frag
-    goes with Nicira's name for the type."""
+    """Return os-ken's match. os-ken orders fields by number, Nicira's before OpenFlow's, but a
+    prerequisite has to precede the field that needs it (OpenFlow 1.3.5, 7.2.3.3). So Nicira's name
+    for the type is used together with ip_frag."""
     if "ip_frag" in fields and "eth_type" in fields:
         fields["eth_type_nxm"] = fields.pop("eth_type")
     return ofp_parser.OFPMatch(**fields)
 
 
 def _fields(match: Any) -> tuple[tuple[str, Value], ...]:
-    """Read what :func:`_match` makes, in whichever of the two names."""
+    """Read a match of :func:`_match`; the type may have either of the two names."""
     return canonical({name.removesuffix("_nxm"): value for name, value in match.items()})
 
 
@@ -393,7 +394,7 @@ def _action(action: Action) -> Any:
 
 @lru_cache(256)
 def _odd_action(data: bytes) -> Action:
-    """Read an action from its bytes. The same few are in every port's flows."""
+    """Read an action from its bytes. Cached: the flows of all ports have the same few actions."""
     return _read_action(ofp_parser.OFPAction.parser(data, 0))
 
 
@@ -402,7 +403,7 @@ def _read_action(action: Any) -> Action:
         case ofp_parser.OFPActionSetField():
             return SetField(action.key, action.value)
         case ofp_parser.NXActionRegMove(src_ofs=0, dst_ofs=0):
-            # Open vSwitch gives the fields back by their NXM names, whatever they were sent as.
+            # Open vSwitch returns the NXM names of the fields, even when others were sent.
             source, field = (n.removesuffix("_nxm") for n in (action.src_field, action.dst_field))
             return Move(source, field, action.n_bits)
         case ofp_parser.OFPActionOutput():

@@ -1,1 +1,1 @@
-"""Programs that run inside a guest: Python's standard library alone, nothing of dfmeta."""
+"""Programs that run inside a guest: they use only Python's standard library."""

@@ -1,9 +1,9 @@
-"""Vendor data that brings :mod:`dfmeta.guest.tag_devices` into a guest and runs it at each boot.
+"""Vendor data that installs :mod:`dfmeta.guest.tag_devices` in a guest and runs it at each boot.
 
-A script and no cloud-config: of a list that both have cloud-init takes the user's alone
-(cloudinit/helpers.py, ``ConfigMerger``), so that a guest with ``write_files`` or ``runcmd`` in its
-user-data would have no roles. The script leaves the program to ``scripts-per-boot``, which comes
-after ``scripts-vendor`` in the same boot, and runs in each that follows.
+It is a script and not a cloud-config: if both vendor data and user-data have a list, cloud-init
+uses only the user's (cloudinit/helpers.py, ``ConfigMerger``), so a guest with ``write_files`` or
+``runcmd`` in its user-data would have no roles. The script installs the program for
+``scripts-per-boot``, which runs after ``scripts-vendor`` in the same boot, and in each later boot.
 """
 
 import base64
@@ -25,14 +25,14 @@ END
 mv {program}.new {program}
 cat > {per_boot}.new <<'END'
 #!/bin/sh
-# A guest without roles, or without udev, boots as well as any: what is wrong is in the log alone.
+# A failure does not stop the boot, for example without roles or udev: it is only in the log.
 for python in python3 /usr/libexec/platform-python; do
     if command -v "$python" > /dev/null; then
         "$python" -I {program} || true
         exit 0
     fi
 done
-echo "dfmeta-tag-devices: no Python here" >&2
+echo "dfmeta-tag-devices: no Python found in this guest" >&2
 END
 chmod 755 {per_boot}.new
 mv {per_boot}.new {per_boot}
@@ -40,9 +40,10 @@ mv {per_boot}.new {per_boot}
 
 
 def vendor_data() -> str:
-    """Return the vendor data, a script for cloud-init; a guest needs a shell and any Python 3.6.
+    """Return the vendor data, a script for cloud-init.
 
-    It is the same text for all guests, and changes with the program alone.
+    A guest needs a shell and Python 3.6 or later. The text is the same for all guests, and changes
+    only with the program.
     """
     source = Path(__file__).with_name("tag_devices.py").read_bytes()
     packed = base64.b64encode(gzip.compress(source, mtime=0)).decode("ascii")

@@ -1,12 +1,12 @@
-"""``dfmeta-tag-devices``, inside a guest: device role tags become udev rules.
+"""``dfmeta-tag-devices``, inside a guest: turns device role tags into udev rules.
 
 Reads the instance's ``devices`` (specification 002, "Virtual guest device role tagging"), finds
 each of them on this machine and writes rules that give it ``DFMETA_TAGS``, a udev tag for each role
-and, for disks and partitions, links below /dev/disk/by-role. The document is not trusted: nothing
-of it but tags in an encoded form gets into a rule, and what the rules match is read from sysfs.
+and, for disks and partitions, links below /dev/disk/by-role. The document is not trusted: a rule
+contains only encoded tags of it, and the values that a rule matches are read from sysfs.
 
-One file for any Python from 3.6 on, which it keeps to in syntax and library: a guest may have got
-it as a file alone.
+This is a single file that runs on Python 3.6 and later, with the standard library only: a guest may
+have only this file.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, O
 
 PROGRAM = "dfmeta-tag-devices"
 RULES = "/etc/udev/rules.d/90-dfmeta-tags.rules"
-"""After what names disks (60-) and interfaces (80-), before systemd makes units of them (99-)."""
+"""After the rules that name disks (60-) and interfaces (80-), before systemd's units (99-)."""
 MARK = "# Written by dfmeta-tag-devices, which replaces it each time it runs.\n"
-ABOUT = "Find this machine's devices by the roles that its metadata gives them, and tell udev."
+ABOUT = "Find this machine's devices with roles in its metadata, and write udev rules for them."
 STATUS = (
-    "Example: %(prog)s --dry-run. Exit status: 0, or 1 with a line on stderr that says why the "
-    "rules are as they were, or 2 when the command line is wrong."
+    "Example: %(prog)s --dry-run. Exit status: 0 on success; 1 with a line on stderr that says why "
+    "the rules are unchanged; 2 when the command line is wrong."
 )
 BY_LABEL = "/dev/disk/by-label"
 LABELS = ("config-2", "CONFIG-2")
@@ -46,9 +46,9 @@ MAX_DEPTH = 32
 MAX_DEVICES = 1024
 MAX_TAGS = 16
 MAX_VALUE = 500
-"""Of ``DFMETA_TAGS``. systemd 252 refuses a property of 512 bytes or more; others cut it."""
+"""Bytes of ``DFMETA_TAGS``. systemd 252 refuses properties from 512 bytes on; others truncate."""
 MAX_ENCODED = 240
-"""Bytes of an encoded tag: with prefix or suffix it still is a file's name (NAME_MAX, 255)."""
+"""Bytes of an encoded tag: with its prefix or suffix it fits into a file name (NAME_MAX, 255)."""
 MAX_INTERFACES = 16
 
 Say = Callable[[str], None]
@@ -64,8 +64,8 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _ADDRESS = re.compile(r"[0-9a-f]{1,9}([:.-][0-9a-f]{1,9}){0,9}")
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _VALUE = re.compile(r"[A-Za-z0-9._:=,/*-]+(%n)?")
-"""All that a value in a rule is made of. No quote, no backslash, no ``$``; of udev's substitutions
-``%n`` alone, a partition's number, which no encoded tag can hold."""
+"""Allowed characters of a value in a rule: no quote, no backslash, no ``$``. The only substitution
+of udev is ``%n``, a partition's number, which no encoded tag can contain."""
 _STABLE = (
     (re.compile(r"virtio\d+"), "virtio*"),
     (re.compile(r"host\d+"), "host*"),
@@ -73,30 +73,30 @@ _STABLE = (
     (re.compile(r"\d+(:\d+:\d+:\d+)"), r"*\1"),
     (re.compile(r"nvme\d+"), "nvme*"),
 )
-"""Names in sysfs that count what was found before, and what stays the same in them."""
+"""Names in sysfs with numbers that depend on the order of discovery, and patterns without these."""
 
 
 class TagError(Exception):
-    """What ends the program; the message is the line that it ends with."""
+    """An error that ends the program; its message is the last line on stderr."""
 
 
 class Device(NamedTuple):
-    """A device of this machine, as sysfs has it. ``parts`` is its path below ``devices``."""
+    """A device of this machine, from sysfs. ``parts`` is its path below ``devices``."""
 
     kind: str
     name: str
     parts: Tuple[str, ...]
     addresses: FrozenSet[Tuple[str, Numbers]]
-    """(bus, numbers): all that a document may call its address."""
+    """(bus, numbers): all forms that its address may have in a document."""
     identity: str
-    """MAC or serial; empty where it has none, or where it is another device's on which it rests."""
+    """MAC or serial; empty without one, or if it is that of a device below this one."""
     serial_key: str = ""
-    """Of ``ATTRS{serial}``, for a disk whose serial is there to be matched."""
+    """Value of ``ATTRS{serial}``, for a disk with a serial that rules can match."""
     devtype: str = ""
 
 
 class Wanted(NamedTuple):
-    """A device of the document; its tags are encoded, without those that were left out."""
+    """A device of the document; its valid tags are encoded, the others are left out."""
 
     kind: str
     bus: str
@@ -105,20 +105,20 @@ class Wanted(NamedTuple):
     identity: str
     tags: Tuple[str, ...]
     shown: str
-    """For messages: nothing in it that a terminal would act on."""
+    """Text for messages, without control characters."""
 
 
 # Tags
 
 
 def encoded(tag: str) -> str:
-    """Return a tag as ``DFMETA_TAGS`` and links have it.
+    """Return a tag in the encoding of ``DFMETA_TAGS`` and links.
 
-    Letters, digits, ``.``, ``_`` and ``-`` of ASCII stay; each other byte of its UTF-8 is ``=XX``,
-    as in quoted-printable (RFC 2045, 6.7), and so is a dot at the start, and the hyphen of
-    ``-part1`` at the end, which would be another disk's partition. No two tags become the same.
+    Letters, digits, ``.``, ``_`` and ``-`` of ASCII stay; each other byte of its UTF-8 becomes
+    ``=XX``, as in quoted-printable (RFC 2045, 6.7). So do a dot at the start, and the hyphen of
+    ``-part1`` at the end, which would be another disk's partition. Different tags stay different.
 
-    :raises ValueError: it is empty, too long, or has half of a surrogate pair.
+    :raises ValueError: it is empty, too long, or has an unpaired surrogate.
     """
     raw = tag.encode("utf-8").decode("latin-1")
     text = re.sub(r"^\.|[^A-Za-z0-9._-]|-(?=part[0-9]+$)", _hexadecimal("="), raw)
@@ -128,10 +128,10 @@ def encoded(tag: str) -> str:
 
 
 def udev_tag(text: str) -> str:
-    """Return the udev tag of an encoded tag, in the characters that udev takes: ``dfmeta-…``.
+    """Return the udev tag of an encoded tag, in the characters that udev accepts: ``dfmeta-…``.
 
-    What else there is becomes ``_XX``. The prefix keeps it apart from udev's own tags, of which
-    some give rights to users ("uaccess") or start units ("systemd").
+    Other characters become ``_XX``. The prefix distinguishes it from udev's own tags, some of which
+    give rights to users ("uaccess") or start units ("systemd").
     """
     raw = re.sub(r"=([0-9A-F]{2})", lambda match: chr(int(match.group(1), 16)), text)
     return "dfmeta-" + re.sub(r"[^A-Za-z0-9_-]|_(?=[0-9A-F]{2})", _hexadecimal("_"), raw)
@@ -145,9 +145,9 @@ def _hexadecimal(mark: str) -> Callable[["re.Match[str]"], str]:
 
 
 def read_document(raw: bytes) -> Dict[str, Any]:
-    """Parse a document within the bounds on its size and depth.
+    """Parse a document within the limits on size and depth.
 
-    :raises TagError: it is too large or too deep, or no JSON object (RFC 8259).
+    :raises TagError: it is too large or too deep, or not a JSON object (RFC 8259).
     """
     if len(raw) > MAX_BYTES:
         raise TagError(f"the document has more than {MAX_BYTES} bytes")
@@ -155,12 +155,12 @@ def read_document(raw: bytes) -> Dict[str, Any]:
         text = raw.decode("utf-8")
         if _depth(text) > MAX_DEPTH:
             raise TagError(f"the document is nested deeper than {MAX_DEPTH} levels")
-        # A number of a million digits takes minutes to read, and none here matters.
+        # A number of a million digits takes minutes to read, and the program uses no numbers.
         document = json.loads(text, parse_int=lambda digits: int(digits[:20]))
     except (ValueError, RecursionError) as error:
         raise TagError("the document is not JSON") from error
     if not isinstance(document, dict):
-        raise TagError("the document is no JSON object")
+        raise TagError("the document is not a JSON object")
     return document
 
 
@@ -174,19 +174,19 @@ def _depth(text: str) -> int:
 
 
 def wanted_devices(document: Dict[str, Any], say: Say) -> List[Wanted]:
-    """Return the devices of a document, also those without tags; what is left out is said.
+    """Return the devices of a document, also those without tags; report those left out.
 
-    :raises TagError: ``devices`` is no list, or too long.
+    :raises TagError: ``devices`` is not a list, or too long.
     """
     devices = document.get("devices")
     if devices is None:
         return []
     if not isinstance(devices, list) or len(devices) > MAX_DEVICES:
-        raise TagError(f"devices is no list of up to {MAX_DEVICES}")
+        raise TagError(f"devices is not a list, or has more than {MAX_DEVICES} elements")
     found = []
     for number, entry in enumerate(devices):
         if not isinstance(entry, dict) or entry.get("type") not in ("nic", "disk"):
-            say(f"devices[{number}] is no nic and no disk: left out")
+            say(f"devices[{number}] is neither a nic nor a disk: left out")
             continue
         found.append(_wanted(entry, _tags(entry.get("tags"), f"devices[{number}]", say)))
     return found
@@ -196,7 +196,7 @@ def _tags(tags: object, where: str, say: Say) -> Tuple[str, ...]:
     if tags is None:
         return ()
     if not isinstance(tags, list):
-        say(f"tags of {where} are no list: left out")
+        say(f"tags of {where} are not a list: left out")
         return ()
     if len(tags) > MAX_TAGS:
         say(f"{where} has more than {MAX_TAGS} tags: the rest is left out")
@@ -206,7 +206,7 @@ def _tags(tags: object, where: str, say: Say) -> Tuple[str, ...]:
         with contextlib.suppress(ValueError):
             text = encoded(tag) if isinstance(tag, str) else ""
         if not text:
-            say(f"tag {_s(tag)} of {where}: no text, or too long: left out")
+            say(f"tag {_s(tag)} of {where} is not text, is empty or is too long: left out")
         elif text not in found:
             found.append(text)
     return tuple(found)
@@ -234,11 +234,12 @@ def _s(value: object) -> str:
 
 
 def numbers_of(bus: str, address: str) -> Numbers:
-    """Return an address of a document in numbers, empty where it has none or an odd one.
+    """Return an address of a document as numbers; empty if it is missing or invalid.
 
-    PCI's and SCSI's are hexadecimal, as in libvirt and in the specification's schema; the others
-    are decimal unless they cannot be. IDE is channel and device, and libvirt's four numbers
-    (controller, bus, target, unit) become these. Nova writes ``none`` for what it does not know.
+    Addresses on PCI and SCSI are hexadecimal, as in libvirt and in the specification's schema; the
+    others are decimal unless they contain hexadecimal letters. IDE has channel and device, and
+    libvirt's four numbers (controller, bus, target, unit) are converted. Nova writes ``none`` for
+    an unknown address.
     """
     text = address.lower()
     match = _PCI.fullmatch(text)
@@ -282,7 +283,7 @@ def _names(folder: str) -> List[str]:
 
 
 def _parts(sysfs: str, path: str) -> Tuple[str, ...]:
-    """Names from below ``devices`` to the device itself; none for what is elsewhere."""
+    """Return the names on the path below ``devices`` to a device; empty for other paths."""
     root = os.path.join(os.path.realpath(sysfs), "devices") + "/"
     real = os.path.realpath(path)
     return tuple(real[len(root) :].split("/")) if real.startswith(root) else ()
@@ -298,15 +299,15 @@ def _attribute(path: str, most: int = 4096) -> bytes:
 
 def _mac(path: str) -> str:
     if any(name.startswith("lower_") for name in _names(path)):
-        # A bond, bridge or VLAN has the MAC of what it rests on.
+        # A bond, bridge or VLAN has the MAC of the device below it.
         return ""
     text = _attribute(os.path.join(path, "address")).decode("latin-1").strip().lower()
     return text if _MAC.fullmatch(text) else ""
 
 
 def _serial(sysfs: str, path: str, parts: Tuple[str, ...]) -> Tuple[str, str]:
-    """A disk's serial, and the same where rules can match it: virtio, NVMe, USB. SCSI and ATA
-    have page 0x80 of the vital product data (SPC-4, 7.8.14)."""
+    """Return a disk's serial, and the serial again if rules can match it: virtio, NVMe, USB. SCSI
+    and ATA have it in page 0x80 of the vital product data (SPC-4, 7.8.14)."""
     places = [os.path.join(path, "serial"), os.path.join(path, "device", "serial")]
     above = (parts[: place + 1] for place in range(len(parts) - 1, -1, -1))
     places += [
@@ -321,7 +322,7 @@ def _serial(sysfs: str, path: str, parts: Tuple[str, ...]) -> Tuple[str, str]:
 
 
 def _scsi_hosts(sysfs: str) -> List[int]:
-    """Numbers of the SCSI hosts that a hypervisor would count: not those of ATA and USB."""
+    """Return the numbers of the SCSI hosts that a hypervisor counts: not those of ATA and USB."""
     found = []
     for name in _names(os.path.join(sysfs, "class/scsi_host")):
         parts = _parts(sysfs, os.path.join(sysfs, "class/scsi_host", name))
@@ -335,10 +336,10 @@ def _is_translated(parts: Tuple[str, ...]) -> bool:
 
 
 def _addresses(sysfs: str, parts: Parts, hosts: List[int]) -> Iterator[Tuple[str, Numbers]]:
-    """Where a device is, on each bus that it is on. A controller is called by its place in the
-    order of its like, which is what a hypervisor knows, and by Linux' number."""
+    """Yield the addresses of a device on each of its buses. A controller has two numbers: its rank
+    among the controllers of its kind, which a hypervisor uses, and Linux' number."""
     for bus, pattern, calls in _BUSES:
-        # The last: of the bridges and hubs above, a device has its place on the nearest alone.
+        # From the end: only the nearest of the bridges and hubs above counts for the address.
         for place in range(len(parts) - 1, -1, -1):
             match = pattern.fullmatch(parts[place])
             if match:
@@ -361,7 +362,7 @@ def _scsi(_sysfs: str, above: Parts, groups: Parts, hosts: List[int]) -> Iterato
 
 
 def _ide(sysfs: str, above: Parts, groups: Parts, _hosts: List[int]) -> Iterator[Numbers]:
-    """Channel and device: the port among those of its controller, of which IDE's has two."""
+    """Yield channel and device: the channel is the port's rank; an IDE controller has two ports."""
     for place, part in enumerate(above):
         if _ATA.fullmatch(part):
             names = _names(os.path.join(sysfs, "devices", *above[:place]))
@@ -371,7 +372,7 @@ def _ide(sysfs: str, above: Parts, groups: Parts, _hosts: List[int]) -> Iterator
 
 
 def _usb(sysfs: str, _above: Parts, groups: Parts, _hosts: List[int]) -> Iterator[Numbers]:
-    """Bus and ports. A controller of USB 3 has two buses for what a hypervisor takes for one."""
+    """Yield bus and ports. A USB 3 controller has two buses, which a hypervisor counts as one."""
     bus, ports = int(groups[0]), tuple(int(port) for port in groups[1].split("."))
     yield (bus, *ports)
     controllers = {}  # type: Dict[Tuple[str, ...], int]
@@ -385,7 +386,7 @@ def _usb(sysfs: str, _above: Parts, groups: Parts, _hosts: List[int]) -> Iterato
 
 
 def _xen(_sysfs: str, _above: Parts, groups: Parts, _hosts: List[int]) -> Iterator[Numbers]:
-    """XenBus' number, and which disk that is (xen-vbd-interface(7))."""
+    """Yield XenBus' number, and the rank of that disk (xen-vbd-interface(7))."""
     number = int(groups[0])
     yield (number,)
     if number >> 28 == 1:
@@ -407,7 +408,7 @@ _BUSES = (
 
 
 def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Device, List[str]]:
-    """Return the tags of each device that one of the document is; what is not clear is said."""
+    """Return the tags of each device that matches one of the document; report unclear matches."""
     found = {}  # type: Dict[Device, List[str]]
     at = [[device for device in machine if _is_at(one, device)] for one in wanted]
     taken = {devices[0] for devices in at if len(devices) == 1}
@@ -416,14 +417,14 @@ def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Devic
         here = candidates(one, machine, is_unique=alone, taken=taken)
         if len(here) != 1:
             names = ", ".join(_s(device.name) for device in here)
-            say(f"{one.shown}: {names + ' match: none of them' if here else 'not here'}")
+            say(f"{one.shown}: {names + ' match: none is tagged' if here else 'not found'}")
             continue
         if one.kind == "nic" and one.identity and one.identity != here[0].identity:
-            say(f"{one.shown}: it is {_s(here[0].name)}, which has another MAC")
+            say(f"{one.shown}: it matches {_s(here[0].name)}, which has another MAC")
         tags = found.setdefault(here[0], [])
         for tag in one.tags:
             if tag not in tags and len(",".join([*tags, tag])) > MAX_VALUE:
-                say(f"{one.shown}: no room for its tag {_s(tag)}: left out")
+                say(f"{one.shown}: no room for its tag {_s(tag)} in DFMETA_TAGS: left out")
             elif tag not in tags:
                 tags.append(tag)
     return found
@@ -432,11 +433,11 @@ def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Devic
 def candidates(
     wanted: Wanted, machine: List[Device], *, is_unique: bool, taken: Set[Device]
 ) -> List[Device]:
-    """Return the devices that one of the document may be: by address, else by name, else by MAC or
-    serial. Where several are, the next of these decides; a disk of another serial is none.
+    """Return the devices that may be one of the document: by address, else by name, else by MAC or
+    serial. If several match, the next criterion decides; a disk with another serial never matches.
 
     :param is_unique: whether no other device of the document has that MAC or serial.
-    :param taken: devices at an address of the document, which no name, MAC or serial may claim.
+    :param taken: devices at an address of the document; they never match by name, MAC or serial.
     """
     left = [one for one in machine if one.kind == wanted.kind and not _is_another(wanted, one)]
     tests = [
@@ -452,7 +453,7 @@ def candidates(
         left = found or left
     same = [one for one in machine if one.kind == wanted.kind and _is_same(wanted, one)]
     if is_unique and len(same) == 1 and len(found) == 1 and found != same:
-        # One has the address or the name, the other the MAC or serial: it may be either.
+        # One has the address or the name, the other the MAC or serial: both are possible.
         found += same
     return found
 
@@ -463,16 +464,17 @@ def _is_at(wanted: Wanted, device: Device) -> bool:
 
 
 def _is_unique(wanted: Wanted, among: List[Wanted], machine: List[Device]) -> bool:
-    """Whether what has its MAC or serial here has that of no other device of the document: where
-    20 characters of a serial are known, others may begin with them too. Several views of one disk
-    have one serial, and the same tags."""
+    """Return whether the MAC or serial of the devices that it matches here belongs to no other
+    device of the document: if only 20 characters of a serial are known, another serial may begin
+    with them too. Several views of one disk have one serial, and the same tags."""
     mine = [one for one in machine if one.kind == wanted.kind and _is_same(wanted, one)]
     others = [one for one in among if one.kind == wanted.kind and set(one.tags) != set(wanted.tags)]
     return not any(_is_same(other, one) for other in others for one in mine)
 
 
 def _is_same(wanted: Wanted, device: Device) -> bool:
-    """virtio and IDE have the first 20 characters of a serial alone, others some more."""
+    """Return whether MAC or serial match. virtio and IDE have only the first 20 characters of a
+    serial, others some more."""
     known, whole = device.identity, wanted.identity
     if wanted.kind == "nic" or len(known) < 20:
         return bool(known) and known in (whole, whole[:20].strip())
@@ -488,14 +490,14 @@ def _is_another(wanted: Wanted, device: Device) -> bool:
 
 
 def rules(tagged: Dict[Device, List[str]], machine: List[Device], say: Say) -> str:
-    """Return the rules file; empty where there is nothing to be set."""
+    """Return the rules file; empty without tags."""
     lines = []  # type: List[str]
     for device, tags in tagged.items():
         make = _nic if device.kind == "nic" else _disk
         try:
             lines += make(device, tags, machine)
         except ValueError:
-            say(f"{_s(device.name)}: it has no name that udev could match")
+            say(f"{_s(device.name)}: it has no name that udev can match: left out")
     return MARK + "".join(lines) if lines else ""
 
 
@@ -519,7 +521,7 @@ def _nic(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
     if path and len(twins) == 1:
         keys.append(("DEVPATH", "==", path))
     elif device.identity and len(like) == 1:
-        # A VLAN, bridge or bond that comes later may have the same, but is of another type.
+        # A VLAN, bridge or bond that is created later may have the same MAC, but another type.
         keys += [("ATTR{address}", "==", device.identity), ("ENV{DEVTYPE}", "==", device.devtype)]
     elif _NAME.fullmatch(device.name):
         keys.append(("KERNEL", "==", device.name))
@@ -529,7 +531,7 @@ def _nic(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
 
 
 def _disk(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
-    """One line for the disk, one for its partitions: what is below it in sysfs."""
+    """Return one line for the disk, and one for its partitions, which are below it in sysfs."""
     path = _stable_path(device.parts)
     twins = [one for one in machine if one.kind == "disk" and _stable_path(one.parts) == path]
     if not path or len(twins) > 1:
@@ -548,10 +550,10 @@ def _disk(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
 
 
 def _stable_path(parts: Tuple[str, ...]) -> str:
-    """The pattern of a path that the next boot has as well, for a device on a bus; else empty.
+    """Return a pattern of the path that is also valid after the next boot; empty without a bus.
 
-    udev's ``*`` goes over slashes too, and what is asked of ancestors all at once has to be true of
-    one of them: hence a path, and not KERNELS, for a disk that two ancestors tell from others.
+    udev's ``*`` matches slashes too. All conditions on ancestors have to match the same ancestor,
+    so the rule has a path, and not KERNELS, for a disk that two ancestors together identify.
     """
     if not any(pattern.fullmatch(part) for part in parts for _bus, pattern, _calls in _BUSES):
         return ""
@@ -569,10 +571,10 @@ def _stable_path(parts: Tuple[str, ...]) -> str:
 
 
 def write(path: str, text: str) -> Set[str]:
-    """Put the rules in their place whole, or take away those of before; return the subsystems
-    that the old or the new ones are about.
+    """Write the rules atomically, or remove the previous ones if there are none; return the
+    subsystems of the old and the new rules.
 
-    :raises TagError: a file is there that this program has not written.
+    :raises TagError: the file exists, and this program has not written it.
     :raises OSError: it cannot be written.
     """
     before = ""
@@ -582,8 +584,8 @@ def write(path: str, text: str) -> Set[str]:
         before = _attribute(path, MAX_BYTES << 4).decode("latin-1") if regular else ""
         if not regular or (before and not before.startswith(MARK)):
             raise TagError(
-                f"{path} is not of {PROGRAM}: it stays as it is. Name another file with --output, "
-                "or move it away; --dry-run prints the rules"
+                f"{path} was not written by {PROGRAM}: it is unchanged. Name another file with "
+                "--output, or move it away; --dry-run prints the rules"
             )
     if text:
         _replace(path, text)
@@ -609,15 +611,16 @@ def _replace(path: str, text: str) -> None:
 
 
 def apply(subsystems: Set[str]) -> None:
-    """Have udevd read its rules and look again at the devices of those subsystems.
+    """Have udevd reload its rules and process the devices of those subsystems again.
 
-    :raises TagError: there is no udevadm, or no udevd that it reaches.
+    :raises TagError: udevadm is missing, or it does not reach udevd.
     """
     places = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin:/usr/bin:/bin"
     udevadm = shutil.which("udevadm", path=places)
     if not udevadm:
         raise TagError(
-            "udevadm is not here: the rules wait for the next boot. Install udev, or reboot"
+            "udevadm is not installed: the rules apply from the next boot on. Install udev, or "
+            "reboot"
         )
     trigger = ["trigger", "--action=change"]
     trigger += ["--subsystem-match=" + name for name in sorted(subsystems)]
@@ -626,24 +629,25 @@ def apply(subsystems: Set[str]) -> None:
             subprocess.run([udevadm, *command], check=True, timeout=60, stdin=subprocess.DEVNULL)
         except (subprocess.SubprocessError, OSError) as error:
             raise TagError(
-                f"udevadm {command[0]} failed: the rules wait for the next boot. See that this is "
-                "root, and that systemd-udevd runs"
+                f"udevadm {command[0]} failed: the rules apply from the next boot on. Run this as "
+                "root, and check that systemd-udevd runs"
             ) from error
 
 
-# Where the document is
+# Sources of the document
 
 
 def from_service(
     sysfs: str, *, timeout: float, deadline: float, attempts: int, clock: Any = time
 ) -> bytes:
-    """Ask the metadata service, over IPv4 and then over IPv6 on each interface, hardware's first.
+    """Query the metadata service, over IPv4 and then over IPv6 on each interface; interfaces with
+    hardware come first.
 
-    :param timeout: seconds for a request, whole.
-    :param deadline: seconds for all of them.
-    :param attempts: rounds over all of these addresses; before each but the first a pause.
+    :param timeout: seconds for one whole request.
+    :param deadline: seconds for all requests.
+    :param attempts: rounds over all addresses, with a pause before each but the first.
     :param clock: has ``monotonic`` and ``sleep``.
-    :raises TagError: no answer, or none with a document.
+    :raises TagError: no answer, or no answer with a document.
     """
     end = clock.monotonic() + deadline
     folder = os.path.join(sysfs, "class/net")
@@ -658,8 +662,8 @@ def from_service(
             left = end - clock.monotonic()
             if left <= 0:
                 raise TagError(
-                    f"the metadata service gave no document in time ({cause}). See that this guest "
-                    f"has an address and reaches {IPV4}, or give it longer: --deadline"
+                    f"no document from the metadata service in time ({cause}). Check that this "
+                    f"guest has an address and reaches {IPV4}, or set a longer --deadline"
                 )
             try:
                 status, body = request(host, 80, timeout=min(timeout, left))
@@ -674,19 +678,20 @@ def from_service(
         if not hosts:
             break
     raise TagError(
-        f"the metadata service has no document ({cause}). See that this guest reaches {IPV4}, and "
-        "on its host that dfmeta ports lists it with its instance"
+        f"the metadata service has no document ({cause}). Check that this guest reaches {IPV4}, "
+        "and on its host that `dfmeta ports` lists it with its instance"
     )
 
 
 def request(host: str, port: int, *, timeout: float) -> Tuple[int, bytes]:
-    """Ask one address for the document: status and body.
+    """Request the document from one address; return status and body.
 
-    Never by a proxy, which could be anybody. Where the service wants a token, with a token.
+    An HTTP proxy is never used, because it is not trusted. If the service requires a token, the
+    request is repeated with one.
 
-    :raises OSError: no connection, or not all of the answer in time.
-    :raises http.client.HTTPException: no HTTP.
-    :raises ValueError: a token that no header could hold.
+    :raises OSError: no connection, or no complete answer in time.
+    :raises http.client.HTTPException: the answer is not HTTP.
+    :raises ValueError: the token is not valid in a header.
     """
     path, end = "/" + DOCUMENT, time.monotonic() + timeout
     status, body = _exchange(host, port, ("GET", path, {}), end)
@@ -696,7 +701,7 @@ def request(host: str, port: int, *, timeout: float) -> Tuple[int, bytes]:
         if status == 200:
             token = body.decode("latin-1")
             if not re.fullmatch("[!-~]{1,4096}", token):
-                raise ValueError("an odd token")
+                raise ValueError("an invalid token")
             status, body = _exchange(host, port, ("GET", path, {TOKEN: token}), end)
     return status, body
 
@@ -716,7 +721,7 @@ def _exchange(
         with contextlib.suppress(OSError):
             peer.shutdown(socket.SHUT_RDWR)
 
-    # A time-out of the socket's begins anew with each byte; this one does not.
+    # The socket's timeout starts again with each byte; this timer does not.
     watch = threading.Timer(end - time.monotonic(), cut)
     watch.daemon = True
     watch.start()
@@ -733,13 +738,13 @@ def _exchange(
 
 
 def find_drive() -> str:
-    """Return the block device of the config drive, by its label; empty where there is none."""
+    """Return the block device of the config drive, found by its label; empty without a drive."""
     places = [os.path.join(BY_LABEL, label) for label in LABELS]
     return next((os.path.realpath(one) for one in places if os.path.exists(one)), "")
 
 
 def from_drive(device: str) -> bytes:
-    """Read the document of a config drive: where it is mounted, or mounted for this, read-only.
+    """Read the document of a config drive; one that is not mounted is mounted read-only for this.
 
     :raises TagError: it cannot be mounted, or has no document.
     """
@@ -759,48 +764,48 @@ def from_drive(device: str) -> bytes:
             subprocess.run(["umount", folder], check=True, timeout=30)
     except (subprocess.SubprocessError, OSError) as error:
         raise TagError(
-            f"the config drive {device} cannot be mounted. See that this is root, or name where it "
-            "is mounted: --config-drive FOLDER"
+            f"the config drive {device} cannot be mounted. Run this as root, or name the directory "
+            "where it is mounted: --config-drive DIRECTORY"
         ) from error
     finally:
         os.rmdir(folder)
 
 
 def from_folder(folder: str) -> bytes:
-    """Read the document of a mounted config drive; no link leads out of it.
+    """Read the document of a mounted config drive; links that lead out of the drive are refused.
 
-    :raises TagError: there is none.
+    :raises TagError: there is no document on the drive.
     """
     path = os.path.realpath(os.path.join(folder, DOCUMENT))
     if not path.startswith(os.path.realpath(folder).rstrip("/") + "/"):
-        raise TagError("the document of the config drive is elsewhere")
+        raise TagError("the document of the config drive is a link out of the drive")
     return from_file(path)
 
 
 def from_file(path: str) -> bytes:
-    """Read a document, one byte more than it may have at most.
+    """Read a document, up to one byte more than its largest allowed size.
 
-    :raises TagError: there is no such file, or it is none.
+    :raises TagError: the file does not exist, or is not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise TagError(f"{path} is no file: name a meta_data.json")
+                raise TagError(f"{path} is not a file: name a meta_data.json")
             return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise TagError(f"{path}: {error.strerror}") from error
 
 
 def fetch(options: argparse.Namespace, say: Say) -> Dict[str, Any]:
-    """Read the document from where the options say.
+    """Read the document from the source that the options select.
 
-    :raises TagError: none of these has one.
+    :raises TagError: no selected source has a document.
     """
     if options.file is not None:
         return read_document(from_file(options.file))
     drive = options.config_drive or find_drive()
-    # The drive is as old as the boot; better than waiting for a service that is not there.
+    # The drive is as old as the boot, but better than waiting for a missing service.
     attempts = 1 if options.source == "auto" and drive else options.attempts
     if options.source != "config-drive":
         try:
@@ -809,11 +814,11 @@ def fetch(options: argparse.Namespace, say: Say) -> Dict[str, Any]:
         except TagError as error:
             if options.source == "service" or not drive:
                 raise
-            say(f"{error}: the config drive then")
+            say(f"{error}; reading the config drive instead")
     if not drive:
         raise TagError(
-            "there is no config drive. Name where it is with --config-drive, or ask the service: "
-            "--source service"
+            "there is no config drive. Name its place with --config-drive, or query the service "
+            "with --source service"
         )
     return read_document(from_folder(drive) if os.path.isdir(drive) else from_drive(drive))
 
@@ -830,31 +835,36 @@ def parser() -> argparse.ArgumentParser:
         "--source",
         choices=sources,
         default="auto",
-        help="whom to ask; auto: the drive if no service answers",
+        help="source of the document; auto (default): the service, and the config drive if the "
+        "service does not answer",
     )
-    add("--file", metavar="F", help="read it from a file instead")
-    add("--config-drive", metavar="PLACE", help="its block device, or where it is mounted")
-    add("--timeout", type=_seconds, default=10.0, help="seconds for a request (%(default)s)")
-    add("--deadline", type=_seconds, default=60.0, help="seconds for all of them (%(default)s)")
+    add("--file", metavar="F", help="read the document from this file instead")
+    add(
+        "--config-drive",
+        metavar="PLACE",
+        help="block device of the config drive, or the directory where it is mounted",
+    )
+    add("--timeout", type=_seconds, default=10.0, help="seconds for one request (%(default)s)")
+    add("--deadline", type=_seconds, default=60.0, help="seconds for all requests (%(default)s)")
     rounds = {"type": int, "choices": range(1, 21), "metavar": "N"}  # type: Dict[str, Any]
     add("--attempts", default=4, help="rounds of requests, 1 to 20 (%(default)s)", **rounds)
     add("--sysfs", default="/sys", help=argparse.SUPPRESS)
-    add("--output", metavar="F", help="write the rules there, and leave udev alone")
-    add("--dry-run", action="store_true", help="print the rules, and leave all as it is")
+    add("--output", metavar="F", help="write the rules to this file, and do not notify udev")
+    add("--dry-run", action="store_true", help="print the rules, and change nothing")
     return made
 
 
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{_s(text)}: not above 0 and up to 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{_s(text)}: give seconds above 0, up to 3600")
     return value
 
 
 def run(options: argparse.Namespace, say: Say) -> None:
-    """Do all of it.
+    """Read the document, write the rules and have udev apply them.
 
-    :raises TagError: there is no document, or udev cannot be told.
+    :raises TagError: there is no document, or udev cannot be notified.
     :raises OSError: the rules cannot be written.
     """
     machine = read_machine(options.sysfs)
@@ -869,7 +879,7 @@ def run(options: argparse.Namespace, say: Say) -> None:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run the command; 0, 1 with a line on stderr that says why not, or 130 when interrupted."""
+    """Run the command; return 0, 1 after a line on stderr with the cause, or 130 on interrupt."""
 
     def say(line: str) -> None:
         sys.stderr.write(f"{PROGRAM}: {line}\n")

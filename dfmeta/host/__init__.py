@@ -1,1 +1,1 @@
-"""The host's own side: addresses, rules, routes and knobs of tap-metadata."""
+"""The host's side: addresses, rules, routes and settings of tap-metadata."""

@@ -1,4 +1,4 @@
-"""Whether the kernel's side of the packet path may have changed, without reading it."""
+"""Detects possible changes of the kernel's side of the packet path without reading it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from eventlet.patcher import original
 from dfmeta.flows.family import IPV4, Family
 
 _socket = original("socket")
-"""Unpatched: nothing here waits."""
+"""Not patched by eventlet: no call here waits."""
 _GROUPS: Final = 1 << 0 | 1 << 2
 """RTMGRP_LINK and _NEIGH of linux/rtnetlink.h."""
 _GROUPS_OF: Final[Mapping[Family, int]] = {IPV4: 1 << 4 | 1 << 6 | 1 << 7}
 """RTMGRP_IPV4_IFADDR, _IPV4_ROUTE and _IPV4_RULE."""
 _ROOM: Final = 4096
-"""Bytes of messages that are kept: a host that changes all the time has no more to read."""
+"""Size of the receive buffer in bytes. It is small, so that a host with constant changes leaves few
+messages to read."""
 
 
 class Changes:
-    """Hears of changes of links, addresses, neighbours, routes and rules (rtnetlink(7)).
+    """Receives notifications of changed links, addresses, neighbours, routes and rules.
 
-    The kernel tells each reader of its groups, in the reader's network namespace. Where it has no
-    room left for a message, it says so, which counts as a change.
+    The kernel sends them to each member of a multicast group, for the network namespace of the
+    socket (rtnetlink(7)). When the buffer is full, the kernel reports lost messages; this counts as
+    a change.
 
-    :param families: whose addresses, routes and rules count.
+    :param families: address families of the addresses, routes and rules that count.
     """
 
     def __init__(self, families: Iterable[Family] = (IPV4,)) -> None:
@@ -36,15 +38,17 @@ class Changes:
         self._sock: Any = None
 
     def close(self) -> None:
-        """Give the descriptor back; the next :meth:`take` opens another."""
+        """Close the socket; the next :meth:`take` opens another one."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
 
     def take(self) -> bool:
-        """Whether there may have been a change since the last call; True at the first. Never waits.
+        """Return whether something may have changed since the last call. Never waits.
 
-        :raises OSError: when there is no descriptor for the socket.
+        The first call returns True.
+
+        :raises OSError: when there is no free descriptor for the socket.
         """
         if self._sock is None:
             sock = _socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)

@@ -1,15 +1,19 @@
-"""Counters of the kernel's TCP that tell why a guest's SYN came to nothing."""
+"""Counters of the kernel's TCP that explain why a guest's SYN led to no connection."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _SNMP = Path("/proc/thread-self/net/snmp")
-"""Of the network namespace (proc(5)); a line of names, then one of numbers, for each protocol."""
+"""Counters of the network namespace (proc(5)): for each protocol a line of names, then a line of
+numbers."""
 
 
 def checksum_errors() -> int:
-    """TCP segments that this host has dropped for their checksum (TcpInCsumErrors); 0: not told."""
+    """Return the number of TCP segments that this host dropped because of a wrong checksum.
+
+    It is TcpInCsumErrors; 0 when the counter cannot be read.
+    """
     try:
         lines = [line.split() for line in _SNMP.read_text().splitlines()]
     except OSError:

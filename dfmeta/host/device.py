@@ -1,4 +1,4 @@
-"""Knobs of a network device that netlink's routing family does not have."""
+"""Settings of a network device that netlink's routing family does not offer."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ ETHTOOL_GDRVINFO = 0x00000003
 _IFREQ = struct.Struct("16sP")
 _VALUE = struct.Struct("II")
 _DRIVER = struct.Struct("I32s160x")
-"""The start of ``struct ethtool_drvinfo`` (linux/ethtool.h), and room for the rest."""
+"""The first members of ``struct ethtool_drvinfo`` (linux/ethtool.h), padded to its size."""
 _IFCONF = struct.Struct("iP")
 _ADDRESS = struct.Struct(f"20x4s{2 * struct.calcsize('L')}x")
-"""One ``struct ifreq`` of SIOCGIFCONF (linux/if.h): a label, and a ``sockaddr_in`` in a union."""
+"""A ``struct ifreq`` of SIOCGIFCONF (linux/if.h): a label, and a ``sockaddr_in`` in a union."""
 _ROOM = 64
-"""Addresses that may come between the question how many there are and the one for them."""
+"""Number of addresses that may be added between the query of their number and the query of the
+addresses."""
 
 ARP_IGNORE = Path("/proc/sys/net/ipv4/conf/all/arp_ignore")
 RAISED = 1
 
 
 def disable_tx_checksum(device: str) -> bool:
-    """Have the kernel compute checksums of what *device* sends (ethtool(8), ``-K tx off``).
+    """Turn TX checksum offload of *device* off (ethtool(8), ``-K tx off``).
 
-    Open vSwitch's userspace datapath passes frames on as they are, so that a guest would get
-    segments whose checksum was left to a card that does not exist.
+    The kernel then computes the checksums of sent packets. Open vSwitch's userspace datapath
+    forwards frames unchanged, so with offload a guest would get segments without a valid checksum.
 
-    :return: whether it was on, and is off now.
+    :return: whether offload was on and is off now.
     :raises HostError: when the kernel refuses.
     """
     try:
         if not _tx_checksum(device, ETHTOOL_GTXCSUM):
             return False
         _tx_checksum(device, ETHTOOL_STXCSUM)
-        # A device that cannot turn it off is no news at each look.
+        # A device that cannot turn it off returns False, so that not every check logs a change.
         return not _tx_checksum(device, ETHTOOL_GTXCSUM)
     except OSError as error:
         raise HostError(
@@ -53,7 +54,7 @@ def disable_tx_checksum(device: str) -> bool:
 
 
 def _tx_checksum(device: str, command: int) -> bool:
-    """Ask whether it is on, or turn it off.
+    """Return whether TX checksum offload is on, or turn it off, as *command* requests.
 
     :raises OSError: when the kernel refuses.
     """
@@ -65,7 +66,7 @@ def _tx_checksum(device: str, command: int) -> bool:
 
 
 def driver_of(device: str) -> str:
-    """The driver of a device (ethtool(8), ``-i``), such as ``veth``; empty: not known."""
+    """Return the driver of a device (ethtool(8), ``-i``), such as ``veth``; empty if unknown."""
     value = bytearray(_DRIVER.pack(ETHTOOL_GDRVINFO, b""))
     request = _IFREQ.pack(device.encode(), _address_of(value))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -78,9 +79,10 @@ def driver_of(device: str) -> str:
 
 
 def held_addresses() -> frozenset[IPv4Address]:
-    """IPv4 addresses of all devices, also of those that are down (netdevice(7), SIOCGIFCONF).
+    """Return the IPv4 addresses of all devices, also of devices that are down.
 
-    The kernel copies them in one piece, which costs a hundredth of a netlink message for each.
+    SIOCGIFCONF (netdevice(7)) copies all of them at once, at a hundredth of the cost of a netlink
+    message for each address.
 
     :raises OSError: when the kernel refuses.
     """
@@ -100,12 +102,12 @@ def _addresses_in(records: bytes) -> frozenset[IPv4Address]:
 
 
 def raise_arp_ignore() -> int | None:
-    """Keep the host from answering ARP for tap-metadata's address on its other cards.
+    """Keep the host from answering ARP for tap-metadata's address on other network interfaces.
 
-    ``arp_ignore`` 1 (Linux, ip-sysctl): reply only for addresses of the interface that was asked.
-    A stricter value stays.
+    ``arp_ignore`` 1 (Linux, ip-sysctl): reply only when the address is configured on the interface
+    that received the request. A stricter value stays.
 
-    :return: the value that was there, or None when nothing had to be changed.
+    :return: the previous value, or None when nothing had to be changed.
     :raises HostError: when the kernel refuses.
     """
     try:
@@ -119,9 +121,9 @@ def raise_arp_ignore() -> int | None:
 
 
 def restore_arp_ignore(value: int) -> bool:
-    """Put back what :func:`raise_arp_ignore` found, unless another has changed it since.
+    """Restore the value that :func:`raise_arp_ignore` returned, unless it was changed again since.
 
-    :return: whether it was ours still.
+    :return: whether the value was restored.
     :raises HostError: when the kernel refuses.
     """
     try:

@@ -1,4 +1,4 @@
-"""Reads the kernel's side of the packet path, for commands; changes nothing."""
+"""Reads the kernel's side of the packet path for dfmeta's commands; changes nothing."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _NET = Path("/proc/sys/net")
 
 
 def read_host(device: str, address: str, *, table: int, family: Family = IPV4) -> HostFacts:
-    """Read what is there of tap-metadata *device*, with *address* and the routes of *table*.
+    """Read the state of the tap-metadata *device*, its *address* and the routes of *table*.
 
-    :param family: of the address, the rules, the route and the listeners.
+    :param family: address family of the address, the rules, the route and the listeners.
     :raises HostError: when the kernel does not answer.
     """
     try:
@@ -94,7 +94,11 @@ def _rules(
 
 
 def _way_back(ipr: Any, names: dict[int, str], address: str, family: Family) -> str:
-    """Ask the kernel by which device it would send from there to a key (ip-route(8), get)."""
+    """Return the device through which the kernel would send from *address* to a key.
+
+    The route is looked up as ``ip route get`` does (ip-route(8)). When there is no route, the
+    kernel's error is returned in words.
+    """
     held = {message.get_attr("IFA_LOCAL") for message in ipr.get_addr(family=family.af)}
     keys = (str(IN_PORT.key_of(Endpoint(number), 0)) for number in count(1))
     key = next(key for key in keys if key not in held)
@@ -107,7 +111,7 @@ def _way_back(ipr: Any, names: dict[int, str], address: str, family: Family) -> 
 
 
 def _listeners(family: Family) -> tuple[Listener, ...]:
-    """Read them by sock_diag(7)."""
+    """Read the listening TCP sockets by sock_diag(7)."""
     with DiagSocket() as diag:
         diag.bind()
         return tuple(
@@ -131,7 +135,7 @@ def _limits() -> LimitFacts:
 
 
 def _number(path: str) -> int | None:
-    """Read a value of /proc/sys/net; None where the kernel has none."""
+    """Return a value of /proc/sys/net; None when the kernel does not have it."""
     try:
         return int((_NET / path).read_text())
     except FileNotFoundError:
@@ -144,7 +148,7 @@ def _local_ports() -> int:
 
 
 def _knob(device: str, name: str, family: Family) -> int:
-    """Read a value of ip-sysctl; 0 where there is no such device, or no such value."""
+    """Return a value of ip-sysctl; 0 when the device or the value does not exist."""
     try:
         return int((_NET / f"ipv{family.version}/conf" / device / name).read_text())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Who listens on a TCP port of this host, of proc(5), for commands."""
+"""Finds the listeners on TCP ports of this host in proc(5), for dfmeta's commands."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class TcpListener:
     address: IPv4Address | IPv6Address
     port: int
     uid: int
-    """User of the process that has made it."""
+    """User id of the process that created the socket."""
     inode: int
 
     @property
     def address_and_port(self) -> str:
-        """HOST:PORT."""
+        """Return HOST:PORT."""
         return (
             f"[{self.address}]:{self.port}"
             if self.address.version == 6
@@ -39,7 +39,7 @@ class TcpListener:
 
 
 def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:
-    """Return what takes connections to *place*; None where nothing of this host does.
+    """Return the listener that accepts connections to *place*; None when this host has none.
 
     :param place: HOST:PORT.
     """
@@ -47,7 +47,7 @@ def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:
     name = host.strip("[]")
     there = [one for one in tcp_listeners(proc=proc) if one.port == int(port)]
     for address in _addresses(name):
-        # The kernel prefers the listener of the very address to one of all.
+        # The kernel prefers a listener on this address to a listener on all addresses.
         found = [one for one in there if _takes(one, address)]
         found.sort(key=lambda one: one.address.is_unspecified)
         if found:
@@ -56,13 +56,13 @@ def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:
 
 
 def listeners_of(pid: int, *, proc: Path = PROC) -> list[TcpListener]:
-    """Return those that a process has open; none where it may not be looked at."""
+    """Return the listeners that a process has open; empty when the process cannot be read."""
     inodes = set(_inodes(proc / str(pid)))
     return [one for one in tcp_listeners(proc=proc) if one.inode in inodes]
 
 
 def program_of(inode: int, *, proc: Path = PROC) -> str:
-    """Name the process that has a socket, as ``NAME, pid PID``; empty where none can be seen."""
+    """Return the process with a socket open as ``NAME, pid PID``; empty when none is visible."""
     for folder in sorted(proc.iterdir(), key=lambda one: one.name):
         if folder.name.isdecimal() and inode in _inodes(folder):
             with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ def program_of(inode: int, *, proc: Path = PROC) -> str:
 
 
 def tcp_listeners(*, proc: Path = PROC) -> Iterator[TcpListener]:
-    """Read all of this network namespace."""
+    """Read all TCP listeners of this network namespace."""
     for file in ("net/tcp", "net/tcp6"):
         with contextlib.suppress(FileNotFoundError):  # a host without IPv6
             for line in (proc / file).read_text().splitlines()[1:]:
@@ -84,7 +84,7 @@ def tcp_listeners(*, proc: Path = PROC) -> Iterator[TcpListener]:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """Read words of 32 bits, each in the machine's own order (Linux, net/ipv4/tcp_ipv4.c)."""
+    """Parse 32-bit words, each in the machine's byte order (Linux, net/ipv4/tcp_ipv4.c)."""
     raw = bytes.fromhex(text)
     words = [socket.ntohl(int.from_bytes(raw[at : at + _WORD])) for at in range(0, len(raw), _WORD)]
     packed = b"".join(word.to_bytes(_WORD) for word in words)
@@ -100,7 +100,7 @@ def _addresses(name: str) -> Iterator[IPv4Address | IPv6Address]:
 def _takes(listener: TcpListener, address: IPv4Address | IPv6Address) -> bool:
     if listener.address == address:
         return True
-    # A listener of all addresses of IPv6 mostly takes IPv4 as well (ipv6(7), IPV6_V6ONLY).
+    # A listener on all IPv6 addresses usually accepts IPv4 as well (ipv6(7), IPV6_V6ONLY).
     return listener.address.is_unspecified and listener.address.version >= address.version
 
 

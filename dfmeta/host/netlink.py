@@ -1,18 +1,19 @@
 """Address, neighbour, rules and route of tap-metadata, by netlink. Every ``ensure`` is idempotent.
 
-Why two rules (rtnetlink(7), ip-rule(8)): ``oif`` is the specification's and covers a socket bound
-to the device; ``from`` covers every value of rp_filter, whose look-up of the way back to a key has
-no output interface.
+Two rules (rtnetlink(7), ip-rule(8)): the specification has the rule ``oif``, which covers a socket
+bound to the device. The rule ``from`` makes every value of rp_filter work, because rp_filter looks
+up the return path to a key without an output interface.
 
-Why a next hop: keys that were neighbours themselves would each take a place in the kernel's
-neighbour table, which holds 1,024 for the whole host unless it is told otherwise (arp(7),
-gc_thresh3), and an ARP exchange. Behind one next hop, which is told once and for good, they take
-none; the reply flows set the destination MAC anyway.
+One next hop: without it, each key would be a neighbour itself, which takes an ARP exchange and an
+entry of the kernel's neighbour table. The table holds 1,024 entries for the whole host by default
+(arp(7), gc_thresh3). Keys behind one next hop with a permanent entry take no entries; the reply
+flows set the destination MAC anyway.
 
-A look, one a second at most, costs the same on every host: it may have 10,000 routes (BGP), a
-rule for each exposed address and thousands of taps. So it reads what the kernel has picked out, of
-one device or one table, and never a list that grows with the host. Rules and addresses cannot be
-picked out; the look asks for each to be added, and the kernel answers EEXIST where it is there.
+A check runs at most once a second and costs the same on every host, even one with 10,000 routes
+(BGP), a rule for each exposed address and thousands of taps. So it reads only results that the
+kernel has filtered by device or table, never a list that grows with the host. The kernel cannot
+filter rules and addresses; the check requests to add each of them, and the kernel answers EEXIST
+for those that exist.
 """
 
 from __future__ import annotations
@@ -41,25 +42,25 @@ RULE_OIF = 32765
 """Priorities of our two rules; the specification shows the second."""
 MAIN_TABLE_PRIORITY = 32766
 _ONLINK = 4
-"""RTNH_F_ONLINK of linux/rtnetlink.h: no other route has to lead to the next hop."""
+"""RTNH_F_ONLINK of linux/rtnetlink.h: the next hop needs no other route."""
 _PERMANENT = 0x80
 """NUD_PERMANENT of linux/neighbour.h."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How the host's side of the packet path is to be, for one version of IP."""
+    """Desired state of the host's side of the packet path, for one version of IP."""
 
     device: str
     address: IPv4Address
     table: int
     family: Family = IPV4
-    """Of the address and of the next hop."""
+    """Address family of the address and of the next hop."""
     next_hop: str = NEXT_HOP
-    """Stands for all guests' keys."""
+    """Next hop of all guests' keys."""
 
     def rules(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Both rules, as netlink takes them."""
+        """Return both rules in the form that netlink takes."""
         common = {"table": self.table, "family": self.family.af}
         source = {"src": str(self.address), "src_len": self.family.bits}
         return (
@@ -68,33 +69,33 @@ class Wanted:
         )
 
     def route(self, index: int) -> dict[str, Any]:
-        """The default route through the device with that *index*, whatever its next hop is."""
+        """Return the default route through the device with *index*, to match any next hop."""
         # Without a family the kernel answers EOPNOTSUPP to a default route of link scope.
         family = self.family.af
         return {"dst": "default", "oif": index, "table": self.table, "family": family}
 
     def prefix(self) -> dict[str, Any]:
-        """The address, as netlink takes it."""
+        """Return the address in the form that netlink takes."""
         return {"address": str(self.address), "prefixlen": self.family.bits}
 
 
 class HostSide:
-    """Makes the host's side so, says what it had to do, and can take it away again."""
+    """Configures the host's side, reports the changes that it made, and can remove them."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self._addresses: frozenset[IPv4Address] = frozenset({wanted.address})
         self._made: dict[str, Callable[[Any], object]] = {}
-        """What was made, in words → what takes it away again."""
+        """Description of each change that was made → function that removes it."""
 
     def addresses(self) -> frozenset[IPv4Address]:
-        """IPv4 addresses that the host had when last looked at; no key may be one of them."""
+        """Return the host's IPv4 addresses as of the last check; no key may be one of them."""
         return self._addresses
 
     def ensure(self) -> list[str]:
         """Bring the device up, with its address, its next hop, its route and both rules.
 
-        :return: what had to be done, in words; empty when nothing.
+        :return: a description of each change that was made; empty when none was needed.
         :raises HostError: when the device is missing or the kernel refuses.
         """
         with self._asking() as ipr:
@@ -110,12 +111,12 @@ class HostSide:
         return [one for one in done if one]
 
     def remove(self) -> list[str]:
-        """Take the rules and the route away; address and next hop go with the device.
+        """Remove the rules and the route; address and next hop are removed with the device.
 
-        Another configuration may have had another table or another address: the device's own rule
-        names the table, and nothing else may be in it.
+        An earlier configuration may have used another table or another address. The device's own
+        rule names the table, and dfmeta is the only user of that table.
 
-        :return: what was taken away, in words.
+        :return: a description of each removed object.
         :raises HostError: when the kernel refuses.
         """
         done = []
@@ -132,15 +133,15 @@ class HostSide:
         return done
 
     def undo(self) -> list[str]:
-        """Take away what this process has made, and nothing that was there before it.
+        """Remove everything that this process has added, and nothing that existed before.
 
-        :return: what was taken away, in words.
+        :return: a description of each removed object.
         :raises HostError: when the kernel does not answer.
         """
         done = []
         with self._asking() as ipr:
             for what, take_away in reversed(self._made.items()):
-                # It may have gone together with another.
+                # The kernel may have removed it together with another object.
                 with contextlib.suppress(NetlinkError):
                     take_away(ipr)
                     done.append(what)
@@ -148,11 +149,11 @@ class HostSide:
         return done
 
     def remove_former(self, former: Wanted) -> list[str]:
-        """Take away what was made for another configuration, and is not wanted by this one.
+        """Remove objects of a former configuration that the current one does not need.
 
-        The former device, where it is another one, takes its address and its route along.
+        If the former configuration had another device, its address and route are removed with it.
 
-        :return: what was taken away, in words.
+        :return: a description of each removed object.
         :raises HostError: when the kernel refuses.
         """
         done = []
@@ -185,7 +186,7 @@ class HostSide:
                 yield ipr
         except (OSError, NetlinkError) as error:
             raise HostError(
-                what="reading its state", device=self.wanted.device, cause=error
+                what="reading the network configuration", device=self.wanted.device, cause=error
             ) from error
 
     def _index(self) -> int:
@@ -193,7 +194,7 @@ class HostSide:
             return socket.if_nametoindex(self.wanted.device)
         except OSError as error:
             raise HostError(
-                what="look-up", device=self.wanted.device, cause="there is no such device"
+                what="lookup", device=self.wanted.device, cause="there is no such device"
             ) from error
 
     def _ensure_up(self, ipr: Any, index: int) -> str:
@@ -226,7 +227,7 @@ class HostSide:
         )
 
     def _ensure_route(self, ipr: Any, index: int) -> str:
-        # One of an earlier dfmeta has no next hop, and is replaced.
+        # A route of an earlier release has no next hop and is replaced.
         if self.wanted.next_hop in self._routes(ipr, index, self.wanted):
             return ""
         route = self.wanted.route(index)
@@ -248,9 +249,9 @@ class HostSide:
         return default_routes(ipr, index, of.table, family=of.family)
 
     def _left(self, ipr: Any) -> list[dict[str, Any]]:
-        """Rules of ours that are there: those of the device, and those of addresses.
+        """Return dfmeta's existing rules: those for the device and those for addresses.
 
-        A rule of another address is ours where the device's own rule names the same table.
+        A rule for another address is dfmeta's if the device's own rule names the same table.
         """
         family = self.wanted.family
         common = {"family": family.af}
@@ -278,20 +279,22 @@ class HostSide:
             and one["src_len"] == family.bits
             and (table in tables or (table, one.get_attr("FRA_SRC")) == own)
         ]
-        # The device's own go last: they tell the tables, should this be broken off.
+        # The device's own rules come last: after an interrupted removal they still name the tables.
         return by_address + by_device
 
     def _make(
         self, what: str, request: Callable[[], Any], take_away: Callable[[Any], object]
     ) -> str:
-        """As :meth:`_ask`, and remember how to take it away."""
+        """Send *request* as :meth:`_ask` does, and remember how to remove the object again."""
         done = self._ask(request, what)
         if done:
             self._made[what] = take_away
         return done
 
     def _ask(self, request: Callable[[], Any], what: str, *, but: int = errno.EEXIST) -> str:
-        """Have the kernel do it and say *what*; empty where it is so already, which is *but*.
+        """Send *request* to the kernel; return *what*, or empty text for the error *but*.
+
+        *but* means that the object exists already, or for a removal that it does not exist.
 
         :raises HostError: when the kernel refuses for another reason.
         """
@@ -313,25 +316,27 @@ def open_netlink() -> Any:
 
 
 def default_routes(ipr: Any, index: int, table: int, *, family: Family = IPV4) -> list[str]:
-    """Next hops of the default routes of *table* through that device; empty text for none.
+    """Return the next hops of the default routes of *table* through the device with *index*.
 
-    :param ipr: of :func:`open_netlink`.
+    A route without a next hop gives empty text.
+
+    :param ipr: socket from :func:`open_netlink`.
     :raises NetlinkError: when the kernel refuses.
     """
-    # By numbers: what goes with "dump", pyroute2 from 0.8 on takes for a filter in Python of a dump
-    # of all tables, with strict checking as well.
+    # By numbers: with the name "dump", pyroute2 from 0.8 on dumps all tables and filters them in
+    # Python, even with strict checking.
     dump = RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP
     try:
         routes = list(ipr.route(dump, family=family.af, table=table, oif=index))
     except NetlinkError as error:
         if error.code == errno.ENOENT:
-            return []  # the table comes into being with its first route
+            return []  # the kernel creates a table with its first route
         raise
     return [route.get_attr("RTA_GATEWAY") or "" for route in routes if route["dst_len"] == 0]
 
 
 def has_next_hop(ipr: Any, index: int, next_hop: str = NEXT_HOP, *, family: Family = IPV4) -> bool:
-    """Whether the next hop's MAC is permanent on that device.
+    """Return whether the next hop has a permanent neighbour entry on that device.
 
     :param next_hop: an address of *family*.
     :raises NetlinkError: when the kernel refuses.

@@ -1,4 +1,4 @@
-"""Finds the daemon's process and reads what it may do, of proc(5), for commands."""
+"""Finds the daemon's process in proc(5) and reads its rights, for dfmeta's commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROC: Final = Path("/proc")
 _OURS: Final = b"dfmeta"
 _WORKER: Final = b"dfmeta.cmd.worker"
 _SO_ACCEPTCON: Final = 1 << 16
-"""Of linux/net.h."""
+"""From linux/net.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class NamedSocket:
     """A unix socket with a name."""
 
     name: str
-    """A path, or ``@`` and a name in the abstract namespace."""
+    """A path, or ``@`` followed by a name in the abstract namespace."""
     inode: str
     listens: bool
-    """Whether it is a listener, whose name stands at each of its connections as well."""
+    """Whether it is a listener. Each accepted connection has the listener's name as well."""
 
 
 def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
-    """Read the process that holds *lock*; None when there is none, or it cannot be seen.
+    """Read the process that holds *lock*; None when there is none or it is not visible.
 
     :param lock: name of a unix socket in the abstract namespace, without the ``@``.
     """
@@ -43,7 +43,7 @@ def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
 
 
 def read_sockets(paths: Iterable[str]) -> tuple[SocketFacts, ...]:
-    """Read whose the sockets are; those that are not there are left out."""
+    """Read owner, group and mode of each socket; paths that do not exist are left out."""
     found = []
     for path in paths:
         with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ def read_sockets(paths: Iterable[str]) -> tuple[SocketFacts, ...]:
 
 
 def named_sockets(*, proc: Path = PROC) -> Iterator[NamedSocket]:
-    """Read the unix sockets of our network namespace that have a name (``/proc/net/unix``).
+    """Read the named unix sockets of this network namespace (``/proc/net/unix``).
 
     Trust: any user of the host may have given a socket its name.
     """
@@ -66,13 +66,13 @@ def named_sockets(*, proc: Path = PROC) -> Iterator[NamedSocket]:
 
 
 def _inode(lock: str, proc: Path) -> str:
-    """Inode of the socket with that name."""
+    """Return the inode of the socket that is the lock; empty when there is none."""
     found = (one.inode for one in named_sockets(proc=proc) if one.name == f"@{lock}")
     return next(found, "")
 
 
 def _ours(proc: Path) -> Iterator[int]:
-    """Processes that may be the daemon or a worker of its."""
+    """Yield the ids of processes that may be the daemon or one of its workers."""
     for folder in proc.iterdir():
         if folder.name.isdecimal():
             with contextlib.suppress(OSError):
@@ -89,7 +89,7 @@ def _link(path: Path) -> str:
     try:
         return os.readlink(path)
     except FileNotFoundError:
-        return ""  # it has been closed meanwhile
+        return ""  # it was closed in the meantime
 
 
 def _facts(pid: int, proc: Path) -> ProcessFacts:

@@ -1,6 +1,6 @@
 """Reads the clock's state, systemd-networkd's configuration and signs of a cloud, for commands.
 
-*root* is the folder that this host's files are in: ``/``, or where a container has them.
+*root* is the root directory of the host's files: ``/``, or a mount point in a container.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dfmeta.inspect.programs import active
 _STA_UNSYNC: Final = 0x0040
 """linux/timex.h."""
 _TIMEX_SIZE: Final = 512
-"""Bytes; more than any architecture's ``struct timex`` has."""
+"""Bytes; larger than ``struct timex`` of any architecture."""
 _COMM: Final = "systemd-networkd"[:15]
 """The kernel keeps 15 characters of a process' name (proc(5), comm)."""
 _NETWORKD: Final = (
@@ -30,9 +30,9 @@ _NETWORKD: Final = (
     "usr/lib/systemd",
     "lib/systemd",
 )
-"""The first one wins (systemd.syntax(7), networkd.conf(5))."""
+"""Directories in order of precedence, highest first (systemd.syntax(7), networkd.conf(5))."""
 _WANTS: Final = "etc/systemd/system/sockets.target.wants"
-"""Of the units' WantedBy=."""
+"""Directory of the links that WantedBy= of the units creates."""
 _SECTION: Final = re.compile(r"\[([^\]]*)\]")
 _FALSE: Final = frozenset({"0", "no", "n", "false", "f", "off"})
 _TRUE: Final = frozenset({"1", "yes", "y", "true", "t", "on"})
@@ -50,7 +50,7 @@ _CLOUDS: Final[Mapping[str, str]] = {
     "7783-7084-3265-9085-8269-3286-77": "Azure",
     "opentelekomcloud": "Open Telekom Cloud",
 }
-"""Beginning of a DMI string in lower case → whose it is; of clouds whose guests ask
+"""Beginning of a DMI string in lower case → name of the cloud. Only clouds whose guests query
 169.254.169.254 (cloud-init's ds-identify)."""
 _SOURCES: Final = frozenset(
     {
@@ -68,14 +68,14 @@ _SOURCES: Final = frozenset(
         "akamai",
     }
 )
-"""cloud-init's data sources that ask that address."""
+"""cloud-init's data sources that query that address."""
 _DATASOURCES: Final = re.compile(r"^datasource_list:\s*\[([^\]]*)\]", re.MULTILINE)
 
 
 def read_clock() -> bool | None:
-    """Whether somebody keeps the clock (adjtimex(2)); None: the kernel does not say."""
+    """Return whether the clock is synchronised (adjtimex(2)); None when the call fails."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # Zeroed, of which the member modes says that nothing is to be changed.
+    # Zeroed: modes 0 changes nothing.
     timex = (ctypes.c_long * (_TIMEX_SIZE // ctypes.sizeof(ctypes.c_long)))()
     if libc.adjtimex(ctypes.byref(timex)) < 0:
         return None
@@ -85,7 +85,7 @@ def read_clock() -> bool | None:
 
 
 def read_networkd(root: Path) -> NetworkdFacts:
-    """Whether systemd-networkd runs, and what it does to rules and routes of others."""
+    """Read whether systemd-networkd runs and how it treats rules and routes of other programs."""
     values = dict.fromkeys(SETTINGS, True)
     for file in _networkd_files(root):
         values.update(_network_section(file))
@@ -93,27 +93,28 @@ def read_networkd(root: Path) -> NetworkdFacts:
 
 
 def read_sockets_enabled(root: Path) -> tuple[SocketUnit, ...]:
-    """dfmeta-agent's socket units that are enabled (systemctl(1), enable), by their links."""
+    """Return dfmeta-agent's enabled socket units (systemctl(1), enable), by their links."""
     links = sorted((root / _WANTS).glob("dfmeta-agent-*.socket"))
     return tuple(SocketUnit(link.name, active(link.name)) for link in links)
 
 
 def read_cloud(root: Path, route: str) -> CloudFacts:
-    """Look for signs of a cloud that this host is a guest of.
+    """Look for signs that this host is itself a guest of a cloud.
 
-    :param route: device of a route to the very address, not tap-metadata's; empty: none.
+    :param route: device of a host route to exactly this address, other than tap-metadata; empty
+        when there is none.
     """
     return CloudFacts(_dmi(root / "sys/class/dmi/id"), _source(root / "run/cloud-init"), route)
 
 
 def own_route(address: str, *, but: str) -> str:
-    """Device that the host's own way to just that address leads through; empty: there is none.
+    """Return the device of the host's own route to exactly *address*; empty when there is none.
 
-    :param address: IPv4.
+    :param address: IPv4 address.
     :param but: a device that does not count.
     """
-    # In the host's order of bytes (proc(5), net/route), of the main table. One to 169.254.0.0/16
-    # is everybody's (RFC 3927), and says nothing.
+    # In the host's byte order (proc(5), net/route), from the main table. A route to 169.254.0.0/16
+    # exists on many hosts (RFC 3927) and does not indicate a cloud.
     wanted = [f"{int.from_bytes(IPv4Address(address).packed, sys.byteorder):08X}", "FFFFFFFF"]
     for line in _text(Path("/proc/net/route")).splitlines()[1:]:
         columns = line.split()
@@ -125,13 +126,13 @@ def own_route(address: str, *, but: str) -> str:
 def _networkd_runs(root: Path) -> bool:
     names = [_text(one) for one in root.glob("proc/[0-9]*/comm")]
     if names:
-        # Its folder outlives it (RuntimeDirectoryPreserve), so that its process counts.
+        # The runtime directory outlives the process (RuntimeDirectoryPreserve); the process counts.
         return _COMM in (name.strip() for name in names)
     return (root / "run/systemd/netif/state").exists()
 
 
 def _networkd_files(root: Path) -> Iterator[Path]:
-    """In the order in which they are read: later ones override."""
+    """Yield the files in the order in which they are read: later files override earlier ones."""
     for folder in _NETWORKD:
         main = root / folder / "networkd.conf"
         if main.exists():
@@ -153,7 +154,7 @@ def _network_section(file: Path) -> dict[str, bool]:
         name, sign, value = (part.strip() for part in line.partition("="))
         if section != "Network" or not sign or name not in SETTINGS:
             continue
-        # What is neither is ignored, with a warning in the journal.
+        # systemd-networkd ignores any other value, with a warning in the journal.
         if value.lower() in _FALSE | _TRUE:
             values[name] = value.lower() in _TRUE
     return values
@@ -172,7 +173,7 @@ def _source(folder: Path) -> str:
     found = _DATASOURCES.search(_text(folder / "cloud.cfg"))
     names = [one.strip(" '\"") for one in found[1].split(",")] if found else []
     asking = [one for one in names if one.lower() in _SOURCES]
-    # More than one is what cloud-init is to try, and says nothing of this host.
+    # A list of several sources is only the order in which cloud-init tries them.
     return asking[0] if len(asking) == 1 else ""
 
 

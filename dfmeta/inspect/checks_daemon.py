@@ -1,4 +1,4 @@
-"""Judgements on the daemon, its memory and its guests' ports. Pure."""
+"""Checks of the daemon, its configuration, its state directory and its guests' ports. Pure."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ START = "start dfmeta-agent (`systemctl start dfmeta-agent`), and read its log i
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """What the daemon's admin listener says."""
+    """The answers of the daemon's admin listener."""
 
     running: bool
     ready: bool = False
     missing: tuple[str, ...] = ()
     cause: str = ""
-    """Why it counts as not running."""
+    """Why the daemon counts as not running."""
     other: str = ""
-    """The program that has its place, as ``NAME, pid PID``; empty: none is seen."""
+    """Another program that listens at admin_listen, as ``NAME, pid PID``; empty: none was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderFacts:
-    """What state_path is."""
+    """The state directory, [df_metadata] state_path."""
 
     there: bool
     folder: bool = True
     mode: int = 0o700
     open_files: tuple[str, ...] = ()
-    """Files in it that others than their owner may read or write."""
+    """Files in it that users other than their owner may read or write."""
     error: str = ""
     owners: Mapping[str, int] = field(default_factory=dict)
-    """Path → user that it belongs to: of the folder, and of each file in it."""
+    """Path → user id of its owner, for the directory and for each file in it."""
     key: str = ""
-    """Why the daemon does not start with the key of tokens in it; empty: it would."""
+    """Why the daemon cannot start with the token key in it; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionFacts:
-    """Where the running daemon's values differ from those of the files, as ``[group] option``."""
+    """Options whose value in the running daemon differs from the files, as ``[group] option``."""
 
     reload: Sequence[str] = ()
-    """Options that a SIGHUP takes in."""
+    """Options that the daemon reads again on SIGHUP."""
     restart: Sequence[str] = ()
-    """Those that only a start takes in."""
+    """Options that the daemon reads only at its start."""
     given: Sequence[str] = ()
-    """Those that the daemon has from its command line or its environment."""
+    """Options that are set by the daemon's command line or environment."""
     files: Sequence[str] | None = None
-    """The daemon's files, where it has read others; None where it has read these."""
+    """Files that the daemon has read, if they are other files than doctor's; None: the same."""
     cause: str = ""
-    """Why the daemon's values are not known; empty when they are."""
+    """Why the daemon's values are not known; empty when they are known."""
 
 
 _MISSING = {
-    "threads": "a thread of its own has ended, and it is about to end (see its log)",
+    "threads": "one of its threads has ended, and it is about to end itself (see its log)",
     "ovsdb": "it has no connection to OVSDB",
     "bridge": "OVSDB has no such bridge",
     "flows": "the switch has not confirmed its flows",
@@ -70,20 +70,23 @@ _MISSING = {
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose the daemon's files may be."""
+    """Users that may own the daemon's files."""
 
     worker: int | None = None
-    """User of workers, who may not have them: it reads what guests send."""
+    """User of the workers, which parse guests' requests and so may not own the files."""
     daemon: int | None = None
-    """User of the daemon that runs; None when it is not known."""
+    """User of the running daemon; None when it is not known."""
 
     def strange(self, owners: Mapping[str, int]) -> list[str]:
-        """Paths, of those with their owners, that belong to a user who may not have them."""
+        """Return the paths whose owner may not own the daemon's files.
+
+        :param owners: path → user id of its owner.
+        """
         return [path for path, uid in owners.items() if not self._may(uid)]
 
     @property
     def rightful(self) -> str:
-        """The user for chown(1)."""
+        """The user to give to chown(1)."""
         return str(self.daemon) if self.daemon else "root"
 
     def _may(self, uid: int) -> bool:
@@ -93,63 +96,66 @@ class Owners:
 
 
 def user(uid: int) -> Finding:
-    """Whether doctor may look at all that it has to.
+    """Check that doctor runs as root, so that it may read everything that it checks.
 
-    :param uid: effective user of doctor.
+    :param uid: effective user id of doctor.
     """
     if uid:
         return wrong(
             "user",
-            f"doctor runs as user {uid}, who may not look at all of this host: lines below may be "
-            "wrong or unknown for that reason alone",
+            f"doctor runs as user {uid}, not as root: lines below may be wrong or unknown only "
+            "because that user may not read everything on this host",
             "run it as root first: `sudo dfmeta doctor`",
         )
     return ok("user", "doctor runs as root")
 
 
 def daemon(facts: DaemonFacts, wanted: Settings) -> Finding:
-    """Whether dfmeta-agent runs and is ready."""
+    """Check that dfmeta-agent runs and is ready."""
     if not facts.running and facts.other:
         port = wanted.admin.rpartition(":")[2]
         return wrong(
             "daemon",
             f"dfmeta-agent is not running: another program ({facts.other}) listens at "
             f"{wanted.admin}: {facts.cause}",
-            f"stop that program (`ss -ltnp sport = :{port}` shows it), or give [df_metadata] "
-            f"admin_listen another port; then {START}",
+            f"stop that program (`ss -ltnp sport = :{port}` shows it), or set [df_metadata] "
+            f"admin_listen to another port; then {START}",
         )
     if not facts.running:
         return wrong(
             "daemon",
-            f"dfmeta-agent is not running: nobody answers at {wanted.admin}: {facts.cause}",
+            f"dfmeta-agent is not running: no answer from {wanted.admin}: {facts.cause}",
             f"{START}; or name its configuration with --config-file",
         )
     if not facts.ready:
         words = [_MISSING.get(one, one) for one in facts.missing]
         return wrong(
             "daemon",
-            f"dfmeta-agent runs and is not ready: {'; '.join(words) or 'it does not say why'}",
-            "mend what the other lines name; when there is none, wait until it has started, "
+            f"dfmeta-agent runs and is not ready: {'; '.join(words) or 'it gives no reason'}",
+            "fix the problems in the other lines; if there are none, wait until it has started, "
             "and then read its log",
         )
     return ok("daemon", "dfmeta-agent runs and is ready")
 
 
 def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
-    """Whether the files have what the daemon runs with; each name in them is an option's.
+    """Check that the running daemon has the values of the files.
+
+    An ``ok`` line also says that all names in the files are options; the caller leaves that line
+    out if one of them is not.
 
     :param running: the daemon answers.
     """
-    check, names = "configuration", "each name in its files is an option's"
+    check, names = "configuration", "all names in the files are options"
     if not running:
-        yield ok(check, f"{names}; no daemon answers whose values could be compared with theirs")
+        yield ok(check, f"{names}; no daemon answers, so its values were not compared")
         return
     if facts.cause:
         yield ok(check, names)
         yield unknown(
             check,
-            f"the values of the running daemon are not known: {facts.cause}; the other lines go "
-            "by the files",
+            f"the values of the running daemon are not known: {facts.cause}; the other lines use "
+            "the values of the files",
         )
         return
     other = [*facts.restart, *facts.reload]
@@ -160,13 +166,13 @@ def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
         if differing:
             yield wrong(
                 check,
-                "the daemon runs with other values than the files in "
-                f"{listed(differing)}: {verb} dfmeta-agent; the other lines go by the daemon's",
-                f"if the files are right: `systemctl {verb} dfmeta-agent`; if they are not, mend "
-                "them first",
+                f"the daemon runs with other values than the files for {listed(differing)}; the "
+                "other lines use the daemon's values",
+                f"if the files are right: `systemctl {verb} dfmeta-agent`; if they are not, "
+                "correct them first",
             )
     if not other:
-        given = f", but for its command line or environment: {listed(facts.given)}"
+        given = f", except those from its command line or environment: {listed(facts.given)}"
         yield ok(
             check,
             f"{names}, and the running daemon has the same values{given if facts.given else ''}",
@@ -174,38 +180,39 @@ def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
 
 
 def _other_files(files: Sequence[str], names: Sequence[str]) -> Finding:
-    what = listed(files) if files else "none"
-    remedy = "have it read these files"
+    read = listed(files) if files else "none"
+    remedy = "start dfmeta-agent with these files"
     if files:
-        remedy = f"name the same: `dfmeta doctor --config-file {' --config-file '.join(files)}`"
+        same = " --config-file ".join(files)
+        remedy = f"give doctor the daemon's files: `dfmeta doctor --config-file {same}`"
     return wrong(
         "configuration",
-        f"the daemon has read other files ({what}) and runs with other values than these in "
-        f"{listed(names)}; the other lines go by the daemon's",
+        f"the daemon has read other files ({read}) than doctor and runs with other values for "
+        f"{listed(names)}; the other lines use the daemon's values",
         remedy,
     )
 
 
 def state_path(facts: FolderFacts, wanted: Settings, *, owners: Owners) -> Finding:
-    """Whether state_path is a folder for the daemon alone, with what it starts with."""
+    """Check that state_path is a directory of the daemon alone, with a valid token key."""
     path = wanted.state_path
     if not facts.there:
         return wrong(
             "state_path",
-            f"{path} is not there: addresses and the port are forgotten at a restart",
+            f"{path} does not exist: addresses and the port are forgotten at a restart",
             f"`mkdir -p -m 700 {path}`, or start dfmeta-agent, which makes it",
         )
     if facts.error or not facts.folder:
         return wrong(
             "state_path",
-            f"{path} cannot be looked into: {facts.error or 'it is no folder'}",
-            "run doctor as root; if that is so already, give [df_metadata] state_path a folder "
-            "of the daemon's own",
+            f"{path} cannot be read: {facts.error or 'it is not a directory'}",
+            "run doctor as root; if it runs as root already, set [df_metadata] state_path to a "
+            "directory of the daemon's own",
         )
     if facts.mode & 0o077:
         return wrong(
             "state_path",
-            f"{path} has mode {facts.mode:04o}: others than its owner get at the store",
+            f"{path} has mode {facts.mode:04o}: users other than its owner can access the store",
             f"`chmod 700 {path}`",
         )
     strange = owners.strange(facts.owners)
@@ -213,20 +220,20 @@ def state_path(facts: FolderFacts, wanted: Settings, *, owners: Owners) -> Findi
         return wrong(
             "state_path",
             f"{listed(f'{one} (user {facts.owners[one]})' for one in strange)} belongs to another "
-            "user than the daemon's, who reads addresses, records and the key of tokens",
+            "user than the daemon's: that user can read addresses, records and the token key",
             f"`chown -R {owners.rightful}: {path}`",
         )
     if facts.key:
         return wrong(
             "state_path",
             f"dfmeta-agent does not start: {facts.key}",
-            f"`rm {path}/token.key` and start dfmeta-agent: it makes another one, and guests take "
-            "new tokens",
+            f"`rm {path}/token.key` and start dfmeta-agent: it makes a new key, and guests have to "
+            "get new tokens",
         )
     return ok(
         "state_path",
         f"{path} and its files belong to the daemon's user or root, and the "
-        "folder is closed to others",
+        "directory is closed to other users",
     )
 
 
@@ -237,10 +244,10 @@ def ports(
     running: bool,
     snapshot: Snapshot | None = None,
 ) -> Iterator[Finding]:
-    """Whether each guest's port can be served; a dead one is its owner's wish.
+    """Check that each guest's port can be served. A dead port is not a fault: its owner wants it.
 
-    :param running: they come from the running daemon, who has asked all sources.
-    :param snapshot: OVSDB, which has the datapath's type and the devices' drivers.
+    :param running: *known* comes from the running daemon, which has queried all identity sources.
+    :param snapshot: OVSDB's configuration, for the datapath's type and the devices' drivers.
     """
     by_state: dict[PortState, list[KnownPort]] = {}
     for port in known:
@@ -270,7 +277,7 @@ def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
         yield wrong(
             "ports",
             f"broken: {listed(f'{port.name} ({port.fault})' for port in ports)}",
-            "mend its external_ids: "
+            "correct its external_ids: "
             f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
         )
 
@@ -278,18 +285,18 @@ def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
 def _trunks(ports: Sequence[KnownPort]) -> Iterator[Finding]:
     if ports:
         named = listed(f"{port.name} ({port.fault}, iface-id {port.iface_id})" for port in ports)
-        yield wrong("ports", f"no guest behind a trunk is served: {named}", TRUNK_REMEDY)
+        yield wrong("ports", f"guests behind a trunk are not served: {named}", TRUNK_REMEDY)
 
 
 def _without_instance(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
     if ports:
         others = [one for one in wanted.sources if one != "ovsdb"]
-        nor = f", and {listed(others)} says none" if others else ""
+        nor = f", and {listed(others)} does not know it" if others else ""
         yield wrong(
             "ports",
             f"no instance is known for {listed(port.name for port in ports)}: "
             f"external_ids:vm-uuid is missing{nor}",
-            "see that os-vif or libvirt sets it, or "
+            "check that os-vif or libvirt sets it, or run "
             f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
         )
 
@@ -299,7 +306,8 @@ def _without_number(ports: Sequence[KnownPort]) -> Iterator[Finding]:
         yield wrong(
             "ports",
             f"Open vSwitch has given no port number to {listed(port.name for port in ports)}",
-            f"see why: `ovs-vsctl get Interface {ports[0].name} error`; its device may be missing",
+            f"`ovs-vsctl get Interface {ports[0].name} error` shows the cause; its device may be "
+            "missing",
         )
 
 
@@ -310,15 +318,15 @@ def _without_connection(
         checksums = "; ".join(remedies(snapshot, wanted.bridge, [port.name for port in ports]))
         if checksums:
             checksums = (
-                f"whole checksums, if `nstat -az TcpInCsumErrors` grows while they try: {checksums}"
-                " (userspace datapath); "
+                "complete TCP checksums, if `nstat -az TcpInCsumErrors` grows while the guests "
+                f"try: {checksums} (userspace datapath); "
             )
         yield wrong(
             "ports",
             "SYNs arrive and no connection follows: "
             f"{listed(f'{port.name} ({port.fault})' for port in ports)}",
-            f"in this order: {checksums}a packet filter of the host or of the guest (`nft list "
-            f"ruleset`); the listener (`ss -ltn sport = :{wanted.port}`)",
+            f"check in this order: {checksums}a packet filter of the host or of the guest (`nft "
+            f"list ruleset`); the listener (`ss -ltn sport = :{wanted.port}`)",
         )
 
 
@@ -334,8 +342,8 @@ def _without_project(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[F
     if ports:
         yield wrong(
             "ports",
-            f"no project is known for {listed(port.name for port in ports)}, and Nova answers "
-            f"nobody without: {listed(wanted.sources)} says none",
-            "add libvirt or neutron to [df_metadata] identity_sources, or `ovs-vsctl set Interface "
-            f"{ports[0].name} external_ids:project-id=<project's id>`",
+            f"no project is known for {listed(port.name for port in ports)}, and Nova needs it to "
+            f"answer: {listed(wanted.sources)} does not know it",
+            "add libvirt or neutron to [df_metadata] identity_sources, or run `ovs-vsctl set "
+            f"Interface {ports[0].name} external_ids:project-id=<project's id>`",
         )

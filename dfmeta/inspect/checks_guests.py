@@ -1,7 +1,7 @@
-"""Judgements on what guests were answered, as the daemon remembers it. Pure.
+"""Checks of the last answers to each guest, as the daemon remembers them. Pure.
 
-Trust: statuses, reasons and remedies are the daemon's own words. A guest decides no more than
-whether it is named itself.
+Trust: the daemon itself writes the statuses, reasons and remedies. A guest decides only whether its
+own port is named.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from dfmeta.inspect.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.inspect.moments import clock
 
 KINDS: Final = 4
-"""Lines, one for guests that fail in the same way; those that fail otherwise are a number."""
-ALL: Final = "`dfmeta ports --failing` has all of them"
+"""Number of lines, one for each way to fail; the guests that fail in other ways are counted."""
+ALL: Final = "`dfmeta ports --failing` lists all of them"
 
 Kind = tuple[int | None, str]
 
 
 def guests(known: Sequence[KnownPort], now: datetime, *, running: bool) -> Iterator[Finding]:
-    """Whether each guest that has asked was given what it needs.
+    """Check that each guest that has asked for metadata got it.
 
-    :param known: the guests' ports, of the running daemon.
-    :param now: in UTC.
+    :param known: the guests' ports, from the running daemon.
+    :param now: the time now, in UTC.
     """
     if not running:
-        yield unknown("guests", "dfmeta-agent does not answer; it knows what guests were answered")
+        yield unknown(
+            "guests",
+            "not checked: dfmeta-agent, which remembers the answers to guests, does not run",
+        )
         return
     asked = sum(port.asked for port in known)
     kinds: dict[Kind, list[tuple[KnownPort, GuestFailure]]] = {}
@@ -39,8 +42,8 @@ def guests(known: Sequence[KnownPort], now: datetime, *, running: bool) -> Itera
     if not kinds:
         yield ok(
             "guests",
-            f"no guest fails, of {asked} that have asked since dfmeta-agent's start; "
-            f"{len(known) - asked} of {len(known)} have not asked",
+            f"no guest fails, of {asked} that have sent requests since dfmeta-agent's start; "
+            f"{len(known) - asked} of {len(known)} guests have sent none",
         )
         return
     failing = sum(map(len, kinds.values()))
@@ -51,14 +54,14 @@ def guests(known: Sequence[KnownPort], now: datetime, *, running: bool) -> Itera
         named = listed(_named(port, failure, now) for port, failure in latest)
         yield wrong(
             "guests",
-            f"{len(found)} of {asked} guests that have asked get "
+            f"{len(found)} of {asked} guests that have sent requests get "
             f"{'no answer' if status is None else status} ({brief}): {named}",
             _remedy(latest[0][1], len(found)),
         )
     if rest:
         left = sum(len(found) for _kind, found in rest)
         yield wrong(
-            "guests", f"{left} of {failing} guests that fail do so in {len(rest)} more ways", ALL
+            "guests", f"{left} of {failing} guests that fail do so in {len(rest)} other ways", ALL
         )
 
 

@@ -1,6 +1,6 @@
-"""Judgements on the kernel's side of the packet path. Pure.
+"""Checks of the kernel's side of the packet path. Pure.
 
-What is needed, and why, was tried for each combination of rules and rp_filter; see
+The required rules and sysctls were found by trying each combination of rules and rp_filter; see
 :mod:`dfmeta.host.netlink` and Linux' Documentation/networking/ip-sysctl.rst.
 """
 
@@ -20,13 +20,13 @@ _RULES = {"from": "rule-from", "oif": "rule-oif"}
 
 
 def device(host: HostFacts, wanted: Settings) -> Finding:
-    """Whether tap-metadata's device is there and up."""
+    """Check that tap-metadata's device exists and is up."""
     if host.up is None:
         return wrong(
             "device",
             f"there is no device {wanted.tap}",
-            "see that ovs-vswitchd runs and that its port is there; start dfmeta-agent, which "
-            "makes it",
+            "check that ovs-vswitchd runs and that the bridge has this port; start dfmeta-agent, "
+            "which makes it",
         )
     if not host.up:
         return wrong(
@@ -35,17 +35,18 @@ def device(host: HostFacts, wanted: Settings) -> Finding:
     if not host.carrier:
         return wrong(
             "device",
-            f"{wanted.tap} has no carrier: ovs-vswitchd does not hold it",
+            f"{wanted.tap} has no carrier: ovs-vswitchd does not have it open",
             "start ovs-vswitchd (`systemctl start openvswitch-switch`)",
         )
     return ok("device", f"{wanted.tap} is up")
 
 
 def address(host: HostFacts, wanted: Settings) -> Finding:
-    """Whether tap-metadata has the proxy's address.
+    """Check that tap-metadata has the proxy's address.
 
-    Another device may have it too: connections of guests come in on tap-metadata, and the rule
-    sends the answers there. It does harm where they take another way.
+    Another device may have the address too: guests' connections arrive on tap-metadata, and the
+    ``from`` rule sends the answers there. The second device is a fault only if answers leave by
+    another device than tap-metadata.
     """
     ip, bits = wanted.host_ip, wanted.family.bits
     holders = {(name, one.network.prefixlen) for name, one in host.addresses if str(one.ip) == ip}
@@ -57,7 +58,7 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
             f"{wanted.tap} but: {host.way_back}",
             _for(
                 wanted,
-                f"`ip addr del {ip} dev {others[0]}`, or give [df_metadata] host_ip another "
+                f"`ip addr del {ip} dev {others[0]}`, or set [df_metadata] host_ip to another "
                 "address and restart dfmeta-agent",
             ),
         )
@@ -68,8 +69,8 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
             _for(wanted, f"`ip addr replace {ip}/{bits} dev {wanted.tap}`; {BY_ITSELF}"),
         )
     beside = (
-        f"; {', '.join(others)} has it as well, where the host answers for it too; no harm to "
-        f"guests, whose answers leave by {wanted.tap}"
+        f"; {', '.join(others)} has it as well, and the host answers for it there too; this does "
+        f"not harm guests: answers to them leave by {wanted.tap}"
         if others
         else ""
     )
@@ -77,7 +78,7 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
 
 
 def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
-    """Whether both rules lead to the route table."""
+    """Check that both rules exist and lead to the route table."""
     for rule in host.rules:
         check = _RULES[rule.selector.partition(" ")[0]]
         if rule.there:
@@ -86,7 +87,7 @@ def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
             yield wrong(
                 check,
                 f"there is no rule {rule.selector} table {wanted.route_table}: answers to guests "
-                "take another way",
+                "take another route",
                 _for(
                     wanted,
                     f"`ip rule add priority {rule.priority} {rule.selector} table "
@@ -97,7 +98,7 @@ def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
 
 
 def route(host: HostFacts, wanted: Settings) -> Finding:
-    """Whether all of the route table's destinations are behind tap-metadata."""
+    """Check that the route table's default route goes through tap-metadata."""
     if host.route:
         return ok("route", f"table {wanted.route_table} leads to {wanted.tap}")
     return wrong(
@@ -113,9 +114,10 @@ def route(host: HostFacts, wanted: Settings) -> Finding:
 
 
 def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
-    """Whether the kernel takes that way for answers: another's rule or address may come before.
+    """Check that the kernel sends answers by tap-metadata.
 
-    Nothing where the lines before say what is missing.
+    A rule of another program or an address of the host may precede dfmeta's rules. Yields nothing
+    if a rule, the route or the device is missing: other lines name it.
     """
     if not (host.up and host.route and all(rule.there for rule in host.rules)):
         return
@@ -128,15 +130,15 @@ def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
         f"answers to guests do not leave by {wanted.tap} but: {host.way_back}",
         _for(
             wanted,
-            f"`ip rule show`: have none before {first} that takes what comes from "
-            f"{wanted.host_ip} or goes to 128.0.0.0/8; `ip route show table local "
+            f"`ip rule show`: no rule before priority {first} may match packets from "
+            f"{wanted.host_ip} or to 128.0.0.0/8; `ip route show table local "
             "128.0.0.0/8`: no address of the host there may cover guests' keys",
         ),
     )
 
 
 def neighbour(host: HostFacts, wanted: Settings) -> Finding:
-    """Whether the next hop of that route is known without asking."""
+    """Check that the next hop of that route has a permanent MAC, so that no ARP is needed."""
     if host.neighbour:
         return ok("neighbour", f"{NEXT_HOP} has its MAC on {wanted.tap}")
     return wrong(
@@ -151,69 +153,70 @@ def neighbour(host: HostFacts, wanted: Settings) -> Finding:
 
 
 def rp_filter(host: HostFacts, wanted: Settings) -> Finding:
-    """Whether the kernel lets guests' packets in.
+    """Check that reverse path filtering lets guests' packets in.
 
-    The larger of ``all`` and the interface's counts. With the ``from`` rule each value does:
-    the way back to a key is then looked up in our table. Without it only 0 is certain.
+    The larger value of ``all`` and the interface applies. With the ``from`` rule every value works,
+    since the route to a key is then looked up in dfmeta's table. Without it only 0 is certain to
+    work.
     """
     everywhere, own = host.rp_filter
     effective = max(everywhere, own)
     text = f"rp_filter is {effective} on {wanted.tap} (all {everywhere}, its own {own})"
     from_rule = next((rule for rule in host.rules if rule.selector.startswith("from ")), None)
     if effective == 0 or from_rule is None or from_rule.there:
-        because = "" if effective == 0 else f", which does no harm with rule {_named(host)}"
+        because = "" if effective == 0 else f", which does no harm with the rule {_named(host)}"
         return ok("rp_filter", text + because)
     harm = "drops" if effective == _STRICT else "may drop"
     return wrong(
         "rp_filter",
-        f"{text} and {harm} what guests send, since rule {from_rule.selector} is missing",
+        f"{text} and {harm} guests' packets, since the rule {from_rule.selector} is missing",
         _for(
             wanted,
             f"`ip rule add priority {from_rule.priority} {from_rule.selector} table "
-            f"{wanted.route_table}`; with it each value of rp_filter will do",
+            f"{wanted.route_table}`; with this rule every value of rp_filter works",
         ),
     )
 
 
 def arp_ignore(host: HostFacts, wanted: Settings) -> Finding:
-    """Whether the host keeps quiet about the proxy's address on its other cards.
+    """Check that the host does not answer ARP for the proxy's address on other interfaces.
 
-    For a family whose neighbours are asked by ARP.
+    Only for a family that uses ARP, that is, IPv4.
     """
     if host.arp_ignore == 0:
         return wrong(
             "arp_ignore",
             f"net.ipv4.conf.all.arp_ignore is 0: the host answers ARP for {wanted.host_ip} on "
-            "its other cards",
-            "`sysctl -w net.ipv4.conf.all.arp_ignore=1`, and look in /etc/sysctl.d for who sets "
-            "it to 0; dfmeta-agent sets it within a second where it runs",
+            "its other network interfaces",
+            "`sysctl -w net.ipv4.conf.all.arp_ignore=1`, and look in /etc/sysctl.d for a file that "
+            "sets it to 0; a running dfmeta-agent sets it to 1 within a second",
         )
     return ok("arp_ignore", f"net.ipv4.conf.all.arp_ignore is {host.arp_ignore}")
 
 
 def checksum(host: HostFacts, datapath_type: str, *, wanted: Settings) -> Finding:
-    """Whether a userspace datapath gets whole checksums."""
+    """Check that tap-metadata sends complete TCP checksums to a userspace datapath."""
     if datapath_type != USERSPACE:
         return ok("checksum", "the kernel's datapath completes checksums by itself")
     if host.tx_checksum is None:
-        return unknown("checksum", f"{wanted.tap} does not say whether it leaves out checksums")
+        return unknown("checksum", f"{wanted.tap} does not report whether it leaves out checksums")
     if host.tx_checksum:
         return wrong(
             "checksum",
-            f"{wanted.tap} leaves TCP checksums to a card that is not there (userspace datapath): "
-            "guests drop the answers",
+            f"{wanted.tap} leaves TCP checksums to a network interface, and on a userspace "
+            "datapath no interface completes them: guests drop the answers",
             f"`ethtool -K {wanted.tap} tx off`; dfmeta-agent does so when it starts",
         )
-    return ok("checksum", f"{wanted.tap} sends whole checksums")
+    return ok("checksum", f"{wanted.tap} sends complete checksums")
 
 
 def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
-    """Whether it is the proxy that listens on its address and port.
+    """Check that the proxy, and no other program, listens on host_ip and port.
 
-    :param running: the daemon runs; without it the listener is kept open for the next one.
+    :param running: the daemon runs; while it does not, its listener is kept open for the next one.
     """
     if wanted.port is None:
-        return unknown("listener", "port = 0 and no daemon has remembered one in state_path yet")
+        return unknown("listener", "port = 0, and no daemon has stored its port in state_path yet")
     where = f"{wanted.host_ip}:{wanted.port}"
     there = [
         one
@@ -228,20 +231,20 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
         return wrong(
             "listener",
             f"another program listens on {there[0].address}:{there[0].port}",
-            f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or give [df_metadata] port "
-            "another number; then start dfmeta-agent",
+            f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or set [df_metadata] port "
+            "to another number; then start dfmeta-agent",
         )
     return wrong(
         "listener",
-        f"nobody listens on {where}",
-        "wait until dfmeta-agent is ready, and read its log if it does not become so"
+        f"no process listens on {where}",
+        "wait until dfmeta-agent is ready, and read its log if it does not become ready"
         if running
         else "start dfmeta-agent (`systemctl start dfmeta-agent`)",
     )
 
 
 def _for(wanted: Settings, remedy: str) -> str:
-    """Give the commands of *remedy* the option for the version of IP (ip(8)); IPv4 needs none."""
+    """Add the option for the IP version to the ip(8) commands in *remedy*; IPv4 needs none."""
     if wanted.family is IPV4:
         return remedy
     return remedy.replace("`ip ", f"`ip -{wanted.family.version} ")

@@ -1,4 +1,4 @@
-"""Judgements on limits of the host that all guests share: one must not reach them alone. Pure."""
+"""Checks of limits of the host that all guests share: one guest must not exhaust them. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ NEARLY_FULL = 0.9
 
 
 def queue(limits: LimitFacts, *, backlog: int) -> Iterator[Finding]:
-    """Whether the listener's queue has room for guests that come together.
+    """Check that the listener's queue has room for guests that boot at the same time.
 
-    :param backlog: connections that the listener asks room for.
+    :param backlog: length of the queue that the listener requests, in connections.
     """
     if limits.somaxconn < backlog:
         yield wrong(
             "somaxconn",
-            f"net.core.somaxconn is {limits.somaxconn}: of guests that boot together those above "
-            "it wait for a second or more",
+            f"net.core.somaxconn is {limits.somaxconn}: if more guests than that connect at the "
+            "same time, the others wait for a second or more",
             f"`sysctl -w net.core.somaxconn={backlog}`, in /etc/sysctl.d too, and restart "
             "dfmeta-agent",
         )
@@ -29,8 +29,8 @@ def queue(limits: LimitFacts, *, backlog: int) -> Iterator[Finding]:
     if not limits.syncookies:
         yield wrong(
             "syncookies",
-            "net.ipv4.tcp_syncookies is 0: with the queue full of what is half open, guests are "
-            "not answered",
+            "net.ipv4.tcp_syncookies is 0: while the queue is full of half-open connections, "
+            "guests are not answered",
             "`sysctl -w net.ipv4.tcp_syncookies=1`, in /etc/sysctl.d too",
         )
     else:
@@ -38,12 +38,12 @@ def queue(limits: LimitFacts, *, backlog: int) -> Iterator[Finding]:
 
 
 def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
-    """Whether the host's connection tracking has room: a new connection needs an entry.
+    """Check that the host's connection tracking has room: a new connection needs an entry.
 
-    A table that is small is no fault while it has not been full: the line says what guests'
-    connections take of it.
+    A small table is not a fault as long as it has never been full: the ``ok`` line says how many
+    entries guests' connections can take.
 
-    :param rate: connections a second that a port's meter lets through.
+    :param rate: connections per second that a port's meter lets through.
     """
     there, room, needed = facts.count, facts.room, int(rate * facts.kept / ONE_GUESTS_SHARE)
     past = _full_before(facts)
@@ -58,8 +58,9 @@ def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
     if there >= NEARLY_FULL * room:
         return wrong(
             "conntrack",
-            f"{taken}: when it is full, new connections are dropped, guests' as well{past}",
-            f"see with `conntrack -L` whose they are; {more}, in /etc/sysctl.d too",
+            f"{taken}: when the table is full, new connections are dropped, also those of "
+            f"guests{past}",
+            f"`conntrack -L` shows the connections; {more}, in /etc/sysctl.d too",
         )
     if room >= needed:
         return ok("conntrack", taken + past)
@@ -67,39 +68,44 @@ def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
         return wrong(
             "conntrack",
             f"{taken}{past}",
-            f"{more}, in /etc/sysctl.d too; or have the packet filter not track tap-metadata",
+            f"{more}, in /etc/sysctl.d too; or add a rule that does not track tap-metadata",
         )
     if facts.guests == 0:
         return ok("conntrack", taken)
     return ok(
         "conntrack",
-        f"{taken}; a guest's connection that is tracked takes one until {facts.kept} s after its "
-        f"end, and a guest that opens {rate} a second can fill the table: {more} gives it room",
+        f"{taken}; a guest's tracked connection keeps its entry until {facts.kept} s after its "
+        f"end, and a guest that opens {rate} connections a second can fill the table: {more} "
+        "makes it large enough",
     )
 
 
 def _full_before(facts: ConntrackFacts) -> str:
-    """Say how often the table was full, as the end of a sentence; empty: never."""
+    """Return how often the table was full, as the end of a sentence; empty: never."""
     if not (facts.dropped or facts.evicted):
         return ""
     return (
         f"; the table was full before: {facts.dropped} packets of new connections were dropped, "
-        f"and {facts.evicted} unanswered connections gave way"
+        f"and {facts.evicted} unanswered connections were evicted"
     )
 
 
 def neighbours(limits: LimitFacts) -> Finding:
-    """Whether the neighbour table has room: without, the host reaches nobody new, Nova neither."""
+    """Check that the neighbour table has room.
+
+    If it is full, the host reaches no further neighbour, and so perhaps not Nova.
+    """
     if limits.neighbours_max is None:
         return ok(
-            "neighbours", "the limit of the neighbour table is the host's, not seen from here"
+            "neighbours",
+            "the limit of the neighbour table cannot be read in this network namespace",
         )
     there, room = limits.neighbours, limits.neighbours_max
     if there >= NEARLY_FULL * room:
         return wrong(
             "neighbours",
             f"{there} of {room} entries of the neighbour table are taken: when it is full, the "
-            "host's own packets are dropped",
+            "host's own packets to new neighbours are dropped",
             f"`sysctl -w net.ipv4.neigh.default.gc_thresh3={2 * room}`, in /etc/sysctl.d too, with "
             "gc_thresh1 and gc_thresh2 below it",
         )
@@ -107,15 +113,15 @@ def neighbours(limits: LimitFacts) -> Finding:
 
 
 def local_ports(limits: LimitFacts, *, needed: int) -> Finding:
-    """Whether the daemon finds ports for its connections to the backend.
+    """Check that there are enough local TCP ports for the daemon's connections to the backend.
 
-    :param needed: connections of guests that may wait for an answer at a time.
+    :param needed: guests' connections that may wait for an answer at the same time.
     """
     if limits.local_ports < needed:
         return wrong(
             "local-ports",
-            f"net.ipv4.ip_local_port_range leaves {limits.local_ports} ports, and {needed} guests "
-            "may ask the backend at a time",
+            f"net.ipv4.ip_local_port_range allows {limits.local_ports} ports, and up to {needed} "
+            "connections of guests may wait for the backend at the same time",
             '`sysctl -w net.ipv4.ip_local_port_range="32768 60999"`, in /etc/sysctl.d too',
         )
-    return ok("local-ports", f"connections to the backend have {limits.local_ports} ports")
+    return ok("local-ports", f"connections to the backend can use {limits.local_ports} ports")

@@ -1,4 +1,4 @@
-"""Judgements on meters: what keeps one guest's SYNs from drowning the others'. Pure."""
+"""Checks of meters, which keep one guest's SYNs from slowing down the other guests. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WHAT = {Purpose.SYN: "first SYNs", Purpose.GUEST_SYN: "SYNs"}
 
 
 def used_meters(flows: Iterable[Seen]) -> dict[int, Purpose]:
-    """Meter → purpose of the flow of ours that uses it."""
+    """Return meter → purpose of dfmeta's flow that uses it."""
     return {
         seen.flow.meter: seen.flow.purpose
         for seen in flows
@@ -30,11 +30,11 @@ def meters(
     names: Mapping[Endpoint, str],
     wanted: Settings,
 ) -> Finding:
-    """Whether each guest's SYNs are limited; how many were dropped for it is for information.
+    """Check that each guest's SYNs are limited; the number of dropped SYNs is for information.
 
-    :param flows: those of ours on the switch.
-    :param there: its meters; None where the datapath has none.
-    :param names: of the guests' ports.
+    :param flows: dfmeta's flows on the switch.
+    :param there: the switch's meters; None if the datapath does not support meters.
+    :param names: endpoint → name of the guest's port.
     """
     rates = wanted.layout.pipeline.rates
     metered = [seen.flow for seen in flows if seen.flow and seen.flow.purpose in rates]
@@ -42,18 +42,18 @@ def meters(
         return wrong(
             "meters",
             f"the datapath of {wanted.bridge} has no meters: one guest that floods it with SYNs "
-            "slows all others down",
+            "slows down all other guests",
             "run a kernel from 4.18 on, or Open vSwitch from 2.10 on, and restart dfmeta-agent: "
             f"`ovs-ofctl -O OpenFlow13 meter-features {wanted.bridge}` shows max_meter",
         )
     if not metered:
-        text = "the datapath has meters, and no guest's flow is on the switch"
+        text = "the datapath has meters, and the switch has no flow of a guest yet"
         return ok("meters", text + _left_over(there, rates))
     by_number = {one.number: one for one in there}
     without, changed = set(), set()
     for flow in metered:
         at = comes_in_at(flow)
-        name = names.get(at, "gone") if at is not None else "gone"
+        name = names.get(at, "a removed port") if at is not None else "a removed port"
         if flow.meter is None or flow.meter not in by_number:
             without.add(name)
         elif by_number[flow.meter].rate != rates[flow.purpose]:
@@ -62,30 +62,31 @@ def meters(
         return wrong(
             "meters",
             f"SYNs of {listed(sorted(without))} are not limited",
-            "its log says why: `journalctl -u dfmeta-agent | grep -i meter`; a restart of "
-            "dfmeta-agent makes meters anew",
+            "the log of dfmeta-agent says why: `journalctl -u dfmeta-agent | grep -i meter`; a "
+            "restart of dfmeta-agent makes the meters again",
         )
     if changed:
         return wrong(
             "meters",
-            f"somebody has changed meters of ours: {listed(map(str, sorted(changed)))}",
+            f"another program has changed dfmeta's meters: {listed(map(str, sorted(changed)))}",
             "dfmeta-agent takes other meters within 30 s; `systemctl restart dfmeta-agent` if this "
-            "line stays. Do not delete them: Open vSwitch deletes the flows of other programs that "
-            "use a meter together with it",
+            "line stays. Do not delete them: together with a meter Open vSwitch deletes all flows "
+            "that use it, also those of other programs",
         )
     text = f"all guests' SYNs are limited; {_dropped(flows, by_number)}"
     return ok("meters", text + _left_over(there, rates))
 
 
 def _left_over(there: Iterable[MeterFact], rates: Mapping[Purpose, int]) -> str:
-    """Name the meters of ports that have gone; they harm no guest."""
+    """Return a clause that names the meters of removed ports; these harm no guest."""
     numbers = [one.number for one in there if is_of_our_form(one.number, one.rate, rates)]
     left = sorted({one.number for one in there if not one.flows}.intersection(numbers))
     if not left:
         return ""
     return (
-        f"; no flow uses the meters {listed(list(map(str, left)))}: dfmeta-agent or `dfmeta-agent "
-        "--cleanup` deletes what ports that have gone left over, dfmeta-agent within a minute"
+        f"; no flow uses the meters {listed(list(map(str, left)))}: if they are left over from "
+        "removed ports, dfmeta-agent deletes them within a minute, and so does `dfmeta-agent "
+        "--cleanup`"
     )
 
 

@@ -1,9 +1,9 @@
-"""Judgements on Nova's metadata API: whether it takes what we sign. Pure.
+"""Checks of Nova's metadata API: whether it accepts dfmeta's signature. Pure.
 
-What Nova answers to what, read in ``nova/api/metadata/handler.py``: with [neutron]
-service_metadata_proxy a request without our headers gets 400, one whose signature is wrong 403, an
-instance that is not there, or not in that project, 404. Without it the headers are not looked at:
-whoever asks is looked for by its address, and gets 404.
+Nova's answers are those of ``nova/api/metadata/handler.py``. With [neutron] service_metadata_proxy
+a request without dfmeta's headers gets 400, a wrong signature 403, and an instance that does not
+exist, or not in that project, 404. Without it Nova ignores the headers, looks up the instance by
+the address of the client, and answers 404.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _COMPARE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NovaFact:
-    """What one host of nova_metadata_host answers to a signed request."""
+    """The answer of one host of nova_metadata_host to a signed request."""
 
     authority: str
     """HOST:PORT."""
     status: int = 0
     """0: there was no answer."""
     unsigned: int = 0
-    """The status of the same request without our headers; 0: it was not sent."""
+    """The status of the same request without dfmeta's headers; 0: it was not sent."""
     cause: str = ""
     """Why there was no answer."""
     remedy: str = ""
     date: str = ""
-    """The answer's Date, as it came."""
+    """The answer's Date header, unparsed."""
 
     @property
     def takes_signature(self) -> bool:
-        """Whether its status is one that it gives by what is signed, and not by the address."""
+        """Whether the status depends on the signed headers, and not on the client's address."""
         looks = self.unsigned not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
         found = self.status == HTTPStatus.NOT_FOUND and looks
         return not self.cause and (found or self.status == HTTPStatus.OK)
@@ -47,7 +47,7 @@ class NovaFact:
 
 @dataclass(frozen=True, slots=True)
 class GuestFact:
-    """What Nova answers to a signed request for a guest of this host."""
+    """Nova's answer to a signed request for a guest of this host."""
 
     port: str
     instance: str
@@ -57,11 +57,11 @@ class GuestFact:
 
 
 def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> Finding:
-    """Whether a host of Nova's metadata API answers what we sign.
+    """Check that a host of Nova's metadata API answers signed requests.
 
-    :param url: the host's, for commands.
-    :param instance: a real one, of this host, that was asked for; empty: a made-up one was.
-    :param project: its project.
+    :param url: URL of that host, for the commands of remedies.
+    :param instance: the instance of this host in the request; empty: a made-up one was used.
+    :param project: the instance's project.
     """
     where = f"Nova's metadata API at {fact.authority}"
     if fact.cause:
@@ -69,9 +69,8 @@ def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> 
     if fact.status == HTTPStatus.FORBIDDEN:
         return wrong(
             "nova",
-            f"{where} refuses our signature (403): the secrets differ, "
-            "metadata_proxy_shared_secret here and [neutron] metadata_proxy_shared_secret in "
-            "Nova's nova.conf",
+            f"{where} refuses dfmeta's signature (403): metadata_proxy_shared_secret here differs "
+            "from [neutron] metadata_proxy_shared_secret in Nova's nova.conf",
             _COMPARE,
         )
     if fact.status == HTTPStatus.NOT_FOUND and fact.unsigned in (
@@ -80,21 +79,21 @@ def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> 
     ):
         return wrong(
             "nova",
-            f"{where} does not look at who is asking (404, and {fact.unsigned} without our "
-            "headers): [neutron] service_metadata_proxy is off in Nova, or it is no metadata API",
+            f"{where} ignores dfmeta's headers (404, and {fact.unsigned} without them): [neutron] "
+            "service_metadata_proxy is off in Nova, or this is not a metadata API",
             "on that host `crudini --set /etc/nova/nova.conf neutron service_metadata_proxy true`, "
             "and restart nova-api-metadata",
         )
     if fact.status == HTTPStatus.NOT_FOUND and instance:
         return wrong(
             "nova",
-            f"{where} takes our signature and has no instance {instance} in project "
+            f"{where} accepts dfmeta's signature and has no instance {instance} in project "
             f"{project or '(none)'} (404)",
-            f"see whose it is: `openstack server show {instance} -c project_id`, and where ours "
-            "comes from: `dfmeta ports`",
+            f"compare the project: `openstack server show {instance} -c project_id` shows Nova's, "
+            "and `dfmeta ports` shows dfmeta's and its source",
         )
     if fact.status == (HTTPStatus.OK if instance else HTTPStatus.NOT_FOUND):
-        return ok("nova", f"{where} takes our signature")
+        return ok("nova", f"{where} accepts dfmeta's signature")
     return _other(fact, where, url)
 
 
@@ -102,33 +101,33 @@ def _other(fact: NovaFact, where: str, url: str) -> Finding:
     if fact.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return wrong(
             "nova",
-            f"{where} has failed ({fact.status}), or what stands before it",
+            f"{where}, or a proxy in front of it, has failed ({fact.status})",
             "read its log (`journalctl -u nova-api-metadata` on that host); it needs Nova's "
             "database and message bus",
         )
     why = (
-        "it is no metadata API, or what stands before it drops our headers"
+        "it is not a metadata API, or a proxy in front of it drops dfmeta's headers"
         if fact.status == HTTPStatus.BAD_REQUEST
-        else "Nova's would not: something else listens there"
+        else "Nova never gives such an answer: another program listens there"
     )
     return wrong(
         "nova",
         f"{where} answers {fact.status} to a signed request: {why}",
-        "have nova_metadata_host and nova_metadata_port lead to nova-api-metadata itself: "
-        f"`curl -s {url}/` lists versions such as latest there",
+        "set nova_metadata_host and nova_metadata_port to nova-api-metadata itself: there `curl "
+        f"-s {url}/` lists versions such as latest",
     )
 
 
 def guests(facts: Sequence[GuestFact], *, of: int) -> Finding:
-    """Whether Nova has the guests of this host in the projects that are sent with them.
+    """Check that Nova knows the guests of this host in the projects that dfmeta sends.
 
-    :param facts: of the guests that were asked about, at hosts that take our signature.
-    :param of: how many guests there are that have a project.
+    :param facts: answers for the queried guests, of hosts that accept dfmeta's signature.
+    :param of: number of guests whose project is known.
     """
     answered = [fact for fact in facts if fact.status]
     if not answered:
-        return unknown("nova-guests", "no host of Nova's has answered for a guest of this host")
-    bound = f"{len(answered)} asked about, of {of} guests with a project"
+        return unknown("nova-guests", "no Nova host has answered a request for a guest here")
+    bound = f"{len(answered)} queried guests, of {of} with a project"
     absent = [fact for fact in answered if fact.status == HTTPStatus.NOT_FOUND]
     others = [fact for fact in answered if fact.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)]
     if absent:
@@ -139,14 +138,14 @@ def guests(facts: Sequence[GuestFact], *, of: int) -> Finding:
             "nova-guests",
             f"Nova has no such instance in that project (404) for {len(absent)} of {bound}: "
             f"{named}",
-            f"see whose it is: `openstack server show {absent[0].instance} -c project_id`, and "
-            "where ours comes from: `dfmeta ports`",
+            f"compare the project: `openstack server show {absent[0].instance} -c project_id` "
+            "shows Nova's, and `dfmeta ports` shows dfmeta's and its source",
         )
     if others:
         named = listed(f"{one.port} ({one.status})" for one in others)
         return wrong(
             "nova-guests",
             f"Nova answers neither 200 nor 404 for {len(others)} of {bound}: {named}",
-            "read its log: `journalctl -u nova-api-metadata` on that host",
+            "read Nova's log: `journalctl -u nova-api-metadata` on that host",
         )
     return ok("nova-guests", f"Nova has the instance in that project for each of {bound}")

@@ -1,4 +1,4 @@
-"""Judgement on the daemon's own probe of the way through the host. Pure."""
+"""Check of the daemon's own probe of the packet path through the host. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dfmeta.inspect.finding import Finding, ok, unknown, wrong
 
 @dataclass(frozen=True, slots=True)
 class PathFacts:
-    """How a SYN that the daemon sent through the switch to tap-metadata fared."""
+    """Result of the probe: a SYN that the daemon sends through the switch to tap-metadata."""
 
     asked: bool = True
-    """Whether the daemon sent one; else ``cause`` says why not."""
+    """Whether the daemon sent a SYN; if not, ``cause`` says why."""
     answered: bool = False
     cause: str = ""
     seconds: float = 0.0
@@ -22,9 +22,9 @@ class PathFacts:
 
 
 def path(facts: PathFacts | None, wanted: Settings) -> Finding:
-    """Whether the host lets a SYN from the switch to the proxy, and its answer back.
+    """Check that the host lets a SYN from the switch reach the proxy, and the answer return.
 
-    :param facts: None when the daemon does not run.
+    :param facts: None if the daemon does not run.
     """
     if facts is None:
         return unknown("path", "not probed: dfmeta-agent, which sends the probe, does not run")
@@ -35,19 +35,20 @@ def path(facts: PathFacts | None, wanted: Settings) -> Finding:
         return wrong(
             "path",
             f"guests' SYNs do not reach the proxy: {facts.cause}",
-            "mend what the lines rp_filter, rules, route, neighbour, listener and firewall name; "
-            "where all of them are ok, a packet filter in another hook drops it: `nft list "
-            f"ruleset`, `iptables-save`, `tc filter show dev {wanted.tap} ingress`: let TCP to "
-            f"{where} in by {wanted.tap}, and TCP from {where} out by it",
+            "fix the problems that the lines rp_filter, rule-from, rule-oif, route, neighbour, "
+            "listener and firewall name; if all of them are ok, a packet filter in another hook "
+            "drops the SYN: `nft list ruleset`, `iptables-save`, `tc filter show dev "
+            f"{wanted.tap} ingress`: accept TCP to {where} that comes in on {wanted.tap}, and TCP "
+            f"from {where} that leaves by {wanted.tap}",
         )
     if not facts.whole:
         return wrong(
             "path",
-            f"{wanted.tap} answers with an unfinished TCP checksum, which guests drop",
+            f"{wanted.tap} answers with an incomplete TCP checksum, and guests drop such answers",
             f"`ethtool -K {wanted.tap} tx off`",
         )
     return ok(
         "path",
-        f"a SYN from {wanted.bridge} to {where} by {wanted.tap} was answered, with a right "
+        f"a SYN from {wanted.bridge} to {where} by {wanted.tap} was answered, with a correct "
         f"checksum, in {facts.seconds * 1000:.1f} ms: filters, rules and listener let it pass",
     )

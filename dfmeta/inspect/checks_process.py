@@ -1,6 +1,6 @@
-"""Judgements on the daemon's process: its rights, its workers, its descriptors, what it runs on.
+"""Checks of the daemon's process: capabilities, sockets, workers, open files and versions. Pure.
 
-Pure. What a process may do: capabilities(7); what it may open: getrlimit(2).
+Sources: capabilities(7) and getrlimit(2).
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ CAPABILITIES: Final = {
     "CAP_NET_RAW": 13,
     "CAP_SYS_NICE": 23,
 }
-"""Numbers of linux/capability.h, of those that matter here."""
+"""The capabilities that the checks use, with their numbers in linux/capability.h."""
 ALWAYS: Final = ("CAP_NET_ADMIN", "CAP_NET_RAW")
-"""Addresses, rules and routes; SO_BINDTODEVICE."""
+"""For addresses, rules and routes, and for SO_BINDTODEVICE."""
 WITH_WORKERS: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
 """A worker becomes another user, and the daemon has to be able to end it."""
 OLDEST_OVS: Final = (2, 10)
-"""Meters in the kernel's datapath; ``dot1q-tunnel`` with ``cvlans`` is older (2.9)."""
+"""First with meters in the kernel's datapath; ``dot1q-tunnel`` with ``cvlans`` came with 2.9."""
 _EDIT: Final = "`systemctl edit dfmeta-agent`"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """The daemon's process, of proc(5)."""
+    """The daemon's process, from proc(5)."""
 
     pid: int
     uid: int = 0
-    """Effective user."""
+    """Effective user id."""
     groups: Sequence[int] = ()
-    """Effective group, and all others."""
+    """Effective group id and supplementary group ids."""
     capabilities: int = 0
-    """Effective, a bit for each."""
+    """Effective capabilities, as a bit mask."""
     descriptors: int = 0
-    """How many it may have open (RLIMIT_NOFILE, soft)."""
+    """Limit of open file descriptors (RLIMIT_NOFILE, soft)."""
     open: int = 0
-    """How many it has."""
+    """Number of open file descriptors."""
     workers: Sequence[int] = ()
-    """Pids of its workers that live."""
+    """Process ids of its live workers."""
 
     def can(self, capability: str) -> bool:
-        """Whether it has *capability*, by its name."""
+        """Return whether the process has the capability of that name."""
         return bool(self.capabilities >> CAPABILITIES[capability] & 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SocketFacts:
-    """A unix socket that the daemon connects to; connect(2) wants the right to write."""
+    """A unix socket that the daemon connects to; connect(2) needs write permission."""
 
     path: str
     uid: int
@@ -67,24 +67,24 @@ class SocketFacts:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """What runs, and what is installed."""
+    """Versions of the running and installed programs."""
 
     installed: str
     running: str = ""
-    """The daemon's; empty: it does not say."""
+    """Version of the running daemon; empty: it is not known."""
     ovs: str = ""
-    """ovs-vswitchd's own words; empty: it does not answer."""
+    """Answer of ovs-vswitchd to the query of its version; empty: it does not answer."""
     python: str = ""
     packages: Sequence[tuple[str, str, str]] = field(default_factory=tuple)
-    """Those outside of what dfmeta asks for: name, version (empty: not there), what is wanted."""
+    """Packages that do not meet dfmeta's requirements: name, version (empty: missing), required."""
 
 
 def permissions(
     process: ProcessFacts | None, sockets: Iterable[SocketFacts], *, workers: int
 ) -> Iterator[Finding]:
-    """Whether the daemon may do what it has to.
+    """Check that the daemon has the capabilities and the access to sockets that it needs.
 
-    :param workers: proxy_workers.
+    :param workers: the option proxy_workers.
     """
     if process is None:
         yield unknown("permissions", "no process of dfmeta-agent can be seen")
@@ -95,10 +95,10 @@ def permissions(
     if lacking:
         yield wrong(
             "permissions",
-            f"dfmeta-agent (pid {process.pid}) lacks {', '.join(lacking)}: it cannot look after "
+            f"dfmeta-agent (pid {process.pid}) lacks {', '.join(lacking)}: it cannot manage "
             "addresses, rules and routes, or its workers",
-            f"run it as root, or give it them in its unit: {_EDIT}, [Service] "
-            f"CapabilityBoundingSet={' '.join(needed)} and AmbientCapabilities= the same",
+            f"run it as root, or add them to its unit: {_EDIT}, [Service] "
+            f"CapabilityBoundingSet={' '.join(needed)} and the same in AmbientCapabilities=",
         )
     else:
         yield ok("permissions", f"dfmeta-agent (pid {process.pid}) has {', '.join(needed)}")
@@ -107,7 +107,7 @@ def permissions(
         yield wrong(
             "sockets",
             f"dfmeta-agent (user {process.uid}) may not connect to {listed(closed)}",
-            "run it as root, give it CAP_DAC_OVERRIDE, or put its user into the socket's group: "
+            "run it as root, give it CAP_DAC_OVERRIDE, or add its user to the socket's group: "
             f"`ls -l {' '.join(closed)}`",
         )
     else:
@@ -115,9 +115,9 @@ def permissions(
 
 
 def workers(process: ProcessFacts | None, count: int) -> Finding:
-    """Whether as many workers live as are wanted.
+    """Check that proxy_workers workers are alive.
 
-    :param count: proxy_workers, not 0.
+    :param count: the option proxy_workers, not 0.
     """
     if process is None:
         return unknown("workers", "no process of dfmeta-agent can be seen")
@@ -125,19 +125,20 @@ def workers(process: ProcessFacts | None, count: int) -> Finding:
     if alive < count:
         return wrong(
             "workers",
-            f"{alive} of {count} workers live; guests share those that are left",
-            "dfmeta-agent starts another within 5 seconds; its log says why they end: "
+            f"{alive} of {count} workers are alive; guests share the remaining ones",
+            "dfmeta-agent starts another within 5 seconds; its log says why workers end: "
             "`journalctl -u dfmeta-agent | grep Worker`",
         )
     if alive > count:
-        return ok("workers", f"{count} workers live, and {alive - count} that end")
-    return ok("workers", f"all {count} workers live")
+        return ok("workers", f"{count} workers are alive, and {alive - count} more are ending")
+    return ok("workers", f"all {count} workers are alive")
 
 
 def open_files(process: ProcessFacts | None, needed: int) -> Finding:
-    """Whether the daemon may have as many descriptors as [guest_limits] promises.
+    """Check that the daemon's limit of open files is enough for [guest_limits] connections.
 
-    :param needed: for connections of guests, theirs to the backend, and its own.
+    :param needed: descriptors for guests' connections, for their connections to the backend, and
+        for the daemon itself.
     """
     if process is None:
         return unknown("open-files", "no process of dfmeta-agent can be seen")
@@ -145,40 +146,40 @@ def open_files(process: ProcessFacts | None, needed: int) -> Finding:
         return wrong(
             "open-files",
             f"dfmeta-agent may open {process.descriptors} files, and [guest_limits] connections "
-            f"takes {needed}: with that many guests new ones are not answered",
-            f"{_EDIT}, [Service] LimitNOFILE={needed}, and restart it; or lower [guest_limits] "
-            "connections",
+            f"needs {needed}: when the limit is reached, new connections are not answered",
+            f"{_EDIT}, [Service] LimitNOFILE={needed}, and restart dfmeta-agent; or lower "
+            "[guest_limits] connections",
         )
     return ok("open-files", f"{process.open} of {process.descriptors} files are open")
 
 
 def versions(facts: VersionFacts) -> Iterator[Finding]:
-    """Whether what runs is what is installed, and what it needs is recent enough."""
+    """Check that the installed dfmeta runs, and that its requirements are recent enough."""
     if facts.running and facts.running != facts.installed:
         yield wrong(
             "version",
-            f"dfmeta {facts.installed} is installed and dfmeta-agent {facts.running} runs",
-            "restart it after the upgrade, no guest notices: `systemctl restart dfmeta-agent`",
+            f"dfmeta {facts.installed} is installed, but dfmeta-agent {facts.running} runs",
+            "restart it after the upgrade, guests do not notice: `systemctl restart dfmeta-agent`",
         )
     else:
         yield ok("version", f"dfmeta {facts.installed}, Python {facts.python}")
     yield _ovs_version(facts.ovs)
     if facts.packages:
         shown = [
-            f"{name} {installed or '(none)'} (wanted: {wanted or 'any'})"
+            f"{name} {installed or '(none)'} (required: {wanted or 'any'})"
             for name, installed, wanted in facts.packages
         ]
         yield wrong(
             "packages",
-            f"outside of what dfmeta was tried with: {listed(shown)}",
-            "`pip install --upgrade dfmeta` brings them along, in an environment of its own",
+            f"missing, or not of a version that dfmeta was tested with: {listed(shown)}",
+            "`pip install --upgrade dfmeta` installs them, in an environment of its own",
         )
     else:
-        yield ok("packages", "all packages are of versions that dfmeta was tried with")
+        yield ok("packages", "all packages are of versions that dfmeta was tested with")
 
 
 def ovs_version(text: str) -> tuple[int, ...]:
-    """Read ``ovs-vswitchd (Open vSwitch) 3.1.0``; nothing when it says none."""
+    """Parse ``ovs-vswitchd (Open vSwitch) 3.1.0``; return an empty tuple if there is no version."""
     last = text.split()[-1] if text.split() else ""
     numbers = last.split("-")[0].split(".")[:3]
     return tuple(int(one) for one in numbers if one.isdecimal())
@@ -187,7 +188,7 @@ def ovs_version(text: str) -> tuple[int, ...]:
 def _ovs_version(text: str) -> Finding:
     found = ovs_version(text.splitlines()[0] if text else "")
     if not found:
-        return unknown("ovs-version", "ovs-vswitchd does not say which version it is")
+        return unknown("ovs-version", "ovs-vswitchd does not report its version")
     shown = ".".join(map(str, found))
     if found < OLDEST_OVS:
         oldest = ".".join(map(str, OLDEST_OVS))
@@ -195,13 +196,14 @@ def _ovs_version(text: str) -> Finding:
             "ovs-version",
             f"Open vSwitch {shown} is older than {oldest}: it has no meters in the kernel's "
             "datapath, and may refuse flows",
-            "upgrade it: `ovs-vswitchd --version` says what is installed, and a restart runs it",
+            "upgrade it: `ovs-vswitchd --version` shows the installed version, and a restart "
+            "runs it",
         )
     return ok("ovs-version", f"Open vSwitch {shown}")
 
 
 def wanted_sockets(wanted: Settings) -> tuple[str, ...]:
-    """Paths of the sockets that the daemon connects to."""
+    """Return the paths of the sockets that the daemon connects to."""
     kind, _, path = wanted.ovsdb.partition(":")
     return (*((path,) if kind == "unix" else ()), wanted.socket)
 

@@ -1,4 +1,4 @@
-"""Judgements on the store: its database, its files, its tokens, and the store it asks. Pure."""
+"""Checks of the store: its database, files and tokens, its disk, and the upstream store. Pure."""
 
 from __future__ import annotations
 
@@ -10,51 +10,52 @@ from typing import Final
 from dfmeta.inspect.finding import Finding, listed, ok, wrong
 
 LEAST_FREE: Final = 256 << 20
-"""Bytes that have to be free where the store and the state are: SQLite's log grows before it is
-written back, and a record's user-data may have 16 MiB."""
+"""Bytes that have to be free on the disk of the store and the state: SQLite's log grows before it
+is written back, and a record's user-data may have 16 MiB."""
 LEAST_SHARE: Final = 0.02
 LEAST_INODES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """What the store's database is."""
+    """The store's database."""
 
     shown: str
-    """Where it is, without a password."""
+    """Its path or URL, without the password."""
     file: bool = True
-    """A file of this host (SQLite); else a server."""
+    """Whether it is a file of this host (SQLite); else it is a server (PostgreSQL)."""
     there: bool = True
     cut: bool = False
-    """It has 0 bytes."""
+    """Whether the file has 0 bytes."""
     cause: str = ""
     """Why it does not answer; empty when it does."""
     revision: str | None = None
-    """Its schema; None: it is empty."""
+    """Revision of its schema; None: the database is empty."""
     known: Sequence[str] = ()
-    """Schemas that this dfmeta knows, the newest last."""
+    """Revisions that this dfmeta knows, the newest last."""
     open_files: Sequence[str] = ()
-    """Of its files, those that others than the owner may read or write."""
+    """Files of the database that users other than the owner may read or write."""
     strange: Sequence[str] = ()
-    """Of its files, those of a user who may not have them."""
+    """Files of the database whose owner may not own them."""
     rightful: str = "root"
-    """User that they are to belong to."""
+    """User that has to own the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookupFacts:
-    """What the store that ours asks has answered."""
+    """The answer of the upstream store."""
 
     url: str
     status: int = 0
     cause: str = ""
     """Why there is no answer; empty when there is one."""
     date: str = ""
+    """The answer's Date header, unparsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """What token_file is."""
+    """The file [store] token_file."""
 
     path: str
     there: bool = True
@@ -66,165 +67,167 @@ class TokenFacts:
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """Room where state_path is."""
+    """Free space on the disk of state_path."""
 
     free: int
     total: int
-    """Bytes, for whoever is not root."""
+    """Both in bytes; *free* leaves out the space that is reserved for root."""
     inodes: int | None = None
-    """Files that may still be made; None: as many as one likes."""
+    """Number of files that can still be made; None: there is no limit."""
 
 
 def database(facts: StoreFacts, *, running: bool) -> Finding:
-    """Whether the database answers.
+    """Check that the database answers.
 
     :param running: the daemon runs, and so has made its file.
     """
     if facts.file and not facts.there:
         if not running:
-            return ok("store", f"{facts.shown} is not there yet: dfmeta-agent makes it")
+            return ok("store", f"{facts.shown} does not exist yet: dfmeta-agent makes it")
         return wrong(
             "store",
-            f"{facts.shown} is gone while dfmeta-agent runs: guests get 503",
-            f"put a back-up back: `dfmeta store restore FILE` writes {facts.shown}; or, for an "
+            f"{facts.shown} was deleted while dfmeta-agent runs: guests get 503",
+            f"restore a backup: `dfmeta store restore FILE` writes {facts.shown}; or, for an "
             "empty store, `systemctl restart dfmeta-agent`",
         )
     if facts.cut and running:
         return wrong(
             "store",
-            f"{facts.shown} has been cut to 0 bytes while dfmeta-agent runs: guests get 503",
-            f"put a back-up back: `dfmeta store restore FILE` writes {facts.shown}; or, for an "
+            f"{facts.shown} was truncated to 0 bytes while dfmeta-agent runs: guests get 503",
+            f"restore a backup: `dfmeta store restore FILE` writes {facts.shown}; or, for an "
             "empty store, `systemctl restart dfmeta-agent`",
         )
     if facts.cause and facts.file:
         return wrong(
             "store",
             f"{facts.shown} cannot be read: {facts.cause}",
-            f"run doctor as its owner (`ls -l {facts.shown}`); see whether it is sound: "
-            f"`sqlite3 {facts.shown} 'PRAGMA integrity_check'`, and else put a back-up back",
+            f"run doctor as its owner (`ls -l {facts.shown}`); check whether it is damaged: "
+            f"`sqlite3 {facts.shown} 'PRAGMA integrity_check'`, and restore a backup if it is",
         )
     if facts.cause:
         return wrong(
             "store",
             f"PostgreSQL does not answer: {facts.shown}: {facts.cause}",
-            "see that the server runs and takes this host's connections, and [store] connection: "
-            "`pg_isready -h HOST -p PORT`",
+            "check that the server runs and accepts connections from this host, and [store] "
+            "connection: `pg_isready -h HOST -p PORT`",
         )
     return ok("store", f"{facts.shown} answers")
 
 
 def schema(facts: StoreFacts, *, running: bool) -> Finding:
-    """Whether the database has the schema of this dfmeta."""
+    """Check that the database has the schema of this dfmeta."""
     newest = facts.known[-1]
     if facts.revision == newest:
         return ok("store-schema", f"the schema is {newest}, this dfmeta's own")
     if facts.revision is not None and facts.revision not in facts.known:
         return wrong(
             "store-schema",
-            f"the schema is {facts.revision}, made by a newer dfmeta; this one knows up to "
-            f"{newest} and does not start with it",
-            "install the newer dfmeta again; or, with the newer one, go back first: "
+            f"the schema is {facts.revision}, made by a newer dfmeta; this dfmeta knows schemas up "
+            f"to {newest} and does not start with a newer one",
+            "install the newer dfmeta again; or first downgrade the schema with the newer dfmeta: "
             f"`dfmeta store schema --to {newest}`",
         )
-    what = "is empty" if facts.revision is None else f"has schema {facts.revision}"
+    state = "is empty" if facts.revision is None else f"has schema {facts.revision}"
     if running:
         return wrong(
             "store-schema",
-            f"the database {what}, and the running dfmeta-agent needs {newest}: somebody has "
-            "changed or replaced it",
-            "`systemctl restart dfmeta-agent`, which brings it to its own",
+            f"the database {state}, and the running dfmeta-agent needs {newest}: another program "
+            "has changed or replaced the database",
+            "`systemctl restart dfmeta-agent`, which migrates it to that schema",
         )
     return ok(
-        "store-schema", f"the database {what}; dfmeta-agent brings it to {newest} when it starts"
+        "store-schema", f"the database {state}; dfmeta-agent migrates it to {newest} at its start"
     )
 
 
 def files(facts: StoreFacts) -> Finding:
-    """Whether the database's files are their owner's alone: they hold user-data and passwords."""
+    """Check that only the owner can access the database's files.
+
+    They contain user-data and passwords of guests.
+    """
     if facts.open_files:
         return wrong(
             "store-files",
-            f"others than the owner may read or write {listed(facts.open_files)}: user-data and "
-            "passwords of guests stand there",
+            f"users other than the owner may read or write {listed(facts.open_files)}: these files "
+            "contain user-data and passwords of guests",
             f"`chmod 600 {' '.join(facts.open_files)}`",
         )
     if facts.strange:
         return wrong(
             "store-files",
-            f"{listed(facts.strange)} belongs to another user than the daemon's, who may read and "
-            "write it: user-data and passwords of guests stand there",
+            f"{listed(facts.strange)} belongs to another user than the daemon's: that user can "
+            "read and write user-data and passwords of guests",
             f"`chown {facts.rightful}: {' '.join(facts.strange)}`",
         )
     return ok(
         "store-files",
-        f"{facts.shown} belongs to the daemon's user or root, and is closed to others",
+        f"{facts.shown} belongs to the daemon's user or root, and is closed to other users",
     )
 
 
 def lookup(facts: LookupFacts) -> Finding:
-    """Whether the store that ours asks answers, and takes what shows who we are."""
-    what = f"the store at {facts.url}, which is asked for what ours does not have,"
+    """Check that the upstream store answers and accepts the token of lookups."""
+    store = f"the upstream store at {facts.url}"
     if facts.status == HTTPStatus.UNAUTHORIZED:
         return wrong(
             "lookup",
-            f"{what} does not take our token (401)",
-            "make another one there, `dfmeta token create --scope read`, and put it into [store] "
-            "lookup_token_file; or mend lookup_issuer, lookup_client_id and lookup_client_secret",
+            f"{store} does not accept the token of lookups (401)",
+            "make a token there, `dfmeta token create --scope read`, and put it into [store] "
+            "lookup_token_file; or correct lookup_issuer, lookup_client_id and "
+            "lookup_client_secret",
         )
     if facts.status == HTTPStatus.FORBIDDEN:
         return wrong(
             "lookup",
-            f"{what} takes our token and does not let it read (403)",
-            "give it a token with the scope read: `dfmeta token create --scope read` on that host, "
-            "or [store] lookup_scopes",
+            f"{store} accepts the token of lookups, but it has no right to read (403)",
+            "use a token with the scope read: `dfmeta token create --scope read` on that host, or "
+            "[store] lookup_scopes",
         )
     if facts.cause:
         return wrong(
             "lookup",
-            f"{what} cannot be asked: {facts.cause}",
-            "see that it runs and is reached from here, and [store] lookup_base_url: "
+            f"{store} cannot be queried: {facts.cause}",
+            "check that it runs and can be reached from this host, and [store] lookup_base_url: "
             f"`curl -sv {facts.url}/healthz`",
         )
     if facts.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
         return wrong(
             "lookup",
-            f"{what} answers {facts.status}",
-            f"read its log, and see [store] lookup_base_url: `curl -sv {facts.url}/healthz`",
+            f"{store} answers {facts.status}",
+            f"read its log, and check [store] lookup_base_url: `curl -sv {facts.url}/healthz`",
         )
-    return ok("lookup", f"the store at {facts.url} answers")
+    return ok("lookup", f"{store} answers")
 
 
 def tokens(facts: TokenFacts) -> Finding:
-    """Whether the admin API's static tokens can be read, by the daemon alone."""
+    """Check that the daemon, and no other user, can read the admin API's static tokens."""
     if facts.cause:
         return wrong(
             "tokens",
-            f"{facts.path}: {facts.cause}: the admin API takes no token of it",
-            f"{facts.remedy}; `dfmeta token list` shows what it reads",
+            f"{facts.path}: {facts.cause}: the admin API accepts no token of this file",
+            f"{facts.remedy}; `dfmeta token list` shows the tokens that can be read",
         )
     if not facts.there or not facts.valid:
-        what = (
-            "is not there" if not facts.there else f"has none that is valid ({facts.expired} old)"
-        )
+        state = "does not exist" if not facts.there else f"has no valid token ({facts.expired} old)"
         return wrong(
             "tokens",
-            f"{facts.path} {what}: nobody can use the admin API with a static token",
-            "`dfmeta token create --scope read`, or take [store] token_file out",
+            f"{facts.path} {state}: no client can use the admin API with a static token",
+            "`dfmeta token create --scope read`, or remove [store] token_file",
         )
     old = f", {facts.expired} have expired" if facts.expired else ""
     return ok("tokens", f"{facts.path} has {facts.valid} valid tokens{old}")
 
 
 def disk(facts: DiskFacts, path: str) -> Finding:
-    """Whether there is room where the daemon writes."""
+    """Check that the disk of state_path has room."""
     least = min(LEAST_FREE, int(facts.total * LEAST_SHARE))
     no_files = facts.inodes is not None and facts.inodes < LEAST_INODES
     if facts.free < least or no_files:
-        what = f"{facts.inodes} files" if no_files else f"{facts.free >> 20} MiB"
+        room = f"{facts.inodes} more files" if no_files else f"{facts.free >> 20} MiB more"
         return wrong(
             "disk",
-            f"the disk of {path} has room for {what} more: addresses are not remembered over a "
-            "restart, and the store takes no records, once it is full",
-            f"make room: `df -h {path}`, `du -xh --max-depth=2 /var | sort -h | tail`",
+            f"the disk of {path} has room for {room}: when it is full, addresses are forgotten at "
+            "a restart, and the store accepts no records",
+            f"free some space: `df -h {path}`, `du -xh --max-depth=2 /var | sort -h | tail`",
         )
     return ok("disk", f"{facts.free >> 20} MiB are free for {path}")

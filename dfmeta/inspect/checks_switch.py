@@ -1,4 +1,4 @@
-"""Judgements on Open vSwitch: its daemons, the bridge, tap-metadata's port, the flows. Pure."""
+"""Checks of Open vSwitch: its daemons, the bridge, tap-metadata's port and the flows. Pure."""
 
 from __future__ import annotations
 
@@ -18,76 +18,76 @@ START_OVS = (
 )
 DENIED = "Permission denied"
 """strerror(3) of EACCES."""
-AS_ROOT = "run doctor as root: this user may not connect there"
+AS_ROOT = "run doctor as root: its user may not connect to that socket"
 OPENFLOW13 = "OpenFlow13"
 
 
 def ovsdb(cause: str, wanted: Settings) -> Finding:
-    """Whether OVSDB answers; *cause* is empty when it does."""
+    """Check that OVSDB answers; *cause* is empty when it does."""
     if cause:
         return wrong(
             "ovsdb",
             cause,
-            _as_root(cause) or f"{START_OVS}, or mend [df_metadata] ovsdb_connection",
+            _as_root(cause) or f"{START_OVS}, or correct [df_metadata] ovsdb_connection",
         )
     return ok("ovsdb", f"OVSDB answers at {wanted.ovsdb}")
 
 
 def _as_root(cause: str) -> str:
-    """What to do where it was doctor that was refused; empty where it was not."""
+    """Return the remedy if doctor's own user was refused; empty if *cause* is another one."""
     return AS_ROOT if DENIED in cause else ""
 
 
 def vswitchd(version: str, cause: str) -> Finding:
-    """Whether ovs-vswitchd answers; *cause* is empty when it does."""
+    """Check that ovs-vswitchd answers; *cause* is empty when it does."""
     if cause:
         return wrong("vswitchd", cause, _as_root(cause) or START_OVS)
     return ok("vswitchd", f"{version.splitlines()[0]} answers")
 
 
 def bridge(found: Bridge | None, wanted: Settings) -> Finding:
-    """Whether the integration bridge is in OVSDB."""
+    """Check that OVSDB has the integration bridge."""
     if found is None:
         return wrong(
             "bridge",
             f"there is no bridge {wanted.bridge}",
-            f"`ovs-vsctl add-br {wanted.bridge}`, or mend [df_metadata] integration_bridge",
+            f"`ovs-vsctl add-br {wanted.bridge}`, or correct [df_metadata] integration_bridge",
         )
-    return ok("bridge", f"{found.name} is there")
+    return ok("bridge", f"OVSDB has the bridge {found.name}")
 
 
 def management_socket(cause: str, wanted: Settings) -> Finding:
-    """Whether the bridge's management socket takes connections; *cause* is empty when it does."""
+    """Check that the bridge's management socket accepts connections; *cause*: empty if it does."""
     if cause:
         return wrong(
             "socket",
             cause,
             _as_root(cause)
             or "start or restart ovs-vswitchd (`systemctl restart openvswitch-switch`), which "
-            "makes the socket anew, or mend [df_metadata] openflow_connection",
+            "makes the socket again, or correct [df_metadata] openflow_connection",
         )
-    return ok("socket", f"{wanted.socket} takes connections")
+    return ok("socket", f"{wanted.socket} accepts connections")
 
 
 def openflow(cause: str, wanted: Settings) -> Finding:
-    """Whether the bridge speaks OpenFlow 1.3; *cause* is empty when it does."""
+    """Check that the bridge supports OpenFlow 1.3; *cause* is empty when it does."""
     if cause:
         return wrong(
             "openflow",
             cause,
-            f"`ovs-vsctl add Bridge {wanted.bridge} protocols {OPENFLOW13}`; if it has that "
-            "already (`ovs-vsctl get Bridge` shows it), see that OVSDB runs and read "
+            f"`ovs-vsctl add Bridge {wanted.bridge} protocols {OPENFLOW13}`; if the bridge has "
+            "that already (`ovs-vsctl get Bridge` shows it), check that OVSDB runs and read "
             "ovs-vswitchd's log",
         )
-    return ok("openflow", f"{wanted.bridge} speaks OpenFlow 1.3")
+    return ok("openflow", f"{wanted.bridge} supports OpenFlow 1.3")
 
 
 def tap_port(
     found: Interface | None, snapshot: Snapshot, *, wanted: Settings, cut: Cut | None = None
 ) -> Iterator[Finding]:
-    """Whether tap-metadata is a port of the bridge as dfmeta makes it.
+    """Check that tap-metadata is a port of the bridge as dfmeta makes it.
 
-    :param cut: what the switch does to its frames before any flow.
+    :param cut: why its frames do not pass, whatever the flows are; None: they pass.
     """
     name = wanted.tap
     if found is None:
@@ -96,32 +96,32 @@ def tap_port(
             yield wrong(
                 "tap",
                 f"{name} is a port of {elsewhere[0]}, not of {wanted.bridge}",
-                f"`ovs-vsctl del-port {elsewhere[0]} {name}`; dfmeta-agent makes it anew",
+                f"`ovs-vsctl del-port {elsewhere[0]} {name}`; dfmeta-agent makes it again",
             )
         else:
             yield wrong(
                 "tap",
                 f"{name} is not a port of {wanted.bridge}",
-                "start dfmeta-agent, which makes it; if it runs, its log says why it cannot",
+                "start dfmeta-agent, which makes it; if it runs, its log says why it could not",
             )
         return
     key, value = TAP_MARK
     if found.external_ids.get(key) != value or found.type != "internal":
         yield wrong(
             "tap",
-            f"{name} lacks dfmeta's mark or is not internal: somebody else made or changed it",
-            f"`ovs-vsctl set Interface {name} type=internal external_ids:{key}={value}`, or give "
-            "[df_metadata] metadata_interface another name if it is in use",
+            f"{name} lacks dfmeta's mark or is not internal: another program made or changed it",
+            f"`ovs-vsctl set Interface {name} type=internal external_ids:{key}={value}`; or, if "
+            "another program uses it, set [df_metadata] metadata_interface to another name",
         )
     elif found.ofport is None:
         yield wrong(
             "tap",
             f"Open vSwitch has given {name} no port number: {found.error or 'it may not run'}",
-            f"remove what has the device's name (`ip link del {name}`), and the port "
-            f"(`ovs-vsctl del-port {wanted.bridge} {name}`); dfmeta-agent makes it anew",
+            f"remove the device of that name (`ip link del {name}`), and the port (`ovs-vsctl "
+            f"del-port {wanted.bridge} {name}`); dfmeta-agent makes it again",
         )
     elif cut is not None:
-        yield wrong("tap", f"{name} is cut off, and all guests with it: {cut.cause}", cut.remedy)
+        yield wrong("tap", f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
     else:
         yield ok("tap", f"{name} is port {found.ofport} of {wanted.bridge}, with dfmeta's mark")
     tag, mode, inner = TAP_VLAN
@@ -129,39 +129,42 @@ def tap_port(
         yield wrong(
             "tap-vlan",
             f"{name} has tag={found.tag} vlan_mode={found.vlan_mode or '[]'} "
-            f"cvlans={list(found.cvlans)}: other guests' broadcasts are flooded to it",
+            f"cvlans={list(found.cvlans)}: broadcasts of guests are flooded to it",
             f"`ovs-vsctl set Port {name} tag={tag} vlan_mode={mode} cvlans={inner[0]}`",
         )
     else:
-        yield ok("tap-vlan", f"nothing is flooded to {name}")
+        yield ok("tap-vlan", f"no frames are flooded to {name}")
 
 
 def other_ports(snapshot: Snapshot, wanted: Settings) -> Iterator[Finding]:
-    """Ports that a guest could be behind and that are no guests'; nothing where there are none."""
+    """List the ports that are not guests' ports though a guest could be connected to them.
+
+    Yields nothing if there are none.
+    """
     names = [one.name for one in snapshot.interfaces if which.could_be_a_guests(one, wanted)]
     if names:
         yield ok(
             "other-ports",
-            f"ports of {wanted.bridge} that are not guests' ({len(names)}): {listed(names)}. An "
-            f"uplink is none; `{which.make_guests(names[0])}` makes a port a guest's",
+            f"ports of {wanted.bridge} that are not guests' ports ({len(names)}): {listed(names)}. "
+            f"That is right for an uplink; `{which.make_guests(names[0])}` makes a port a guest's",
         )
 
 
 def foreign_flows(
     flows: Iterable[Foreign] | None, ports: Mapping[Endpoint, str], *, wanted: Settings
 ) -> Iterator[Finding]:
-    """Whether somebody's flow in the classification table comes before our hooks.
+    """Check that no flow of another program in the classification table precedes dfmeta's hooks.
 
-    :param flows: None when they cannot be read.
-    :param ports: names of the guests' ports.
+    :param flows: flows of other programs; None if they cannot be read.
+    :param ports: endpoint → name of the guest's port.
     """
     check, table = "foreign-flows", wanted.layout.classification_table
     hook = wanted.layout.hook_priority
     if flows is None:
         yield unknown(
             check,
-            f"table {table} has flows that cannot be read; look with "
-            f"`ovs-ofctl dump-flows {wanted.bridge} table={table}`",
+            f"table {table} has flows that doctor cannot parse; see `ovs-ofctl dump-flows "
+            f"{wanted.bridge} table={table}`",
         )
         return
     flows, ofports = tuple(flows), {one.ofport for one in ports}
@@ -175,23 +178,23 @@ def foreign_flows(
         where = ports.get(Endpoint(ofport), "guests") if isinstance(ofport, int) else "guests"
         yield wrong(
             check,
-            f"a flow of somebody else in table {table} takes packets of {where} to {wanted.ip}: "
-            f"cookie {flow.cookie:#x}, priority {flow.priority} (our hooks: {hook}), "
+            f"another program's flow in table {table} takes packets of {where} to {wanted.ip}: "
+            f"cookie {flow.cookie:#x}, priority {flow.priority} (dfmeta's hooks: {hook}), "
             f"actions={flow.actions}",
-            f"find its owner, and have it give way; or set [df_metadata] hook_priority above "
-            f"{flow.priority} and restart dfmeta-agent; or, if nobody needs it, "
-            f"{_removal(flow, flows, wanted)}",
+            f"find the program and lower the flow's priority there; or set [df_metadata] "
+            f"hook_priority above {flow.priority} and restart dfmeta-agent; or, if no program "
+            f"needs the flow, {_removal(flow, flows, wanted)}",
         )
     if not above:
         yield ok(
             check,
-            f"nobody's flow in table {table} comes before our hooks for TCP/{METADATA_PORT} and "
-            f"ARP of {wanted.ip}",
+            f"no other program's flow in table {table} precedes dfmeta's hooks for "
+            f"TCP/{METADATA_PORT} and ARP of {wanted.ip}",
         )
 
 
 def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: Settings) -> str:
-    """What takes *flow* away and no other: a cookie may be many flows', 0 above all."""
+    """Return the command that deletes *flow* alone: many flows may share a cookie, 0 above all."""
     table = wanted.layout.classification_table
     if sum(other.cookie == flow.cookie for other in flows) == 1:
         where = f"cookie={flow.cookie:#x}/-1,table={table}"
@@ -199,16 +202,16 @@ def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: Settings) -> str:
     return (
         f"`ovs-ofctl --strict del-flows {wanted.bridge} "
         f'"table={table},priority={flow.priority},MATCH"`, with its match as MATCH '
-        f"(`ovs-ofctl dump-flows {wanted.bridge} table={table}` shows it): other flows have its "
-        "cookie too"
+        f"(`ovs-ofctl dump-flows {wanted.bridge} table={table}` shows it): other flows have the "
+        "same cookie"
     )
 
 
 def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -> Iterator[Finding]:
-    """Whether our flows are those that ought to be there.
+    """Check that dfmeta's flows on the switch are the desired ones.
 
-    :param rows: None when they could not be read.
-    :param problem: why they could not be compared; empty when they were.
+    :param rows: the flows, compared with the desired ones; None if they could not be read.
+    :param problem: why they could not be compared; empty if they were.
     """
     if rows is None or problem:
         yield unknown("flows", f"not compared: {problem or 'the switch does not answer'}")
@@ -219,23 +222,25 @@ def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -
     if lost:
         yield wrong(
             "flows",
-            f"{len(lost)} of our flows are missing or changed on {wanted.bridge}: "
+            f"{len(lost)} of dfmeta's flows are missing or changed on {wanted.bridge}: "
             f"{listed(_named(row) for row in lost)}",
-            "dfmeta-agent puts them back within seconds while it has its connection to the "
-            "bridge: see its log and [df_metadata] openflow_connection",
+            "dfmeta-agent installs them again within seconds while it is connected to the bridge: "
+            "see its log and [df_metadata] openflow_connection",
         )
     if strange:
-        # No command that removes them: a cookie may be that of flows which serve guests.
+        # The remedy has no command to delete them: flows that serve guests may share the cookie.
         yield wrong(
             "flows",
-            f"{len(strange)} flows with dfmeta's cookie ought not to be on {wanted.bridge}: "
+            f"{len(strange)} stray flows with dfmeta's cookie are on {wanted.bridge}: "
             f"{listed(_named(row) for row in strange)}",
-            "dfmeta-agent removes them within 30 seconds while it has its connection to the "
-            "bridge: see its log and [df_metadata] openflow_connection",
+            "dfmeta-agent deletes them within 30 seconds while it is connected to the bridge: see "
+            "its log and [df_metadata] openflow_connection",
         )
     if not (lost or strange):
         cookie = f"{COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
-        yield ok("flows", f"all {len(rows)} of our flows are there, and no other (cookie={cookie})")
+        yield ok(
+            "flows", f"all {len(rows)} of dfmeta's flows exist, no stray flow (cookie={cookie})"
+        )
 
 
 def _named(row: Entry) -> str:

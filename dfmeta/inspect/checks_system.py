@@ -1,4 +1,4 @@
-"""Judgements on the system around the daemon: clock, systemd-networkd, its cloud, files. Pure."""
+"""Checks of the system around the daemon: clock, systemd, the host's own cloud, files. Pure."""
 
 from __future__ import annotations
 
@@ -13,70 +13,74 @@ from dfmeta.inspect.facts import Settings
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, wrong
 
 SKEW_MAX: Final = 60.0
-"""Seconds that another host's clock may be away: certificates and tokens are made to begin a
-little earlier than now, but no more than that."""
+"""Seconds that the clocks of two hosts may differ: the validity of certificates and tokens starts a
+little before they are issued, but not more than that."""
 DROP_IN: Final = "/etc/systemd/networkd.conf.d/50-dfmeta.conf"
 SETTINGS: Final = ("ManageForeignRoutingPolicyRules", "ManageForeignRoutes")
-"""Of networkd.conf(5), [Network]; both are on unless they are switched off."""
+"""Settings of networkd.conf(5), section [Network]; both are on by default."""
 ANOTHER_IP: Final = "169.254.169.253"
 
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """What the kernel, and other hosts, say of this host's clock."""
+    """The state of this host's clock in the kernel, and its difference from other hosts' clocks."""
 
     synchronised: bool | None
-    """Whether somebody keeps it (adjtimex(2), STA_UNSYNC); None: the kernel does not say."""
+    """Whether the clock is synchronised (adjtimex(2), STA_UNSYNC); None: not reported."""
     skews: Sequence[tuple[str, float]] = ()
-    """Who → how many seconds its Date is after our clock."""
+    """Name of another host → seconds that the Date of its answer is ahead of this host's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkdFacts:
-    """What systemd-networkd does to routes and rules of others."""
+    """How systemd-networkd handles routes and rules of other programs."""
 
     running: bool
     managed: Sequence[str] = ()
-    """Those of :data:`SETTINGS` that are on."""
+    """The settings among :data:`SETTINGS` that are on."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketUnit:
-    """A socket unit of dfmeta-agent's that is enabled."""
+    """An enabled socket unit of dfmeta-agent."""
 
     name: str
     active: bool | None
-    """None: systemd cannot be asked."""
+    """None: systemd cannot be queried."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudFacts:
-    """What speaks for this host being a guest of a cloud itself."""
+    """Signs that this host is itself a guest of a cloud."""
 
     dmi: str = ""
-    """Who made the machine, where that is a cloud whose metadata are at 169.254.169.254."""
+    """Maker of the machine, if that is a cloud whose metadata are at 169.254.169.254."""
     source: str = ""
-    """cloud-init's data source that asks that address; empty: none."""
+    """cloud-init's data source that queries that address; empty: none."""
     route: str = ""
-    """A device of the host's, not tap-metadata, that a route to that very address goes through."""
+    """Device of the host, not tap-metadata, of a route to exactly that address; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretFile:
-    """A file of the configuration that holds a secret, or is one."""
+    """A configuration file with a secret, or a file that is a secret, such as a key."""
 
     path: str
     what: str
-    """The options that are in it, or that name it."""
+    """Names of the secret options in it, or of the option that names the file."""
     mode: int
     uid: int = 0
-    """User that it belongs to."""
+    """User id of its owner."""
     strange: bool = False
-    """Whether that is the user of workers."""
+    """Whether its owner is the user of workers."""
 
 
 def skew(date: str, now: float) -> float | None:
-    """Seconds that *date* (RFC 9110, 5.6.7) is after *now*, seconds of Unix time; None: no date."""
+    """Return the seconds from *now* to *date*; None if *date* is invalid.
+
+    :param date: as in RFC 9110, 5.6.7.
+    :param now: in seconds of Unix time.
+    """
     try:
         moment = parsedate_to_datetime(date)
     except (ValueError, TypeError):
@@ -86,59 +90,63 @@ def skew(date: str, now: float) -> float | None:
 
 
 def clock(facts: ClockFacts, needs: Sequence[str]) -> Iterator[Finding]:
-    """Whether this host's clock is right.
+    """Check that this host's clock is right.
 
-    :param needs: what depends on it here; nothing may.
+    :param needs: names of things on this host that depend on the clock; may be empty.
     """
-    away = [(who, seconds) for who, seconds in facts.skews if abs(seconds) > SKEW_MAX]
-    for who, seconds in away:
+    away = [(host, seconds) for host, seconds in facts.skews if abs(seconds) > SKEW_MAX]
+    for host, seconds in away:
         yield wrong(
             "clock",
-            f"this host's clock and that of {who} are {abs(seconds):.0f} s apart (ours is "
+            f"this host's clock and that of {host} are {abs(seconds):.0f} s apart (this host's is "
             f"{'behind' if seconds > 0 else 'ahead'}): certificates and tokens are refused",
-            "set the one that is wrong: `timedatectl set-ntp true`, `chronyc tracking`",
+            "correct the clock that is wrong: `timedatectl set-ntp true`, `chronyc tracking`",
         )
     if away:
         return
-    agreed = listed(dict.fromkeys(who for who, _ in facts.skews))
+    agreed = listed(dict.fromkeys(host for host, _ in facts.skews))
     if facts.synchronised:
-        yield ok("clock", "the clock is kept by NTP" + (f", as is {agreed}" if agreed else ""))
+        same = f", and agrees with {agreed}" if agreed else ""
+        yield ok("clock", f"the clock is synchronised by NTP{same}")
     elif facts.synchronised is None:
-        yield unknown("clock", "the kernel does not say whether the clock is kept")
+        yield unknown("clock", "the kernel does not report whether the clock is synchronised")
     elif agreed:
-        yield ok("clock", f"nobody keeps the clock (adjtimex), but it agrees with {agreed}")
+        yield ok("clock", f"the clock is not synchronised (adjtimex), but agrees with {agreed}")
     elif needs:
         yield wrong(
             "clock",
-            f"nobody keeps the clock (adjtimex: STA_UNSYNC), and {listed(needs)} depends on it",
+            f"the clock is not synchronised (adjtimex: STA_UNSYNC), and {listed(needs)} depends "
+            "on it",
             "`timedatectl set-ntp true`, or start chrony: `chronyc tracking`",
         )
     else:
-        yield ok("clock", "nobody keeps the clock (adjtimex), and nothing here depends on it")
+        yield ok(
+            "clock", "the clock is not synchronised (adjtimex), and nothing here depends on it"
+        )
 
 
 def networkd(facts: NetworkdFacts, wanted: Settings) -> Finding:
-    """Whether systemd-networkd leaves our rules and our route alone."""
+    """Check that systemd-networkd does not remove dfmeta's rules and route."""
     if not facts.running:
         return ok("networkd", "systemd-networkd does not run")
     if facts.managed:
         lines = "".join(f"\\n{one}=no" for one in facts.managed)
         return wrong(
             "networkd",
-            f"systemd-networkd removes rules and routes of others ({', '.join(facts.managed)}): "
-            f"at each of its restarts the answers of {wanted.tap} are lost until dfmeta-agent "
-            "notices",
+            "systemd-networkd removes rules and routes of other programs "
+            f"({', '.join(facts.managed)}): at each of its restarts the answers from {wanted.tap} "
+            "are lost until dfmeta-agent notices",
             f"`mkdir -p {DROP_IN.rpartition('/')[0]} && printf '[Network]{lines}\\n' > {DROP_IN}`, "
             "and `systemctl restart systemd-networkd`",
         )
-    return ok("networkd", "systemd-networkd leaves rules and routes of others alone")
+    return ok("networkd", "systemd-networkd does not remove rules and routes of other programs")
 
 
 def sockets(units: Sequence[SocketUnit]) -> Finding:
-    """Whether the socket units that are enabled hold their listeners.
+    """Check that the enabled socket units hold their listeners.
 
-    systemd refuses to start a socket whose service runs: after a restart of the socket alone it is
-    inactive, and the service goes on with the listener that it has.
+    systemd refuses to start a socket unit while its service runs: after a restart of the socket
+    unit alone the unit is inactive, and the service keeps the listener that it has.
     """
     if not units:
         return ok("socket-units", "no socket unit of dfmeta-agent is enabled")
@@ -147,23 +155,25 @@ def sockets(units: Sequence[SocketUnit]) -> Finding:
         verb = "is" if len(idle) == 1 else "are"
         return wrong(
             "socket-units",
-            f"{listed(idle)} {verb} enabled and inactive: the listener ends with the next stop of "
-            "dfmeta-agent",
+            f"{listed(idle)} {verb} enabled and inactive: the listener closes with the next stop "
+            "of dfmeta-agent",
             "`systemctl stop dfmeta-agent.service && systemctl start "
-            f"{' '.join(idle)} dfmeta-agent.service`; guests that ask meanwhile wait",
+            f"{' '.join(idle)} dfmeta-agent.service`; guests' requests wait meanwhile",
         )
     names = listed([one.name for one in units])
     if any(one.active is None for one in units):
         return unknown(
-            "socket-units", f"systemctl does not tell whether {names} hold their listeners"
+            "socket-units", f"systemctl does not report whether {names} hold their listeners"
         )
-    return ok("socket-units", f"{names} active: listeners outlive a stop of dfmeta-agent")
+    return ok("socket-units", f"{names} active: listeners stay open while dfmeta-agent is stopped")
 
 
 def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
-    """Whether the host itself needs the address that it gives to tap-metadata."""
+    """Check that the host does not need the address of tap-metadata for its own metadata."""
     if wanted.host_ip != wanted.ip:
-        return ok("cloud", f"the host can still reach {wanted.ip} itself: host_ip is another")
+        return ok(
+            "cloud", f"the host can still reach {wanted.ip} itself: host_ip is another address"
+        )
     signs = []
     if facts.route:
         signs.append(f"a route to {wanted.ip} leads through {facts.route}")
@@ -174,16 +184,16 @@ def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
     if signs:
         return wrong(
             "cloud",
-            f"this host is a cloud's guest itself and needs {wanted.ip}, which {wanted.tap} takes "
-            f"from it: {'; '.join(signs)}",
-            "give [df_metadata] host_ip another address, such as "
-            f"{ANOTHER_IP}, and `systemctl restart dfmeta-agent`; guests notice nothing",
+            f"this host is a cloud's guest itself and needs {wanted.ip}, which it cannot reach "
+            f"while {wanted.tap} has that address: {'; '.join(signs)}",
+            f"set [df_metadata] host_ip to another address, such as {ANOTHER_IP}, and `systemctl "
+            "restart dfmeta-agent`; guests do not notice",
         )
-    return ok("cloud", f"the host does not ask {wanted.ip} for metadata of its own")
+    return ok("cloud", f"the host does not get its own metadata from {wanted.ip}")
 
 
 def secret_files(files: Iterable[SecretFile]) -> Finding:
-    """Whether files that hold a secret are closed to others; a group may read them."""
+    """Check that files with secrets are closed to users other than owner and group."""
     files = tuple(files)
     strange = [one for one in files if one.strange]
     if strange:
@@ -191,8 +201,8 @@ def secret_files(files: Iterable[SecretFile]) -> Finding:
         paths = " ".join(shlex.quote(one.path) for one in strange)
         return wrong(
             "secret-files",
-            f"the user of workers, which read what guests send, has {listed(texts)}",
-            f"`chown root: {paths}`, and change what has been readable",
+            f"the user of workers, which parse guests' requests, owns {listed(texts)}",
+            f"`chown root: {paths}`, and replace the secrets that could be read",
         )
     exposed = [one for one in files if one.mode & 0o007]
     if exposed:
@@ -200,8 +210,9 @@ def secret_files(files: Iterable[SecretFile]) -> Finding:
         paths = " ".join(shlex.quote(one.path) for one in exposed)
         return wrong(
             "secret-files",
-            f"everybody on this host may read or change {listed(texts)}",
-            f"`chmod o-rwx {paths}`, and change what has been readable",
+            f"all users of this host may read or change {listed(texts)}",
+            f"`chmod o-rwx {paths}`, and replace the secrets that could be read",
         )
-    what = f"{len(files)} files with secrets are" if files else "no file with a secret is"
-    return ok("secret-files", f"{what} {'closed to others' if files else 'configured'}")
+    if not files:
+        return ok("secret-files", "no file with a secret is configured")
+    return ok("secret-files", f"{len(files)} files with secrets are closed to other users")

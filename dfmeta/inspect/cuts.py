@@ -1,8 +1,9 @@
-"""What cuts a port of the bridge off, by the bits that the switch tells of it. Pure.
+"""Why a port of the bridge is cut off, from its config and state bits on the switch. Pure.
 
 Source: OpenFlow 1.3.5, 7.2.1, and its notation in ovs-ofctl(8), mod-port. Open vSwitch sets
-``PORT_DOWN`` and ``LINK_DOWN`` by the port's device; it applies ``NO_RECV`` and ``NO_FWD`` itself,
-before any flow. ``NO_PACKET_IN`` is about packets without a flow alone: ours are not among them.
+``PORT_DOWN`` and ``LINK_DOWN`` from the port's device; it applies ``NO_RECV`` and ``NO_FWD``
+itself, before any flow. ``NO_PACKET_IN`` affects only packets that match no flow, and so none of
+dfmeta's.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _HIDDEN_MAC: Final = "00:00:00:00:00:00"
 
 @dataclass(frozen=True, slots=True)
 class PortBits:
-    """A port as the switch describes it."""
+    """Bits and MAC of a port in the switch's port description."""
 
     config: int = 0
     state: int = 0
     mac: str = ""
-    """Of the device, with colons; all zeros where Open vSwitch cannot see it."""
+    """MAC of the device, with colons; all zeros if Open vSwitch cannot see the device."""
 
     @classmethod
     def of(cls, port: Any) -> PortBits:
@@ -35,15 +36,15 @@ class PortBits:
 
     @property
     def hidden(self) -> bool:
-        """Whether the bits of the device say nothing.
+        """Whether the bits of the device are meaningless.
 
-        Open vSwitch calls a device down that has been moved to another network namespace, as an
-        internal port of a container is; its frames come and go all the same.
+        Open vSwitch reports a device as down after it was moved to another network namespace, as
+        an internal port of a container is. Its frames still pass.
         """
         return self.mac == _HIDDEN_MAC and bool(self.config & PORT_DOWN)
 
     def of_switch(self) -> PortBits:
-        """The bits that the switch itself applies, without those of the device."""
+        """Return only the bits that the switch itself applies, without those of the device."""
         return replace(self, config=self.config & (NO_RECV | NO_FWD), state=0)
 
 
@@ -52,16 +53,16 @@ class Cut(NamedTuple):
 
     cause: str
     remedy: str
-    """Begins with a command between backticks, or has one."""
+    """Text with at least one command between backticks."""
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.remedy}"
 
 
 def cut_of(bits: PortBits | None, name: str, *, bridge: str) -> Cut | None:
-    """Say what cuts the port called *name* off; None: nothing that is known.
+    """Return why the port *name* is cut off; None if no reason is known.
 
-    :param bits: None when the switch has not told of the port.
+    :param bits: None if the switch has not described the port.
     """
     if bits is None or not (bits.config & (PORT_DOWN | NO_RECV | NO_FWD) or bits.state & LINK_DOWN):
         return None
@@ -72,14 +73,14 @@ def cut_of(bits: PortBits | None, name: str, *, bridge: str) -> Cut | None:
     elif bits.state & LINK_DOWN and not bits.hidden:
         found.append(
             (
-                "its device has no link: the guest is off, or has its own interface down",
-                f"start the guest, or set its interface up in it; `ip link show {name}`",
+                "its device has no link: the guest is off, or its own interface is down",
+                f"start the guest, or set its interface up inside it; `ip link show {name}`",
             )
         )
     if bits.config & NO_RECV:
-        found.append(("the switch takes no frame from it (no-receive)", f"`{modify} receive`"))
+        found.append(("the switch accepts no frames from it (no-receive)", f"`{modify} receive`"))
     if bits.config & NO_FWD:
-        found.append(("the switch sends no frame to it (no-forward)", f"`{modify} forward`"))
+        found.append(("the switch sends no frames to it (no-forward)", f"`{modify} forward`"))
     if not found:
         return None
     causes, remedies = zip(*found, strict=True)

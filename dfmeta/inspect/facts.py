@@ -1,7 +1,7 @@
-"""What the probes find, as values.
+"""The facts that the probes gather, as values.
 
-Trust: all of it was read from the host itself (OVSDB, the switch, the kernel) and is the
-operator's word, save a guest's addresses in ``Seen`` flows, which are the guest's claims.
+Trust: all facts come from the host itself (OVSDB, the switch, the kernel) and are as trustworthy as
+its operator, except a guest's addresses in ``Seen`` flows, which the guest chooses.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dfmeta.model import WIRED, Endpoint, GuestAddress, Port, PortState
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the configuration wants the host to be."""
+    """The state of the host that the configuration asks for."""
 
     bridge: str
     tap: str
     ip: str
-    """Address that guests ask."""
+    """Metadata address, which guests connect to."""
     host_ip: str
     """Address of the proxy's listener."""
     port: int | None
-    """TCP port of the listener; None when it is a free one that nobody has remembered."""
+    """TCP port of the listener; None: the option is 0, and no daemon has stored its port yet."""
     listener: int
-    """Inode of the socket that the daemon listens on, or has left open; 0 when it is not known."""
+    """Inode of the socket that the daemon listens on, or has left open; 0 if it is not known."""
     route_table: int
     layout: Layout
     ovsdb: str
@@ -41,26 +41,26 @@ class Settings:
     admin: str
     state_path: str
     sources: tuple[str, ...] = ("ovsdb",)
-    """identity_sources, in their order."""
+    """The option identity_sources, in its order."""
     family: Family = IPV4
-    """Of ``ip`` and ``host_ip``."""
+    """Address family of ``ip`` and ``host_ip``."""
     needs_project: bool = False
-    """The backend answers nobody whose project is not known (Nova)."""
+    """Whether the backend answers only guests whose project is known (Nova)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """A row of OVSDB's Bridge."""
+    """A row of OVSDB's table Bridge."""
 
     name: str
     datapath_type: str = ""
     protocols: tuple[str, ...] = ()
-    """Empty: Open vSwitch's default, OpenFlow 1.3 among them."""
+    """Empty: Open vSwitch's default, which includes OpenFlow 1.3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A row of OVSDB's Interface with what its Port says."""
+    """A row of OVSDB's table Interface, with the VLAN columns of its Port."""
 
     name: str
     bridge: str
@@ -74,9 +74,9 @@ class Interface:
     cvlans: tuple[int, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     driver: str = ""
-    """Of its device, as the kernel calls it; empty: there is none, or it does not say."""
+    """Driver of its device, by the kernel's name; empty: it has no device, or no known driver."""
     ports: tuple[Port, ...] = ()
-    """The guests' ports that it has; empty when it is not a guest's."""
+    """The guests' ports on this interface; empty if it is not a guest's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +87,23 @@ class Snapshot:
     interfaces: tuple[Interface, ...] = ()
 
     def bridge(self, name: str) -> Bridge | None:
-        """The bridge called *name*."""
+        """Return the bridge *name*; None if it does not exist."""
         return next((one for one in self.bridges if one.name == name), None)
 
     def interface(self, name: str, bridge: str) -> Interface | None:
-        """The interface called *name* on *bridge*."""
+        """Return the interface *name* on *bridge*; None if it does not exist."""
         found = (one for one in self.interfaces if (one.name, one.bridge) == (name, bridge))
         return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
 class GuestFailure:
-    """How a guest fails, as the daemon says it."""
+    """The failure of a guest's requests, as the daemon reports it."""
 
     status: int | None
-    """None: its requests were closed without an answer."""
+    """Status of the answers; None: the connections were closed without an answer."""
     brief: str
-    """Why, in a few words of dfmeta's."""
+    """The cause in a few words, written by dfmeta."""
     remedy: str
     since: datetime
     times: int
@@ -111,7 +111,7 @@ class GuestFailure:
 
 @dataclass(frozen=True, slots=True)
 class KnownPort:
-    """A guest's port with its addresses, from the running daemon or else from OVSDB."""
+    """A guest's port with its addresses, from the running daemon, or from OVSDB if none runs."""
 
     name: str
     ofport: int | None
@@ -122,26 +122,26 @@ class KnownPort:
     fault: str = ""
     project: str = ""
     instance_name: str = ""
-    """Its owner chose it; empty when the port comes from OVSDB, which does not know it."""
+    """Name that its owner chose; empty if the port comes from OVSDB, which does not have names."""
     addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
-    """Slot → address; empty when they come from OVSDB, which does not know them."""
+    """Slot → address; empty if the port comes from OVSDB, which does not have addresses."""
     cut: Cut | None = None
-    """What cuts it off, as the switch itself has said; None: nothing, or it was not asked."""
+    """Why the switch cuts it off; None: it does not, or the switch was not queried."""
     asked: bool = False
-    """Its guest has asked since the daemon's start."""
+    """Whether its guest has asked for metadata since the daemon's start."""
     failure: GuestFailure | None = None
-    """How its guest fails now; None: it does not."""
+    """How its guest's requests fail now; None: they do not fail."""
     vid: int = 0
-    """As :attr:`~dfmeta.model.Endpoint.vid`."""
+    """VLAN id, as in :attr:`~dfmeta.model.Endpoint.vid`."""
 
     @property
     def endpoint(self) -> Endpoint:
-        """Its place on the switch; ofport 0, which no port has, while it has none."""
+        """Its endpoint; with ofport 0, which no port has, while it has no port number."""
         return Endpoint(self.ofport or 0, self.vid)
 
     @property
     def wired(self) -> bool:
-        """Whether flows of it ought to be on the switch."""
+        """Whether the switch has to have flows for this port."""
         return self.ofport is not None and self.state in WIRED
 
 
@@ -150,7 +150,7 @@ class Seen:
     """A flow on the switch that carries dfmeta's cookie."""
 
     flow: Flow | None
-    """None when its place or its cookie is not one of today's declaration."""
+    """None if its table, its priority or its cookie is not one of dfmeta's current flows."""
     table: int
     priority: int
     cookie: int
@@ -160,27 +160,27 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Somebody else's flow in the classification table."""
+    """A flow of another program in the classification table."""
 
     cookie: int
     priority: int
     match: Mapping[str, Value]
     actions: str
     hands_on: bool = False
-    """It resubmits to the classification table, so that our hook comes after it."""
+    """Whether it resubmits to the classification table, so that dfmeta's hook follows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeterFact:
-    """A meter on the switch, anybody's."""
+    """A meter on the switch, of dfmeta or another program."""
 
     number: int
     rate: int
-    """Packets a second; 0 for one of another form than ours."""
+    """Packets per second; 0 for a meter of another form than dfmeta's."""
     dropped: int
-    """Packets, since it was made."""
+    """Number of packets dropped since the meter was made."""
     flows: int
-    """Flows that use it, anybody's."""
+    """Number of flows that use it, of dfmeta or other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Listener:
     address: IPv4Address
     port: int
     inode: int
-    """What tells it from any other socket (sock_diag(7))."""
+    """Inode number, which identifies the socket (sock_diag(7))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +208,15 @@ class LimitFacts:
     """Limits of the host that all guests share."""
 
     somaxconn: int = 4096
-    """Connections that a listener's queue may hold at most."""
+    """Maximum length of a listener's queue, in connections."""
     syncookies: int = 1
     """0: never; 1: when the queue is full; 2: always (Linux, ip-sysctl)."""
     neighbours: int = 0
-    """Entries of the neighbour table, of IPv4."""
+    """Number of entries in the IPv4 neighbour table."""
     neighbours_max: int | None = None
-    """gc_thresh3; None where this network namespace is not told it."""
+    """gc_thresh3; None if it cannot be read in this network namespace."""
     local_ports: int = 28232
-    """TCP ports that connections of the host's own may begin at (ip_local_port_range)."""
+    """Number of TCP ports for the host's outgoing connections (ip_local_port_range)."""
 
 
 CONNTRACK_KEEPS: Final = 120
@@ -228,17 +228,18 @@ class ConntrackFacts:
     """The kernel's table of tracked connections, in the daemon's network namespace."""
 
     room: int | None = None
-    """nf_conntrack_max; None where the kernel tracks no connections, 0 where it sets no limit."""
+    """nf_conntrack_max; None: the kernel tracks no connections; 0: there is no limit."""
     count: int = 0
     guests: int | None = None
-    """Entries of connections to the proxy, those of the daemon's own probe among them; None where
-    the kernel does not list its entries."""
+    """Number of entries for connections to the proxy, with those of the daemon's own probe; None:
+    the kernel does not list its entries, or the proxy's port is not known."""
     kept: int = CONNTRACK_KEEPS
-    """Seconds that it keeps a connection that has ended."""
+    """Seconds that the kernel keeps the entry of a connection that has ended."""
     dropped: int = 0
-    """Packets of new connections that it has ever dropped because the table was full."""
+    """Packets of new connections dropped because the table was full, since the network namespace
+    was made."""
     evicted: int = 0
-    """Entries of unanswered connections that have ever given way because the table was full."""
+    """Entries of unanswered connections evicted because the table was full, since then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,23 +247,24 @@ class HostFacts:
     """The kernel's side of the packet path."""
 
     up: bool | None
-    """Whether tap-metadata's device is up; None when there is no such device."""
+    """Whether tap-metadata's device is up; None if there is no such device."""
     carrier: bool = True
     """Whether ovs-vswitchd holds the device's other end."""
     addresses: tuple[tuple[str, IPv4Interface], ...] = ()
-    """Device and address, for every device."""
+    """Device and address, for every address of every device."""
     rules: tuple[RuleFact, ...] = ()
     route: bool = False
-    """A default route through tap-metadata, by the next hop, stands in the route table."""
+    """Whether the route table has a default route by the next hop through tap-metadata."""
     neighbour: bool = False
-    """The next hop's MAC stands in the neighbour table, for good."""
+    """Whether the neighbour table has a permanent entry with the next hop's MAC."""
     way_back: str = ""
-    """Device by which the kernel sends from the proxy's address to a guest's key; else its word."""
+    """Device by which the kernel sends from the proxy's address to a guest's key, or the kernel's
+    error."""
     rp_filter: tuple[int, int] = (0, 0)
-    """``all`` and tap-metadata's own; the larger one counts (Linux, ip-sysctl)."""
+    """Values of ``all`` and of tap-metadata; the larger one applies (Linux, ip-sysctl)."""
     arp_ignore: int = 0
-    """Of ``all``: it counts for every card."""
+    """Value of ``all``, which applies to every network interface."""
     tx_checksum: bool | None = None
-    """Whether the kernel leaves checksums to the device; None when it does not say."""
+    """Whether the kernel leaves checksums to the device; None if that is not known."""
     listeners: tuple[Listener, ...] = ()
     limits: LimitFacts = field(default_factory=LimitFacts)

@@ -1,4 +1,4 @@
-"""What a check of ``dfmeta doctor`` has come to."""
+"""The result of a check of ``dfmeta doctor``."""
 
 from __future__ import annotations
 
@@ -8,67 +8,72 @@ from dataclasses import dataclass, replace
 
 
 class Status(enum.StrEnum):
-    """How a check ended."""
+    """The result of a check in one word."""
 
     OK = "ok"
     WRONG = "wrong"
     UNKNOWN = "unknown"
-    """It could not be made, because of something that another line names or that is no fault."""
+    """The check could not be made, for a reason that another line names or that is not a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, what is the matter, and what to do about it."""
+    """One line of doctor: the check, its status, the result as text, and the remedy."""
 
     check: str
     status: Status
     text: str
     remedy: str = ""
-    """What to do, in words; commands stand between backticks. Empty unless something is wrong."""
+    """Text with commands between backticks. Empty unless the status is ``wrong``."""
 
 
 def ok(check: str, text: str) -> Finding:
-    """All is well."""
+    """Return a finding without a fault."""
     return Finding(check, Status.OK, text)
 
 
 def wrong(check: str, text: str, remedy: str) -> Finding:
-    """Guests are not served, or not well, until *remedy* is applied."""
+    """Return a fault: guests are not served, or not well, until *remedy* is applied."""
     return Finding(check, Status.WRONG, text, remedy)
 
 
 def unknown(check: str, text: str) -> Finding:
-    """It could not be looked at."""
+    """Return the finding of a check that could not be made."""
     return Finding(check, Status.UNKNOWN, text)
 
 
 def by_files(finding: Finding, options: Iterable[str]) -> Finding:
-    """Say of a check that it was made with secrets of the files, which are not the daemon's.
+    """Note in *finding* that the check used secrets of the files, which are not the daemon's.
 
-    What is right by the files' secret may be wrong by the daemon's: it is unknown then.
+    A check that is ok with the secret of the files may be wrong with the daemon's, so ``ok``
+    becomes ``unknown``.
 
-    :param options: the secrets, as ``[group] option``; none: the daemon has the same.
+    :param options: the secrets that differ, as ``[group] option``; if there are none, *finding* is
+        returned unchanged.
     """
     names = listed(options)
     if not names:
         return finding
-    text = f"{finding.text}, by the files' {names}; the daemon has another one"
+    text = f"{finding.text}, with {names} of the files; the daemon has another value"
     if finding.status is Status.OK:
         return Finding(finding.check, Status.UNKNOWN, text)
     return replace(finding, text=text)
 
 
 def healthy(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is wrong. What is unknown is not a fault: its cause has its own line."""
+    """Return whether no finding is ``wrong``.
+
+    ``unknown`` is not a fault: its cause has a line of its own.
+    """
     return all(finding.status is not Status.WRONG for finding in findings)
 
 
 SHOWN = 8
-"""Names in a line; with a thousand ports the rest is a number."""
+"""Maximum number of names in a line; the others are counted, since a host may have 1,000 ports."""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Write *names* in a sentence, the first few by name."""
+    """Join *names* with commas: the first :data:`SHOWN` by name, the others as a number."""
     names = list(names)
     rest = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")

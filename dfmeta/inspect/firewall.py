@@ -1,8 +1,8 @@
-"""Whether the host's own packet filter lets guests' connections in to the proxy. Pure.
+"""Check that the host's own packet filter accepts guests' connections to the proxy. Pure.
 
-The rules of a chain are steps with three values, holds, does not hold, cannot be said, so that a
-verdict is given only where every way through the chain ends in the same one. nft's and iptables'
-forms are read by :mod:`dfmeta.inspect.nft` and :mod:`dfmeta.inspect.iptables`.
+Each rule of a chain is a step that matches the packet, does not match, or cannot be decided. A
+verdict is given only if every path through the chain ends in the same one.
+:mod:`dfmeta.inspect.nft` and :mod:`dfmeta.inspect.iptables` parse the output of nft and iptables.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dfmeta.inspect.facts import Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, wrong
 
 KEYS = IPv4Network("128.0.0.0/1")
-"""Where the source addresses of guests' connections lie on tap-metadata."""
+"""Network of the source addresses (keys) of guests' connections on tap-metadata."""
 
 
 class Verdict(enum.Enum):
-    """What a step does with a packet that it holds for."""
+    """The action of a step for a packet that it matches."""
 
     ACCEPT = "accept"
     DROP = "drop"
@@ -28,16 +28,16 @@ class Verdict(enum.Enum):
     GOTO = "goto"
     RETURN = "return"
     NOTHING = "nothing"
-    """It counts, logs or marks."""
+    """The step only counts, logs or marks."""
     ANYTHING = "anything"
-    """It is not one of those that are understood."""
+    """The action is not known to this module."""
     FALL = "fall"
-    """The end of the chain; never a step's own."""
+    """The packet reached the end of the chain; never the verdict of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Syn:
-    """A first packet of a guest's connection, as INPUT sees it."""
+    """The first packet of a guest's connection, as the INPUT chain sees it."""
 
     device: str
     address: IPv4Address
@@ -46,13 +46,13 @@ class Syn:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rule."""
+    """A rule of a chain."""
 
     holds: bool | None
-    """Whether it holds for the packet; None when that cannot be said."""
+    """Whether it matches the packet; None if that cannot be decided."""
     verdict: Verdict
     target: str = ""
-    """Chain of a jump or goto."""
+    """Chain that a jump or goto leads to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Filter:
     """A base chain at the input hook, with the chains that it may call."""
 
     name: str
-    """As people find it again, such as ``inet filter input``."""
+    """Name for the operator, such as ``nftables' chain inet filter input``."""
     start: str
     policy: Verdict
     chains: Mapping[str, tuple[Step, ...]]
@@ -69,7 +69,7 @@ class Filter:
 
 
 def fates(found: Filter) -> frozenset[Verdict]:
-    """What may become of the packet in *found*: accepted, dropped, or either."""
+    """Return the possible verdicts of *found* on the packet: accept, drop, or both."""
     ends = _walk(found.chains, found.start)
     return frozenset(found.policy if end is Verdict.FALL else end for end in ends)
 
@@ -87,7 +87,7 @@ def _walk(chains: Mapping[str, tuple[Step, ...]], name: str) -> set[Verdict]:
 
 
 def _outcome(chains: Mapping[str, tuple[Step, ...]], step: Step) -> tuple[set[Verdict], bool]:
-    """Ends that *step* may lead to, and whether the chain may go on behind it."""
+    """Return the verdicts that *step* may lead to, and whether the chain may continue after it."""
     match step.verdict:
         case Verdict.RETURN:
             return {Verdict.FALL}, False
@@ -103,34 +103,35 @@ def _outcome(chains: Mapping[str, tuple[Step, ...]], step: Step) -> tuple[set[Ve
 
 
 def source_in(network: IPv4Network) -> bool | None:
-    """Whether a guest's key lies in *network*; None when only some do."""
+    """Return whether guests' keys are in *network*; None if only some of them are."""
     if KEYS.subnet_of(network):
         return True
     return None if network.overlaps(KEYS) else False
 
 
 def judge(filters: tuple[Filter, ...] | None, wanted: Settings) -> Finding:
-    """Whether every filter lets guests in.
+    """Check that every filter accepts guests' connections.
 
-    :param filters: None when neither nft nor iptables is there to be asked.
+    :param filters: None if neither nft nor iptables could be run.
     """
     if filters is None:
         return unknown(
-            "firewall", "neither nft nor iptables is on PATH: the host's filter is not looked at"
+            "firewall", "neither nft nor iptables can be run: the packet filter is not checked"
         )
-    what = f"TCP to port {wanted.port} that comes in on {wanted.tap}"
+    packets = f"TCP to port {wanted.port} that comes in on {wanted.tap}"
     judged = [(one, fates(one)) for one in filters]
     for found, ends in judged:
         if ends == {Verdict.DROP}:
             return wrong(
                 "firewall",
-                f"{found.name} drops {what}",
+                f"{found.name} drops {packets}",
                 f"`{found.remedy}`, and the same in the firewall's configuration",
             )
     doubtful = [found.name for found, ends in judged if Verdict.DROP in ends]
     if doubtful:
         return unknown(
             "firewall",
-            f"cannot tell whether {', '.join(doubtful)} lets {what} in: see that it does",
+            f"doctor cannot decide whether {', '.join(doubtful)} accepts {packets}: check that it "
+            "does",
         )
-    return ok("firewall", f"no rule of the input chains that doctor can read drops {what}")
+    return ok("firewall", f"no rule of the input chains that doctor can parse drops {packets}")

@@ -1,5 +1,6 @@
-"""Reads ``iptables -S`` (iptables(8), iptables-extensions(8)). Pure; what it does not know is
-"cannot say".
+"""Parse the output of ``iptables -S`` (iptables(8), iptables-extensions(8)). Pure.
+
+A match that this module does not know counts as undecided.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _Test = Callable[[str, Syn], bool | None]
 
 
 def read(text: str, syn: Syn) -> tuple[Filter, ...]:
-    """Read the filter table; nothing when there is no INPUT chain in *text*."""
+    """Parse the filter table; return an empty tuple if *text* has no INPUT chain."""
     policy = Verdict.ACCEPT
     chains: dict[str, list[list[str]]] = {}
     for line in text.splitlines():
@@ -59,7 +60,7 @@ def _step(rule: list[str], syn: Syn, chains: Collection[str]) -> Step:
     for negated, option, values in _options(rule):
         if option in ("-j", "-g"):
             verdict, target = _target(option, values[0] if values else "", chains)
-            break  # what follows are the target's own options
+            break  # the remaining words are the target's own options
         held = _test(option, values, syn)
         held = held if held is None or not negated else not held
         if held is False:
@@ -69,7 +70,7 @@ def _step(rule: list[str], syn: Syn, chains: Collection[str]) -> Step:
 
 
 def _options(rule: list[str]) -> Iterator[tuple[bool, str, list[str]]]:
-    """Each option with its values, and whether a ``!`` stands before it."""
+    """Yield each option of *rule* as: preceded by ``!`` or not, name, values."""
     negated, option = False, ""
     values: list[str] = []
     for word in rule:

@@ -1,7 +1,7 @@
-"""One question and its answer over JSON-RPC 1.0, as Open vSwitch's daemons speak it.
+"""One JSON-RPC 1.0 call to a daemon of Open vSwitch.
 
-OVSDB (RFC 7047, 4) and the control sockets of ovs-appctl(8) both do. Blocking, for commands: the
-daemon keeps an IDL instead.
+OVSDB (RFC 7047, 4) and the control sockets of ovs-appctl(8) use this protocol. The call blocks and
+is meant for commands; dfmeta-agent uses an IDL instead.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Sequence
 from typing import Any
 
 TIMEOUT = 5.0
-"""Seconds for the whole call; a daemon that hangs accepts a connection and says nothing."""
+"""Seconds for the whole call: a daemon that hangs accepts a connection and never answers."""
 _CHUNK = 65536
 _ID = 1
 
 
 class RefusedError(Exception):
-    """The other side understood and refused; the text is its own."""
+    """The daemon answered with an error; the text is the daemon's own."""
 
 
 def call(target: str, method: str, params: Sequence[Any], *, timeout: float = TIMEOUT) -> Any:
-    """Ask *target* and return its result.
+    """Call *method* at *target* and return its result.
 
     :param target: ``unix:PATH`` or ``tcp:HOST:PORT``.
-    :param timeout: seconds.
-    :raises OSError: when nobody answers, or not in time.
-    :raises RefusedError: when the answer is an error.
-    :raises ValueError: for a target of another kind, or an answer that is no JSON-RPC.
+    :param timeout: in seconds.
+    :raises OSError: if there is no answer, or not in time.
+    :raises RefusedError: if the answer is an error.
+    :raises ValueError: for a target of another kind, or an answer that is not JSON-RPC.
     """
     deadline = time.monotonic() + timeout
     request = json.dumps({"id": _ID, "method": method, "params": list(params)}).encode()
@@ -42,7 +42,7 @@ def call(target: str, method: str, params: Sequence[Any], *, timeout: float = TI
 
 
 def why(error: Exception) -> str:
-    """Say what *error* of :func:`call` means, in a few words."""
+    """Return the cause of *error*, raised by :func:`call`, in a few words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -62,7 +62,7 @@ def _connect(target: str, timeout: float) -> socket.socket:
     if kind == "tcp":
         host, _, port = where.rpartition(":")
         return socket.create_connection((host.strip("[]"), int(port)), timeout)
-    raise ValueError(f"only unix: and tcp: can be read by this command, not {target}")
+    raise ValueError(f"this command supports only unix: and tcp: targets, not {target}")
 
 
 def _read_reply(sock: socket.socket, deadline: float) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _read_reply(sock: socket.socket, deadline: float) -> dict[str, Any]:
         if not chunk:
             raise ConnectionResetError("it closed the connection")
         data += chunk
-        # A whole message ends so; a longer one is not decoded anew with each chunk.
+        # A complete message ends with a brace. Do not decode a long one again for every chunk.
         if not data.rstrip().endswith(b"}"):
             continue
         text = data.decode("utf-8", errors="replace").strip()
@@ -85,7 +85,7 @@ def _read_reply(sock: socket.socket, deadline: float) -> dict[str, Any]:
                 message, end = decoder.raw_decode(text)
             except ValueError:
                 break  # the brace was not the last
-            # OVSDB may ask "echo" on its own; that is not the answer.
+            # OVSDB may send "echo" requests of its own; such a request is not the answer.
             if isinstance(message, dict) and message.get("id") == _ID and "result" in message:
                 return message
             text = text[end:].lstrip()

@@ -1,4 +1,4 @@
-"""Our flows as they are on the switch, beside those that ought to be there. Pure."""
+"""Comparison of dfmeta's flows on the switch with the desired flows. Pure."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from dfmeta.inspect.facts import KnownPort, Seen
 
 
 class State(enum.StrEnum):
-    """How a flow compares with what ought to be."""
+    """How a flow on the switch compares with the desired flows."""
 
     OK = "ok"
     MISSING = "missing"
-    """It ought to be there and is not."""
+    """The flow is desired and not on the switch."""
     DIFFERS = "differs"
-    """It is there, and does something else."""
+    """The flow is desired, but the one on the switch has other instructions."""
     UNKNOWN = "unknown"
-    """It has our cookie, and nothing like it ought to be there."""
+    """A stray flow: it has dfmeta's cookie and is not desired."""
     UNCHECKED = "unchecked"
-    """What ought to be there is not known."""
+    """The desired flows are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One flow: what it is for, whom it serves, and how it stands."""
+    """A flow with its purpose, its guest and its state."""
 
     state: State
     table: str
-    """The table's name, or its number where it is none of ours."""
+    """The table's name, or its number if it is not a table of dfmeta."""
     purpose: str
     ofport: int | None
     key: str
-    """The key that it leads to or answers for; empty for flows that are not of one address."""
+    """The key that the flow translates to or from; empty if the flow is not for one address."""
     address: str
-    """The address that the guest gave itself, where the flow has one."""
+    """The guest's own address, if the flow has one."""
     priority: int
     cookie: int
     packets: int
     bytes: int
     meter: int | None = None
-    """Id of the meter that it goes through, where it has one."""
+    """Id of the flow's meter; None if it has no meter."""
     vid: int = 0
-    """VLAN id of the guest's frames, beside ``ofport``; 0: they are untagged."""
+    """VLAN id of the guest's frames at ``ofport``; 0: they are untagged."""
 
 
 _ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
 
 
 def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
-    """All flows that ought to be on the switch, free of meters."""
+    """Return all desired flows, without their meters."""
     flows = list(fixed_flows(tap))
     for port in ports:
         if port.wired and port.ofport is not None:
@@ -67,11 +67,12 @@ def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
 def entries(
     seen: Iterable[Seen], wanted: Iterable[Flow] | None, *, layout: Layout
 ) -> tuple[Entry, ...]:
-    """Compare what is there with what ought to be, in the order of tables and ports.
+    """Compare the flows on the switch with the desired ones; sort them by table and port.
 
-    Meters are left out of it: their ids are the switch's to give, and it is the daemon that knows.
+    Meters are not compared: only the daemon knows which meter each flow should have.
 
-    :param wanted: None when it is not known.
+    :param seen: flows with dfmeta's cookie on the switch.
+    :param wanted: the desired flows; None if they are not known.
     """
     seen = tuple(seen)
     by_key = None if wanted is None else {flow.match_key: flow for flow in wanted}
@@ -83,12 +84,12 @@ def entries(
 
 
 def faulty(rows: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Those that are not as they ought to be."""
+    """Return the entries that are missing, different or stray."""
     return tuple(row for row in rows if row.state not in (State.OK, State.UNCHECKED))
 
 
 def purpose_name(purpose: Purpose) -> str:
-    """A purpose as people read it: ``guest-http``."""
+    """Return a purpose in the form of listings, such as ``guest-http``."""
     return purpose.name.lower().replace("_", "-")
 
 
@@ -106,7 +107,7 @@ def _judge(flow: Flow | None, by_key: _ByKey | None) -> State:
 def _entry(seen: Seen, state: State, layout: Layout) -> Entry:
     stage = layout.stage(seen.table)
     read = read_address(seen.flow) if seen.flow is not None else NONE
-    # A flow that serves no endpoint is at the port that its frames come in by.
+    # A flow that belongs to no endpoint is listed under its in_port.
     at = seen.flow.field("in_port") if seen.flow is not None else None
     ofport = read.endpoint.ofport if read.endpoint is not None else at
     return Entry(

@@ -1,7 +1,7 @@
-"""Where a guest's SYN, and the SYN-ACK back, end: in words. Pure.
+"""The paths of a guest's SYN and of the SYN-ACK through the bridge, described for trace. Pure.
 
-A leg is judged from ``ofproto/trace``'s account; a stop is a sentence that says where, and what is
-the matter.
+A path is judged from the output of ``ofproto/trace``. A stop is a sentence that names the place and
+the cause.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from dfmeta.inspect.tracing import Hop, Trace, packet
 from dfmeta.model import GuestAddress, PortState
 
 ROUTER_MAC = "02:00:00:00:00:01"
-"""Where a guest may send its SYN: any next hop; nothing of ours looks at it."""
+"""Destination MAC of the guest's SYN: any MAC will do, since no flow of dfmeta matches on it."""
 SOURCE_PORT = 49152
 TTL = 64
 UNSEEN = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
-"""Stands for an address that is not known yet (RFC 5737)."""
+"""Stands for an address that is not known yet (the IP address: RFC 5737)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One way, and how far it leads."""
+    """The path of one packet through the bridge."""
 
     steps: tuple[str, ...]
+    """The tables and flows on the path, for the operator."""
     stop: str = ""
-    """Why it leads no further; empty when it leads to its end."""
+    """Where and why the path stops; empty if the packet arrives."""
     to_controller: bool = False
-    """It ends at the controller, which has to put the address' flows in first."""
+    """Whether it leads to the controller, which has to install the address' flows first."""
 
 
 def syn(port: KnownPort, address: GuestAddress, *, tap: Tap, flags: str = "syn") -> str:
-    """The guest's SYN, or with other *flags* what follows it, for ``ofproto/trace``."""
+    """Return the guest's SYN, or with other *flags* a later packet, for ``ofproto/trace``."""
     return packet(
         in_port=port.ofport,
         dl_src=address.mac,
@@ -51,7 +52,7 @@ def syn(port: KnownPort, address: GuestAddress, *, tap: Tap, flags: str = "syn")
 
 
 def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> str:
-    """The proxy's answer to it."""
+    """Return the proxy's SYN-ACK to :func:`syn`, for ``ofproto/trace``."""
     return packet(
         in_port=tap.ofport,
         dl_src=tap.mac,
@@ -66,7 +67,7 @@ def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> s
 
 
 def there(trace: Trace, port: KnownPort, *, tap: Tap, layout: Layout) -> Leg:
-    """Judge the way of the SYN."""
+    """Judge the path of the SYN to tap-metadata."""
     steps = tuple(_step(hop, layout) for hop in trace.hops)
     stop = _not_classified(trace, Purpose.GUEST_SYN, layout)
     if stop:
@@ -76,7 +77,7 @@ def there(trace: Trace, port: KnownPort, *, tap: Tap, layout: Layout) -> Leg:
     if hop is None:
         return Leg(steps, f"stops before the {name} table: {_dropped(port.name)}")
     if not hop.matched:
-        return Leg(steps, f"stops in the {name} table: there is no flow for it")
+        return Leg(steps, f"stops in the {name} table: no flow matches it")
     if hop.purpose is Purpose.ADDRESS:
         return Leg(steps, _misdirected(hop, trace, tap))
     if hop.purpose is Purpose.SYN:
@@ -89,7 +90,7 @@ def there(trace: Trace, port: KnownPort, *, tap: Tap, layout: Layout) -> Leg:
 
 
 def on(trace: Trace, layout: Layout) -> str:
-    """Why what follows the SYN, by another flow, does not come to the service table as it did."""
+    """Return why packets after the SYN, which take another flow, miss the service table."""
     stop = _not_classified(trace, Purpose.GUEST_HTTP, layout)
     return f"after the SYN: {stop}" if stop else ""
 
@@ -97,74 +98,75 @@ def on(trace: Trace, layout: Layout) -> str:
 def back(
     trace: Trace, port: KnownPort, *, address: GuestAddress | None, tap: Tap, layout: Layout
 ) -> Leg:
-    """Judge the way of the SYN-ACK.
+    """Judge the path of the SYN-ACK back to the guest.
 
-    :param address: None when none is known yet: then it has to come as far as the reply table,
-        where the controller puts the address' flow.
+    :param address: None if no address is known yet: then the SYN-ACK only has to reach the reply
+        table, where the controller installs the address' flow.
     """
     steps = tuple(_step(hop, layout) for hop in trace.hops)
     stop = _not_classified(trace, Purpose.FROM_TAP, layout)
     if stop:
-        return Leg(steps, f"on the way back: {stop}")
+        return Leg(steps, f"on the return path: {stop}")
     name = TABLES[Stage.REPLY].name
     hop = trace.at(layout.number(Stage.REPLY))
     if hop is None:
         why = _dropped("tap-metadata")
-        return Leg(steps, f"on the way back: stops before the {name} table: {why}")
+        return Leg(steps, f"on the return path: stops before the {name} table: {why}")
     if not hop.ours:
-        return Leg(steps, f"on the way back: stops in the {name} table: there is no flow for it")
+        return Leg(steps, f"on the return path: stops in the {name} table: no flow matches it")
     if address is None:
         return Leg(steps)
     if hop.purpose is not Purpose.REPLY:
-        return Leg(steps, f"on the way back: stops in the {name} table: no reply flow for its key")
+        cause = "there is no reply flow for its key"
+        return Leg(steps, f"on the return path: stops in the {name} table: {cause}")
     wanted = {"nw_dst": str(address.ip), "dl_dst": address.mac, "nw_src": tap.guest_ip}
     wrong = _differs(trace, wanted | {"tp_src": str(METADATA_PORT)})
     if not hop.outputs_to(port.ofport or 0):
         wrong = f"it does not leave at {port.name} (ofport {port.ofport})"
-    return Leg(steps, f"on the way back: {wrong}" if wrong else "")
+    return Leg(steps, f"on the return path: {wrong}" if wrong else "")
 
 
 def no_instance(port: KnownPort) -> str:
-    """Say why a SYN is held."""
+    """Return why the controller holds the SYN of a port without an instance."""
     return (
-        f"the port has no instance, external_ids:vm-uuid is missing (on {port.name}); the "
-        "controller holds the SYN for hold_timeout"
+        f"the port {port.name} has no instance (external_ids:vm-uuid is missing); the controller "
+        "holds the SYN for hold_timeout"
     )
 
 
 def _dropped(name: str) -> str:
-    """Say why a packet is not handed from one table to the next one by a flow that does so."""
+    """Return why a packet does not reach the next table though a flow resubmits it there."""
     return (
-        f"the switch drops what comes in at {name} though a flow takes it there: "
-        "`ovs-ofctl -O OpenFlow13 show` has the bits of each port (NO_RECV), and see whether the "
-        "bridge's spanning tree blocks it"
+        f"the switch drops packets from {name} though a flow sends them there: `ovs-ofctl -O "
+        "OpenFlow13 show` shows the bits of each port (NO_RECV); also check whether the bridge's "
+        "spanning tree blocks the port"
     )
 
 
 def _not_classified(trace: Trace, purpose: Purpose, layout: Layout) -> str:
-    """Why the packet does not come through the classification table by its flow."""
+    """Return why the packet does not take its flow in the classification table; empty: it does."""
     number = layout.number(Stage.CLASSIFY)
     name, hook = TABLES[Stage.CLASSIFY].name, layout.priority(purpose)
     hop = trace.at(number)
     if hop is None:
         first = trace.hops[0] if trace.hops else None
-        taken = _stranger(first) if first is not None else "nothing"
-        return f"never comes to the {name} table ({number}): {taken} takes it first"
-    # A foreign flow that resubmits hands the packet on: our hook comes next.
+        taken = f"{_stranger(first)} takes it first" if first is not None else "no flow matches it"
+        return f"does not reach the {name} table ({number}): {taken}"
+    # A foreign flow that resubmits passes the packet on: our hook comes next.
     hops = [one for one in trace.hops if one.table == number]
     if any(one.purpose is purpose for one in hops):
         return ""
-    what = f"the {purpose_name(purpose)} flow"
+    expected = f"the {purpose_name(purpose)} flow"
     if not hop.matched:
-        return f"stops in the {name} table: {what} is missing"
+        return f"stops in the {name} table: {expected} is missing"
     if hop.ours:
-        return f"stops in the {name} table: {what} is missing, {_stranger(hop)} takes it"
+        return f"stops in the {name} table: {expected} is missing, {_stranger(hop)} takes it"
     if hop.priority >= hook:
         return (
-            f"stops in the {name} table: {_stranger(hop)} takes it, before our hooks (priority "
-            f"{hook})"
+            f"stops in the {name} table: {_stranger(hop)} takes it, before dfmeta's hooks "
+            f"(priority {hook})"
         )
-    return f"stops in the {name} table: {what} is missing, so that {_stranger(hop)} takes it"
+    return f"stops in the {name} table: {expected} is missing, so {_stranger(hop)} takes it"
 
 
 def _misdirected(hop: Hop, trace: Trace, tap: Tap) -> str:
@@ -175,7 +177,7 @@ def _misdirected(hop: Hop, trace: Trace, tap: Tap) -> str:
 
 def _differs(trace: Trace, wanted: dict[str, str]) -> str:
     wrong = [
-        f"{name} is {trace.final.get(name)} and ought to be {value}"
+        f"{name} is {trace.final.get(name)} and should be {value}"
         for name, value in wanted.items()
         if trace.final.get(name) != value
     ]
@@ -185,9 +187,9 @@ def _differs(trace: Trace, wanted: dict[str, str]) -> str:
 def _stranger(hop: Hop) -> str:
     if not hop.matched:
         return f"table {hop.table}, which has no flow for it,"
-    whose = "a flow of ours" if hop.ours else "a flow of somebody else"
+    kind = "a flow of dfmeta" if hop.ours else "another program's flow"
     actions = ",".join(hop.actions)
-    return f"{whose} (cookie {hop.cookie:#x}, priority {hop.priority}, actions={actions})"
+    return f"{kind} (cookie {hop.cookie:#x}, priority {hop.priority}, actions={actions})"
 
 
 def _step(hop: Hop, layout: Layout) -> str:
@@ -197,7 +199,7 @@ def _step(hop: Hop, layout: Layout) -> str:
         return f"{name}: no flow"
     purpose = hop.purpose
     if purpose is not None:
-        what = purpose_name(purpose)
+        kind = purpose_name(purpose)
     else:
-        what = f"{'unknown' if hop.ours else 'foreign'} flow, cookie {hop.cookie:#x}"
-    return f"{name}: {what}, priority {hop.priority}: {', '.join(hop.actions)}"
+        kind = f"{'unknown' if hop.ours else 'foreign'} flow, cookie {hop.cookie:#x}"
+    return f"{name}: {kind}, priority {hop.priority}: {', '.join(hop.actions)}"

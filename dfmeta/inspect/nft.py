@@ -1,6 +1,8 @@
-"""Reads ``nft -j list ruleset`` (libnftables-json(5)). Pure; what it does not know is "cannot say".
+"""Parse the output of ``nft -j list ruleset`` (libnftables-json(5)). Pure.
 
-Trust: the operator's own firewall; it may hold anything that nft can write.
+An expression that this module does not know counts as undecided.
+
+Trust: the operator's own firewall; it may contain anything that nft can write.
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ _Key = tuple[str, str]
 @dataclass(slots=True)
 class _Ruleset:
     chains: dict[_Key, dict[str, list[Sequence[Any]]]] = field(default_factory=dict)
-    """Family and table → chain → the expressions of each rule."""
+    """Family and table → chain → expressions of each rule."""
     bases: list[Mapping[str, Any]] = field(default_factory=list)
     sets: dict[_Key, dict[str, Any]] = field(default_factory=dict)
 
 
 def read(document: Mapping[str, Any], syn: Syn, *, but_iptables: bool) -> tuple[Filter, ...]:
-    """Read the filters that *syn* passes.
+    """Read the filters that *syn* passes through.
 
     :param document: the parsed JSON.
-    :param but_iptables: leave out the chain that iptables keeps in nft: it reads it better.
-    :raises ValueError: when it is no ruleset.
+    :param but_iptables: leave out iptables' own chain in nft, which ``iptables -S`` shows better.
+    :raises ValueError: if *document* is not a ruleset.
     """
     ruleset = _sort(document)
     filters = []
@@ -104,7 +106,7 @@ def _step(expressions: Sequence[Any], syn: Syn, sets: Mapping[str, Any]) -> Step
         elif kind == "xt" and body and body.get("type") == "target":
             return Step(holds, Verdict.ANYTHING)
         elif kind not in _HARMLESS:
-            holds = _and(holds, None)  # a rate limit, say
+            holds = _and(holds, None)  # a rate limit, for example
     return Step(holds, Verdict.NOTHING)
 
 
@@ -151,7 +153,7 @@ def _holds(left: Any, right: Any, syn: Syn, sets: Mapping[str, Any]) -> bool | N
 
 
 def _among(right: Any, sets: Mapping[str, Any], test: Any) -> bool | None:
-    """Whether *test* holds for one of the values that *right* stands for."""
+    """Return whether *test* holds for one of the values in *right*; None if that is undecided."""
     if isinstance(right, str) and right.startswith("@"):
         if right[1:] not in sets:
             return None
@@ -164,7 +166,7 @@ def _among(right: Any, sets: Mapping[str, Any], test: Any) -> bool | None:
 
 
 def _bare(value: Any) -> Any:
-    """An element without its timeout, counter or comment."""
+    """Return an element of a set without its timeout, counter or comment."""
     if isinstance(value, dict) and "elem" in value:
         return value["elem"].get("val")
     return value

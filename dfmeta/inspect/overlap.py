@@ -1,7 +1,7 @@
-"""Whether somebody's match takes what guests say to the metadata service. Pure.
+"""Whether another program's match takes guests' packets to the metadata service. Pure.
 
-Field names are os-ken's. What is not fixed in a guest's packets (its source address, say) may have
-any value: a match on it takes some guest's packets.
+Field names are os-ken's. A field that is not fixed in a guest's packets, such as its source
+address, may have any value: a match on such a field takes some guest's packets.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dfmeta.flows.flow import ARP_REQUEST, ETH_ARP, ETH_IP, PROTO_TCP, UNTAGGED,
 from dfmeta.flows.pipeline import METADATA_PORT
 
 _ZERO = ("reg", "xreg", "xxreg", "metadata", "tun", "ct_", "conj_id")
-"""Beginnings of fields that are zero in a packet that has just come in at a guest's port."""
+"""Prefixes of the fields that are zero in a packet that has just entered at a guest's port."""
 _OTHER_PROTOCOLS = ("ipv6", "icmp", "nd_", "udp", "sctp", "pbb", "mpls")
 _UNTAGGED: Mapping[str, int | str] = {"vlan_vid": UNTAGGED, "vlan_tci": UNTAGGED}
 
 
 def takes(match: Mapping[str, Value], ofports: Collection[int], *, ip: str) -> bool:
-    """Whether *match* takes a guest's TCP to port 80 of *ip*, or its ARP question for it.
+    """Return whether *match* takes a guest's TCP to port 80 of *ip*, or its ARP request for *ip*.
 
-    :param ofports: ports that guests are on.
+    :param ofports: port numbers of guests.
     """
     http = {
         **_UNTAGGED,

@@ -1,4 +1,4 @@
-"""Runs nft, iptables and systemctl, where they are, and reads their output."""
+"""Run nft, iptables and systemctl, if they are installed, and read their output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT = 10.0
 
 
 def read_filters(syn: Syn) -> tuple[Filter, ...] | None:
-    """Read the host's filters for *syn*; None when neither program can be asked."""
+    """Read the host's filters for *syn*; None if neither nft nor iptables can be run."""
     table = _run(["iptables", "-w", "-S"])
     ruleset = _run(["nft", "-j", "list", "ruleset"])
     if table is None and ruleset is None:
@@ -30,13 +30,13 @@ def read_filters(syn: Syn) -> tuple[Filter, ...] | None:
 
 
 def active(unit: str) -> bool | None:
-    """Whether systemd has *unit* active (systemctl(1), is-active); None: it cannot be asked."""
+    """Return whether *unit* is active (systemctl(1), is-active); None: systemctl failed."""
     states = _run(["systemctl", "show", "--property=ActiveState", "--value", unit])
     return states.strip() == "active" if states is not None else None
 
 
 def _run(command: Sequence[str]) -> str | None:
-    """Output of *command*; None when it is not there, fails or hangs."""
+    """Return the output of *command*; None if it does not exist, fails or hangs."""
     program = shutil.which(command[0])
     if program is None:
         return None

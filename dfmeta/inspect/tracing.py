@@ -1,8 +1,8 @@
-"""Reads what ``ofproto/trace`` says (ovs-vswitchd(8)). Pure.
+"""Parse the output of ``ofproto/trace`` (ovs-vswitchd(8)). Pure.
 
-The text is made for people and has no stable form beyond its shape: a line for each table that the
-packet went through, its actions indented below, and the packet as it was at the end. It is read by
-that shape, and numbers that dfmeta itself gave (cookies, ports) are what is judged.
+The output is text for people, and only its shape is stable: a line for each table that the packet
+passes, its actions indented below, and the final packet at the end. Only numbers that dfmeta itself
+set (cookies, ports) are judged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOTES: Final = ("->", ">>")
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A table on the way, and the flow that took the packet there."""
+    """A table on the path, and the flow that the packet matched there."""
 
     table: int
     matched: bool
@@ -37,34 +37,34 @@ class Hop:
 
     @property
     def ours(self) -> bool:
-        """Whether dfmeta put the flow in."""
+        """Whether dfmeta installed the flow."""
         return self.matched and is_ours(self.cookie)
 
     @property
     def purpose(self) -> Purpose | None:
-        """What the flow is for; None when it is not one of ours of today."""
+        """Purpose of the flow; None if it is not one of dfmeta's current flows."""
         return purpose_of(self.cookie) if self.matched else None
 
     def outputs_to(self, ofport: int) -> bool:
-        """Whether the packet leaves at *ofport* here."""
+        """Return whether this flow sends the packet out at *ofport*."""
         return f"output:{ofport}" in self.actions
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A packet's way through the bridge."""
+    """A packet's path through the bridge."""
 
     hops: tuple[Hop, ...]
     final: dict[str, str]
-    """Fields of the packet at the end, in ovs-fields(7)'s old notation (``nw_dst``)."""
+    """Fields of the packet at the end, in the old notation of ovs-fields(7) (``nw_dst``)."""
 
     def at(self, table: int) -> Hop | None:
-        """The first hop through *table*."""
+        """Return the first hop in *table*; None if the packet does not pass the table."""
         return next((hop for hop in self.hops if hop.table == table), None)
 
 
 def parse(text: str) -> Trace:
-    """Read the whole text; what follows a recirculation is left out."""
+    """Parse the whole output, except the part after a recirculation."""
     hops: list[Hop] = []
     actions: list[str] = []
     flow, final = "", ""
@@ -85,12 +85,12 @@ def parse(text: str) -> Trace:
 
 
 def packet(**fields: object) -> str:
-    """Write a packet in ovs-ofctl(8)'s notation: ``packet(in_port=1, tcp_flags="syn")``."""
+    """Return a packet in ovs-ofctl(8)'s notation: ``packet(in_port=1, tcp_flags="syn")``."""
     return "tcp," + ",".join(f"{name}={value}" for name, value in fields.items())
 
 
 def _finish(hops: list[Hop], actions: list[str]) -> None:
-    """Give the actions gathered so far to the last hop."""
+    """Add the collected actions to the last hop."""
     if hops:
         last = hops.pop()
         hops.append(

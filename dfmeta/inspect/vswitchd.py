@@ -1,4 +1,4 @@
-"""Asks ovs-vswitchd over its control socket, as ovs-appctl(8) does."""
+"""Send commands to ovs-vswitchd over its control socket, as ovs-appctl(8) does."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ _NAME = "ovs-vswitchd"
 
 
 class VswitchdError(DfmetaError):
-    """ovs-vswitchd does not answer, or refuses what it was asked."""
+    """ovs-vswitchd does not answer, or refuses the command."""
 
     name = "vswitchd"
     sentence = "ovs-vswitchd at {target}: {cause}"
-    advice = "See that ovs-vswitchd runs, and what its log says"
+    advice = "Check that ovs-vswitchd runs, and read its log"
 
 
 def run_folder(ovsdb: str) -> Path:
-    """Open vSwitch's run directory: where OVSDB's socket is, or the default."""
+    """Return Open vSwitch's run directory: the one with OVSDB's socket, or else the default."""
     kind, _, path = ovsdb.partition(":")
     return Path(path).parent if kind == "unix" else DEFAULT_RUNDIR
 
 
 def management_socket(openflow: str, ovsdb: str, bridge: str) -> Path:
-    """Path of *bridge*'s management socket (ovs-vswitchd(8)).
+    """Return the path of *bridge*'s management socket (ovs-vswitchd(8)).
 
-    :param openflow: the option openflow_connection; with ``listen:`` the socket is there as well.
+    :param openflow: the option openflow_connection; the socket exists also with ``listen:``.
     """
     kind, _, path = openflow.partition(":")
     return Path(path) if kind == "unix" else run_folder(ovsdb) / f"{bridge}.mgmt"
 
 
 def control_socket(folder: Path) -> Path:
-    """Path of its control socket: named after its pid unless ``--unixctl`` says otherwise.
+    """Return the path of ovs-vswitchd's control socket.
 
-    :raises VswitchdError: when there is none.
+    Its name contains the process id, unless ``--unixctl`` sets another name.
+
+    :param folder: Open vSwitch's run directory.
+    :raises VswitchdError: if there is no control socket.
     """
     candidates = [folder / f"{_NAME}.ctl"]
     try:
@@ -61,17 +64,17 @@ class Vswitchd:
         self._folder = folder
 
     def version(self) -> str:
-        """What it calls itself, such as ``ovs-vswitchd (Open vSwitch) 3.1.0``.
+        """Return its version, such as ``ovs-vswitchd (Open vSwitch) 3.1.0``.
 
-        :raises VswitchdError: when it does not answer.
+        :raises VswitchdError: if it does not answer.
         """
         return self._ask("version").strip()
 
     def trace(self, bridge: str, packet: str) -> str:
-        """Follow *packet* through *bridge* (``ofproto/trace``); nothing is sent.
+        """Trace *packet* through *bridge* (``ofproto/trace``); no packet is sent.
 
         :param packet: in ovs-ofctl(8)'s notation.
-        :raises VswitchdError: when it does not answer, or there is no such bridge.
+        :raises VswitchdError: if it does not answer, or the bridge does not exist.
         """
         return self._ask("ofproto/trace", bridge, packet)
 

@@ -1,4 +1,4 @@
-"""Which port an operator means, and why it cannot be traced. Pure."""
+"""Find the port that an operator names, or explain why it cannot be traced. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ TRUNK_REMEDY = (
 DEVICE_TYPES: Final = frozenset(
     {"", "system", "tap", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
 )
-"""Types of interfaces that a guest is behind, without the internal ones, which mostly are an
-agent's."""
+"""Interface types that a guest may be behind. Internal interfaces are left out: most of them belong
+to an agent."""
 TUNNELS: Final = frozenset(
     {"vxlan", "geneve", "gre", "ip6gre", "erspan", "ip6erspan", "lisp", "stt", "gtpu", "bareudp"}
     | {"srv6"}
 )
-"""Types of tunnels (ovs-vswitchd.conf.db(5))."""
+"""Interface types of tunnels (ovs-vswitchd.conf.db(5))."""
 
 
 def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
-    """Ports that *text* means; of an instance, an address or a name there may be several.
+    """Return the ports that *text* names; an instance, address or name may have several ports.
 
-    What the operator has given comes before what a guest or its owner may choose: the port's name;
-    then its iface-id, its instance or its MAC; then an address that its guest has used; then the
-    instance's name.
+    Names that the operator sets take precedence over those that a guest or its owner may choose:
+    the port's name; then its iface-id, its instance or its MAC; then an address that its guest has
+    used; then the instance's name.
     """
     if not text:
         return ()
@@ -50,7 +50,7 @@ def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
 def behind_trunk(
     ports: Iterable[KnownPort], snapshot: Snapshot, text: str, *, bridge: str
 ) -> tuple[KnownPort, ...]:
-    """Ports of the bridge by which a trunk's interface called *text* reaches it.
+    """Return the ports that connect the interface *text* of a trunk's bridge to *bridge*.
 
     A VM with a trunk has its own interface, with its instance, on the trunk's bridge. The patch
     port on the integration bridge has the same iface-id.
@@ -63,16 +63,16 @@ def behind_trunk(
 
 
 def no_port(snapshot: Snapshot, text: str, *, wanted: Settings, running: bool) -> str:
-    """Say why there is no guest's port called *text* on the bridge.
+    """Return why the bridge has no guest's port that *text* names.
 
-    :param running: the daemon runs, and knows names of instances and addresses of guests.
+    :param running: the daemon runs, which knows the names of instances and addresses of guests.
     """
     here = [one for one in snapshot.interfaces if _called(one, text)]
     if not here:
         known = "" if running else "; dfmeta-agent, which knows more names, does not run"
         return (
             f"no port of {wanted.bridge} has the name, iface-id, MAC, instance (id or name) or "
-            f"address {text}: `dfmeta ports` lists them{known}"
+            f"address {text}: `dfmeta ports` lists the ports{known}"
         )
     one = next((found for found in here if found.bridge == wanted.bridge), here[0])
     if one.bridge != wanted.bridge:
@@ -84,7 +84,7 @@ def no_port(snapshot: Snapshot, text: str, *, wanted: Settings, running: bool) -
 
 
 def could_be_a_guests(interface: Interface, wanted: Settings) -> bool:
-    """Whether it is a port of the bridge that is no guest's and that a guest could be behind."""
+    """Return whether it is a port of the bridge that is not a guest's but could have a guest."""
     return (
         interface.bridge == wanted.bridge
         and not interface.ports
@@ -94,16 +94,16 @@ def could_be_a_guests(interface: Interface, wanted: Settings) -> bool:
 
 
 def make_guests(name: str) -> str:
-    """Write the command that makes a port a guest's."""
+    """Return the command that makes a port a guest's port."""
     return f"ovs-vsctl set Interface {name} external_ids:vm-uuid=<instance's UUID>"
 
 
 def unusable(port: KnownPort) -> str:
-    """Say why *port* has no flows; empty when it has."""
+    """Return why *port* has no flows; empty if it has."""
     if port.state is PortState.TRUNK:
         return (
-            f"{port.name} (iface-id {port.iface_id}) is not served: {port.fault}, and no guest "
-            f"behind a trunk is served. {TRUNK_REMEDY}"
+            f"{port.name} (iface-id {port.iface_id}) is not served: {port.fault}, and guests "
+            f"behind a trunk are not served. {TRUNK_REMEDY}"
         )
     if port.state is PortState.BROKEN:
         return f"{port.name} is broken: {port.fault}"
@@ -122,27 +122,27 @@ def _called(interface: Interface, text: str) -> bool:
 
 
 def _kind(interface: Interface, wanted: Settings) -> str:
-    """Say what it is, and why no guest's SYN comes from there or what makes it a guest's."""
+    """Return the kind of the port, and why it has no guest or how to make it a guest's port."""
     name, kind = interface.name, interface.type
     if name == wanted.tap:
         return "it is the port that leads to the proxy"
     if name == interface.bridge:
-        return "it is the bridge's own, and the host's device: the host is no guest"
+        return "it is the bridge's own port and a device of the host: the host is not a guest"
     if kind == "internal":
         return (
-            "its type is internal and it has no instance (an agent's, a router's or the host's); "
-            f"if a guest is behind it, `{make_guests(name)}`"
+            "its type is internal and it has no instance (it may belong to an agent, a router or "
+            f"the host); if a guest is behind it, `{make_guests(name)}`"
         )
     if kind == "patch":
         peer = interface.options.get("peer", "")
         return (
             f"its type is patch: it leads to another bridge{f' ({peer})' if peer else ''}, and a "
-            "guest behind that bridge has no port here to be known by"
+            f"guest behind that bridge has no port of its own on {interface.bridge}"
         )
     if kind in TUNNELS:
         return f"its type is {kind}: a tunnel to other hosts, each of which serves its own guests"
     if kind not in DEVICE_TYPES:
-        return f"its type is {kind}, and no guest is behind such a port"
+        return f"its type is {kind}, and such a port has no guest"
     return (
         "it has neither an instance (external_ids:vm-uuid) nor iface-id with attached-mac. If a "
         f"guest is behind it, `{make_guests(name)}`; with Neutron, also external_ids:iface-id=<its "

@@ -1,16 +1,17 @@
-"""Reads the bridge's ports out of OVSDB's rows, and says what has changed since the last reading.
+"""Reads the bridge's ports from OVSDB's rows and reports the changes since the last reading.
 
-The rows are the IDL's copy of the database. A reading after a change looks at the rows that changed
-and at no others, so that its cost does not depend on the number of ports:
+The rows are the IDL's copy of the database. After a change only the changed rows are read, so that
+the cost does not depend on the number of ports:
 
-- A port of the bridge has a Port row, and that has Interface rows. Two maps are kept between them,
-  since a row that is gone no longer says to which port it belonged.
-- An Interface row has any number of guests' ports, which go with it.
-- A change of an Interface or of a Port touches that port. The members of the bridge are compared
-  only where the changes do not tell which ports came and went; to compare them takes a set of all.
-- A port is noted as a whole, after all that may raise an exception. What is noted is told with
-  the next reading that succeeds, so that an exception in the middle loses nothing.
-- After a reconnect everything is read: the IDL does not tell which rows went meanwhile.
+- A port of the bridge has a Port row, which has Interface rows. Two maps between them are kept,
+  since a deleted row no longer names the port to which it belonged.
+- An Interface row has any number of guests' ports, which are removed with it.
+- A change of an Interface or Port row affects one port. The members of the bridge are compared
+  only if the changes do not show which ports were added and removed, because a comparison needs
+  the set of all ports.
+- A port is recorded as a whole, after every step that may raise an exception. Recorded changes are
+  reported by the next reading that succeeds, so that an exception in between loses nothing.
+- After a reconnect everything is read: the IDL does not report rows that were deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -29,30 +30,31 @@ from dfmeta.ports.vif import InterfaceRow, vifs
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """What the rest of the daemon needs to know of the bridge."""
+    """The properties of the bridge that the rest of the daemon needs."""
 
     datapath_id: int | None
     controllers: int
-    """How many Controller rows it has: gaining the first or losing the last clears its flows."""
+    """Number of Controller rows. When the first is added or the last removed, the bridge deletes
+    all its flows."""
     userspace: bool = False
-    """It has the userspace datapath (ovs-vswitchd.conf.db(5), Bridge.datapath_type)."""
+    """Whether it has the userspace datapath (ovs-vswitchd.conf.db(5), Bridge.datapath_type)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TapPort:
-    """tap-metadata as OVSDB has it."""
+    """The port tap-metadata in OVSDB."""
 
     ofport: int | None
     mac: str
     ours: bool
-    """It is marked as ours and configured so that nothing is flooded to it."""
+    """Whether it is marked as dfmeta's and configured so that nothing is flooded to it."""
     marked: bool
-    """It is marked as ours."""
+    """Whether it is marked as dfmeta's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The bridge as it is after a change."""
+    """The state of the bridge after a change."""
 
     connected: bool
     bridge: Bridge | None = None
@@ -60,12 +62,12 @@ class Update:
     changed: tuple[Port, ...] = ()
     gone: tuple[PortId, ...] = ()
     answered: int = 0
-    """The latest question of :meth:`dfmeta.ports.ovsdb.OvsdbWatcher.ask` that OVSDB has answered,
-    all that it said before being read."""
+    """Number of the latest query of :meth:`dfmeta.ports.ovsdb.OvsdbWatcher.ask` that OVSDB has
+    answered. All changes that OVSDB sent before that answer have been read."""
 
 
 class BridgeReader:
-    """The bridge's ports as they were last read.
+    """The bridge's ports as of the last reading.
 
     :param bridge: name of the integration bridge.
     :param tap: name of tap-metadata.
@@ -74,11 +76,11 @@ class BridgeReader:
     def __init__(self, bridge: str, tap: str) -> None:
         self.bridge, self.tap = bridge, tap
         self._known: dict[str, Mapping[PortId, Port]] = {}
-        """Row of an interface → its guests' ports, where there are any."""
+        """Row of an interface → its guests' ports; interfaces without such ports are left out."""
         self._changed: dict[PortId, Port] = {}
-        """What the next update is to tell, kept where a reading ends with an exception."""
+        """Changed ports for the next update, kept when a reading ends with an exception."""
         self._gone: dict[PortId, None] = {}
-        """Likewise, in their order."""
+        """Removed ports for the next update, in their order."""
         self._interfaces: dict[Any, tuple[Any, ...]] = {}
         """Row of a port of the bridge → rows of its interfaces."""
         self._owners: dict[Any, Any] = {}
@@ -87,9 +89,9 @@ class BridgeReader:
         self._tap_row: Any = None
 
     def read(self, idl: Any, changes: Iterable[Any] | None = None) -> Update:
-        """Read what the *changes* touch, or everything without them.
+        """Read the ports that the *changes* affect, or all ports when *changes* is None.
 
-        What a change costs does not depend on how many ports there are.
+        The cost of a change does not depend on the number of ports.
         """
         rows = list(idl.tables["Bridge"].rows.values())
         bridge = next((row for row in rows if row.name == self.bridge), None)
@@ -120,7 +122,7 @@ class BridgeReader:
         )
 
     def _members(self, bridge: Any, changes: Iterable[Any] | None) -> Collection[Any] | None:
-        """The bridge's ports, if the *changes* do not tell which of them came and went."""
+        """Return the bridge's ports; None if the *changes* show which were added and removed."""
         if changes is not None and bridge is not None:
             ports = {row.uuid for row in changes if row._table.name == "Port"}
             came = sum(_has_port(bridge, uuid) for uuid in ports - self._interfaces.keys())
@@ -130,12 +132,12 @@ class BridgeReader:
         return dict.fromkeys(port.uuid for port in bridge.ports).keys() if bridge else ()
 
     def _read_port(self, uuid: Any, port: Any) -> None:
-        """Note how the guests behind a row of Port have changed, and which are gone.
+        """Record changed and removed guests' ports of a Port row.
 
-        :param port: the row; None when the bridge does not have it any more.
+        :param port: the row; None when the bridge no longer has it.
         """
         there = port.interfaces if port is not None else ()
-        # What may raise comes first: what is noted is noted as a whole.
+        # Steps that may raise come first, so that the port is recorded as a whole.
         tap = None
         found: dict[Any, Mapping[PortId, Port]] = {}
         for interface in there:
@@ -156,7 +158,7 @@ class BridgeReader:
         for interface, guests in found.items():
             self._note(str(interface), guests)
         for interface in {*before, *now} - found.keys():
-            # Unless another port has it now.
+            # The interface may belong to another port now.
             if self._owners.get(interface) != uuid:
                 continue
             if interface not in now:
@@ -164,7 +166,7 @@ class BridgeReader:
             self._note(str(interface), {})
 
     def _note(self, row: str, guests: Mapping[PortId, Port]) -> None:
-        """Note the guests' ports that a row of Interface has now; its other ones are gone."""
+        """Record the current guests' ports of an Interface row; its other ports are removed."""
         before = self._known.pop(row, {})
         if guests:
             self._known[row] = guests
@@ -176,7 +178,7 @@ class BridgeReader:
 
 
 def _listed(bridge: Any) -> Any:
-    """The bridge's ports as the IDL keeps them: ``Row.ports`` would look up each of them."""
+    """Return the bridge's ports as the IDL stores them; ``Row.ports`` would look up each one."""
     return bridge._data["ports"].values
 
 
@@ -194,7 +196,7 @@ def _read_bridge(row: Any) -> Bridge:
 
 
 def is_marked(interface: Any) -> bool:
-    """Whether an Interface row is marked as ours."""
+    """Return whether an Interface row is marked as dfmeta's."""
     key, value = TAP_MARK
     return bool(interface.external_ids.get(key) == value)
 

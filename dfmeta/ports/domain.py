@@ -1,7 +1,7 @@
-"""A libvirt domain's XML: whose it is, and which ports are its own. Pure.
+"""Reads a libvirt domain's XML: its instance and project, and the ports that belong to it. Pure.
 
 Sources: libvirt's formatdomain.rst, Nova's ``nova/virt/libvirt/config.py``
-(LibvirtConfigGuestMetaNovaInstance). :mod:`dfmeta.devices.elements` says what is trusted.
+(LibvirtConfigGuestMetaNovaInstance). See :mod:`dfmeta.devices.elements` for trust.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ _NOVA: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.0",
 )
 _NOVA_PREFIX: Final = 3
-"""Nova calls a device after its port: three letters and the first eleven of the port's id."""
+"""Nova names a device after its port: three letters and the first eleven characters of its id."""
 _NOVA_ID: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """An ``<interface>``; empty: not given."""
+    """An ``<interface>`` element; an empty member is not given."""
 
     mac: str = ""
-    """Lower case."""
+    """MAC address in lower case."""
     dev: str = ""
-    """The port's name on the host."""
+    """Name of the port on the host."""
     iface_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What matters of a domain."""
+    """The parts of a domain's XML that identify the guest."""
 
     instance_id: str
     active: bool
-    """From libvirt's status file: it runs, or is paused. A definition says nothing of that."""
+    """Whether it runs or is paused, from libvirt's status file; unknown from a definition."""
     name: str = ""
-    """Nova's display name where there is one."""
+    """Nova's display name, else the domain's name."""
     project_id: str = ""
     nics: tuple[Nic, ...] = ()
     domain_name: str = ""
-    """As virsh knows it."""
+    """Name in virsh."""
 
     @property
     def found(self) -> Ownership:
-        """The same as an identity source says it."""
+        """Return the domain's identity in the form of an identity source."""
         return Ownership(self.instance_id, self.project_id, self.name)
 
 
 def parse(data: bytes) -> Domain:
     """Read a domain's definition (``<domain>``) or its status (``<domstatus>``).
 
-    :raises DomainError: when it is neither, too large, or without a UUID.
+    :raises DomainError: when *data* is neither, is too large, or has no UUID.
     """
     reader = _Reader()
     reader.read(data)
@@ -69,13 +69,14 @@ def parse(data: bytes) -> Domain:
 
 
 def match(port: Port, domains: Iterable[Domain]) -> Domain | None:
-    """Find the domain that is on *port* now; None when there is none, or more than one.
+    """Return the domain that uses *port* now; None when there is none or more than one.
 
-    Only a domain that is active can be: a definition may be of a guest that had the port before.
-    The port's id decides where both sides have one; the device's name only together with the MAC,
-    since libvirt uses names again; the MAC alone only for an interface that has neither, since
-    two guests may have the same one. A domain has its device's untagged frames; those of a VLAN are
-    of another guest behind it, which no domain names.
+    Only an active domain can match: a definition may be of a guest that had the port before.
+    If the port and the interface both have a port id, the ids decide. Else the device's name counts
+    together with the MAC, since libvirt reuses names. The MAC alone counts only for an interface
+    without a port id and a device name, since two guests may have the same MAC. A domain owns the
+    untagged frames of its device; frames with a VLAN id belong to another guest behind it, which
+    is in no domain's XML.
     """
     if port.vid:
         return None
@@ -94,7 +95,7 @@ def _by_id(port: Port, nic: Nic) -> bool:
 def _by_device(port: Port, nic: Nic) -> bool:
     if (port.iface_id and nic.iface_id) or not nic.dev or not _same_mac(port, nic):
         return False
-    # Behind a bridge of its own the port has the same id in its name, and another prefix.
+    # A port behind its own bridge has the same id in its name and another prefix.
     mine = port.iface_id[:_NOVA_ID]
     nova = len(mine) == _NOVA_ID and nic.dev[_NOVA_PREFIX:] == mine
     return nic.dev == port.name or nova
@@ -109,7 +110,7 @@ def _same_mac(port: Port, nic: Nic) -> bool:
 
 
 class _Reader(DomainReader):
-    """Takes what matters from the stream of elements."""
+    """Collects the relevant values from the stream of elements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,9 +119,9 @@ class _Reader(DomainReader):
         self._nic: dict[str, str] = {}
 
     def domain(self) -> Domain:
-        """What was read.
+        """Return the domain that was read.
 
-        :raises DomainError: when that is no domain.
+        :raises DomainError: when the XML is not a domain.
         """
         instance = instance_of(self._values.get("uuid", ""))
         if not instance:
@@ -147,7 +148,7 @@ class _Reader(DomainReader):
             case "devices/interface/target":
                 self._nic["dev"] = attributes.get("dev", "").strip()
             case "devices/interface/source" if attributes.get("type") == "unix":
-                # vhost-user: the port is called after the socket.
+                # vhost-user: the port has the name of the socket.
                 self._nic["socket"] = attributes.get("path", "").rpartition("/")[2]
             case "devices/interface/virtualport/parameters":
                 self._nic["iface_id"] = attributes.get("interfaceid", "").strip()

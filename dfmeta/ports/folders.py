@@ -1,4 +1,4 @@
-"""Folders with the XML files of libvirt's domains. Knows no hub: a command line reads them too."""
+"""Reads directories with XML files of libvirt's domains. No eventlet: commands use it too."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _Stamp = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class Scan:
-    """What the folders hold."""
+    """The result of one scan of the directories."""
 
     started: float
-    """Monotonic seconds."""
+    """Monotonic seconds at the start of the scan."""
     domains: list[Domain] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    """Files that have become unreadable since the scan before, each with its cause."""
+    """Files that have become unreadable since the previous scan, each with its cause."""
     error: str = ""
-    """A folder that is there and cannot be listed."""
+    """An existing directory that cannot be listed, with its cause; empty when there is none."""
 
 
 class Folders:
-    """Reads a file once and again when it has changed. Runs in an OS thread; never logs there.
+    """Reads each file once, and again after it has changed. Runs in an OS thread; never logs there.
 
-    :param paths: folders with ``*.xml``; one that is not there holds nothing.
+    :param paths: directories with ``*.xml``; a directory that does not exist counts as empty.
     """
 
     def __init__(self, paths: Sequence[Path], *, clock: Callable[[], float] = time.monotonic):
@@ -42,7 +42,7 @@ class Folders:
         self._known: dict[str, tuple[_Stamp, Domain | None]] = {}
 
     def scan(self) -> Scan:
-        """Look at all files; parse those that are new or changed."""
+        """Check all files and parse those that are new or changed."""
         scan = Scan(self._clock())
         known: dict[str, tuple[_Stamp, Domain | None]] = {}
         for folder in self._paths:
@@ -68,7 +68,7 @@ class Folders:
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError:
-            return  # it has gone meanwhile
+            return  # it was deleted in the meantime
         if not stat.S_ISREG(status.st_mode):
             return
         stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)

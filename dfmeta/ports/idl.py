@@ -1,4 +1,4 @@
-"""The IDL and ovsdbapp as OVSDB's thread uses them: no threads and no connections of their own."""
+"""The IDL and ovsdbapp for OVSDB's thread, without threads and connections of their own."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ovsdbapp.schema.open_vswitch import impl_idl
 
 _threading = original("threading")
 TRANSACTION_TIMEOUT = 10.0
-"""Seconds."""
+"""Seconds until a transaction fails without an answer."""
 
 
 class Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
-    """An IDL that notes which rows have changed, and sends echoes."""
+    """An IDL that records changed rows and sends echoes."""
 
     def __init__(self, remote: str, helper: Any) -> None:
         self.notices: list[Any] = []
         self._echo: tuple[Any, Any] | None = None
-        """Session and id of the echo under way."""
+        """Session and id of the echo that is not answered yet."""
         self.echoed = False
-        """Whether it has been answered, and all that was said before is in place."""
+        """Whether the echo has been answered, with all changes before the answer applied."""
         super().__init__(remote, helper)
-        # The IDL drops replies that it does not expect, each in its turn.
+        # The IDL drops unexpected replies, so each message is checked before the IDL gets it.
         self._next_message, self._session.recv = self._session.recv, self._receive
 
     def echo(self) -> bool:
-        """Send an echo, if none is under way and this session hears of changes; whether it was.
+        """Send an echo if none is pending and this session receives changes; return whether sent.
 
-        ovsdb-server hands out changes before it takes a request (RFC 7047, 4.1.6 and 4.1.11), and
+        ovsdb-server sends changes before it handles a request (RFC 7047, 4.1.6 and 4.1.11), and
         JSON-RPC keeps the order.
         """
         session = self._session.get_seqno()
@@ -56,20 +56,20 @@ class Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
         return message
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
-        """Note *row*; called when all that came with it is in place."""
+        """Record *row*; called after the whole message with this change has been applied."""
         self.notices.append(row)
 
     def take(self) -> list[Any]:
-        """Give back what was noted since the last time."""
+        """Return the rows recorded since the last call."""
         taken, self.notices = self.notices, []
         return taken
 
 
 class Handle:
-    """What ovsdbapp's API and transactions ask of a connection object."""
+    """The connection object that ovsdbapp's API and transactions need."""
 
     is_running = True
-    """The thread runs the IDL itself: there is nothing for the API to start."""
+    """Always true: the thread runs the IDL itself, and the API has nothing to start."""
 
     def __init__(self, idl: Any) -> None:
         self.idl = idl
@@ -78,10 +78,10 @@ class Handle:
 
 
 class Api(impl_idl.OvsdbIdl):  # type: ignore[misc]  # ovsdbapp has no types
-    """ovsdbapp's commands on a connection of this object's own.
+    """ovsdbapp's commands on a connection that belongs to this object.
 
-    The class keeps the first connection of the process for ever otherwise, so that transactions
-    after a reconnect would go to a session that is closed.
+    The base class stores the first connection of the process in the class, so that transactions
+    after a reconnect would use a closed session.
     """
 
     def __init__(self, handle: Handle) -> None:
@@ -90,17 +90,17 @@ class Api(impl_idl.OvsdbIdl):  # type: ignore[misc]  # ovsdbapp has no types
 
     @property
     def ovsdb_connection(self) -> Handle:
-        """The connection."""
+        """Return the connection of this object."""
         return self._handle
 
     @ovsdb_connection.setter
     def ovsdb_connection(self, connection: Handle) -> None:
-        """The base class sets what was just given to it."""
+        """Ignore the value: the base class sets the connection that it was just given."""
 
 
 class Transaction(transaction.Transaction):  # type: ignore[misc]  # ovsdbapp has no types
     """A transaction that does not wait for ovs-vswitchd to act on it."""
 
     def pre_commit(self, txn: Any) -> None:
-        """Give the commands the set that they note new interfaces in."""
+        """Create the set in which the commands record new interfaces."""
         txn.expected_ifaces = set()

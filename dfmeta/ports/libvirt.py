@@ -1,12 +1,13 @@
 """Identity from the XML files of libvirt's domains on this host.
 
-The files, not libvirt's API: they hold all that is needed, the library has no wheel, blocks the
-whole process in C, and would be a second way to the same values. libvirt writes ``NAME.xml`` below
-/run/libvirt/qemu for each domain that is active (replaced as a whole, gone when it ends) and below
-/etc/libvirt/qemu for each that is defined.
+The files are read instead of libvirt's API: they contain all necessary values. The library has no
+wheel, blocks the whole process in C, and would only be a second path to the same values.
 
-Who is on a port is read from active domains alone. A definition gives the project and the name of
-an instance that is already known.
+libvirt writes ``NAME.xml`` below /run/libvirt/qemu for each active domain (replaced as a whole,
+deleted when the domain ends) and below /etc/libvirt/qemu for each defined domain.
+
+Only active domains give the instance of a port. A definition gives the project and the name of an
+instance that is already known.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from dfmeta.quiet import Seldom
 LOG = logging.getLogger(__name__)
 
 PAUSE: Final = 0.05
-"""Seconds between two scans at least."""
+"""Minimum number of seconds between two scans."""
 
 
 class LibvirtSource:
     """Instance, project and name from the domains on this host.
 
-    Scans run one at a time in an OS thread, so that a disk that hangs holds up nobody else; all
-    who ask while one runs share the next.
+    Scans run one at a time in an OS thread, so that a disk that hangs does not block the hub. All
+    queries that arrive during a scan share the next scan.
     """
 
     name: metrics.IdentitySource = "libvirt"
@@ -48,7 +49,7 @@ class LibvirtSource:
     retry = (0.25, 5.0)
     recheck = 2.0
     at_once = 256
-    """All that wait for one scan wake at once."""
+    """All queries that wait for one scan wake at once."""
 
     def __init__(self, folders: Folders, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._folders = folders
@@ -60,7 +61,7 @@ class LibvirtSource:
     def find(self, question: Question) -> Ownership:
         """See :class:`~dfmeta.ports.sources.Source`.
 
-        :raises SourceError: when a folder is there and cannot be read.
+        :raises SourceError: when a directory exists and cannot be read.
         """
         scan = self._since(question.since)
         port = question.port
@@ -90,13 +91,13 @@ class LibvirtSource:
     def _run(self) -> None:
         try:
             while self._next is not None:
-                # Whoever has asked before this moment is served by this scan.
+                # This scan answers all queries that arrived before this moment.
                 eventlet.sleep(0)
                 done, self._next = self._next, None
                 self._scan = tpool.execute(self._folders.scan)
                 done.send(None)
                 for broken in self._scan.broken:
-                    self._seldom.warn(LOG, "Passed over: %s", broken)
+                    self._seldom.warn(LOG, "Ignored the libvirt file %s", broken)
                 eventlet.sleep(PAUSE)
         finally:
             self._scanning = False

@@ -1,11 +1,12 @@
 """Identity from Neutron's REST API (Networking API v2.0, "Ports").
 
-A port there has a ``device_id``, the instance, and the project that owns the *port*. Neither is the
-host's own word: the port's owner may write the one, and an admin's port has another project than
-the instance that it is plugged into. So the instance is a claim, and the project is only a
-fall-back (:mod:`dfmeta.ports.sources`).
+A port there has a ``device_id``, the instance, and the project that owns the *port*. Neither comes
+from the host itself: the port's owner may write any ``device_id``, and an admin's port may belong
+to another project than its instance. So the instance is unverified, and the project is only a
+fallback (:mod:`dfmeta.ports.sources`).
 
-All who ask at the same moment share a call: few by their ids, many, as at the start, by this host.
+Queries that arrive at the same moment share a call: few ports are requested by their ids, many
+ports, as at the start, by this host.
 """
 
 from __future__ import annotations
@@ -29,34 +30,34 @@ from dfmeta.ports.sources import (
 )
 
 LIST_FROM: Final = 16
-"""Ports from which on the host's are asked for in one call."""
+"""Number of ports from which on all ports of the host are requested in one call."""
 IDS_AT_ONCE: Final = 32
-"""Ids in one call: some 1,400 characters of its URL."""
+"""Number of ids in one call: about 1,400 characters of its URL."""
 CALLS_AT_ONCE: Final = 4
 _OF_INSTANCE: Final = "compute:"
-"""Beginning of an instance's port's ``device_owner``."""
+"""Beginning of ``device_owner`` of an instance's port."""
 
 
 class Ports(Protocol):
-    """Neutron's ports."""
+    """Queries Neutron's ports."""
 
     def on_host(self) -> list[Row]:
-        """All of this host.
+        """Return all ports of this host.
 
-        :raises SourceError: when there is no answer that could be read.
+        :raises SourceError: when there is no readable answer.
         """
         ...
 
     def by_id(self, ids: Sequence[str]) -> list[Row]:
-        """Those of *ids* that there are.
+        """Return the existing ports among *ids*.
 
-        :raises SourceError: when there is no answer that could be read.
+        :raises SourceError: when there is no readable answer.
         """
         ...
 
 
 class NeutronSource:
-    """The instance that a port claims, and the port's own project.
+    """Gives the instance of a port, unverified, and the port's own project.
 
     :param timeout: seconds that an answer may take.
     """
@@ -79,7 +80,7 @@ class NeutronSource:
     def find(self, question: Question) -> Ownership:
         """See :class:`~dfmeta.ports.sources.Source`.
 
-        :raises SourceError: when Neutron cannot be asked.
+        :raises SourceError: when Neutron gives no answer.
         """
         port_id = instance_of(question.port.iface_id)
         if not port_id:
@@ -91,7 +92,7 @@ class NeutronSource:
         return found
 
     def _collect(self) -> None:
-        # All greenthreads of this turn of the hub have asked by now.
+        # All greenthreads of this turn of the hub have added their query by now.
         batch, self._waiting = self._waiting, {}
         self._calls.spawn_n(self._call, batch)
 
@@ -102,7 +103,7 @@ class NeutronSource:
         except eventlet.Timeout:
             error = SourceError(source=self.name, cause=f"no answer within {self.timeout:g} s")
             _fail(batch, error)
-        except Exception as error:  # whoever waits is told, whatever it is
+        except Exception as error:  # every waiting query gets it
             _fail(batch, error)
         else:
             for port_id, event in batch.items():
@@ -125,7 +126,7 @@ def _by_id(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def _found(row: Row) -> Ownership:
-    """Read a port; one that is no instance's, but a router's or a DHCP agent's, gives nothing."""
+    """Read a port; one of a router or a DHCP agent gives an empty result, as it has no instance."""
     instance = instance_of(str(row.get("device_id") or ""))
     if not instance or not str(row.get("device_owner") or "").startswith(_OF_INSTANCE):
         return Ownership()

@@ -1,4 +1,4 @@
-"""Neutron's ports, over keystoneauth1. Knows no hub: ``dfmeta doctor`` asks too."""
+"""Neutron's ports, over keystoneauth1. No eventlet: ``dfmeta doctor`` uses it too."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class NeutronApi:
     """Neutron's ports, over a session of keystoneauth1, which gets and renews its tokens.
 
     :param session: a ``keystoneauth1.session.Session`` with its authentication.
-    :param host: as Neutron has it in ``binding:host_id``.
+    :param host: this host's name in Neutron's ``binding:host_id``.
     :param where: ``interface`` (a list), ``region_name`` of Neutron in Keystone's catalogue.
-    :param endpoint: Neutron's address, where the catalogue is not to be asked.
+    :param endpoint: Neutron's URL; None takes it from the catalogue.
     """
 
     def __init__(
@@ -32,24 +32,24 @@ class NeutronApi:
     def on_host(self) -> list[Row]:
         """See :class:`~dfmeta.ports.neutron.Ports`.
 
-        :raises SourceError: when there is no answer that could be read.
+        :raises SourceError: when there is no readable answer.
         """
         return self.ask([("binding:host_id", self._host)])
 
     def by_id(self, ids: Sequence[str]) -> list[Row]:
         """See :class:`~dfmeta.ports.neutron.Ports`.
 
-        :raises SourceError: when there is no answer that could be read.
+        :raises SourceError: when there is no readable answer.
         """
         return self.ask([("id", port_id) for port_id in ids])
 
     def ask(
         self, filters: Sequence[tuple[str, str]], fields: Sequence[str] = FIELDS_ASKED
     ) -> list[Row]:
-        """Ask for *fields* of the ports that *filters* leave.
+        """Request *fields* of the ports that match *filters*.
 
-        :raises SourceError: when there is no answer that could be read; a field ``status`` has
-            Keystone's or Neutron's, 0 where neither has answered.
+        :raises SourceError: when there is no readable answer; its field ``status`` is Keystone's or
+            Neutron's HTTP status, 0 when neither has answered.
         """
         from keystoneauth1.exceptions import ClientException
 
@@ -59,7 +59,7 @@ class NeutronApi:
                 service_type="network", **self._where
             )
             if not base:
-                raise SourceError(source="neutron", cause="it is not in Keystone's catalogue")
+                raise SourceError(source="neutron", cause="Neutron is not in Keystone's catalogue")
             url = base.rstrip("/").removesuffix("/v2.0") + "/v2.0/ports"
             answer = self._session.get(url, params=[*filters, *asked]).json()
         except ClientException as error:

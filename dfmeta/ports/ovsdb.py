@@ -1,8 +1,8 @@
 """Watches OVSDB in an OS thread of its own; :mod:`dfmeta.ports.bridge_reader` reads the rows.
 
-The IDL's JSON parser takes a reply in one go (most of a second for 1,000 interfaces), so it must
-not run on the hub. It runs in a real thread; what it finds comes to the hub as
-:class:`Update` values through a queue and a pipe, in order.
+The IDL's JSON parser parses a whole reply at once (most of a second for 1,000 interfaces), so it
+must not run on the hub. It runs in an OS thread, which sends :class:`Update` values to the hub in
+order, through a queue and a pipe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 _os = original("os")
 _threading = original("threading")
 _time = original("time")
-"""Unpatched: eventlet's own would wait on a hub of the thread's own for what is not there."""
+"""Not patched by eventlet: patched modules would wait on a hub that this thread does not run."""
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Open_vSwitch": ("bridges", "cur_cfg", "next_cfg"),
@@ -39,16 +39,16 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Port": ("name", "interfaces", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
     "Interface": ("name", "type", "ofport", "external_ids", "mac", "mac_in_use", "error"),
 }
-"""ovsdbapp's transactions look at cur_cfg and next_cfg; without them each logs an error."""
+"""ovsdbapp's transactions read cur_cfg and next_cfg; without them each one logs an error."""
 RECONNECT_PAUSE = 0.2
 JOIN_TIMEOUT = 0.3
-"""Seconds that the thread is waited for at the end; it is a daemon's and holds nothing."""
+"""Seconds to wait for the thread at the end; it is a daemon thread and holds no resources."""
 
 
 class TapElsewhereError(Exception):
-    """The name of tap-metadata is that of a port of another bridge.
+    """A port of another bridge has the name of tap-metadata.
 
-    :param marked: it is marked as dfmeta's.
+    :param marked: whether that port is marked as dfmeta's.
     """
 
     def __init__(self, tap: str, bridge: str, *, marked: bool) -> None:
@@ -67,7 +67,7 @@ class _Job:
 
 
 class OvsdbWatcher:
-    """A thread on OVSDB, and the hub's end of it.
+    """A thread that follows OVSDB, and the hub's interface to it.
 
     :param remote: OVSDB's address, such as ``unix:/var/run/openvswitch/db.sock``.
     :param bridge: name of the integration bridge.
@@ -91,43 +91,44 @@ class OvsdbWatcher:
         self._thread = _threading.Thread(target=run, name="ovsdb", daemon=True)
         self._reader = BridgeReader(bridge, tap)
         self._session = -1
-        """The session that the bridge was last read whole in."""
+        """The session in which the whole bridge was last read."""
         self._last: Update | None = None
         self._seqno = 0
         self._asked = self._sent = self._answered = 0
-        """The latest question: of all, that the last echo stands for, that is answered."""
+        """Numbers of the latest query, of the latest one that the last echo covers, and of the
+        latest one that is answered."""
 
     # The hub's side
 
     def start(self) -> None:
-        """Start the thread, and the greenthread that delivers."""
+        """Start the thread, and the greenthread that delivers the updates."""
         self._thread.start()
-        hub.VITAL.spawn("delivery of OVSDB's news", self._deliver_loop, may_return=True)
+        hub.VITAL.spawn("delivery of OVSDB's changes", self._deliver_loop, may_return=True)
 
     def stop(self) -> None:
-        """End the thread; nothing is delivered any more."""
+        """End the thread; no more updates are delivered."""
         self._stopping = True
         _poke(self._to_thread[1])
         if self._thread.is_alive():
             self._thread.join(JOIN_TIMEOUT)
 
     def ask(self) -> int:
-        """Ask OVSDB whether it has told of all that it knows; never waits.
+        """Request a confirmation that OVSDB has sent all changes so far; never waits.
 
-        One echo is under way at a time, and the next one stands for all questions meanwhile. What
-        is asked while OVSDB is away is answered when it is back.
+        Only one echo is pending at a time, and the next one covers all queries in between. A query
+        while OVSDB does not answer is confirmed after the reconnect.
 
-        :return: the question's number, from 1; see :attr:`Update.answered`.
+        :return: number of the query, from 1; see :attr:`Update.answered`.
         """
         self._asked += 1
         _poke(self._to_thread[1])
         return self._asked
 
     def ensure_tap(self) -> None:
-        """Make tap-metadata a port of the bridge that nothing is flooded to.
+        """Make tap-metadata a port of the bridge, without flooding to it.
 
-        An untagged port is a trunk of all VLANs: NORMAL floods every tenant's broadcasts to it;
-        see :data:`~dfmeta.model.TAP_VLAN`.
+        An untagged port would be a trunk of all VLANs, and NORMAL would flood every tenant's
+        broadcasts to it; see :data:`~dfmeta.model.TAP_VLAN`.
 
         :raises OvsdbError: when the transaction fails; caused by :class:`TapElsewhereError` where
             another bridge has a port of that name.
@@ -135,10 +136,11 @@ class OvsdbWatcher:
         self._transact(self._build_tap)
 
     def remove_taps(self, only: str = "") -> list[str]:
-        """Take what is marked as our tap-metadata away from the bridge, whatever its name is.
+        """Remove the ports of the bridge that are marked as dfmeta's tap-metadata, with any name.
 
-        :param only: the name of the one that is to go.
-        :return: the names; a change of ``metadata_interface`` may have left one more.
+        :param only: remove only the port with this name; empty: all.
+        :return: names of the removed ports; there may be two after a change of
+            ``metadata_interface``.
         :raises OvsdbError: when the transaction fails.
         """
         names: list[str] = []
@@ -210,7 +212,8 @@ class OvsdbWatcher:
     def _turn(self, idl: Any, api: Any) -> None:
         poller = Poller()
         idl.run()
-        # Against what was last read, not against before this run: a transaction runs the IDL too.
+        # Compared with the last reading, not with the state before this run: a transaction runs the
+        # IDL too.
         if idl.change_seqno != self._seqno and idl.has_ever_connected():
             self._seqno = idl.change_seqno
             self._tell(self._reader.read(idl, self._changes(idl)))
@@ -228,7 +231,7 @@ class OvsdbWatcher:
         _drain(self._to_thread[0])
 
     def _echo(self, idl: Noticing) -> None:
-        """Hand on what the last echo has answered, and send the next."""
+        """Deliver the answer of the last echo, and send the next echo."""
         if idl.echoed and self._last is not None:
             idl.echoed, self._answered = False, self._sent
             self._tell(replace(self._last, changed=(), gone=(), answered=self._answered))
@@ -243,7 +246,7 @@ class OvsdbWatcher:
             )
             job.build(api, txn)
             txn.do_commit()
-        except Exception as error:  # handed to who waits for it
+        except Exception as error:  # the waiting caller raises it
             job.error = error
         finally:
             job.done.set()
@@ -256,8 +259,10 @@ class OvsdbWatcher:
         _poke(self._to_hub[1])
 
     def _changes(self, idl: Any) -> list[Any] | None:
-        """Rows that have changed; None when it may be any, after a reconnect: the IDL does not
-        tell of what went meanwhile."""
+        """Return the changed rows; None after a reconnect.
+
+        Any row may have changed then: the IDL does not report rows that were deleted meanwhile.
+        """
         notices, session = idl.take(), idl._session.get_seqno()
         if session != self._session:
             self._session = session
@@ -290,7 +295,7 @@ def _poke(fd: int) -> None:
     try:
         _os.write(fd, b"\0")
     except BlockingIOError:
-        return  # it is full: the other side is being woken already
+        return  # the pipe is full: the other side will wake anyway
 
 
 def _drain(fd: int) -> None:

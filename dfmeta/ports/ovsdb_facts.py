@@ -1,4 +1,4 @@
-"""Reads Open vSwitch's configuration once, for a command. The daemon watches it instead."""
+"""Reads Open vSwitch's configuration once, for a command; the daemon watches it instead."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _Row = dict[str, Any]
 
 
 def read_snapshot(remote: str) -> Snapshot:
-    """Read bridges and interfaces, in one transaction.
+    """Read bridges and interfaces in one transaction.
 
     :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
-    :raises OvsdbError: when it does not answer.
+    :raises OvsdbError: when OVSDB does not answer.
     """
     selects = [
         {"op": "select", "table": table, "where": [], "columns": list(columns)}
@@ -96,7 +96,7 @@ _SETS = ("ports", "interfaces", "protocols", "tag", "vlan_mode", "cvlans", "ofpo
 
 
 def _plain_row(row: _Row) -> _Row:
-    """Turn OVSDB's notation (RFC 7047, 5.1) into Python's; a column of a set is always a list."""
+    """Convert OVSDB's notation (RFC 7047, 5.1) to Python; a set column always becomes a list."""
     plain = {name: _plain(value) for name, value in row.items()}
     for name in (*_SETS, "error"):
         if name in plain and not isinstance(plain[name], list):

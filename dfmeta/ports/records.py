@@ -1,7 +1,7 @@
-"""Identity from the store's records: the project and the name of an instance that is known.
+"""Identity from the store's records: the project and the name of a known instance.
 
-A record has no port and no MAC, so it cannot say who is on a port. It is not asked about an
-instance that is not verified, since the record's project would vouch for whoever claims it.
+A record has no port and no MAC, so it cannot give the instance of a port. The store is not queried
+for an unverified instance, because the record's project would then confirm any such instance.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dfmeta.ports.sources import NAME, PROJECT, Ownership, Question, name_of, pr
 
 
 class Record(Protocol):
-    """What is read of a record of :mod:`dfmeta.store.db.repository`."""
+    """The part of a record of :mod:`dfmeta.store.db.repository` that is used here."""
 
     @property
     def project_id(self) -> str | None:
-        """Project of the instance."""
+        """Return the project of the instance."""
 
     @property
     def metadata(self) -> str | None:
-        """Its document, JSON."""
+        """Return the document of the metadata half as JSON."""
 
 
 class StoreSource:
     """Project and name from the record of a known instance.
 
-    :param get: gives an instance's record, or None.
+    :param get: returns an instance's record, or None.
     """
 
     name: metrics.IdentitySource = "store"

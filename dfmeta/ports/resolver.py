@@ -1,14 +1,14 @@
-"""Asks the identity sources about each port that lacks something, and hands on what is known.
+"""Queries the identity sources for each port with missing fields, and delivers the result.
 
-Each port has a life of its own: what OVSDB itself says is handed on at once, the rest by a
-greenthread for each port that lacks something, which asks the sources in order and again, with
-growing pauses, while the port is there. A source that fails rests for a moment and is passed over
-meanwhile, so that it delays nobody who can do without.
+Each port is handled on its own. The values from OVSDB are delivered at once. For each port that
+lacks a field, a greenthread queries the sources in order, and again with growing pauses while the
+port exists. A source that fails rests for a moment and is skipped meanwhile, so that it does not
+delay ports that other sources can identify.
 
-Answers belong to one incarnation of a port (LP#1868867): another row, instance, id, MAC or number
-starts anew, and an answer that comes later is dropped. An instance that OVSDB does not name can
-change without a trace in OVSDB (a tap that stays while one domain ends and another starts), so
-the source that named it is asked again every now and then.
+Answers belong to one incarnation of a port (LP#1868867). Another row, instance, id, MAC or number
+begins a new incarnation, and later answers for the old one are dropped. An instance that OVSDB does
+not name can change without a change in OVSDB (a tap that stays while one domain ends and another
+starts), so the source that named it is queried again regularly.
 
 Everything runs on the hub.
 """
@@ -48,19 +48,19 @@ LOG = logging.getLogger(__name__)
 
 REST_FIRST: Final = 0.5
 REST_MOST: Final = 4.0
-"""Seconds that a source rests after a failure: well below the time that a guest can wait."""
+"""Seconds that a source rests after a failure, well below the time that a guest can wait."""
 PORT_PROJECT_AFTER: Final = 3.0
-"""Seconds until a port's own project is taken for its instance's, where another source could
-still give that: longer than libvirt's file takes to appear, shorter than a guest waits."""
+"""Seconds until a port's own project counts as its instance's project, if another source could give
+the latter: longer than libvirt's file takes to appear, shorter than a guest waits."""
 PAUSE_LEAST: Final = 0.01
 CROWD: Final = 500
-"""Ports from which on one that has been asked about for long waits longer than its source says:
-asking again about thousands that nobody knows would keep a core busy for ever."""
+"""Number of ports above which the longest pause between two queries grows: repeated queries for
+thousands of unknown ports would keep a core busy indefinitely."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A source, as seen from one port."""
+    """The queries of one source for one port."""
 
     times: int = 0
     next: float = 0.0
@@ -83,7 +83,7 @@ class _Entry:
 
 @dataclass(slots=True, eq=False)
 class _Asking:
-    """A source, for all ports."""
+    """The state of one source for all ports."""
 
     source: Source
     room: Semaphore
@@ -96,9 +96,9 @@ class Resolver:
     """Turns OVSDB's ports into ports with an instance and a project.
 
     :param order: names of the sources; ``ovsdb`` is OVSDB's row itself.
-    :param sources: all the others that *order* names.
-    :param deliver: takes each port, as far as it is known, whenever more is.
-    :param drop: takes the id of each port that is gone.
+    :param sources: all other sources in *order*.
+    :param deliver: called with a port each time that more of its fields are known.
+    :param drop: called with the id of each removed port.
     :param clock: monotonic seconds.
     """
 
@@ -117,7 +117,7 @@ class Resolver:
         self._clock = clock
         self._entries: dict[PortId, _Entry] = {}
         self._unsettled: set[_Entry | None] = set()
-        """Those that lack something and have not been asked about once."""
+        """Ports with missing fields for which no round of queries has finished."""
         self._gate = Semaphore()
         self._sources: dict[str, _Asking] = {
             source.name: _Asking(source, Semaphore(source.at_once), Seldom(clock=clock))
@@ -125,14 +125,14 @@ class Resolver:
         }
 
     def start(self) -> None:
-        """Check from now on that the instances which a source named are still there."""
+        """Begin to check regularly that the instances which a source named still exist."""
         for asking in self._sources.values():
             if asking.source.recheck:
                 name = f"identity source {asking.source.name}"
                 hub.VITAL.spawn(name, self._recheck_loop, asking)
 
     def update(self, row: Port) -> None:
-        """Take in a port as OVSDB has it now. Never waits."""
+        """Process the current row of a port in OVSDB. Never waits."""
         entry = self._entries.get(row.id)
         if entry is not None and self._same(entry, row):
             entry.row = row
@@ -142,23 +142,23 @@ class Resolver:
         self._work_on(entry)
 
     def forget(self, port_id: PortId) -> None:
-        """Drop that port, and every answer that is still to come for it."""
+        """Drop that port and all later answers for it."""
         self._drop(port_id)
         self._unsettled.discard(self._entries.pop(port_id, None))
 
     def renew(self, port_id: PortId) -> None:
-        """Ask anew about that port: it has another device now.
+        """Query the sources for that port again, because it has another device now.
 
-        An instance that OVSDB names stays: OVSDB is asked about it by other means, see
-        :mod:`dfmeta.numbering`. Any other answer was about the device of before, and a row may be
-        the same for both, such as that of a tap which another domain has made anew.
+        An instance from OVSDB stays: OVSDB is checked in another way, see :mod:`dfmeta.numbering`.
+        Any other answer was for the previous device. Both devices may have the same row, such as
+        that of a tap that another domain has created again.
         """
         entry = self._entries.get(port_id)
         if entry is not None and entry.port.sources.get(INSTANCE) != OVSDB:
             self._work_on(self._anew(entry.row))
 
     def settled(self) -> bool:
-        """Whether each port that lacks something has been asked about once."""
+        """Return whether the sources were queried once for each port with missing fields."""
         return not self._unsettled
 
     # One port
@@ -169,7 +169,7 @@ class Resolver:
             return False
         if entry.port.sources.get(INSTANCE) == OVSDB:
             return True
-        # Nothing but the place says that it is the same guest's.
+        # Only its place indicates that the port belongs to the same guest.
         if old.ofport is not None and old.ofport != row.ofport:
             return False
         return (old.name, old.mac) == (row.name, row.mac)
@@ -204,15 +204,15 @@ class Resolver:
                 try:
                     pause = self._round(entry)
                 except Exception:
-                    # A defect of ours must cost this port some seconds, and no other anything.
-                    LOG.exception("Asking about port %s failed; it is tried again", entry.row.name)
+                    # A defect in dfmeta must delay only this port, by some seconds.
+                    LOG.exception("The identity query for port %s failed; retrying", entry.row.name)
                     pause = REST_MOST
         finally:
             entry.working = False
             self._unsettled.discard(entry)
 
     def _round(self, entry: _Entry) -> float | None:
-        """Ask each source that is due; return seconds until the next round, None for no more."""
+        """Query each source that is due; return seconds until the next round, None for no more."""
         self._take_turn()
         for name in self._order:
             if self._current(entry) and self._due(entry, name):
@@ -225,8 +225,10 @@ class Resolver:
         return self._pause(entry)
 
     def _take_turn(self) -> None:
-        """Wait for this greenthread's turn: of those that wake at once, by the thousand after a
-        start, one goes on in each turn of the hub."""
+        """Wait until this greenthread may continue.
+
+        After a start thousands of greenthreads wake at once; one continues in each turn of the hub.
+        """
         with self._gate:
             eventlet.sleep(0)
 
@@ -234,7 +236,10 @@ class Resolver:
         return self._entries.get(entry.row.id) is entry
 
     def _open(self, entry: _Entry, name: str) -> frozenset[str]:
-        """What *name* may still give; optional things only before it has been asked."""
+        """Return the fields that source *name* can still give.
+
+        Optional fields are among them only before the first query.
+        """
         source = self._sources[name].source
         if source.by_instance and not _proven(entry.port):
             return frozenset()
@@ -256,7 +261,7 @@ class Resolver:
         )
 
     def _pause(self, entry: _Entry) -> float | None:
-        """Seconds until something can be asked again; None when nothing has to be."""
+        """Return seconds until the next query; None when no more queries are needed."""
         now = self._clock()
         moments = [
             max(self._sources[name].rests_until, asked.next if asked else 0.0)
@@ -296,8 +301,9 @@ class Resolver:
             _count(asking.source.name, "conflict")
             asking.seldom.warn(
                 LOG,
-                "%s says that %s is instance %s's; it stays with %s, as %s says",
-                *(name, entry.port.name, found.instance_id, entry.port.instance_id),
+                "Identity source %s names instance %s for port %s; the port keeps instance %s, "
+                "which source %s has named",
+                *(name, found.instance_id, entry.port.name, entry.port.instance_id),
                 entry.port.sources.get(INSTANCE),
             )
             return
@@ -322,7 +328,7 @@ class Resolver:
     # One source
 
     def _look_up(self, asking: _Asking, port: Port) -> Ownership | None:
-        """Ask once; None when there was no answer."""
+        """Query a source once; None when there was no answer."""
         source = asking.source
         found: Ownership | None = None
         with asking.room:
@@ -339,15 +345,15 @@ class Resolver:
             except SourceError as error:
                 self._failed(asking, "failed", error)
             except Exception as error:
-                # A defect of ours must cost this question alone.
-                LOG.exception("Identity source %s failed on %s", source.name, port.name)
+                # A defect in dfmeta must affect only this query.
+                LOG.exception("Identity source %s failed for port %s", source.name, port.name)
                 self._failed(asking, "failed", error)
             else:
                 asking.failures = 0
             finally:
                 timer.cancel()
         if found is not None:
-            # All that waited for the same answer have woken at once.
+            # All greenthreads that waited for the same answer have woken at once.
             self._take_turn()
         return found
 
@@ -376,7 +382,7 @@ class Resolver:
         _count(asking.source.name, "found" if found != Ownership() else "nothing")
         if found.instance_id != entry.port.instance_id:
             LOG.info(
-                "Port %s no longer belongs to %s, says %s",
+                "Port %s no longer belongs to instance %s, according to source %s",
                 *(entry.port.name, entry.port.instance_id, asking.source.name),
             )
             self._work_on(self._anew(entry.row))
@@ -391,7 +397,7 @@ def _has_port_project(entry: _Entry) -> bool:
 
 
 def _put(answers: list[SourceAnswer], new: SourceAnswer) -> None:
-    """Put an answer in the place of an earlier one of the same source, or at the end."""
+    """Replace an earlier answer of the same source, or append the answer."""
     for number, old in enumerate(answers):
         if old.source == new.source:
             answers[number] = new

@@ -1,14 +1,14 @@
-"""What an identity source is, and how the answers of several make one port. Pure.
+"""The interface of identity sources, and the merge of several answers into one port. Pure.
 
-Order wins: a value comes from the first source that had one, and each later one fills in what is
-still open. A source that names another instance than the ones before it is not believed in
-anything: its project and its name are that other instance's.
+The order decides: a value comes from the first source that has one, and later sources fill the
+missing fields. If a source names another instance than the sources before it, its whole answer is
+ignored, because its project and name belong to that other instance.
 
-Trust: OVSDB, libvirt and the store are the host's own. Neutron's ``device_id`` is not: the owner of
-a port may write any instance's id into it, and who took the project of *that* instance from
-elsewhere would give its metadata away (CVE-2013-6419). So an instance that only Neutron names is
-*claimed*: nobody looks up the project by it, and whoever answers the guest checks that the project
-which was found for the port is the instance's.
+Trust: OVSDB, libvirt and the store belong to the host. Neutron's ``device_id`` does not: the owner
+of a port may set it to any instance's id. A lookup of *that* instance's project elsewhere would
+disclose its metadata (CVE-2013-6419). So an instance that only Neutron names is *unverified*: no
+source looks up its project by the instance, and the backend checks that the project found for the
+port is the instance's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAME: Final = "instance_name"
 FIELDS: Final = (INSTANCE, PROJECT, NAME)
 PORT_PROJECT: Final = "port_project"
 NEEDED: Final = frozenset({INSTANCE, PROJECT, PORT_PROJECT})
-"""What is asked for again while it is not known; a name is asked for once."""
+"""Fields that are queried again while they are unknown; the name is queried once."""
 OVSDB: Final = "ovsdb"
 NAME_MAX: Final = 255
 _PROJECT: Final = re.compile(r"[\x21-\x7e]{1,255}")
@@ -36,64 +36,67 @@ _PROJECT: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a source knows of a port; empty: not known."""
+    """The fields of a port that a source knows; an empty field is unknown."""
 
     instance_id: str = ""
     """A UUID with dashes, lower case."""
     project_id: str = ""
-    """The instance's."""
+    """Project of the instance."""
     instance_name: str = ""
     port_project: str = ""
-    """The project that owns the *port*: nearly always the instance's too, but an admin may plug a
-    port of his own into anybody's instance. Used when nothing else gives the project."""
+    """The project that owns the *port*. It is nearly always the instance's project too, but an
+    admin may attach a port of the admin's project to any instance. Used only if no source gives the
+    instance's project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A port, as far as it is known, and how fresh the answer has to be."""
+    """A port with its known fields, and the minimum freshness of the answer."""
 
     port: Port
     since: float
-    """Monotonic seconds: nothing that was read before says anything about this port."""
+    """Monotonic seconds; data that was read earlier is not valid for this port."""
 
     @property
     def proven(self) -> bool:
-        """Whether the port's instance is known from the host itself, so that what is known of
-        that instance is true of the port."""
+        """Whether the port's instance is known from the host itself.
+
+        Only then do the known values of that instance apply to the port.
+        """
         return bool(self.port.instance_id) and not self.port.unverified
 
 
 class Source(Protocol):
-    """Somebody who may know whose a port is."""
+    """A source of the instance and project of ports."""
 
     name: metrics.IdentitySource
-    """As in ``identity_sources``, in metrics and in listings."""
+    """Name in ``identity_sources``, in metrics and in listings."""
     gives: frozenset[str]
     """Fields of :class:`Ownership` that it may fill."""
     unverified: bool
-    """Its instances are a tenant's word."""
+    """Whether a tenant can write the instances that it names."""
     by_instance: bool
-    """It knows instances, not ports: asked only when the instance is known from the host."""
+    """Whether it knows instances, not ports. It is queried only when the host gave the instance."""
     timeout: float
-    """Seconds until it counts as failed."""
+    """Seconds after which a query counts as failed."""
     retry: tuple[float, float]
-    """Seconds until it is asked again about a port that it did not know, at first and at most."""
+    """Seconds until the next query for a port that it did not know: at first, and at most."""
     recheck: float
-    """Seconds between two checks that an instance which it named is still there; 0: none."""
+    """Seconds between two checks that an instance from this source still exists; 0: no checks."""
     at_once: int
-    """How many ports it may be asked about at the same time."""
+    """Maximum number of simultaneous queries."""
 
     def find(self, question: Question) -> Ownership:
-        """Say what is known; may wait, but never for the hub's sake.
+        """Return the known fields; may wait, but never blocks the hub.
 
-        :raises SourceError: when it cannot tell.
+        :raises SourceError: when the source cannot answer.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """What a source said of a port."""
+    """The answer of a source for a port."""
 
     source: str
     found: Ownership = field(default_factory=Ownership)
@@ -101,19 +104,19 @@ class SourceAnswer:
 
 
 def bare(row: Port) -> Port:
-    """OVSDB's port without what it says of the instance."""
+    """Return OVSDB's port without its values of the instance."""
     return replace(
         row, instance_id="", project_id="", instance_name="", unverified=False, sources={}
     )
 
 
 def merge(row: Port, answers: Sequence[SourceAnswer], *, port_project: bool = False) -> Port:
-    """Put together what is known of a port.
+    """Merge the answers for a port.
 
-    :param row: OVSDB's port; what it says of the instance counts where *answers* has an answer of
-        the source ``ovsdb``, whatever stands in that.
-    :param answers: in the order in which they count.
-    :param port_project: take the port's own project where nothing gives the instance's.
+    :param row: OVSDB's port. Its values of the instance are used at the position of the answer of
+        source ``ovsdb`` in *answers*; the content of that answer is ignored.
+    :param answers: answers in order of precedence.
+    :param port_project: use the port's own project if no answer gives the instance's.
     """
     port = bare(row)
     for answer in answers:
@@ -129,12 +132,12 @@ def merge(row: Port, answers: Sequence[SourceAnswer], *, port_project: bool = Fa
 
 
 def contradicts(port: Port, found: Ownership) -> bool:
-    """Whether *found* is about another instance than *port*'s."""
+    """Return whether *found* has another instance than *port*."""
     return bool(port.instance_id and found.instance_id) and port.instance_id != found.instance_id
 
 
 def open_fields(port: Port) -> frozenset[str]:
-    """Fields that are not known, or not for certain."""
+    """Return the fields that are unknown or provisional."""
     provisional = port.sources.get(PROJECT, "").endswith("(port)")
     return frozenset(
         name for name in FIELDS if not getattr(port, name) or (provisional and name == PROJECT)
@@ -142,7 +145,7 @@ def open_fields(port: Port) -> frozenset[str]:
 
 
 def instance_of(text: str) -> str:
-    """An instance id as it is written everywhere; empty when *text* is no UUID."""
+    """Return an instance id in canonical form; empty when *text* is not a UUID."""
     try:
         return str(UUID(text.strip()))
     except ValueError:
@@ -150,13 +153,13 @@ def instance_of(text: str) -> str:
 
 
 def project_of(text: str) -> str:
-    """A project id that may stand in a header; empty when *text* is none."""
+    """Return a project id that is valid in an HTTP header; empty when *text* is not valid."""
     stripped = text.strip()
     return stripped if _PROJECT.fullmatch(stripped) else ""
 
 
 def name_of(text: str) -> str:
-    """A name on one line; its owner chose it, so that anything may stand in it."""
+    """Return a name on one line, without control characters: its owner may have chosen any text."""
     printable = "".join(c if c.isprintable() else " " for c in text[: 4 * NAME_MAX])
     return " ".join(printable.split())[:NAME_MAX]
 
@@ -169,7 +172,7 @@ def _fill(port: Port, found: Ownership, answer: SourceAnswer) -> Port:
     }
     unverified = answer.unverified if INSTANCE in new else port.unverified
     if found.instance_id and not answer.unverified:
-        unverified = False  # what was a claim is confirmed by the host itself
+        unverified = False  # the host itself confirms the instance
     sources = {**port.sources, **dict.fromkeys(new, answer.source)}
     return replace(port, **new, unverified=unverified, sources=sources)
 

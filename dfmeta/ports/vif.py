@@ -1,7 +1,8 @@
-"""Which interface of the bridge is a guest's, and what OVSDB says of it. Pure.
+"""Recognises guests' interfaces of the bridge and reads their values in OVSDB. Pure.
 
-Sources: os-vif's and libvirt's keys in ``Interface.external_ids``, ovs-vswitchd.conf.db(5). All of
-it was written on the host and is trusted, but it may be odd: an odd port is shown, not served.
+Sources: os-vif's and libvirt's keys in ``Interface.external_ids``, ovs-vswitchd.conf.db(5). The
+host writes these values and they are trusted, but they may be invalid: a port with an invalid value
+is listed, not served.
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ from dfmeta.numbering import WIRE_NAME_MAX
 
 DEAD_TAG = 4095
 SHOWN = 64
-"""Characters that a fault shows of what is none: it stands in the log, and on pages."""
+"""Maximum number of characters of an invalid value that a fault shows in the log and on pages."""
 GUEST_TYPES = frozenset(
     {"", "system", "tap", "internal", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
 )
-"""Interface types that a guest can be behind; a tunnel's or a patch port's is not among them."""
+"""Interface types of guests' ports; types of tunnels and patch ports are not among them."""
 TRUNK_PORTS = {"tpi-": "parent", "spi-": "subport"}
-"""How the names of patch ports to a trunk's bridge begin, which Neutron's Open vSwitch agent makes
-(neutron.services.trunk.drivers.openvswitch.agent.trunk_manager), and whose they are."""
+"""Beginning of the name of a patch port to a trunk's bridge → the end of the trunk that it serves.
+Neutron's Open vSwitch agent creates these ports
+(neutron.services.trunk.drivers.openvswitch.agent.trunk_manager)."""
 _AGENT_TYPE = "internal"
-"""A DHCP agent's or a router's port: iface-id and attached-mac, but no instance."""
+"""Type of a DHCP agent's or router's port, which has iface-id and attached-mac but no instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterfaceRow:
-    """The columns of an Interface and its Port that matter here."""
+    """The relevant columns of an Interface row and its Port row."""
 
     uuid: str
     name: str
@@ -42,14 +44,14 @@ class InterfaceRow:
 
 
 def vifs(row: InterfaceRow) -> tuple[Port, ...]:
-    """Read the guests' ports of a row, no two of one VLAN id; empty when it is not a guest's.
+    """Return the guests' ports of a row, one for each VLAN id; empty when it is not a guest's.
 
-    Today a row has one port at most, that of its untagged frames.
+    Currently a row has at most one port, for its untagged frames.
 
     A guest's port has an instance (``vm-uuid`` or ``vm-id``), or a Neutron port and its MAC
-    (``iface-id`` with ``attached-mac``). An instance that is no UUID leaves a port with a
-    ``fault``; an odd MAC does not, since nothing is decided by it. So does a patch port to the
-    bridge of a Neutron trunk: the VM's own port is on that bridge, and vm-uuid with it.
+    (``iface-id`` with ``attached-mac``). If the instance is not a UUID, the port has a ``fault``.
+    An invalid MAC gives no fault, since no decision depends on it. A patch port to the bridge of a
+    Neutron trunk has a fault too: the VM's own port, with vm-uuid, is on that other bridge.
     """
     ids = {key: value.strip() for key, value in row.external_ids.items()}
     key = "vm-uuid" if ids.get("vm-uuid") else "vm-id"

@@ -1,1 +1,1 @@
-"""The HTTP side: who asks is the registry's to say, what is answered a backend's."""
+"""The HTTP side: the registry identifies the guest of a request, a backend makes the answer."""

@@ -1,7 +1,6 @@
-"""What is said of each request: counters for operators, what the guest's port is shown with, and
-one line at DEBUG.
+"""Account for each request: metrics, the recent requests of the guest's port, one line at DEBUG.
 
-Of what a guest sends, only the method and the path are written, and no query, header or body.
+Of a guest's request, only the method and the path are logged; no query, header or body.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from dfmeta.registry import Claim
 LOG = logging.getLogger(__name__)
 
 OURSELVES: Final = "dfmeta"
-"""Stands for a backend where none was asked."""
+"""The answerer of a request that dfmeta answered without a backend."""
 OUT_OF_TIME = "timeout"
-"""Why a request is closed that has waited for as long as it may."""
+"""Reason for closing a request that has waited until its deadline."""
 PATH_SHOWN = 256
-"""Characters of a path that a line shows."""
+"""Characters of a path that a log line shows."""
 CLASSES: Final[Mapping[int, metrics.StatusClass]] = {2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
-"""A status' first digit → its class. What a backend answers besides is as bad as the last one
+"""First digit of a status → its class. Any other status of a backend counts as 5xx
 (RFC 9110, 15)."""
 _LIMITS: Final[Mapping[metrics.Refused, metrics.Limit]] = {
     "request_line": "request_line_max",
@@ -37,7 +36,7 @@ _LIMITS: Final[Mapping[metrics.Refused, metrics.Limit]] = {
     "body_timeout": "body_timeout",
     "chunks": "body_max",
 }
-"""Reason of a refusal → option that it hangs on."""
+"""Reason of a refusal → option that sets the limit."""
 
 
 @dataclass(slots=True)
@@ -46,22 +45,22 @@ class Spent:
 
     started: float
     waited: float = 0.0
-    """For its body, its turn, its instance's project, or as a delay."""
+    """Time spent waiting: for the body, the turn or the project, or as a delay."""
     asked: float = 0.0
-    """At the backend."""
+    """Time spent at the backend."""
     backend: metrics.Answerer = OURSELVES
-    """Who answered."""
+    """The backend that answered, or :data:`OURSELVES`."""
     reason: str = ""
-    """Why it failed, in words of ours, where somebody has said so."""
+    """Reason of a failure, in dfmeta's own words; empty if none was set."""
 
 
 def phrase(status: int) -> str:
-    """Reason phrase of a status (RFC 9110, 15)."""
+    """Return the reason phrase of a status (RFC 9110, 15)."""
     return http.client.responses.get(status, "Unknown")
 
 
 def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, now: float) -> None:
-    """Note a request that has an answer.
+    """Count and log a request that has an answer.
 
     :param now: monotonic seconds.
     """
@@ -72,7 +71,7 @@ def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, 
     _count_asked(spent)
     if LOG.isEnabledFor(logging.DEBUG):
         LOG.debug(
-            "%s %s %s %s: %d, %d bytes, %.1f ms, of them %.1f ms %s and %.1f ms waiting",
+            "%s %s %s %s: %d, %d bytes, %.1f ms, including %.1f ms in %s and %.1f ms waiting",
             claim.identity.port_name,
             claim.identity.instance_id,
             request.method,
@@ -87,10 +86,10 @@ def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, 
 
 
 def unanswered(claim: Claim, request: GuestRequest, reason: str, spent: Spent) -> None:
-    """Note a request whose connection is closed without an answer."""
+    """Count and log a request that is ended by closing its connection without an answer."""
     _count_asked(spent)
     if reason == OUT_OF_TIME:
-        # What is closed since the guest has changed is of nobody who is there.
+        # A request that is closed because the guest changed is not one of the present guest.
         RECENT.answered(claim, CLOSED, request.path, spent.reason or REASONS[reason])
     LOG.debug(
         "%s %s %s %s: closed without an answer (%s)",
@@ -103,7 +102,7 @@ def unanswered(claim: Claim, request: GuestRequest, reason: str, spent: Spent) -
 
 
 def refused(claim: Claim, status: int, reason: metrics.Refused) -> None:
-    """Note what came and is no request; nothing of it is shown."""
+    """Count and log input that is not an acceptable request; its content is not logged."""
     _count(status, OURSELVES)
     RECENT.answered(claim, status, "", REASONS.get(reason, ""))
     refuse(reason)
@@ -119,14 +118,18 @@ def refused(claim: Claim, status: int, reason: metrics.Refused) -> None:
 
 
 def silent(claim: Claim) -> None:
-    """Note a connection on which nothing came in time: no request, and nothing to answer."""
+    """Count and log a connection that sent nothing in time, so that there is nothing to answer."""
     metrics.LIMITS.labels("header_timeout").inc()
     metrics.CLOSED.labels("silent").inc()
-    LOG.debug("%s %s: nothing came", claim.identity.port_name, claim.identity.instance_id)
+    LOG.debug(
+        "%s %s: no request within header_timeout",
+        claim.identity.port_name,
+        claim.identity.instance_id,
+    )
 
 
 def refuse(reason: metrics.Refused) -> None:
-    """Count a refusal."""
+    """Count a refused request."""
     metrics.REFUSED.labels(reason).inc()
 
 

@@ -1,10 +1,11 @@
-"""Guests of a store that many hosts share: there is no switch, and the address says who asks.
+"""Guests of the central store: there is no switch, and the source address identifies a guest.
 
-So it is as good as the network that leads guests here: who can take another's address gets the
-other's metadata. dfmeta-agent, on the guest's own host, does not depend on that.
+This identity is only as trustworthy as the network between the guests and the store: a guest that
+can use another guest's address gets the other guest's metadata. dfmeta-agent, on the guest's own
+host, does not depend on addresses.
 
-A connection is a peer's, and a request is a guest's: through one connection of a trusted proxy come
-the requests of many. The books of the server and of the rates are kept by address here.
+A connection belongs to a peer, a request to a guest: one connection of a trusted proxy carries
+requests of many guests. The server and the rate limits count by address here.
 """
 
 from __future__ import annotations
@@ -35,36 +36,36 @@ from dfmeta.store.guest import dialects
 from dfmeta.store.guest.backend import StoreBackend, failure
 
 Find = Callable[[Address, str], Record | None]
-"""Gives the record that has an address, with what it takes to answer for a path; raises
+"""Return the record with an address, with the halves that the answer to a path needs; raise
 StoreError."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedCaller(Identity):
-    """Who asks, and the record that says so; None: the address is in no record."""
+    """Identity of a guest, and the record that it comes from; None: no record has the address."""
 
     record: Record | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Asking(Claim):
-    """One request's claim: a record is looked for once, and holds until the answer leaves.
+    """The claim of one request: its record is looked up once and used until the answer leaves.
 
-    Nothing is asked of the database before it is the request's turn among its guest's.
+    The database is not queried before the request has its turn among the requests of its guest.
     """
 
     path: str
-    """The request's, the guest's words."""
+    """Path of the request. Trust: it comes from the guest."""
     turn: Callable[[], bool] = field(compare=False)
-    """Waits for it; False: it did not come in time."""
+    """Wait for the turn; False: it did not come in time."""
     found: list[IdentifiedCaller] = field(default_factory=list, compare=False)
 
 
 class Addresses(Peers):
-    """Who asks, by address; see :class:`~dfmeta.proxy.claims.Claims`.
+    """Identify guests by address; see :class:`~dfmeta.proxy.claims.Claims`.
 
     :param find: see :data:`Find`; may be replaced at any time.
-    :param trusted: whose X-Forwarded-For counts; the same.
+    :param trusted: proxies with an accepted X-Forwarded-For; may be replaced at any time.
     """
 
     def __init__(self, find: Find, trusted: TrustedProxies) -> None:
@@ -73,36 +74,36 @@ class Addresses(Peers):
         self._proxies = itertools.count(1)
 
     def claim(self, peer: IPv4Address | IPv6Address) -> Claim:
-        """Say whose connection it is; nobody is turned away yet."""
+        """Return the claim of a new connection; no peer is refused yet."""
         claim = super().claim(peer)
         if claim.address.ip in self.trusted:
-            # As many connections as it likes: they are many guests'.
+            # Without a limit for the proxy's address: its connections carry many guests' requests.
             return replace(claim, caller=Peer(None, next(self._proxies)))
         return claim
 
     def asking(self, address: Address, path: str, turn: Callable[[], bool]) -> Asking:
-        """Give the claim of one request for *path* from *address*.
+        """Return the claim of one request for *path* from *address*.
 
         :param turn: see :attr:`Asking.turn`.
         """
         return Asking(described(address), Peer(address), 0, 0, PeerAddress(address), path, turn)
 
     def current(self, claim: Claim) -> Identity | None:
-        """Look for the record of who asks, once for each request.
+        """Return the identity of the claim; look up the record once for each request.
 
-        :raises BackendError: when nobody can say.
+        :raises BackendError: when the store cannot be queried, or the turn did not come in time.
         """
         if not isinstance(claim, Asking):
             return claim.identity
         if not claim.found:
             if not claim.turn():
-                raise BackendError(backend="store", cause="has too many requests of it at once")
+                raise BackendError(backend="store", cause="has too many requests of this guest")
             claim.found.append(self._look(claim.address.ip, claim.path))
         return claim.found[0]
 
     def _look(self, address: Address, path: str) -> IdentifiedCaller:
         try:
-            # An address that means something on one link alone cannot be in a record.
+            # An address with a zone is valid on one link only and cannot be in a record.
             zone = getattr(address, "scope_id", None)
             record = None if zone else self.find(address, path)
         except StoreError as error:
@@ -110,7 +111,7 @@ class Addresses(Peers):
         return IdentifiedCaller(
             instance_id=record.id if record else "",
             project_id=(record.project_id or "") if record else "",
-            # A token is the record's, whichever of its addresses asks.
+            # A token belongs to the record and is valid for each of its addresses.
             port_id="",
             port_name=str(address),
             incarnation=0,
@@ -119,10 +120,10 @@ class Addresses(Peers):
 
 
 class AddressApplication:
-    """Finds out whose request it is, and has it answered as any guest's.
+    """Identify the guest of a request and pass the request to the application.
 
-    :param application: answers.
-    :param limits: gives those in force.
+    :param application: makes the answers.
+    :param limits: return the limits in force.
     """
 
     def __init__(
@@ -132,12 +133,12 @@ class AddressApplication:
         self._addresses = addresses
         self._limits = limits
         self._places: WeakValueDictionary[Peer, Semaphore] = WeakValueDictionary()
-        """Of guests behind proxies, while they have requests."""
+        """Semaphores of guests behind proxies, while they have requests."""
 
     def answer(self, exchange: Exchange) -> Answer:
         """Answer one request; see :data:`~dfmeta.proxy.exchange.Handler`.
 
-        :raises Abandoned: when nothing may be answered.
+        :raises Abandoned: when the connection is to be closed without an answer.
         """
         peer, request = exchange.claim, exchange.request
         try:
@@ -152,7 +153,7 @@ class AddressApplication:
         try:
             return self._ask(replace(exchange, request=request, turn=turn), address)
         finally:
-            # The proxy takes the answer, not the guest: nothing more is waited for.
+            # The proxy receives the answer, not the guest: the turn need not last until it is sent.
             turn.end()
 
     def _ask(self, exchange: Exchange, address: Address) -> Answer:
@@ -168,10 +169,10 @@ class AddressApplication:
 
 
 class AddressStore:
-    """The store as a backend that answers from the record which the address has found.
+    """The store as a backend that answers from the record that was found by address.
 
-    :param repository: keeps passwords.
-    :param settings: of answers.
+    :param repository: stores passwords.
+    :param settings: settings of the answers.
     """
 
     name: metrics.Backend = "store"
@@ -198,5 +199,5 @@ class AddressStore:
 
 
 def _has_come(_deadline: float) -> bool:
-    """The turn that was waited for before."""
+    """Return True: the request has had its turn already."""
     return True

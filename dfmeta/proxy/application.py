@@ -1,7 +1,7 @@
-"""The application: a guest's request to a backend and its answer back.
+"""The application: pass a guest's request to a backend and return the answer.
 
-Who asks was decided when the connection was accepted and is asked again, of the registry, before
-the backend is and before a byte of the answer leaves.
+The guest is identified when its connection is accepted. The registry checks the claim again before
+the backend is queried and before a byte of the answer leaves.
 """
 
 from __future__ import annotations
@@ -31,35 +31,36 @@ from dfmeta.registry import Claim
 
 HOLD_POLL = 0.1
 DOUBT_POLL = 0.01
-"""Seconds between two looks whether what a request waits for is there. A doubt about a number ends
-with OVSDB's next answer, within milliseconds where OVSDB is there."""
+"""Seconds between two checks whether the project is known (HOLD_POLL) or a doubt about an ofport
+has ended (DOUBT_POLL). Such a doubt ends with OVSDB's next answer, within milliseconds while OVSDB
+answers."""
 _PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
 _OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
 _ADMIN = re.compile(
     r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|ports|probe|options"
     r"|(?:device-(?:meta|user)data|records)(?:/.*)?)"
 )
-"""What the admin listener has is not there for guests, whatever a backend would make of it."""
+"""Paths of the admin listener: 404 for guests, whatever a backend would answer."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the application is told of the configuration."""
+    """The part of the configuration that the application uses."""
 
     timeout_answer: str = "auto"
     needs_project: bool = False
-    """The backend has no use for an instance whose project is not known."""
+    """Whether the backend needs the project of an instance."""
     refuse_forwarded: bool = False
-    """A request that a proxy has passed on is refused."""
+    """Whether requests that a proxy forwarded are refused."""
     http_tokens: TokenMode = TokenMode.OPTIONAL
     http_tokens_of: Mapping[str, TokenMode] = field(default_factory=dict)
-    """Instance, in lower case → what holds for it, whatever else says."""
+    """Instance id in lower case → its mode, which overrides the record's and ``http_tokens``."""
 
 
 class Application:
-    """A guest's requests, one call each."""
+    """Answers guests' requests, one call for each."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Application:
     def answer(self, exchange: Exchange) -> Answer:
         """Answer one request; see :data:`~dfmeta.proxy.exchange.Handler`.
 
-        :raises Abandoned: when nothing may be answered.
+        :raises Abandoned: when the connection is to be closed without an answer.
         """
         claim, request = exchange.claim, exchange.request
         deadline = exchange.deadline
@@ -96,7 +97,7 @@ class Application:
                 exchange, spent, lambda: self._limit(claim, spent) or self._refuse(request, spent)
             )
             if answer is None:
-                # What is refused costs no more than its head.
+                # The body of a refused request is not read.
                 whole = exchange.whole()
                 deadline = whole.deadline
                 spent.waited += deadline - exchange.deadline
@@ -111,13 +112,13 @@ class Application:
         return answer
 
     def _await_certainty(self, claim: Claim, deadline: float, spent: Spent) -> None:
-        """Wait while the number of the guest's port is in doubt.
+        """Wait while the ofport of the guest's port is in doubt.
 
-        Neither the backend learns of a guest that may be another one, nor does the guest get an
-        answer: so before each, and behind all else that takes time.
+        In doubt, another guest may have the port. So this is called before the backend is queried
+        and before the answer leaves, each time after every other wait.
 
         :param deadline: monotonic seconds.
-        :raises Abandoned: when that takes longer than the request may wait.
+        :raises Abandoned: when the doubt lasts until *deadline*.
         """
         if self._registry.certain(claim.caller):
             return
@@ -130,7 +131,7 @@ class Application:
         spent.waited += time.monotonic() - begun
 
     def _guard(self, exchange: Exchange, spent: Spent, ask: Callable[[], T]) -> T | Answer:
-        """Return the result of *ask*, or an answer where it fails."""
+        """Return the result of *ask*, or an error answer if it fails."""
         try:
             return ask()
         except BackendError as error:
@@ -138,7 +139,7 @@ class Application:
             return self._failed(exchange, error)
         except Exception as error:
             claim = exchange.claim
-            # A defect of ours must cost this request alone; the guest learns nothing of it.
+            # A defect of dfmeta must cost only this request; the guest learns nothing about it.
             self._complaints.about(
                 claim.caller,
                 "defect",
@@ -152,7 +153,7 @@ class Application:
             spent.reason = REASONS["defect"]
             return _text(500)
 
-    # What needs no backend
+    # Without the backend
 
     def _limit(self, claim: Claim, spent: Spent) -> Answer | None:
         verdict = self._rates.ask(claim.caller, claim.address.ip.version)
@@ -162,8 +163,8 @@ class Application:
             self._complaints.about(
                 claim.caller,
                 "rate",
-                "%s (%s): refused with 429, it asks too often. See what the guest does, or raise "
-                "the limits of [metadata_rate_limiting]",
+                "%s (%s): refused with 429, too many requests. Check the guest's programs, or "
+                "raise the limits of [metadata_rate_limiting]",
                 claim.identity.port_name,
                 claim.identity.instance_id,
             )
@@ -184,7 +185,7 @@ class Application:
         if is_token_path(request.path):
             if request.method != "PUT" or not passed_on(request):
                 return None
-            # Whoever asks, and whether there are tokens or not.
+            # For every guest, whether tokens are enabled or not.
             access.refuse("token")
             spent.reason = REASONS["token"]
             return _text(403)
@@ -222,7 +223,7 @@ class Application:
         if identity is None:
             raise Abandoned("changed")
         begun = time.monotonic()
-        # Where it fails, it was the backend that was asked.
+        # Set before the call, so that a failure counts as the backend's.
         spent.backend = self._backend.name
         try:
             view = self._backend.open(
@@ -252,13 +253,13 @@ class Application:
     def _shake_hands(
         self, said: str | None, request: GuestRequest, identity: Identity
     ) -> Answer | None:
-        """What EC2's handshake answers, or nothing: then the request goes on.
+        """Return the answer of EC2's token handshake; None: the request goes on to the backend.
 
-        :param said: what the backend says of tokens, see :attr:`~dfmeta.model.View.http_tokens`.
+        :param said: token mode from the backend, see :attr:`~dfmeta.model.View.http_tokens`.
         """
         mode = self._settings.http_tokens
         if said is None:
-            # Of other paths a PUT was refused before.
+            # A PUT on any other path was refused before.
             if request.method == "PUT":
                 return _text(404)
         else:
@@ -275,8 +276,8 @@ class Application:
                 self._complain(
                     claim,
                     "project",
-                    "cannot be asked, the project of the instance is not known",
-                    "See `dfmeta ports` for what the sources in identity_sources say of the port",
+                    "cannot be queried, the project of the instance is not known",
+                    "See `dfmeta ports` for the values that identity_sources give for the port",
                 )
                 break
             eventlet.sleep(HOLD_POLL)
@@ -287,11 +288,11 @@ class Application:
         return identity
 
     def _lacks_project(self, identity: Identity) -> bool:
-        # Of an instance that is not verified, the project is what the claim is checked against.
+        # The backend checks an unverified instance id against the project.
         return (self._settings.needs_project or identity.unverified) and not identity.project_id
 
     def _failed(self, exchange: Exchange, error: BackendError) -> Answer:
-        # Another remedy within the minute is another thing to do.
+        # The remedy is part of the kind: another remedy within the minute is logged as well.
         kind = f"{type(error).__name__}: {error.remedy}"
         self._complain(exchange.claim, kind, str(error.cause), error.remedy)
         if exchange.request.method == "POST" and isinstance(error, BackendTimeoutError):
@@ -319,7 +320,7 @@ class Application:
         return _text(503, ("Retry-After", "2"))
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
-        # Another guest is not to be slowed down for what this one did.
+        # The next guest of the port must not be limited because of this one.
         self._rates.forget(endpoint)
         self._complaints.forget(endpoint)
         RECENT.forget(endpoint)

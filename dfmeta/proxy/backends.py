@@ -1,4 +1,4 @@
-"""What the proxy needs of a backend."""
+"""The interface of a backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Backend(Protocol):
     """Answers guests' requests."""
 
     name: metrics.Backend
-    """For metrics and logs."""
+    """Name in metrics and logs."""
 
     def open(
         self,
@@ -23,18 +23,20 @@ class Backend(Protocol):
         deadline: float,
         goes_on: Callable[[str | None], bool],
     ) -> View:
-        """Look up what is known of *identity*, once for *request*, and no more than that takes.
+        """Look up *identity* once for *request*, and read no more than the request needs.
 
-        :param request: the guest's words.
-        :param deadline: monotonic seconds until which it may wait for other hosts and for the
-            database, the answer included.
-        :param goes_on: whether the request is to be answered where :attr:`View.http_tokens` is
-            that. A backend that is far away answers at once then.
-        :raises BackendError: when it cannot say. The request is not to go on.
+        :param request: the guest's request. Trust: every part comes from the guest.
+        :param deadline: monotonic seconds until which the backend may wait for other hosts and for
+            the database, the answer included.
+        :param goes_on: whether the request is to be answered, given :attr:`View.http_tokens`. A
+            backend in another process then sends the answer along with the view.
+        :raises BackendError: when the lookup fails. The request must not go on.
         """
         ...
 
     def remark(self, answer: Answer) -> str:
-        """One sentence of what an operator should look at when *answer*, which passes to the guest
-        as it is, tells of something wrong on the host or at the backend; empty otherwise."""
+        """Return a sentence for the operator if *answer* shows a fault of the host or the backend.
+
+        It names the things to check; the guest gets *answer* unchanged. Empty without such a fault.
+        """
         ...

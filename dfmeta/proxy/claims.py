@@ -1,9 +1,9 @@
-"""Who asks: what the guests' server needs of the registry, and the registry's mirror in a worker.
+"""Claims of guests: the registry's interface for the guests' server, and its mirror in a worker.
 
-A mirror holds what the daemon has said of each endpoint, and takes in what has come of that since
-before each of its answers. The daemon lets the guest of an endpoint go on only once all of it is
-where the worker finds it. So a worker never takes a guest for the one that had its port before,
-however late it is.
+A mirror holds the state of each endpoint that the daemon has sent, and reads all pending messages
+before each answer of its own. The daemon lets the guest of an endpoint go on only when the messages
+are in the worker's pipe. So a worker never takes a guest for the previous guest of its port,
+however late the worker is.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from dfmeta.model import Caller, Endpoint, GuestAddress, Identity
 from dfmeta.registry import Claim, Registry
 
 WAITS_KEPT = 16
-"""Waiting times of one port that a worker remembers; few are asked for."""
+"""Waiting times of one port that a worker remembers; only few of them are used."""
 
 
 class Claims(Protocol):
-    """The registry, as far as the proxy asks it; see :class:`~dfmeta.registry.Registry`."""
+    """The part of :class:`~dfmeta.registry.Registry` that the proxy uses."""
 
     def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
         """Call *listener* with each endpoint whose guest has changed."""
         ...
 
     def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
-        """Say who sends from *peer*."""
+        """Return the claim of the guest that sends from *peer*; None: there is no such guest."""
         ...
 
     def certain(self, endpoint: Caller) -> bool:
-        """Whether the endpoint's number is not in doubt; while it is, requests wait."""
+        """Whether the endpoint's ofport is certain; requests wait while it is in doubt."""
         ...
 
     def holds(self, claim: Claim) -> bool:
-        """Whether the same guest is still there, for certain: whether an answer may leave."""
+        """Whether the same guest is certainly still there, so that an answer may leave."""
         ...
 
     def current(self, claim: Claim) -> Identity | None:
-        """What is known of it now."""
+        """Return the present identity of the claim's guest; None: the claim does not hold."""
         ...
 
     def opened(self, claim: Claim, now: float) -> None:
-        """Count a connection."""
+        """Count an open connection of *claim*."""
         ...
 
     def closed(self, claim: Claim, now: float) -> None:
-        """Take back what :meth:`opened` counted."""
+        """Undo the count of :meth:`opened`."""
         ...
 
     def take_wait(self, endpoint: Caller, source_port: int) -> float:
-        """Seconds that the SYN of that connection was held."""
+        """Return and forget the seconds that the SYN of that connection was held."""
         ...
 
 
@@ -64,16 +64,16 @@ class _Known:
     slots: dict[int, tuple[GuestAddress, int]]
     """Slot → address and epoch."""
     waits: dict[int, float]
-    """Source port → seconds; each is asked for once, by one of the workers."""
+    """Source port → seconds; one of the workers uses each of them once."""
     certain: bool
 
 
 class Mirror:
-    """What a worker knows of the guests.
+    """A worker's copy of the registry.
 
-    :param count: told of each connection that begins (1) or ends (-1), for the daemon's count.
-    :param catch_up: has :meth:`learn` called with what the daemon has said by now.
-    :param keys: the daemon's scheme.
+    :param count: called for each connection that begins (1) or ends (-1), for the daemon's count.
+    :param catch_up: handle all pending messages of the daemon, which call :meth:`learn`.
+    :param keys: the daemon's key scheme.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Mirror:
 
     def certain(self, endpoint: Caller) -> bool:
         """See :class:`Claims`."""
-        # A doubt that the pipe still has would end the request, which is to wait for its end.
+        # An unread doubt in the pipe would make holds() fail and close the request. It must wait.
         self._catch_up()
         known = self._known.get(endpoint)
         return known is None or known.certain
@@ -146,7 +146,7 @@ class Mirror:
         return known.waits.pop(source_port, 0.0) if known else 0.0
 
     def learn(self, told: Iterable[Any]) -> None:
-        """Take in what :func:`tell` has written, and say which endpoints' guests have gone."""
+        """Apply the messages of :func:`tell`; call the listeners of endpoints whose guest left."""
         for one in told:
             endpoint = Endpoint(*one["endpoint"])
             before = self._known.pop(endpoint, None)
@@ -166,21 +166,21 @@ class Mirror:
 
 
 def _latest(waits: dict[int, float]) -> dict[int, float]:
-    """Those that were told last: of each, another worker may have the connection."""
+    """Return the latest waits; older ones may belong to connections of other workers."""
     return dict(list(waits.items())[-WAITS_KEPT:])
 
 
 def _lost(before: _Known, after: _Known | None) -> bool:
-    """Whether a claim that held does not hold any more."""
+    """Whether a claim that held before does not hold any more."""
     if after is None or after.identity.incarnation != before.identity.incarnation:
         return True
     return any(after.slots.get(number) != slot for number, slot in before.slots.items())
 
 
 def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[str, Any]:
-    """What a mirror has to know of *endpoint*, as values that JSON has.
+    """Return the state of *endpoint* for a mirror, as JSON values.
 
-    :param waits: give the waiting times away with it: the workers have them from then on.
+    :param waits: include the waiting times and remove them from the registry.
     """
     identity = registry.identity(endpoint)
     return {

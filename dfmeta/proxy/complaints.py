@@ -1,10 +1,11 @@
 """Errors that a guest can cause at will, in the log once a minute for each port and kind.
 
-The first is said at once. Those that follow within a minute are counted, and the next one after it
-says how many there were, so that a log stays readable and a guest cannot fill the disk.
+The first error is logged at once. Errors of its kind within the next minute are counted, and the
+next line after that minute gives their number, so that the log stays readable and a guest cannot
+fill the disk.
 
-Trust: the arguments may be the guest's; they are formatted by the logger and must be such as may
-stand in a log.
+Trust: the arguments may come from the guest; the logger formats them, and they must be safe in a
+log.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from dfmeta.model import Caller, Endpoint
 from dfmeta.quiet import Seldom, counted
 
 NOBODY: Final = Endpoint(0)
-"""Stands for all guests in what is said of them."""
+"""Stands for all guests together."""
 PORTS: Final = 4096
-"""Ports whose errors are remembered. The one of which nothing was logged for longest falls out: its
-next error is said at once."""
+"""Ports with remembered errors. The port that was logged longest ago is forgotten first: its
+next error is logged at once."""
 
 
 class Complaints:
-    """Logs errors, and holds back what repeats.
+    """Logs errors, and suppresses repetitions.
 
-    :param logger: where they go; it names the part that complains.
+    :param logger: logger of the part that reports the errors.
     :param clock: monotonic seconds.
     """
 
@@ -38,7 +39,7 @@ class Complaints:
     ) -> None:
         self._logger = logger
         self._clock = clock
-        # The port of which something was logged last comes last.
+        # In the order of the last log line: the most recent port comes last.
         self._ports: OrderedDict[Caller, dict[str, Seldom]] = OrderedDict()
 
     def about(
@@ -52,9 +53,10 @@ class Complaints:
     ) -> None:
         """Log an error of a port, unless one of its kind was logged within the last minute.
 
-        :param kind: a name of ours, never the guest's: kinds are as many as the program has.
-        :param message: says what to do as well; with ``%s`` for *args*, which are formatted only
-            when it is logged.
+        :param kind: a name from dfmeta's code, never from the guest, so that their number is
+            limited.
+        :param message: includes the remedy; with ``%s`` for *args*, which are formatted only if
+            the message is logged.
         :param exc_info: log the traceback of the exception that is being handled.
         """
         kinds = self._ports.setdefault(caller, {})
@@ -71,20 +73,20 @@ class Complaints:
         self.say(caller, kind, level, message, *args)
 
     def say(self, caller: Caller, kind: str, level: int, message: str, *args: object) -> None:
-        """Log what is to be logged, whatever has been logged before."""
+        """Log the message unconditionally."""
         del caller, kind
         self._logger.log(level, message, *args, stacklevel=3)
 
     def forget(self, caller: Caller) -> None:
-        """Forget what was said of a port: another guest has it."""
+        """Forget the errors of a port that another guest has now."""
         self._ports.pop(caller, None)
 
 
 class Together(Complaints):
-    """Complaints of all guests as of one.
+    """Complaints of all guests, limited as if they were one guest.
 
-    An address costs nothing to make up, where a port does: by address there would be no end to
-    what is remembered and said.
+    A guest can invent addresses, but not ports: counted by address, the memory and the log lines
+    would be unlimited.
     """
 
     def about(self, caller: Caller, kind: str, message: str, *args: object, **how: Any) -> None:

@@ -1,8 +1,8 @@
-"""One guest's connection: requests in, one after the other, and their answers out.
+"""One guest's connection: read requests one after the other and send their answers.
 
-It belongs to the claim that it was accepted under. Each wait has an end, each buffer a bound; both
-are the connection's own, so that a guest which sends slowly or does not read keeps nobody waiting
-but itself.
+A connection belongs to the claim that it was accepted for. Each wait has a time limit and each
+buffer a size limit. Both apply to one connection, so that a guest that sends slowly or does not
+read delays only itself.
 """
 
 from __future__ import annotations
@@ -32,21 +32,20 @@ from dfmeta.registry import Claim
 LOG = logging.getLogger(__name__)
 
 PIECE = 8192
-"""Bytes that are read at once."""
+"""Bytes of one read."""
 LINGER = 1.0
 LINGER_MAX = 65536
-"""Seconds and bytes that are still read, and thrown away, behind an answer that closes: a
-connection that is closed with something unread is reset, and the guest loses the answer (RFC 9112,
-9.6)."""
+"""Seconds and bytes for which input is read and discarded after the last answer: the kernel resets
+a connection that is closed with unread bytes, and the guest loses the answer (RFC 9112, 9.6)."""
 WHOLE = 65536
-"""Bytes of a body from which on it is sent apart from its head."""
+"""A body of at least this many bytes is sent separately from its head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Headers = list[tuple[str, str]]
 
 
 class Host(Protocol):
-    """What a connection needs of its server."""
+    """The interface of the server for its connections."""
 
     hold_timeout: float
     draining: bool
@@ -58,56 +57,61 @@ class Host(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Those in force."""
+        """Limits in force."""
         ...
 
     def may_keep(self) -> bool:
-        """Whether there is room to keep connections that have been answered."""
+        """Whether connections may be kept open after an answer."""
         ...
 
     def slots(self, connection: GuestConnection) -> Slots:
-        """The places of its port."""
+        """Return the semaphore for requests of the connection's port."""
         ...
 
     def turn(self, connection: GuestConnection) -> None:
-        """Wait until it is its port's turn on the hub; see :class:`~dfmeta.proxy.rounds.Rounds`."""
+        """Wait for the turn of the connection's port on the hub.
+
+        See :class:`~dfmeta.proxy.rounds.Rounds`.
+        """
         ...
 
     def hold_back(self, connection: GuestConnection) -> None:
-        """Wait, where too many connections of its port have ended with something unread; see
-        :class:`~dfmeta.proxy.refusals.Refusals`."""
+        """Wait if too many connections of its port were closed with unread input.
+
+        See :class:`~dfmeta.proxy.refusals.Refusals`.
+        """
         ...
 
     def idle(self, connection: GuestConnection) -> None:
-        """Note that it waits for a further request."""
+        """Note that *connection* waits for another request."""
         ...
 
     def busy(self, connection: GuestConnection) -> None:
-        """Note that one has begun to come."""
+        """Note that another request has begun on *connection*."""
         ...
 
 
 class Phase(Enum):
-    """What a connection does."""
+    """State of a connection."""
 
     BUSY = auto()
-    """It reads a request, or answers one."""
+    """It reads or answers a request."""
     KEPT = auto()
-    """It waits for a further request, of which nothing has come."""
+    """It waits for another request and has received no byte of it."""
     LAST = auto()
-    """It ends behind this request: no further one is read."""
+    """It ends after the present request."""
 
 
 class EndedError(Exception):
-    """There will be no further request."""
+    """The connection carries no further request."""
 
 
 class GuestConnection:
     """A connection that has been accepted.
 
-    :param sock: a socket that does not block; closed by whoever made the object.
+    :param sock: a non-blocking socket; the caller closes it.
     :param accepted: monotonic seconds.
-    :param waited: seconds of the hold budget that its SYN has used up.
+    :param waited: seconds of hold_timeout that its SYN has used.
     """
 
     def __init__(
@@ -117,17 +121,17 @@ class GuestConnection:
         self.claim = claim
         self._host = host
         self._began = accepted - waited
-        """Monotonic seconds from which on its first request waits."""
+        """Monotonic seconds at which the wait of its first request began."""
         self._first = True
         """Whether no request has been read yet."""
         self._buffer = bytearray()
         self._incoming = Incoming(None)
         self._phase = Phase.BUSY
         self._aborted = False
-        """Whether the server has ended it, which has counted that."""
+        """Whether the server has aborted, and counted, the connection."""
 
     def run(self) -> None:
-        """Serve it to its end. No error of the guest's or of its connection's leaves."""
+        """Serve the connection until it ends. Errors of the guest or the socket are not raised."""
         try:
             while self._phase is not Phase.LAST:
                 self._turn()
@@ -141,26 +145,26 @@ class GuestConnection:
         except OSError as error:
             LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, error)
 
-    # Whoever else has the server may ask
+    # For the server
 
     @property
     def between(self) -> bool:
-        """Whether it is kept for a further request, of which nothing has come."""
+        """Whether the connection waits for another request and has received no byte of it."""
         return self._phase is Phase.KEPT and quiet(self.sock)
 
     @property
     def may_go(self) -> bool:
-        """Whether it may be closed, while it is idle, for another one."""
+        """Whether the idle connection may be closed in favour of a new one."""
         return self.between
 
     def cut(self) -> None:
-        """Close it; whoever reads from or writes to it wakes up."""
+        """Shut the connection down; pending reads and writes return."""
         self._phase = Phase.LAST
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
-        """Close it at once; what it still had to say is thrown away."""
+        """Reset the connection; unsent data is discarded."""
         self._phase, self._aborted = Phase.LAST, True
         abort(self.sock)
 
@@ -168,7 +172,7 @@ class GuestConnection:
 
     def _turn(self) -> None:
         if self._buffer:
-            # Whoever has sent many requests already would keep the hub for all of them.
+            # Otherwise a guest that pipelines requests would occupy the hub for all of them.
             self._host.turn(self)
         head = self._read_head()
         now = time.monotonic()
@@ -195,7 +199,7 @@ class GuestConnection:
         first, now = self._first, time.monotonic()
         kept = not first and not self._buffer
         if first:
-            # Whoever waited for others of its port was not read from meanwhile.
+            # Nothing was read while the connection waited for others of its port.
             until = now + limits.header_timeout
         elif kept:
             self._phase = Phase.KEPT
@@ -225,9 +229,9 @@ class GuestConnection:
         return head
 
     def _read_body(self, head: Head) -> bytes:
-        """Read what follows a head, as much as it says.
+        """Read the body that *head* announces.
 
-        :raises BadRequestError: it is no body, is too long or does not come in time.
+        :raises BadRequestError: when the body is malformed, too long or not complete in time.
         """
         limits = self._host.limits
         body = Body(head, limits.body, limits=limits.head)
@@ -251,7 +255,7 @@ class GuestConnection:
     def _receive(self, until: float) -> None:
         data = None
         with suppress(BlockingIOError):
-            # What has come since the last turn.
+            # Data that arrived since the last turn.
             data = self.sock.recv(PIECE)
             self._host.turn(self)
         while data is None:
@@ -259,7 +263,7 @@ class GuestConnection:
             if left <= 0:
                 raise TimeoutError
             trampoline(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
-            # Before it is read: to receive is work as well, the kernel's.
+            # Before the read: it costs time in the kernel as well.
             self._host.turn(self)
             with suppress(BlockingIOError):
                 data = self.sock.recv(PIECE)
@@ -284,7 +288,7 @@ class GuestConnection:
         self._give(head, status, headers, body)
 
     def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
-        """Send an answer, and end the connection where no further request may follow."""
+        """Send an answer, and end the connection if no further request may follow."""
         if not self._keeps(head):
             self._phase = Phase.LAST
         last = self._phase is Phase.LAST
@@ -292,18 +296,18 @@ class GuestConnection:
         if len(body) < WHOLE:
             self._send(rendered + body)
         else:
-            # Not in one piece: for as long as a guest does not read it, it would be there twice.
+            # Separately: the concatenation would be a copy in memory until the guest has read it.
             self._send(rendered)
             self._send(body)
         if self._phase is Phase.LAST and self._more_to_come():
             self._linger()
 
     def _more_to_come(self) -> bool:
-        """Whether the guest has sent, or still sends, what is not read as a request."""
+        """Whether there is, or may still come, input that is not read as a request."""
         return not self._incoming.done or bool(self._buffer) or unread(self.sock)
 
     def _keeps(self, head: Head) -> bool:
-        """Whether a further request may follow this one."""
+        """Whether another request may follow this one."""
         ready = self._incoming.done and head.keep_alive
         return ready and not self._host.draining and self._host.may_keep()
 
@@ -324,21 +328,21 @@ class GuestConnection:
             LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, gone)
 
     def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
-        """The type and the body of an answer to what is no request."""
+        """Return the content type and the body of the answer to an unacceptable request."""
         return "text/plain; charset=UTF-8", f"{status}: {cause}\n".encode()
 
-    # The books
+    # Counters
 
     def _note_closed(self, reason: metrics.Closed) -> None:
         """Count a connection that ends without an answer."""
         metrics.CLOSED.labels(reason).inc()
 
     def _note_silent(self) -> None:
-        """Count a connection on which nothing came in time."""
+        """Count a connection that sent nothing in time."""
         access.silent(self.claim)
 
     def _note_refused(self, status: int, reason: HeadFault | BodyFault) -> None:
-        """Count a request that is refused."""
+        """Count a refused request."""
         access.refused(self.claim, status, reason)
 
     def _note_unread(self) -> None:
@@ -350,7 +354,7 @@ class GuestConnection:
     def _send(self, data: bytes) -> None:
         sent = 0
         with suppress(BlockingIOError):
-            # Nearly always there is room for all of it.
+            # The send buffer nearly always has room for all of it.
             sent = self.sock.send(data)
         if sent < len(data):
             self._send_on(memoryview(data)[sent:])
@@ -367,8 +371,9 @@ class GuestConnection:
             except BlockingIOError:
                 continue
             except TimeoutError as error:
-                # eventlet's frame keeps the error that it has raised, which keeps the frames up to
-                # here: the answer would be in memory until the collector runs, minutes perhaps.
+                # eventlet's frame keeps the raised error, whose traceback keeps the frames up to
+                # here: the answer would stay in memory until the garbage collector runs, perhaps
+                # for minutes.
                 error.__traceback__ = None
                 self._note_unread()
                 abort(self.sock)
@@ -404,12 +409,12 @@ _date = _Date()
 
 
 def render(status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
-    """What comes before an answer's body (RFC 9112, 4 to 6).
+    """Return the status line and headers of an answer (RFC 9112, 4 to 6).
 
     :param status: code and phrase.
-    :param headers: with Content-Length, where there is one.
-    :param minor: of the guest's HTTP/1.x.
-    :param keep: whether a further request may follow.
+    :param headers: with Content-Length, if the answer has one.
+    :param minor: minor version of the guest's HTTP/1.x.
+    :param keep: whether another request may follow.
     """
     lines = [f"HTTP/1.1 {status}", f"Date: {_date()}"]
     lines += [f"{name}: {value}" for name, value in headers]

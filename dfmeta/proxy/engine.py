@@ -1,7 +1,7 @@
 """Engines: the part of the proxy that accepts guests' connections and answers them.
 
-The daemon drives one engine and knows no more of it than :class:`Engine` says: this process by
-itself (:class:`InProcess`), or processes beside it (:class:`~dfmeta.proxy.worker.workers.Workers`).
+The daemon uses one engine through the interface :class:`Engine`: the daemon's own process
+(:class:`InProcess`), or worker processes (:class:`~dfmeta.proxy.worker.workers.Workers`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dfmeta.proxy.server import GuestServer
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The part of the configuration that an engine takes in while it runs."""
+    """The part of the configuration that an engine can reload while it runs."""
 
     hold_timeout: float
-    """Seconds that a request may wait in all, the time of its first SYN included."""
+    """Seconds that a request may wait in total, including the time that its first SYN was held."""
     limits: Limits
 
 
@@ -41,7 +41,7 @@ class Engine(Protocol):
 
     @property
     def serving(self) -> bool:
-        """Whether guests are answered."""
+        """Whether the engine answers guests."""
         ...
 
     def start(self) -> None:
@@ -49,35 +49,35 @@ class Engine(Protocol):
         ...
 
     def inform(self) -> None:
-        """Wait until all that answers guests knows what the registry knows at this moment."""
+        """Wait until every process that answers guests has the present state of the registry."""
         ...
 
     def rebind(self) -> None:
-        """Go on over the device of tap-metadata, which has been made anew."""
+        """Continue over the device of tap-metadata after it was created again."""
         ...
 
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
-        """Take another configuration in; the backend of the daemon has been replaced before.
+        """Apply a new configuration; the daemon has replaced its backend already.
 
-        :param done: called when it is in force.
+        :param done: called when the configuration is in force.
         """
         ...
 
     def collect(self) -> Iterable[Metric]:
-        """Every metric, with those that other processes count."""
+        """Return all metrics, including those of other processes."""
         ...
 
     def gather(self) -> None:
-        """Have all that is noted of requests in :data:`~dfmeta.proxy.recent.RECENT`."""
+        """Collect the recent requests of all processes in :data:`~dfmeta.proxy.recent.RECENT`."""
         ...
 
     def stop(self, grace: float) -> None:
-        """Accept no more, answer the running requests, and close the rest after *grace* seconds."""
+        """Stop accepting, answer running requests, close the rest after *grace* seconds."""
         ...
 
 
 class InProcess:
-    """The daemon's own process answers; see :class:`Engine`."""
+    """The engine in the daemon's own process; see :class:`Engine`."""
 
     def __init__(self, server: GuestServer) -> None:
         self._server = server
@@ -90,7 +90,7 @@ class InProcess:
         self.serving = True
 
     def inform(self) -> None:
-        """Nothing: the server asks the registry itself."""
+        """Do nothing: the server uses the registry itself."""
 
     def rebind(self) -> None:
         """See :class:`Engine`."""
@@ -106,7 +106,7 @@ class InProcess:
         return metrics.REGISTRY.collect()
 
     def gather(self) -> None:
-        """Nothing: all of it is noted here."""
+        """Do nothing: all requests are noted in this process."""
 
     def stop(self, grace: float) -> None:
         """See :class:`Engine`."""

@@ -1,6 +1,6 @@
-"""The environment of a request, as WSGI has it (PEP 3333).
+"""The WSGI environment of a request (PEP 3333).
 
-Trust: headers, path and body are the client's words.
+Trust: headers, path and body come from the client.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from dfmeta.proxy.wsgi import EXCHANGE
 from dfmeta.registry import Claim
 
 SAME_HOST = "dfmeta.same_host"
-"""Key of whether a request to the admin listener comes from this host."""
+"""Environment key: whether a request to the admin listener comes from this host."""
 KEYS = 256
-"""Names of headers whose key is remembered."""
+"""Header names with a cached environment key."""
 
 
 @functools.lru_cache(KEYS)
 def _key(name: str) -> str:
-    """The key of a header in the environment, or none (RFC 3875, 4.1.18)."""
-    # Of two spellings that a key cannot tell apart, only the one with hyphens counts.
+    """Return the environment key of a header; empty if it has none (RFC 3875, 4.1.18)."""
+    # "a_b" and "a-b" have the same key: only the spelling with hyphens counts.
     if "_" in name or name in ("content-type", "content-length"):
         return ""
     return "HTTP_" + name.upper().replace("-", "_")
 
 
 class Incoming(io.IOBase):
-    """``wsgi.input`` (PEP 3333), as far as dfmeta's applications read it: once, and whole.
+    """``wsgi.input`` (PEP 3333), limited to one read of the whole body.
 
-    A body that the application does not ask for is not read at all: its connection is closed
-    behind the answer.
+    A body that the application does not read is not received at all: its connection is closed
+    after the answer.
 
-    :param take: reads the body from the connection, of so many bytes at most; raises
+    :param take: read the body, of at most this many bytes, from the connection; raises
         BadRequestError. None: there is no body.
     """
 
     def __init__(self, take: Callable[[int], bytes] | None) -> None:
         self.done = take is None
-        """Whether the next request follows at once."""
+        """Whether the body is read, so that the next request follows."""
         self.asked = 0
-        """Bytes that the application would have taken."""
+        """Limit in bytes of the application's read."""
         self._take = take
 
     def read(self, size: int = -1) -> bytes:
         """Return the whole body; empty once it has been read.
 
-        :param size: bytes that it may have, where that is for the application to say.
-        :raises BadRequestError: it is no body, is too long or does not come in time.
+        :param size: largest size in bytes, where the application sets it.
+        :raises BadRequestError: when the body is malformed, too long or not complete in time.
         """
         if self.done or self._take is None:
             return b""
@@ -64,12 +64,12 @@ class Incoming(io.IOBase):
         return content
 
     def close(self) -> None:
-        """Let go of the connection, which has this: neither would be freed before the other."""
+        """Drop the reference to the connection, which would form a cycle with this object."""
         self._take = None
         super().close()
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Refuse to read lines, which a body does not have.
+        """Refuse to read single lines.
 
         :raises io.UnsupportedOperation: always.
         """
@@ -79,7 +79,7 @@ class Incoming(io.IOBase):
 def request_of(head: Head, claim: Claim) -> GuestRequest:
     """Return a guest's request without its body.
 
-    :param head: the guest's words.
+    :param head: the head that the guest sent.
     """
     return GuestRequest(
         head.method,
@@ -93,8 +93,8 @@ def request_of(head: Head, claim: Claim) -> GuestRequest:
 def guest_environ(exchange: Exchange, head: Head, incoming: Incoming) -> dict[str, Any]:
     """Build the environment of a guest's request (PEP 3333).
 
-    :param exchange: the request; applications of dfmeta read nothing else.
-    :param head: the guest's words, for any other application.
+    :param exchange: the request; dfmeta's applications read nothing else.
+    :param head: the head that the guest sent, for other WSGI applications.
     """
     guest_ip = exchange.request.guest_ip
     environ = base_environ(head, server=("169.254.169.254", "80"), peer=guest_ip)
@@ -105,9 +105,9 @@ def guest_environ(exchange: Exchange, head: Head, incoming: Incoming) -> dict[st
 
 
 def base_environ(head: Head, *, server: tuple[str, str], peer: str) -> dict[str, Any]:
-    """Build the environment of a request (PEP 3333), but for its body and the body's length.
+    """Build the environment of a request (PEP 3333), except its body and Content-Length.
 
-    :param server: name and port that the client has connected to.
+    :param server: name and port that the client connected to.
     :param peer: the client's address.
     """
     environ: dict[str, Any] = {

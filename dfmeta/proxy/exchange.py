@@ -1,7 +1,7 @@
 """One request of a guest, from its head to its answer, as a value.
 
-The server makes it, an application answers it. Its fields are ours but for ``request``, which is
-the guest's word.
+The server creates it, an application answers it. Trust: only the field ``request`` comes from the
+guest.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dfmeta.model import Answer, GuestRequest
 from dfmeta.registry import Claim
 
 _UNREAD = frozenset({"content-length", "transfer-encoding"})
-"""Headers that say that there is a body (RFC 9112, 6.3)."""
+"""Headers that announce a body (RFC 9112, 6.3)."""
 
 
 class Abandoned(BaseException):
     """The connection is to be closed without an answer.
 
-    Not an :class:`Exception`, since no handler of those may make an answer of it.
+    Not an :class:`Exception`, so that no handler of exceptions turns it into an answer.
     """
 
     def __init__(self, reason: metrics.Closed) -> None:
@@ -35,19 +35,19 @@ class Exchange:
     """One request and the conditions of its answer."""
 
     claim: Claim
-    """The port that it came in on, and the guest that had it then."""
+    """The guest that the connection was accepted for, with its port."""
     request: GuestRequest
-    """Without its body until :meth:`whole`."""
+    """The request; :meth:`whole` adds its body."""
     deadline: float
-    """Monotonic seconds until which it may wait."""
+    """Monotonic seconds until which the request may wait."""
     turn: Callable[[float], bool]
-    """Waits for its place among the requests of its port, until those monotonic seconds; gives
-    whether it has one. See :class:`Turn`."""
+    """Wait for the request's turn among those of its port, until those monotonic seconds; return
+    whether it came. See :class:`Turn`."""
     read: Callable[[], bytes]
-    """Reads its body; raises BadRequestError."""
+    """Read the body; raise BadRequestError."""
 
     def whole(self) -> Exchange:
-        """Return it with its body. The time that the body takes to come is added to the deadline.
+        """Return the exchange with its body; the time to read the body is added to the deadline.
 
         :raises BadRequestError: as :attr:`read` does.
         """
@@ -59,30 +59,30 @@ class Exchange:
 
 
 Handler = Callable[[Exchange], Answer]
-"""Answers a request; raises Abandoned when nothing may be answered."""
+"""Answer a request; raise Abandoned to close its connection without an answer."""
 
 
 class Slots(Protocol):
-    """A port's places for requests, as eventlet's semaphore has them."""
+    """Places for concurrent requests of a port: the interface of eventlet's semaphore."""
 
     def acquire(self, blocking: bool = ..., timeout: float | None = ...) -> bool:
-        """Take one; False when there was none in time."""
+        """Take a place; False when none became free in time."""
         ...
 
     def release(self, *args: Any) -> Any:
-        """Give one back."""
+        """Return a place."""
         ...
 
 
 class Turn:
-    """A request's place among those of its port, until its answer has been taken."""
+    """A request's place among those of its port; it lasts until the answer has been sent."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots: Slots = slots
         self._taken = False
 
     def __call__(self, deadline: float) -> bool:
-        """Take the place, and wait for it until *deadline* (monotonic); False when none came."""
+        """Take a place, waiting until *deadline* (monotonic); False when none became free."""
         self._taken = self._slots.acquire(blocking=False)
         if not self._taken:
             metrics.LIMITS.labels("requests_per_port").inc()
@@ -92,6 +92,6 @@ class Turn:
         return self._taken
 
     def end(self) -> None:
-        """Give it back, if it was taken."""
+        """Return the place if it was taken."""
         if self._taken:
             self._slots.release()

@@ -1,12 +1,12 @@
-"""Tells processes beside the daemon which guest is at which endpoint, as it changes.
+"""Send the changes of identities to other processes: which guest is at which endpoint.
 
-How it works: the registry names each endpoint of which anything is about to change, and the feed
-puts it on a list once, in the order of the first change. The list is worked off in batches; what a
-batch says is read from the registry at that moment, so a later change of the same endpoint needs no
-second entry. Every follower gets every batch, in the same order. :meth:`Feed.inform` sends what is
-on the list now and waits until each follower has it: no guest may go on before.
+How it works: the registry names each endpoint that is about to change, and the feed puts it on a
+list once, in the order of the first change. The list is sent in batches. The state of an endpoint
+is read from the registry when its batch is made, so a later change of the same endpoint needs no
+second entry. Every follower gets every batch, in the same order. :meth:`Feed.inform` sends the
+present list and waits until each follower has it: no guest may go on before.
 
-A new follower gets all endpoints first (:meth:`Feed.introduce`); later changes come behind them,
+A new follower gets all endpoints first (:meth:`Feed.introduce`). Later changes follow in order,
 since it is among the followers already.
 """
 
@@ -23,32 +23,32 @@ from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
 
 BATCH: Final = 32
-"""Endpoints that one message tells of."""
+"""Endpoints of one message."""
 SETTLE_TIMEOUT: Final = 1.0
-"""Seconds that a follower has to take what it is told: the news of hundreds of ports fits into what
-is under way to it."""
+"""Seconds that a follower has to take its messages: the buffer of its pipe has room for the changes
+of hundreds of ports."""
 POLL: Final = 0.01
 
 
 class Follower(Protocol):
-    """A process that is told."""
+    """A process that gets the changes."""
 
     @property
     def follows(self) -> bool:
-        """Whether it answers guests, and so has to have all news before a guest goes on."""
+        """Whether it answers guests, and so must have all changes before a guest goes on."""
         ...
 
     @property
     def position(self) -> int:
-        """How much it has been told in all."""
+        """Number of bytes that have been sent to it in total."""
         ...
 
     def tell(self, news: Any) -> None:
-        """Send it a batch; must not wait."""
+        """Send a batch; must not wait."""
         ...
 
     def has(self, position: int) -> bool:
-        """Whether it finds all that it was told up to that position, or is not there any more."""
+        """Whether everything sent up to *position* has reached it, or it has ended."""
         ...
 
 
@@ -56,11 +56,11 @@ F = TypeVar("F", bound=Follower)
 
 
 class Feed(Generic[F]):
-    """The news of a registry, for any number of followers.
+    """The changes of a registry, for any number of followers.
 
-    :param say: gives what a batch says of endpoints. Called with True for a follower that is new:
-        then it may take nothing out of the registry that is given away once.
-    :param followers: gives those that there are now, new ones included.
+    :param say: return the message for a batch of endpoints. Called with True for a new follower:
+        then it must not take values out of the registry that only one follower may get.
+    :param followers: return the present followers, including new ones.
     """
 
     def __init__(
@@ -74,32 +74,32 @@ class Feed(Generic[F]):
         self._followers = followers
         self._marks = 0
         self._dirty: dict[Endpoint, int] = {}
-        """Endpoint → the first of its marks that is not said yet, in their order."""
+        """Endpoint → the first of its marks that is not sent yet, in their order."""
         self._wake = Event()
         registry.watch(self._mark)
 
     def run(self, ended: Callable[[], bool]) -> None:
-        """Send news as it comes, until *ended*; run it in a thread of its own."""
+        """Send changes as they occur, until *ended*; run it in a thread of its own."""
         while not ended():
             self._wake.wait()
             self._wake = Event()
             self._send(self._marks)
 
     def introduce(self, follower: F) -> None:
-        """Tell a new follower of every endpoint."""
+        """Send all endpoints to a new follower."""
         turns, endpoints = Turns(), self._registry.endpoints()
         for first in range(0, len(endpoints), BATCH):
             follower.tell(self._say(endpoints[first : first + BATCH], True))
             turns.give_way()
 
     def inform(self) -> list[F]:
-        """Have all that the registry knows at this moment where each follower finds it.
+        """Send the present state of the registry and wait until it has reached each follower.
 
-        :returns: the followers that did not take it in time.
+        :returns: the followers that it did not reach in time.
         """
         self._send(self._marks)
         behind = [(one, one.position) for one in self._followers() if one.follows]
-        # By rounds and not by the clock: after a stall of the daemon each gets another moment.
+        # Counted in rounds, not by the clock: after a stall of the daemon they still get time.
         for _ in range(round(SETTLE_TIMEOUT / POLL)):
             behind = [(one, position) for one, position in behind if not one.has(position)]
             if not behind:
@@ -114,7 +114,7 @@ class Feed(Generic[F]):
             self._wake.send()
 
     def _send(self, mark: int) -> None:
-        """Tell all followers what has changed up to that mark."""
+        """Send the changes up to that mark to all followers."""
         turns = Turns()
         while next(iter(self._dirty.values()), mark + 1) <= mark:
             batch = list(self._dirty)[:BATCH]

@@ -1,15 +1,15 @@
-"""Keeps the guests' listener open while no daemon runs.
+"""Keep the guests' listener open while no daemon runs.
 
-A listening socket that nobody has open refuses guests and resets those that wait in its queue; a
-guest whose data source is refused at boot comes up without keys. So where systemd does not keep
-the socket (its file descriptor store), a process of a few lines does: it has the descriptor and
-nothing else, reads nothing from guests, and gives it to the next daemon. When none has come for
-some time, the holder ends. It takes the device down first: the host would refuse guests that
-connect to a port without a listener, and a device that is down drops what they send, so that they
-send it again until the next daemon has brought the device up.
+When the last process closes a listening socket, the kernel refuses guests and resets the
+connections in its queue; a guest whose data source is refused at boot starts without keys. So if
+systemd does not keep the socket (in its file descriptor store), a small process does: the holder.
+It has only the descriptor, reads nothing from guests, and passes it to the next daemon. When no
+daemon has connected for some time, the holder ends. It takes the device down first: the host would
+refuse guests that connect to a port without a listener, and a device that is down drops their
+packets, so that they repeat them until the next daemon has brought the device up.
 
-Run as ``python -m dfmeta.proxy.holder NAME FD SECONDS DEVICE``; nothing but the standard library
-is imported. Times are of the monotonic clock, which stands still while the host is suspended.
+Run as ``python -m dfmeta.proxy.holder NAME FD SECONDS DEVICE``; it imports only the standard
+library. Times are of the monotonic clock, which stands still while the host is suspended.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ TAKE = b"take"
 KEEP = b"keep"
 DROP = b"drop"
 WAIT = b"wait"
-"""With what is to be waited: ``wait SECONDS DEVICE``."""
+"""With its arguments: ``wait SECONDS DEVICE``."""
 MAX_MESSAGE = 64
 PREFIX = "dfmeta-listener "
-"""Of a holder's name in the abstract namespace."""
+"""Beginning of a holder's name in the abstract namespace."""
 _CREDENTIALS = struct.Struct("3i")
 _IFREQ = struct.Struct("16sH22x")
 """struct ifreq with ifr_flags (netdevice(7))."""
@@ -44,24 +44,25 @@ class Held:
     """A listener, and how long it is kept without a daemon."""
 
     fd: int | None
-    """None once it is dropped."""
+    """Descriptor of the listener; None once it is dropped."""
     seconds: float
+    """Seconds to keep it without a daemon."""
     device: str
-    """The device that guests come in on."""
+    """The device that guests' packets arrive on."""
 
 
 def address(name: str) -> str:
-    """Address of a holder in the abstract namespace (unix(7)): no file can be left behind."""
+    """Return a holder's address in the abstract namespace (unix(7)), which leaves no file."""
     return f"\0{PREFIX}{name}"[:107]
 
 
 def terms(seconds: int, device: str) -> bytes:
-    """Message that says how many seconds to wait without a daemon, and which device goes down."""
+    """Return the message that sets the seconds to wait without a daemon, and the device."""
     return WAIT + f" {seconds} {device}".encode()
 
 
 def allowed(connection: socket.socket) -> bool:
-    """Whether the peer is of our own user, or root: the namespace itself has no permissions."""
+    """Whether the peer is root or our own user: the namespace itself has no permissions."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _pid, uid, _gid = _CREDENTIALS.unpack(raw)
     return uid in (0, os.geteuid())
@@ -74,7 +75,7 @@ def send_fd(connection: socket.socket, message: bytes, fd: int) -> None:
 
 
 def receive(connection: socket.socket) -> tuple[bytes, int | None]:
-    """Receive a message and the descriptor that came with it, if one did."""
+    """Receive a message and the descriptor that came with it, if any."""
     space = socket.CMSG_SPACE(array.array("i").itemsize)
     message, ancillary, _flags, _address = connection.recvmsg(MAX_MESSAGE, space)
     for level, kind, data in ancillary:
@@ -86,12 +87,12 @@ def receive(connection: socket.socket) -> tuple[bytes, int | None]:
 
 
 def serve(name: str, held: Held) -> int:
-    """Hold a listener until it is dropped, or no daemon has come in time; gives the exit status."""
+    """Hold a listener until it is dropped or no daemon connects in time; return the exit status."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         try:
             server.bind(address(name))
         except OSError:
-            return 1  # there is one already
+            return 1  # another holder exists already
         server.listen(4)
         end = time.monotonic() + held.seconds
         while held.fd is not None:
@@ -100,19 +101,19 @@ def serve(name: str, held: Held) -> int:
                 connection, _peer = server.accept()
             except (TimeoutError, BlockingIOError):
                 take_down(held.device)
-                # Before the name goes: a daemon that finds no holder can open its own listener.
+                # Before the name is released: a daemon without a holder opens its own listener.
                 os.close(held.fd)
                 break
             with connection:
                 if allowed(connection):
-                    # One daemon at a time: it keeps its connection for as long as it lives.
+                    # One daemon at a time: it keeps its connection while it runs.
                     _attend(connection, held)
                     end = time.monotonic() + held.seconds
     return 0
 
 
 def take_down(device: str) -> None:
-    """Take *device* down; one that is gone, or that is another user's to change, stays as it is."""
+    """Take *device* down; ignore a device that does not exist or that we may not change."""
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock,
@@ -123,7 +124,7 @@ def take_down(device: str) -> None:
 
 
 def _attend(connection: socket.socket, held: Held) -> None:
-    """Do what one daemon asks, until it goes or has the listener dropped."""
+    """Serve one daemon until it disconnects or drops the listener."""
     with contextlib.suppress(OSError, ValueError):
         while held.fd is not None:
             message, given = receive(connection)

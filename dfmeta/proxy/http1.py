@@ -1,9 +1,9 @@
-"""A guest's HTTP/1 request as a value, without I/O: RFC 9112, RFC 9110, and no leniency.
+"""Parse a guest's HTTP/1 request, without I/O: RFC 9112 and RFC 9110, without leniency.
 
-Two readers that disagree on where a request ends let one guest's bytes pass for another request.
-So whatever RFC 9112 lets a server mend (a bare LF, a folded line, a list of equal lengths, an
-absolute target) is refused here, and the connection is the caller's to close. Everything that
-comes out is still what a guest has written: well-formed, and not to be trusted.
+If two parsers disagree on where a request ends, bytes of a guest can pass for another request. So
+everything that RFC 9112 lets a server repair (a bare LF, a folded line, a list of equal lengths, an
+absolute target) is refused here, and the caller must close the connection. Trust: the result is
+well-formed, but every value comes from the guest.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dfmeta.exceptions import BadRequestError
 CHUNK_LINE_MAX: Final = 256
 """Bytes of a chunk's size and its extensions, without the CRLF."""
 CHUNKS: Final = 64
-"""Chunks that a body may have, or bytes of its limit for each where that gives more. To read a
-chunk takes longer than to read so many bytes."""
+"""Chunks that a body may have, or one chunk for each 64 bytes of its limit if that is more. Reading
+a chunk takes longer than reading 64 bytes."""
 
 _BLANK: Final = b"\r\n\r\n"
 _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\r\n"
 _OPAQUE: Final = b"\t" + bytes(range(0x80, 0x100))
-"""What may be in a field's value besides (RFC 9110, 5.5), and nowhere else."""
+"""Further octets that are allowed in a field's value only (RFC 9110, 5.5)."""
 _ANY: Final = _PLAIN + _OPAQUE
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _REQUEST_LINE: Final = re.compile(
@@ -32,7 +32,7 @@ _REQUEST_LINE: Final = re.compile(
 )
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NAME: Final = re.compile(r"([0-9A-Za-z\-._~!$&'()*+,;=%]*)(?::[0-9]*)?")
-# In brackets also a zone, whose "%" some clients leave as it is: Python's http.client before
+# In brackets, a zone is allowed as well, with an unescaped "%": Python's http.client before
 # 3.13 writes "[fe80::a9fe:a9fe%eth0]" for cloud-init.
 _LITERAL: Final = re.compile(r"\[[0-9A-Za-z\-._~!$&'()*+,;=%:]+\](?::[0-9]*)?")
 _LENGTH: Final = re.compile(r"[0-9]{1,20}")
@@ -42,12 +42,12 @@ _FRAMING: Final = frozenset({"content-length", "transfer-encoding", "host"})
 
 @dataclass(frozen=True, slots=True)
 class HeadLimits:
-    """How much of a request's head is read."""
+    """Size limits of a request's head."""
 
     request_line: int = 2048
-    """Bytes, without its CRLF."""
+    """Bytes of the request line, without its CRLF."""
     header: int = 8192
-    """Bytes of the header section, CRLFs included, without the blank line."""
+    """Bytes of the header section, including CRLFs, without the blank line."""
     lines: int = 64
     """Header lines."""
 
@@ -57,41 +57,41 @@ LIMITS: Final = HeadLimits()
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request line and its headers. All of it is a guest's claim."""
+    """A request line and its headers. Trust: every value comes from the guest."""
 
     method: str
     """A token, in the guest's case (RFC 9110, 9.1); never CONNECT."""
     target: str
-    """Origin form (RFC 9112, 3.2.1) as written; nothing is decoded."""
+    """Request target in origin form (RFC 9112, 3.2.1), not decoded."""
     path: str
     """The target before the first "?"; begins with "/"."""
     query: str
-    """The target behind the first "?", or empty."""
+    """The target after the first "?", or empty."""
     minor: int
-    """0 or 1 of HTTP/1.x."""
+    """Minor version of HTTP/1.x: 0 or 1."""
     headers: Mapping[str, str]
-    """Names in lower case, values as Latin-1 without blanks and tabs around them; what came
-    repeatedly is joined by ", ". An underscore in a name is kept, and makes another name."""
+    """Names in lower case, values as Latin-1 without spaces and tabs around them; values of
+    repeated headers are joined by ", ". An underscore in a name is kept, and makes another name."""
     length: int
-    """Bytes of the body; 0 when there is none or it is chunked."""
+    """Bytes of the body; 0 if there is no body or it is chunked."""
     chunked: bool
-    """The body is in chunks (RFC 9112, 7.1)."""
+    """Whether the body is chunked (RFC 9112, 7.1)."""
     keep_alive: bool
-    """The guest lets the connection be used again (RFC 9112, 9.3)."""
+    """Whether the guest allows another request on the connection (RFC 9112, 9.3)."""
     expects_continue: bool
-    """The guest waits for 100 before it sends the body (RFC 9110, 10.1.1), if there is one."""
+    """Whether the guest waits for status 100 before it sends a body (RFC 9110, 10.1.1)."""
 
 
 def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> int:
-    """Say where the head that *buffer* begins with ends; what follows it is not looked at.
+    """Find the end of the head at the beginning of *buffer*; bytes after the head are not read.
 
-    What is new is looked at once, in whatever pieces it comes. Of what was there before, a call
-    reads the request line where it must know its end, and a call that brings a line feed counts
-    the ones before it, of which there are few.
+    New bytes are examined once, however they are split over calls. Of the earlier bytes, a call
+    reads only the request line, when it needs its end, and counts the line feeds when it has
+    received another one; their number is limited.
 
-    :param start: length of *buffer* at the call before, which returned -1.
-    :returns: the index behind the blank line, or -1 when more must be read.
-    :raises BadRequestError: when no head can come of it any more. Not every malformed head is
+    :param start: length of *buffer* at the previous call, which returned -1.
+    :returns: the index after the blank line, or -1 when more must be read.
+    :raises BadRequestError: when the bytes cannot become a valid head. Not every malformed head is
         refused here: :func:`parse_head` does the rest.
     """
     end = buffer.find(_BLANK, max(start - 3, 0))
@@ -102,7 +102,7 @@ def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> i
     _check_sizes(buffer, limits, start=start, stop=stop, whole=whole)
     begin = max(start - 2, 0)
     if buffer[begin : begin + 1] == b"\n":
-        # Its CR is further back, and was seen.
+        # Its CR is one byte earlier and was examined before.
         begin += 1
     new = buffer[begin:stop]
     _check_lines(new)
@@ -116,10 +116,10 @@ def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> i
 
 
 def parse_head(head: bytes | bytearray | memoryview, limits: HeadLimits = LIMITS) -> Head:
-    """Read a request's head.
+    """Parse a request's head.
 
-    :param head: from the method up to and including the blank line, as :func:`find_end` says.
-        Nothing else is taken for granted.
+    :param head: from the method up to and including the blank line that :func:`find_end` found.
+        Everything else is checked here.
     :raises BadRequestError: when it is not a well-formed request in origin form.
     """
     raw = bytes(head)
@@ -151,13 +151,13 @@ def parse_head(head: bytes | bytearray | memoryview, limits: HeadLimits = LIMITS
 
 
 class Body:
-    """Reads one request's body and keeps it (RFC 9112, 6 and 7.1).
+    """Reads and stores the body of one request (RFC 9112, 6 and 7.1).
 
-    A chunked one is decoded; its extensions and trailers are checked and thrown away. What is
-    read is the guest's, of any content.
+    A chunked body is decoded; its extensions and trailers are checked and discarded. Trust: the
+    content comes from the guest and is not checked.
 
-    :param limit: bytes of the decoded body. See :data:`CHUNKS` for how many chunks it may have.
-    :param limits: of the trailers, and ``header`` also of all extensions of a body together.
+    :param limit: bytes of the decoded body. See :data:`CHUNKS` for the number of chunks.
+    :param limits: limits of the trailers; ``header`` also limits all extensions of a body together.
     :raises BadRequestError: 413 when the head announces more than *limit*.
     """
 
@@ -165,11 +165,11 @@ class Body:
         if head.length > limit:
             raise _too_large()
         self.done = not head.chunked and not head.length
-        """Whether all of it is there."""
+        """Whether the body is complete."""
         self.content = b""
         """The body, once done."""
         self.rest = b""
-        """What came behind it, once done."""
+        """Bytes received after the body, once done."""
         self._limit = limit
         self._limits = limits
         self._chunked = head.chunked
@@ -177,15 +177,15 @@ class Body:
         self._data = bytearray()
         self._buffer = bytearray()
         self._searched = 0
-        # Functions, not methods of this body: those would keep it alive until the collector runs.
+        # Functions, not bound methods: those would keep the body alive until the collector runs.
         self._step: Callable[[Body], bool] = Body._size
         self._chunks = max(CHUNKS, limit // CHUNKS)
         self._extensions = self._trailers = self._trailer_lines = 0
 
     def feed(self, data: bytes) -> None:
-        """Take what the guest has sent, in any pieces; once done it goes to :attr:`rest`.
+        """Add received bytes, split in any way; once the body is done they go to :attr:`rest`.
 
-        :raises BadRequestError: when it is no body, or too long. Do not feed any more then.
+        :raises BadRequestError: when the body is malformed or too long. Do not call it again then.
         """
         if self.done:
             self.rest += data
@@ -204,7 +204,7 @@ class Body:
         self._buffer.clear()
 
     def _take(self) -> bool:
-        """Move what is missing of a chunk, or of the whole, and say whether that is all."""
+        """Move missing bytes of a chunk or of the whole body; return whether none is missing."""
         piece = self._buffer[: self._missing]
         self._data += piece
         self._missing -= len(piece)
@@ -212,10 +212,10 @@ class Body:
         return not self._missing
 
     def _line(self, limit: int, too_long: Callable[[], BadRequestError]) -> bytes | None:
-        """The next line without its CRLF, or nothing yet.
+        """Return the next line without its CRLF, or None if it is not complete yet.
 
-        :raises BadRequestError: *too_long* as soon as it is certain to be longer than *limit*; or
-            when it does not end with CRLF alone.
+        :raises BadRequestError: *too_long* as soon as the line must be longer than *limit*; or
+            when its end is not a CRLF, or a CR is within it.
         """
         buffer = self._buffer
         end = buffer.find(b"\n", self._searched)
@@ -284,9 +284,9 @@ class Body:
 
 
 def _split(raw: bytes, limits: HeadLimits) -> tuple[str, list[str]]:
-    """The request line and the header lines of a head, which have no control character but HTAB.
+    """Return the request line and the header lines; HTAB is their only control character.
 
-    All that :func:`find_end` promises is held here too, in one go.
+    Everything that :func:`find_end` checks is checked here too.
     """
     end = raw.find(_BLANK)
     if end < 0 or end + len(_BLANK) != len(raw):
@@ -315,14 +315,17 @@ def _check_sizes(
     if stop <= limits.header:
         return
     first = buffer.find(b"\n", 0, stop)
-    # The blank line is none of the section, nor is the CR that may be its beginning.
+    # The blank line is not part of the section, nor is a last CR, with which it may begin.
     blank = 2 if whole else buffer.endswith(b"\r", 0, stop)
     if first >= 0 and stop - first - 1 - blank > limits.header:
         raise _large_header()
 
 
 def _check_lines(new: bytes | bytearray) -> None:
-    """Refuse lines in *new*, which does not begin within a CRLF, that do not end or begin well."""
+    """Refuse lines in *new* that do not end with CRLF or that begin with white space.
+
+    *new* must not begin within a CRLF.
+    """
     lines = new.count(b"\r\n")
     # A last CR may still be followed by its LF.
     pending = new.endswith(b"\r")
@@ -333,7 +336,7 @@ def _check_lines(new: bytes | bytearray) -> None:
 
 
 def _check_octets(buffer: bytes | bytearray, new: bytes | bytearray, begin: int) -> None:
-    """Refuse what has no place in a head; *new* is what stands in *buffer* from *begin* on."""
+    """Refuse octets that a head must not contain; *new* is the part of *buffer* from *begin*."""
     odd = new.translate(None, _PLAIN)
     if not odd:
         return
@@ -364,7 +367,7 @@ def _check_host(headers: Mapping[str, str], minor: int) -> None:
         if minor:
             raise _malformed("HTTP/1.1 needs a Host header")
         return
-    # Several are joined with a blank, which neither form has.
+    # Repeated headers are joined with ", ": its space makes both patterns fail.
     match = _NAME.fullmatch(host)
     if match is None:
         if not _LITERAL.fullmatch(host):
@@ -377,7 +380,7 @@ def _length(headers: Mapping[str, str]) -> int:
     length = headers.get("content-length")
     if length is None:
         return 0
-    # Several are joined with a comma: no number, even if they are equal (RFC 9112, 6.3).
+    # Repeated headers are joined with a comma: invalid, even if they are equal (RFC 9112, 6.3).
     if not _LENGTH.fullmatch(length):
         raise _malformed("the Content-Length header is not one number")
     return int(length)
@@ -388,7 +391,7 @@ def _chunked(headers: Mapping[str, str], minor: int) -> bool:
     if coding is None:
         return False
     if "content-length" in headers or not minor:
-        # RFC 9112, 6.1 and 6.3: that is how a request is smuggled.
+        # Request smuggling: RFC 9112, 6.1 and 6.3.
         raise _malformed("Transfer-Encoding goes with HTTP/1.1 and without Content-Length")
     if coding.lower() != "chunked":
         raise _malformed("the Transfer-Encoding header is not chunked alone")

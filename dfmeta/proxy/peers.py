@@ -1,8 +1,9 @@
-"""Clients that are known by their address alone; see :class:`~dfmeta.proxy.claims.Claims`.
+"""Clients that are known only by their address; see :class:`~dfmeta.proxy.claims.Claims`.
 
-Each address has its share of connections, as each port has where a switch says who asks.
+Each address has its share of connections, as each port has on a host with a switch.
 
-Trust: an address is as good as the network that it comes from. Nothing but shares hangs on it here.
+Trust: an address is only as trustworthy as the network that it comes from. Here it decides nothing
+but shares of connections.
 """
 
 from __future__ import annotations
@@ -17,42 +18,42 @@ Address = IPv4Address | IPv6Address
 
 
 class Peers:
-    """Gives each peer a claim that always holds."""
+    """Returns a claim that always holds for each peer."""
 
     def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
-        """Never call *listener*: an address stays its peer's for as long as the connection is."""
+        """Never call *listener*: a peer has its address for as long as its connection exists."""
 
     def claim(self, peer: Address) -> Claim:
-        """Say whose connection it is; no peer is turned away."""
+        """Return the claim of a peer; no peer is refused."""
         address = getattr(peer, "ipv4_mapped", None) or peer
         return Claim(described(address), Peer(address), 0, 0, PeerAddress(address))
 
     def current(self, claim: Claim) -> Identity | None:
-        """What is known of the peer: its address."""
+        """Return the identity of the peer, which contains only its address."""
         return claim.identity
 
     def certain(self, endpoint: Caller) -> bool:
-        """Yes: no switch gives numbers here."""
+        """Return True: without a switch there are no ofports that could be in doubt."""
         del endpoint
         return True
 
     def holds(self, claim: Claim) -> bool:
-        """Yes: the answer goes to the address that it is of, whoever has that by now."""
+        """Return True: the answer goes to the address of the request, even if its host changed."""
         del claim
         return True
 
     def opened(self, claim: Claim, now: float) -> None:
-        """Nothing: there are no slots."""
+        """Do nothing: there are no slots."""
 
     def closed(self, claim: Claim, now: float) -> None:
-        """Nothing, as well."""
+        """Do nothing: there are no slots."""
 
     def take_wait(self, endpoint: Caller, source_port: int) -> float:
-        """No SYN was held."""
+        """Return 0: no SYN is held here."""
         del endpoint, source_port
         return 0.0
 
 
 def described(address: Address) -> Identity:
-    """Say in logs who asks, before anything else is known of it."""
+    """Return an identity for the logs that contains only the address."""
     return Identity("by its address", "", "", str(address), 0)

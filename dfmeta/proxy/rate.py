@@ -1,12 +1,12 @@
-"""How fast one port may ask: slow it down first, refuse only what goes on regardless.
+"""Rate limits of a port's requests: delay them first, refuse them only if the port continues.
 
-cloud-init makes 28 requests one after the other, and takes a 429 for "none": it boots without
-user-data. Neutron's rates would refuse most of them. So a request over the rates is kept waiting
-instead, which slows whoever asks serially to the rates; a port that has too many requests above
-them all the same is refused.
+cloud-init makes 28 requests one after the other, and treats a 429 as "not found": it boots without
+user-data. Neutron's rates would refuse most of them. So a request above the rates is delayed
+instead, which slows a guest with serial requests down to the rates. A port that still has too many
+requests above the rates is refused.
 
-Trust: a port is known by its :class:`~dfmeta.model.Endpoint`, which no guest chooses; whatever
-addresses and IP versions it uses count together.
+Trust: a port is identified by its :class:`~dfmeta.model.Endpoint`, which no guest can choose; all
+of its addresses and IP versions count together.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Final
 from dfmeta.model import Caller
 
 _LOOKED_AT: Final = 2
-"""Ports that each request looks at, to forget those that are at rest: more than it can add."""
+"""Ports that each request checks in order to forget idle ones: more than a request can add."""
 _ROUNDING: Final = 1e-6
-"""Seconds: floating point never makes a token late by more."""
+"""Seconds; upper bound of the rounding error of a token's time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """So many queries in so many seconds; a token bucket of that size."""
+    """A token bucket: a number of queries in a number of seconds."""
 
     queries: int
     """At least 1."""
@@ -38,37 +38,37 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class RateSettings:
-    """What ``[metadata_rate_limiting]`` says."""
+    """Values of ``[metadata_rate_limiting]``."""
 
     enabled: bool = False
     ip_versions: frozenset[int] = frozenset({4})
-    """Of 4 and 6; requests over another are neither counted nor limited."""
+    """4, 6 or both; requests over another IP version are neither counted nor limited."""
     base: Window = Window(10, 10.0)
     burst: Window = Window(10, 10.0)
     delay_max: float = 2.0
-    """Seconds that one request is delayed at most."""
+    """Longest delay of a request, in seconds."""
     tolerated: int = 32
-    """How many requests above either window a port may have taken."""
+    """Number of requests above either window that are accepted from a port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to become of a request."""
+    """Decision about a request."""
 
     delay: float = 0.0
-    """Seconds to wait before it is taken."""
+    """Seconds to wait before the request goes on."""
     refuse: bool = False
     retry_after: int = 0
-    """Whole seconds until one would be taken again, at least 1 when it is refused (RFC 6585, 4 and
-    RFC 9110, 10.2.3)."""
+    """Whole seconds until a request would be accepted again, at least 1 for a refused one (RFC
+    6585, 4 and RFC 9110, 10.2.3)."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Tokens of the two buckets that a port has used and not got back, and when that was so.
+    """Used tokens of a port's two buckets, and the time at which they were counted.
 
-    Above a bucket's size it is in debt. In tokens, not in time: they mean the same under settings
-    that come later.
+    More used tokens than the size of a bucket are a debt. The values are tokens, not seconds, so
+    that they keep their meaning when the settings change.
     """
 
     base: float
@@ -76,7 +76,7 @@ class _Counted:
     at: float
 
     def pay_back(self, settings: RateSettings, now: float) -> None:
-        """Give back what the time since has earned; a clock that goes back earns nothing."""
+        """Give back the tokens earned since the last call; a clock that goes back earns none."""
         elapsed = max(0.0, now - self.at)
         self.base = max(0.0, self.base - elapsed * _rate(settings.base))
         self.burst = max(0.0, self.burst - elapsed * _rate(settings.burst))
@@ -86,8 +86,8 @@ class _Counted:
 class RateLimiter:
     """Counts requests by port.
 
-    :param settings: may be replaced at any time; what has been counted is held against the new
-        ones.
+    :param settings: may be replaced at any time; counted requests then count against the new
+        settings.
     :param clock: monotonic seconds.
     """
 
@@ -98,16 +98,16 @@ class RateLimiter:
     ) -> None:
         self.settings = settings
         self._clock = clock
-        # By the last request, so that the first has rested longest.
+        # In the order of the last request: the first port has been idle longest.
         self._ports: OrderedDict[Caller, _Counted] = OrderedDict()
 
     def ask(self, caller: Caller, ip_version: int) -> Verdict:
-        """Count one request of a port, and say what is to become of it.
+        """Count one request of a port, and return the decision about it.
 
-        It is delayed until both windows have a token for it, but no longer than ``delay_max``; one
-        that is taken before its token is there leaves its window in debt. It is refused when that
-        would be more than ``tolerated``. A refused one is not counted, or a guest that never
-        stops would never be let in again.
+        The request is delayed until both windows have a token for it, but no longer than
+        ``delay_max``. A request that goes on before its token is available leaves its window in
+        debt. It is refused if the debt would exceed ``tolerated``. A refused request is not
+        counted; otherwise a guest that never stops would never be accepted again.
         """
         settings = self.settings
         if not settings.enabled or ip_version not in settings.ip_versions:
@@ -129,7 +129,7 @@ class RateLimiter:
         return Verdict(delay=min(settings.delay_max, max(waits)))
 
     def forget(self, caller: Caller) -> None:
-        """Forget what a port has used: another guest has it."""
+        """Forget the requests of a port that another guest has now."""
         self._ports.pop(caller, None)
 
     def _forget_rested(self, now: float) -> None:
@@ -148,5 +148,5 @@ def _rate(window: Window) -> float:
 
 
 def _wait(window: Window, used: float) -> float:
-    """Seconds until a bucket of which so many tokens are used has one to take."""
+    """Return the seconds until a bucket with *used* used tokens has one available."""
     return max(0.0, used + 1 - window.queries) / _rate(window)

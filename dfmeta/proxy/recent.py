@@ -1,10 +1,10 @@
-"""What each guest has asked lately, and how it last failed: so that the one that fails is found.
+"""Recent requests and failures of each guest, so that an operator can find a guest that fails.
 
-A few numbers for each port, kept for as long as its guest has it. A worker keeps what it has not
-told the daemon yet, and the daemon adds it up.
+A few numbers for each port are kept for as long as its guest has the port. A worker keeps the
+numbers that it has not sent to the daemon yet, and the daemon adds them up.
 
-Trust: of what a guest sends nothing is kept but which kind of path it was. Reasons are words of
-ours, of the system's or of OpenSSL's; see :mod:`dfmeta.proxy.nova.remedies`.
+Trust: of a guest's input, only the kind of the path is kept. Reasons are texts of dfmeta, of the
+system or of OpenSSL; see :mod:`dfmeta.proxy.nova.remedies`.
 """
 
 from __future__ import annotations
@@ -20,41 +20,40 @@ from dfmeta.proxy.tokens import is_token_path
 from dfmeta.registry import Claim
 
 CLASSES: Final = ("2xx", "3xx", "4xx", "5xx", "closed")
-"""Classes of a status (RFC 9110, 15), and requests that were closed without an answer."""
+"""Classes of a status (RFC 9110, 15), and the class of requests closed without an answer."""
 CLOSED: Final = 0
 """The status of a request without an answer."""
 KINDS_KEPT: Final = 4
-"""Failures that differ, of one port."""
+"""Different failures that are kept for one port."""
 PORTS: Final = 8192
-"""Guests that are remembered; the one that asked longest ago falls out."""
+"""Guests that are remembered; the guest whose last request is oldest is forgotten first."""
 REASON_MAX: Final = 240
 """Characters of a reason."""
 _HARMLESS: Final = frozenset({404, 405, 409})
-"""A document that is not there, a method that cloud-init only tries, a password set twice."""
+"""A missing document, a method that cloud-init only tries, a password that is set already."""
 _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400
 
 REASONS: Final[Mapping[str, str]] = {
-    "absent": "nothing was found: the backend has no record of this guest, or not with this "
-    "project",
-    "body": "its body is above body_max",
-    "body_timeout": "its body did not come in time",
+    "absent": "not found: the backend has no record of this guest, or has it with another project",
+    "body": "its body is larger than body_max",
+    "body_timeout": "its body was not complete within body_timeout",
     "chunks": "its body has more chunks than body_max allows",
-    "defect": "dfmeta failed: report it with the traceback that the log has",
-    "forwarded": "a proxy has passed it on, and refuse_forwarded is set",
-    "forwarded_for": "X-Forwarded-For cannot be read",
-    "header": "a header is above header_max",
-    "header_lines": "a header has too many lines",
-    "header_timeout": "it did not come whole in time",
-    "malformed": "it is no HTTP request, or one that can be read in two ways",
-    "method": "the path does not have that method",
-    "project": "the project of the instance is not known: see where identity comes from",
-    "rate": "it asks more often than [metadata_rate_limiting] allows",
-    "request_line": "its request line is above request_line_max",
+    "defect": "an error in dfmeta: report it with the traceback in the log",
+    "forwarded": "a proxy forwarded it, and refuse_forwarded is set",
+    "forwarded_for": "X-Forwarded-For is invalid",
+    "header": "its headers are larger than header_max",
+    "header_lines": "it has more header lines than header_lines_max",
+    "header_timeout": "it was not complete within header_timeout",
+    "malformed": "it is not an HTTP request, or it is ambiguous",
+    "method": "the path does not support its method",
+    "project": "the project of the instance is not known: check identity_sources",
+    "rate": "more requests than [metadata_rate_limiting] allows",
+    "request_line": "its request line is longer than request_line_max",
     "timeout": "no answer within hold_timeout",
-    "token": "its token is missing, wrong or too old, or was asked for wrongly",
+    "token": "its token is missing, invalid or expired, or its request for a token is invalid",
 }
-"""Why a request failed that no backend has failed."""
+"""Reasons of failures that are not a backend's."""
 OWN: Final = frozenset(
     {
         "body",
@@ -68,9 +67,11 @@ OWN: Final = frozenset(
         "request_line",
     }
 )
-"""Those of :data:`REASONS` that say nothing but how a guest has asked: no guest fails by them."""
+"""Those of :data:`REASONS` that are a fault of the guest's request: no guest counts as failing
+because of them."""
 RULES: Final = frozenset({"absent", "forwarded", "forwarded_for", "rate", "token"})
-"""Those that a guest meets on the side, and fails by only while nothing was ever given to it."""
+"""Those that a working guest may meet as well: a guest counts as failing because of them only while
+it has never been given anything."""
 _CODES: Final[Mapping[str, str]] = {text: code for code, text in REASONS.items()}
 
 _PATHS: Final = {
@@ -87,50 +88,50 @@ class Failure:
     """Requests of one guest that failed in the same way."""
 
     at: float
-    """When it last did, in seconds of the clock."""
+    """Time of the last of them, in seconds of the clock."""
     status: int
-    """What the guest was answered; :data:`CLOSED`: nothing."""
+    """Status of the answer; :data:`CLOSED`: there was no answer."""
     path: str
     """Kind of path; see :func:`kind_of`."""
     reason: str
     times: int = 1
     since: float = 0.0
-    """When the first of these came after which the guest was not answered well."""
+    """Time of the first of them since the guest's last successful request."""
 
     @property
     def why(self) -> str:
-        """Its reason as one of :data:`REASONS`; empty: a backend's."""
+        """Key of the reason in :data:`REASONS`; empty if it is a backend's."""
         return _CODES.get(self.reason, "")
 
     @property
     def own(self) -> bool:
-        """Whether it says nothing but how the guest has asked."""
+        """Whether the failure is a fault of the guest's request."""
         return self.why in OWN
 
     @property
     def counts_always(self) -> bool:
-        """Whether the service did not give what it ought to, whatever it has given before."""
+        """Whether it is a failure of the service, even if earlier requests succeeded."""
         return not self.own and self.why not in RULES and self.status != _BAD_REQUEST
 
 
 @dataclass(slots=True)
 class Asked:
-    """What one guest has asked since it has had its port."""
+    """Requests of one guest since it has had its port."""
 
     incarnation: int
     counts: list[int] = field(default_factory=lambda: [0] * len(CLASSES))
-    """In the order of :data:`CLASSES`."""
+    """Number of requests, in the order of :data:`CLASSES`."""
     last_at: float = 0.0
     last_status: int = CLOSED
     well_at: float = 0.0
-    """When it was last given something (2xx, 3xx); a token is nothing, nor is a list of
-    versions, which a backend gives to guests that it does not know."""
+    """Time of the last successful request (2xx, 3xx). A token does not count, nor does the list of
+    versions, which a backend returns to unknown guests as well."""
     absent: Failure | None = None
-    """The last 404, which is a failure as long as nothing was ever found."""
+    """The last 404, which is a failure while no request has ever succeeded."""
     kinds: dict[tuple[int, str, str], Failure] = field(default_factory=dict)
 
     def failures(self) -> list[Failure]:
-        """How it failed, the latest first, but those that it did to itself last."""
+        """Return its failures: those of the service first, in each group the latest first."""
         found = list(self.kinds.values())
         if self.absent is not None and not self.well_at:
             found.append(self.absent)
@@ -138,22 +139,22 @@ class Asked:
 
     @property
     def failing(self) -> bool:
-        """Whether it lacks what it needs: see :attr:`failing_since`."""
+        """Whether the service fails the guest: see :attr:`failing_since`."""
         return any(map(self._fails, self.failures()))
 
     @property
     def failing_since(self) -> float:
-        """When the service first failed it since it was last given something; 0: it did not.
+        """Time at which the service first failed since the last success; 0: it did not.
 
-        A guest's bad token, malformed or too frequent request is its own doing, and 404 is the
-        answer to much that cloud-init tries: a guest that was given something does not fail by
-        them. One that never was fails by 404, and where a rule refuses whatever it asks; by
-        what cannot be read as a request no guest ever does.
+        A bad token, a malformed request or too many requests are the guest's own fault, and
+        cloud-init tries many paths that are answered with 404: a guest that has had a success does
+        not fail because of them. A guest without any success fails because of a 404, or of a rule
+        that refuses its requests. Malformed requests never make a guest fail.
         """
         return min((one.since for one in self.failures() if self._fails(one)), default=0.0)
 
     def counts_as(self, one: Failure) -> bool:
-        """Whether a failure of its is the service's, and none that the guest did to itself."""
+        """Whether a failure is the service's and not the guest's own."""
         return one.counts_always or (not self.well_at and not one.own)
 
     def _fails(self, one: Failure) -> bool:
@@ -161,9 +162,9 @@ class Asked:
 
 
 class Recent:
-    """By caller: :class:`Asked`.
+    """The :class:`Asked` of each caller.
 
-    :param clock: seconds since the epoch: what is kept is shown to people.
+    :param clock: seconds since the epoch, since the times are shown to operators.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time, ports: int = PORTS) -> None:
@@ -171,11 +172,11 @@ class Recent:
         self._ports: OrderedDict[Caller, Asked] = OrderedDict()
 
     def answered(self, claim: Claim, status: int, path: str, reason: str) -> None:
-        """Note a request's end.
+        """Note the end of a request.
 
-        :param status: :data:`CLOSED` where there was no answer.
-        :param path: the guest's; only its kind is kept.
-        :param reason: in words of ours, or none.
+        :param status: :data:`CLOSED` if there was no answer.
+        :param path: path from the guest; only its kind is kept.
+        :param reason: a text of dfmeta, or empty.
         """
         now, one = self._clock(), self._of(claim.caller, claim.identity.incarnation)
         one.counts[_class(status)] += 1
@@ -190,11 +191,11 @@ class Recent:
             _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
 
     def forget(self, caller: Caller) -> None:
-        """Forget a guest: another one may have its port."""
+        """Forget a guest, since another one may have its port."""
         self._ports.pop(caller, None)
 
     def of(self, caller: Caller, incarnation: int) -> Asked | None:
-        """What that guest has asked; None: nothing yet."""
+        """Return the requests of that guest; None: it has made none yet."""
         found = self._ports.get(caller)
         return found if found is not None and found.incarnation == incarnation else None
 
@@ -207,7 +208,7 @@ class Recent:
     # Between a worker and the daemon
 
     def take(self) -> list[Any]:
-        """Give away all that there is, as values that JSON has; see :meth:`add`."""
+        """Return and forget everything, as JSON values for :meth:`add`."""
         taken, self._ports = self._ports, OrderedDict()
         return [
             [
@@ -222,9 +223,10 @@ class Recent:
         ]
 
     def add(self, told: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
-        """Add what a worker has given away.
+        """Add the result of a worker's :meth:`take`.
 
-        :param current: gives the incarnation of who is there now; what is of another is dropped.
+        :param current: return the present incarnation of an endpoint; numbers of another
+            incarnation are dropped.
         """
         for (ofport, vid), incarnation, counts, last, absent_row, rows in told:
             endpoint = Endpoint(ofport, vid)
@@ -252,19 +254,19 @@ class Recent:
 
 
 RECENT: Final = Recent()
-"""This process'."""
+"""The recent requests of this process."""
 
 
 def kind_of(path: str) -> str:
-    """Which kind of path a guest asked for: openstack, ec2, nocloud, plain, other, or none.
+    """Return the kind of a path: openstack, ec2, nocloud, plain, other, or none.
 
-    Trust: the path is the guest's; what is returned is one of these words.
+    Trust: the path comes from the guest; the result is one of these words.
     """
     if not path:
         return "none"
     first = path.lstrip("/").partition("/")[0]
     if first[:2].isdecimal() or first.startswith("1."):
-        # EC2's versions: dates, and 1.0.
+        # EC2's versions are dates, and 1.0.
         return "ec2"
     return _PATHS.get(first, "other")
 
@@ -272,12 +274,12 @@ def kind_of(path: str) -> str:
 def _class(status: int) -> int:
     if not status:
         return len(CLASSES) - 1
-    # What a backend answers besides is as bad as the last one.
+    # Any other status of a backend counts as 5xx.
     return status // 100 - 2 if 200 <= status < 600 else len(CLASSES) - 2
 
 
 def _says_nothing(path: str) -> bool:
-    """Whether a good answer to *path* tells nothing of whether the guest is known."""
+    """Whether a successful answer to *path* does not show that the guest is known."""
     return is_token_path(path) or not path.strip("/")
 
 
@@ -286,7 +288,7 @@ def _row(one: Failure) -> list[Any]:
 
 
 def _repeated(before: Failure | None, after: Failure, well_at: float) -> Failure:
-    """:param well_at: what came until then has no part in how long it lasts."""
+    """Merge two failures of one kind; those until *well_at* do not count for ``since``."""
     if before is None:
         return after
     latest = after if after.at >= before.at else before
@@ -300,6 +302,6 @@ def _add(one: Asked, failure: Failure) -> None:
     key = failure.status, failure.path, failure.reason
     one.kinds[key] = _repeated(one.kinds.get(key), failure, one.well_at)
     if len(one.kinds) > KINDS_KEPT:
-        # A guest's odd requests are not to hide that the service has failed it.
+        # A guest's invalid requests must not displace failures of the service.
         kinds = one.kinds
         del kinds[min(kinds, key=lambda key: (kinds[key].counts_always, kinds[key].at))]

@@ -1,8 +1,8 @@
-"""How often a port may have a connection that is closed with something unread.
+"""Limit how often connections of a port are closed with unread input.
 
-Such an end costs more than an answer: the next request needs a connection, which is accepted, read
-and refused anew. So the connection keeps its place among its port's until the port is within its
-share. A guest that makes a mistake now and then never waits.
+Such an end costs more than an answer, since the next request needs a new connection, which is
+accepted, read and refused again. So the connection keeps its place among those of its port until
+the port is within its share. A guest with occasional errors never waits.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dfmeta.model import Caller
 
 AT_ONCE: Final = 64
 PER_SECOND: Final = 32.0
-"""Connections of a port that end so without a pause, and for how many more each second has room."""
+"""Connections of a port that may end in this way without a pause, and how many more per second."""
 LONGEST: Final = 1.0
-"""Seconds that a connection keeps its place at most."""
+"""Longest time, in seconds, that a connection keeps its place."""
 
 
 class Refusals:
-    """Shares of ports.
+    """Counts such ends by port.
 
     :param clock: monotonic seconds.
     """
@@ -30,7 +30,7 @@ class Refusals:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until: OrderedDict[Caller, float] = OrderedDict()
-        """Port → when its share is whole again, by the latest end."""
+        """Port → time at which its full share is available again, in the order of the last end."""
 
     def pause(self, caller: Caller) -> float:
         """Count an end; return the seconds for which the connection keeps its place."""
@@ -39,11 +39,11 @@ class Refusals:
             self._until.popitem(last=False)
         until = max(self._until.get(caller, now), now) + 1 / PER_SECOND
         pause = min(max(until - now - AT_ONCE / PER_SECOND, 0.0), LONGEST)
-        # What was not waited for is not owed: else a flood would be felt long after its end.
+        # Bounded: otherwise a flood would delay the port's connections long after its end.
         self._until[caller] = min(until, now + AT_ONCE / PER_SECOND + LONGEST)
         self._until.move_to_end(caller)
         return pause
 
     def forget(self, caller: Caller) -> None:
-        """Let a port begin anew: it is another guest's."""
+        """Forget the count of a port that another guest has now."""
         self._until.pop(caller, None)

@@ -1,4 +1,4 @@
-"""Which connections are served, which wait and which have to go. No I/O."""
+"""Decide which connections are served, wait or are closed. No I/O."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ C = TypeVar("C")
 
 
 class Decision(enum.Enum):
-    """What becomes of a connection that has been accepted."""
+    """Decision about an accepted connection."""
 
     SERVED = enum.auto()
     WAITS = enum.auto()
-    """Until :meth:`Room.leave` gives it back."""
+    """It waits until :meth:`Room.leave` returns it."""
     REFUSED = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[C]):
-    """What :meth:`Room.enter` has decided."""
+    """Result of :meth:`Room.enter`."""
 
     decision: Decision
     limit: Limit | Literal[""] = ""
-    """Name of the limit that was reached, as its option has it."""
+    """Option of the limit that was reached."""
     close: tuple[C, ...] = ()
-    """Kept connections to be closed for it; they still leave by :meth:`Room.leave`."""
+    """Kept connections to close in favour of the new one; :meth:`Room.leave` is called for them."""
     gone: C | None = None
-    """One that waited and has lost its place; it has left already."""
+    """A waiting connection that has lost its place; the room has forgotten it already."""
 
 
 @dataclass(slots=True)
@@ -42,14 +42,14 @@ class _Port(Generic[C]):
     served: set[C] = field(default_factory=set)
     waiting: deque[C] = field(default_factory=deque)
     idle: dict[C, None] = field(default_factory=dict)
-    """In the order in which they became so."""
+    """Idle connections, the longest idle first."""
 
 
 class Room(Generic[C]):
-    """Connections by port. A port that has all that it may have is nobody else's loss.
+    """Connections by port. A port that uses its full share takes nothing from other ports.
 
-    :param limits: may be replaced; what is there stays.
-    :param quiet: whether nothing has come on an idle connection that is to be closed.
+    :param limits: may be replaced; existing connections stay.
+    :param quiet: whether an idle connection has received nothing, so that it may be closed.
     """
 
     def __init__(self, limits: Limits, *, quiet: Callable[[C], bool]) -> None:
@@ -67,26 +67,26 @@ class Room(Generic[C]):
             yield from self.of(caller)
 
     def of(self, caller: Caller) -> list[C]:
-        """Connections of that port, those that wait among them."""
+        """Return the connections of a port, including those that wait."""
         port = self._ports.get(caller)
         return [*port.served, *port.waiting] if port else []
 
     def awaited(self, caller: Caller) -> int:
-        """How many connections of that port wait for a place."""
+        """Return the number of connections of a port that wait for a place."""
         port = self._ports.get(caller)
         return len(port.waiting) if port is not None else 0
 
     def crowded(self) -> list[Caller]:
-        """Ports of which connections wait for a place."""
+        """Return the ports with connections that wait for a place."""
         return [caller for caller, port in self._ports.items() if port.waiting]
 
     def waits(self, caller: Caller, one: C) -> bool:
-        """Whether it has not been served yet."""
+        """Whether a connection waits for a place."""
         port = self._ports.get(caller)
         return port is not None and one in port.waiting
 
     def enter(self, caller: Caller, one: C) -> Entry[C]:
-        """Find a place for a connection of that port."""
+        """Find a place for a new connection of a port."""
         close: list[C] = []
         gone = None
         full = self._total >= self.limits.connections
@@ -109,7 +109,7 @@ class Room(Generic[C]):
         return Entry(Decision.WAITS, "connections_per_port", tuple(close), gone)
 
     def leave(self, caller: Caller, one: C) -> C | None:
-        """Forget a connection; gives the one that is to be served in its place."""
+        """Forget a connection; return the connection to serve in its place, if any."""
         port = self._ports.get(caller)
         if port is None:
             return None
@@ -130,16 +130,16 @@ class Room(Generic[C]):
         return following
 
     def idle(self, caller: Caller, one: C) -> None:
-        """Note that a connection has been answered and is kept for another request."""
+        """Note that a connection is kept for another request."""
         port = self._ports.get(caller)
         if port is not None and one in port.served:
             port.idle[one] = None
             self._idle[one] = caller
 
     def longest_idle(self, wanted: Callable[[C], bool], caller: Caller | None = None) -> C | None:
-        """Take the longest idle connection that is *wanted*, to be closed; None: there is none.
+        """Return the longest idle connection that is *wanted*, to be closed; None: there is none.
 
-        :param caller: its port; None: any.
+        :param caller: its port; None: any port.
         """
         port = self._ports.get(caller) if caller is not None else None
         idle = self._idle if caller is None else port.idle if port is not None else {}
@@ -147,7 +147,7 @@ class Room(Generic[C]):
         return found[0] if found else None
 
     def busy(self, caller: Caller, one: C) -> None:
-        """Note that a request has begun to come on it."""
+        """Note that a request has begun on an idle connection."""
         self._idle.pop(one, None)
         port = self._ports.get(caller)
         if port is not None:
@@ -161,7 +161,7 @@ class Room(Generic[C]):
         return [found]
 
     def _take_waiting(self, caller: Caller) -> C | None:
-        """Take the newest from whoever has most that wait, if that is more than *caller*."""
+        """Take the newest waiting connection of the port with most, if *caller* has fewer."""
         greediest = max(self._ports, key=lambda one: len(self._ports[one].waiting), default=None)
         if greediest is None:
             return None

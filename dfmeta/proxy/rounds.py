@@ -1,9 +1,9 @@
-"""Whose turn it is on the hub: no port has a round of it to itself.
+"""Share the rounds of eventlet's hub among ports.
 
-The hub goes on with everything that is ready, then looks again: that is a round. A guest with
-sixteen connections would have sixteen requests in each, and what comes from the switch, or from
-another guest for the first time, would wait for all of them, round after round. So ports that ask
-again and again share a slice of each round, port by port, and one that has rested goes at once.
+In one round, the hub runs everything that is ready, then polls again. A guest with sixteen
+connections would have sixteen requests in each round, and messages of the switch, or the first
+request of another guest, would wait for all of them, round after round. So busy ports share a slice
+of each round, port by port, and a port that has been idle is served at once.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from eventlet.hubs import get_hub
 from dfmeta.model import Caller
 
 SHARE: Final = 0.0005
-"""Seconds of a round for all that waits. The last piece of work may take longer."""
+"""Seconds of a round for all waiting ports. The last piece of work may take longer."""
 REST: Final = 0.05
 """Seconds without a piece of work after which a port need not wait for its next one."""
 _LOOKED_AT: Final = 2
-"""Ports that each piece looks at, to forget those that have rested: more than it can add."""
+"""Ports that each turn checks in order to forget idle ones: more than a turn can add."""
 
 
 class Rounds:
-    """Turns of ports.
+    """Assigns turns to ports.
 
     :param clock: monotonic seconds.
     """
@@ -35,16 +35,16 @@ class Rounds:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._busy = False
-        """Whether a piece of work has been done in this round, or waits for the next one."""
-        # By their last turns, so that the first has rested longest.
+        """Whether work has been done in this round or waits for the next one."""
+        # In the order of their last turns: the first port has been idle longest.
         self._seen: OrderedDict[Caller, float] = OrderedDict()
         # Greenlets by port; the first port has waited longest.
         self._waiting: OrderedDict[Caller, deque[Any]] = OrderedDict()
 
     def turn(self, caller: Caller) -> None:
-        """Return when a port may do a piece of work.
+        """Wait until a port may do a piece of work.
 
-        At once where no other has done one in this round, or the port has rested.
+        Return at once if no port has worked in this round, or if this port has been idle.
         """
         self._forget_rested()
         if not self._busy or caller not in self._seen:
@@ -57,7 +57,7 @@ class Rounds:
         try:
             get_hub().switch()
         finally:
-            # It may have been killed meanwhile.
+            # The greenlet may have been killed meanwhile.
             if one in waiting:
                 waiting.remove(one)
 

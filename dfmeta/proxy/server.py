@@ -1,7 +1,7 @@
-"""The guests' server: accepts connections, gives each a place and watches over all of them.
+"""The guests' server: accept connections, give each a place and supervise all of them.
 
-A connection is claimed when it is accepted, from its peer's address, and belongs to that claim
-for as long as it lives. A peer that is nobody gets no answer at all.
+A connection gets its claim from the peer's address when it is accepted, and keeps it until it
+ends. An unknown peer gets no answer at all.
 """
 
 from __future__ import annotations
@@ -35,31 +35,32 @@ from dfmeta.registry import Claim
 LOG = logging.getLogger(__name__)
 
 ACCEPT_PAUSE = 0.1
-"""Seconds until accept is tried again when the process has no descriptor left, say."""
+"""Seconds until accept is tried again after an error, for example without free descriptors."""
 AT_ONCE = 32
-"""Connections that are accepted before those that are there get their turn."""
+"""Connections that are accepted before existing connections get their turn."""
 NOBODY = Endpoint(0)
-"""Stands for all guests where an error is of none of them."""
+"""Stands for all guests if an error belongs to none of them."""
 POLL = 0.01
 KEYS = 8192
-"""Peers whose address is not parsed again."""
+"""Number of cached parsed addresses of peers."""
 CROWDED = 0.75
-"""Share of all connections from which on none is kept for another request."""
+"""Share of ``connections`` from which on no connection is kept for another request."""
 
 
 _address = functools.lru_cache(KEYS)(ip_address)
 
 
 class GuestServer:
-    """Serves guests until it is told to stop.
+    """Serves guests until :meth:`stop`.
 
-    :param device: name of tap-metadata, which answers leave by; empty where they may leave by any.
+    :param device: name of tap-metadata, through which answers leave; empty: through any device.
     :param application: a WSGI application; may raise :class:`~dfmeta.proxy.wsgi.Abandoned`.
-    :param hold_timeout: seconds that a request may wait in all, its first SYN's time included.
+    :param hold_timeout: seconds that a request may wait in total, including the time that its first
+        SYN was held.
     """
 
     thread_name = "guests' listener"
-    """Of the thread that accepts."""
+    """Name of the thread that accepts connections."""
 
     def __init__(
         self,
@@ -96,26 +97,26 @@ class GuestServer:
 
     @property
     def limits(self) -> Limits:
-        """What a guest may take; replaced, it holds from the next connection and request on."""
+        """Limits of guests; new limits apply from the next connection and request on."""
         return self._room.limits
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        """Have others in force."""
+        """Replace the limits."""
         self._room.limits = limits
         self._slots.clear()
 
     def rebind(self) -> None:
-        """Go on over the device, which has been made anew, with the connections that are open."""
+        """Bind the open connections to the device after it was created again."""
         for connection in self._room:
             keep_to(connection.sock, self._device, anew=True)
 
     def descriptors(self) -> list[int]:
-        """Those of all connections."""
+        """Return the descriptors of all connections."""
         return [connection.sock.fileno() for connection in self._room]
 
     def stop(self, grace: float) -> None:
-        """Accept no more, let running requests be answered, and close the rest after *grace* s."""
+        """Stop accepting, let running requests finish, close the rest after *grace* seconds."""
         self.draining = True
         if self._thread is not None:
             self._thread.kill()
@@ -131,12 +132,12 @@ class GuestServer:
     # For the connections
 
     def may_keep(self) -> bool:
-        """Whether there is room to keep connections that have been answered."""
+        """Whether connections may be kept open after an answer."""
         limits = self.limits
         return bool(limits.keepalive_timeout) and len(self._room) < CROWDED * limits.connections
 
     def slots(self, connection: GuestConnection) -> Semaphore:
-        """The places for requests of that connection's port."""
+        """Return the semaphore for requests of the connection's port."""
         caller = connection.claim.caller
         found = self._slots.get(caller)
         if found is None:
@@ -144,24 +145,24 @@ class GuestServer:
         return found
 
     def turn(self, connection: GuestConnection) -> None:
-        """Wait until it is its port's turn on the hub."""
+        """Wait for the turn of the connection's port on the hub."""
         self._rounds.turn(connection.claim.caller)
 
     def hold_back(self, connection: GuestConnection) -> None:
-        """Wait, with a connection that is closed, until its port is within its share of such."""
+        """Keep the place of a closed connection until its port is within its share of refusals."""
         pause = self._refusals.pause(connection.claim.caller)
         if pause and not self.draining:
             eventlet.sleep(pause)
 
     def idle(self, connection: GuestConnection) -> None:
-        """Note that the connection waits for a further request."""
+        """Note that the connection waits for another request."""
         self._room.idle(connection.claim.caller, connection)
 
     def busy(self, connection: GuestConnection) -> None:
-        """Note that one has begun to come."""
+        """Note that another request has begun on the connection."""
         self._room.busy(connection.claim.caller, connection)
 
-    # What another kind of connection has otherwise
+    # Overridden for other kinds of connections
 
     def _connection(self, client: Any, claim: Claim, waited: float) -> GuestConnection:
         return GuestConnection(client, claim, self, accepted=time.monotonic(), waited=waited)
@@ -170,7 +171,7 @@ class GuestServer:
         metrics.CONNECTIONS.set_function(count)
 
     def _note_crowd(self) -> None:
-        """Note that a connection waits for a place; the port's next end gives it one."""
+        """Note that a connection waits for a place; it gets the next free place of its port."""
 
     def _note_closed(self, reason: metrics.Closed) -> None:
         metrics.CLOSED.labels(reason).inc()
@@ -186,8 +187,8 @@ class GuestServer:
         try:
             while True:
                 if listener is None:
-                    # Once, and not anew for each connection: the hub switches to here, and from
-                    # here only back to it.
+                    # Once, not for each connection: the hub switches to this greenlet, and this
+                    # greenlet switches only back to the hub.
                     listener = loop.add(
                         loop.READ, self._sock.fileno(), accepting.switch, accepting.throw, None
                     )
@@ -195,7 +196,7 @@ class GuestServer:
                 try:
                     self._accept_some()
                 except Exception as error:
-                    # Whatever it is: a server that accepts no more would be all guests' loss.
+                    # Any error: a server that stops accepting would fail all guests.
                     loop.remove(listener)
                     listener = None
                     self._complain_of_accept(error)
@@ -207,7 +208,7 @@ class GuestServer:
 
     def _accept_some(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            # Then those that are there get their turn.
+            # Limited, so that existing connections get their turn.
             for _ in range(AT_ONCE):
                 client, address = self._sock.fd.accept()
                 try:
@@ -222,8 +223,8 @@ class GuestServer:
             self._complaints.about(
                 NOBODY,
                 "accept",
-                "A connection could not be accepted: %s. See the limits of descriptors and memory "
-                "that the daemon runs under",
+                "Cannot accept a connection: %s. Check the daemon's limits on file "
+                "descriptors and memory",
                 error.strerror,
             )
         else:
@@ -231,7 +232,7 @@ class GuestServer:
             self._complaints.about(
                 NOBODY,
                 "defect",
-                "A connection was lost when it was accepted. Report this with the traceback below",
+                "A connection failed while it was accepted. Report this with the traceback below",
                 level=logging.ERROR,
                 exc_info=True,
             )
@@ -240,7 +241,7 @@ class GuestServer:
         peer, port = address[:2]
         claim = self.registry.claim(_address(peer))
         if claim is None:
-            # Nobody: not even an error goes out.
+            # An unknown peer: not even an error is sent.
             self._note_closed("unknown_peer")
             close_now(client)
             return
@@ -272,13 +273,13 @@ class GuestServer:
         try:
             connection.run()
         except Exception:
-            # A defect of ours must cost this connection alone.
+            # A defect of dfmeta must cost only this connection.
             self._note_closed("defect")
             self._complaints.about(
                 connection.claim.caller,
                 "defect",
-                "A connection of %s failed; its client lost an answer. Report this with the "
-                "traceback below",
+                "A connection of %s failed; its client did not get an answer. Report this with "
+                "the traceback below",
                 connection.claim.identity.port_name,
                 level=logging.ERROR,
                 exc_info=True,
@@ -300,7 +301,7 @@ class GuestServer:
         connection.sock.close()
 
     def _discard(self, connection: GuestConnection) -> None:
-        """End a connection that waits and has no place in the room any more."""
+        """End a waiting connection that the room has forgotten."""
         connection.abort()
         self._forget(connection)
 

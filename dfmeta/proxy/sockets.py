@@ -1,4 +1,4 @@
-"""The guests' sockets: a listener that hears one device alone, and connections that leave by it."""
+"""The guests' sockets: a listener and connections that use only the device of tap-metadata."""
 
 from __future__ import annotations
 
@@ -26,36 +26,37 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _SOCKADDR_SIZE = 16
 
 IP_FREEBIND = 15
-"""ip(7); Python has no name for it."""
+"""ip(7); Python has no constant for it."""
 SO_ATTACH_FILTER = 26
 SO_DETACH_FILTER = 27
-"""asm-generic/socket.h; Python has no names for them."""
+"""asm-generic/socket.h; Python has no constants for them."""
 _BPF = struct.Struct("=HBBI")
 _FPROG = struct.Struct("@HP")
 """struct sock_filter and struct sock_fprog of linux/filter.h."""
 _BPF_LD_ABS, _BPF_JEQ, _BPF_RET = 0x20, 0x15, 0x06
 _SKF_AD_IFINDEX = 0xFFFFF000 + 8
-"""Linux, networking/filter: the number of the device that a packet came in on."""
+"""Linux, networking/filter: index of the device that a packet arrived on."""
 _WHOLE = 0xFFFFFFFF
 NO_DEVICE = 0
-"""A number that no device has (rtnetlink(7))."""
+"""An index that no device has (rtnetlink(7))."""
 FDS_MAX = 253
 """Descriptors that one message may carry (Linux, SCM_MAX_FD)."""
 
 
 def listen(device: str, address: str, port: int) -> Any:
-    """Open the guests' listener on *device* alone.
+    """Open the guests' listener on *device* only.
 
-    That is what makes the peer's address an identity: nothing that comes in on another card
-    reaches it, whatever source it claims. See :func:`confine` for how.
+    This makes the peer's address an identity: no packet from another network interface reaches the
+    listener, whatever its source address. :func:`confine` describes the mechanism.
 
-    :param port: 0 for a free one.
-    :raises StartError: when the address or the port cannot be had.
+    :param port: TCP port; 0: any free port.
+    :raises StartError: when the address or the port is not available.
     """
     sock = green_socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Before the device has its address and is up: nothing is to come in that is refused.
+        # The listener must exist before the device has its address and is up, so that no SYN is
+        # refused.
         sock.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
         sock.bind((address, port))
         confine(sock, socket.if_nametoindex(device))
@@ -63,17 +64,17 @@ def listen(device: str, address: str, port: int) -> Any:
     except OSError as error:
         sock.close()
         raise StartError(
-            cause=f"{address}:{port} on {device} cannot be listened on: {error.strerror}",
-            remedy="Stop what uses it, or give another [df_metadata] port",
+            cause=f"cannot listen on {address}:{port} on {device}: {error.strerror}",
+            remedy="Stop the program that uses it, or set another [df_metadata] port",
         ) from error
     return sock
 
 
 def listen_to_all(host: str, port: int) -> Any:
-    """Open a listener for guests that any of the host's networks may lead here.
+    """Open a listener for guests on any network of the host.
 
     :param host: a name or an address, without brackets; ``::`` is all addresses of both families.
-    :raises OSError: when the name is unknown, or the address or the port cannot be had.
+    :raises OSError: when the name is unknown, or the address or the port is not available.
     """
     found = green_socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, _kind, _protocol, _name, address = found[0]
@@ -81,7 +82,7 @@ def listen_to_all(host: str, port: int) -> Any:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # Whatever net.ipv6.bindv6only says (ipv6(7)).
+            # Independent of net.ipv6.bindv6only (ipv6(7)).
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(address)
         keep_room(sock)
@@ -92,12 +93,12 @@ def listen_to_all(host: str, port: int) -> Any:
 
 
 def keep_room(sock: Any, *, receive: int = RECEIVE_BUFFER) -> None:
-    """Have *sock* listen, with as much room as the host allows now, and give up soon what is half
-    open; see :data:`SYN_ACK_RETRIES`. One that listens already is given the room anew.
+    """Make *sock* listen, with the largest backlog that the host allows at present.
 
-    Connections inherit what else is set here (tcp(7), socket(7)).
+    Half-open connections are given up early; see :data:`SYN_ACK_RETRIES`. A socket that listens
+    already gets the present backlog. Connections inherit the other settings (tcp(7), socket(7)).
 
-    :param receive: bytes that the kernel keeps of what a client sends and is not read yet.
+    :param receive: bytes of input of a client that the kernel buffers until they are read.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, SYN_ACK_RETRIES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -107,14 +108,15 @@ def keep_room(sock: Any, *, receive: int = RECEIVE_BUFFER) -> None:
 
 
 def confine(sock: Any, index: int) -> None:
-    """Have the kernel drop whatever comes for the listener *sock* on another device.
+    """Make the kernel drop packets for the listener *sock* that arrive on another device.
 
-    A filter of socket(7), SO_ATTACH_FILTER, and not SO_BINDTODEVICE: what a bound listener has
-    in the making is bound for good to the device that was there at the SYN, and when that is
-    made anew the guest's next segment is answered with a reset. A filter is replaced, and what
-    it drops is sent again. Connections inherit it, until they are bound as they are accepted.
+    This is a filter of socket(7), SO_ATTACH_FILTER, and not SO_BINDTODEVICE: half-open connections
+    of a bound listener stay bound to the device of their SYN, and when that device is created
+    again, the guest's next segment is answered with a reset. A filter can be replaced, and guests
+    repeat the packets that it drops. Connections inherit it until they are bound, when they are
+    accepted.
 
-    :param index: the device's number; a device that is made anew has another.
+    :param index: index of the device; a device that is created again has another index.
     :raises OSError: when the kernel refuses.
     """
     program = b"".join(
@@ -132,9 +134,9 @@ def confine(sock: Any, index: int) -> None:
 
 
 def confined(sock: Any) -> bool:
-    """Whether *sock* has a filter already; nobody but :func:`confine` puts one there."""
+    """Whether *sock* has a filter already; only :func:`confine` installs one."""
     length = ctypes.c_uint32(0)
-    # With no room for it, the kernel tells how many instructions there are (SO_GET_FILTER).
+    # Without a buffer, the kernel returns the number of instructions (SO_GET_FILTER).
     if _LIBC.getsockopt(
         sock.fileno(), socket.SOL_SOCKET, SO_ATTACH_FILTER, None, ctypes.byref(length)
     ):
@@ -144,15 +146,16 @@ def confined(sock: Any) -> bool:
 
 
 def silence(sock: Any) -> int:
-    """Have a listener that is nobody's yet hear nothing, until :func:`confine` names a device.
+    """Make an unconfined listener drop all packets, until :func:`confine` sets a device.
 
-    What its queue has may have come in anywhere, and claim to be any guest: it is reset.
+    The connections in its queue may have arrived on any device with the address of any guest: they
+    are reset.
 
-    :return: how many connections that were.
+    :return: the number of these connections.
     :raises OSError: when the kernel refuses.
     """
     confine(sock, NO_DEVICE)
-    # What was half open is not completed any more: its last segment meets the filter.
+    # Half-open connections are not completed any more: the filter drops their last segment.
     count = 0
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -164,23 +167,23 @@ def silence(sock: Any) -> int:
 
 
 def abort(sock: Any) -> None:
-    """Reset a connection and discard what is still in its send queue.
+    """Reset a connection and discard its send queue.
 
-    ``shutdown`` would have the kernel send, and repeat, the rest of an answer to whoever has the
-    port now. connect(2) with AF_UNSPEC dissolves the association at once.
+    After ``shutdown`` the kernel would send, and repeat, the rest of an answer to the guest that
+    has the port now. connect(2) with AF_UNSPEC dissolves the association at once.
     """
     nobody = ctypes.create_string_buffer(bytes(_SOCKADDR_SIZE), _SOCKADDR_SIZE)
     if _LIBC.connect(sock.fileno(), nobody, _SOCKADDR_SIZE):
-        LOG.debug("A connection could not be dissolved: errno %d", ctypes.get_errno())
+        LOG.debug("A connection could not be reset: errno %d", ctypes.get_errno())
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def keep_to(sock: Any, device: str, *, anew: bool = False) -> None:
-    """Bind a connection to *device*: not even with the rules gone does an answer leave elsewhere.
+    """Bind a connection to *device*: even without the routing rules, answers leave only there.
 
-    :param anew: the device is another one than the inherited filter lets pass, which goes then; it
-        stays where the device is away for a moment.
+    :param anew: the device was created again, and the inherited filter does not let it pass: the
+        filter is removed. It stays while the device does not exist.
     """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
@@ -189,22 +192,22 @@ def keep_to(sock: Any, device: str, *, anew: bool = False) -> None:
 
 
 def quiet(sock: Any) -> bool:
-    """Whether nothing has come that is still to be read, not even its end."""
-    # Not select(2), which knows no descriptor above 1,023.
+    """Whether there is nothing to read, not even the end of the connection."""
+    # Not select(2), which supports no descriptor above 1,023.
     poll = _select.poll()
     poll.register(sock.fileno(), _select.POLLIN)
     return not poll.poll(0)
 
 
 def unread(sock: Any) -> bool:
-    """Whether bytes have come that nobody has read (tcp(7), SIOCINQ)."""
+    """Whether there are unread bytes (tcp(7), SIOCINQ)."""
     count = array.array("i", [0])
     fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
     return bool(count[0])
 
 
 def close_now(sock: Any) -> None:
-    """Close a connection in silence."""
+    """Close a connection without an answer."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()

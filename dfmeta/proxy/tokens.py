@@ -1,13 +1,13 @@
-"""EC2's token handshake (IMDSv2), which keeps a forged request from reading metadata.
+"""EC2's token handshake (IMDSv2), which keeps forged requests from reading metadata.
 
-A guest's program fetches a token with a PUT and a header of its own, and shows it with each
-request. A server in the guest that can be talked into fetching a URL can do neither, and what an
-open proxy passes on has ``X-Forwarded-For`` or the like in it and gets no token. See "Use the
+A program in the guest gets a token with a PUT and a header, and sends it with each request. An
+attacker who makes a server in the guest fetch a URL can do neither, and a request that an open
+proxy forwards contains ``X-Forwarded-For`` or a similar header and gets no token. See "Use the
 Instance Metadata Service to access instance metadata" in the EC2 User Guide.
 
-Trust: path and headers are the guest's. A token is the guest's as well until its MAC is checked; it
-opens nothing but the metadata of the instance and port that it was issued to, and those come from
-the port that the request came in on.
+Trust: path and headers come from the guest. So does a token, until its MAC is checked. A token is
+valid only for the metadata of the instance and port that it was issued for, and these are
+determined by the port that the request arrived on.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ TTL_MAX: Final = 21600
 """Seconds; EC2's limit."""
 KEY_FILE: Final = "token.key"
 KEY_BYTES: Final = 32
-NO_KEY: Final = f"it does not hold {KEY_BYTES} bytes"
+NO_KEY: Final = f"it is not {KEY_BYTES} bytes long"
 KEY_MODE: Final = 0o600
 
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("!HQ")
-"""Version, and when it expires in milliseconds of Unix time."""
+"""Version, and time of expiry in milliseconds of Unix time."""
 _LENGTH: Final = struct.Struct("!I")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{56}", re.ASCII)
-"""Base64url (RFC 4648, 5) of head and MAC, 42 bytes: without padding and without spare bits, so
-that a token has one spelling."""
+"""Base64url (RFC 4648, 5) of head and MAC, 42 bytes: without padding and without unused bits, so
+that each token has only one spelling."""
 _TTL: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _FORWARDING: Final = frozenset({"x-forwarded-for", "forwarded", "via"})
-"""What a proxy adds on the way (RFC 7239; RFC 9110, 7.6.3). Nothing is between a guest and its
-service: such a request was made for somebody else."""
+"""Headers that a proxy adds (RFC 7239; RFC 9110, 7.6.3). There is no proxy between a guest and its
+metadata service: a request with one of them was made for another client."""
 _SEGMENTS: Final = TOKEN_PATH.strip("/").split("/")
 
 _NOT_FOUND: Final = Answer(404, b"404 Not Found\n")
@@ -68,20 +68,20 @@ _NO_TOKEN: Final = Answer(401, b"401 Unauthorized\n", headers=(("WWW-Authenticat
 
 
 class TokenMode(enum.StrEnum):
-    """What tokens are to an instance: ``[store] http_tokens``."""
+    """Whether an instance uses tokens: ``[store] http_tokens``."""
 
     OFF = "off"
-    """Nothing."""
+    """No tokens are issued or checked."""
     OPTIONAL = "optional"
-    """Requests without one go on."""
+    """Requests without a token are answered."""
     REQUIRED = "required"
-    """They do not."""
+    """Requests without a token are refused."""
 
 
 class Tokens:
-    """Issues tokens and knows them again. Keeps none of them.
+    """Issues and verifies tokens without storing them.
 
-    :param key: what they are signed with, :data:`KEY_BYTES` random bytes.
+    :param key: signing key, :data:`KEY_BYTES` random bytes.
     :param clock: seconds of Unix time, since a token outlives the process.
     """
 
@@ -92,13 +92,13 @@ class Tokens:
     def issue(self, identity: Identity, ttl: int) -> str:
         """Return a token for *identity*'s instance on its port.
 
-        :param ttl: seconds that it is valid, 1 to :data:`TTL_MAX`.
+        :param ttl: seconds for which the token is valid, 1 to :data:`TTL_MAX`.
         """
         head = _HEAD.pack(_VERSION, self._now() + ttl * 1000)
         return base64.urlsafe_b64encode(head + self._mac(head, identity)).decode()
 
     def valid(self, token: str, identity: Identity) -> bool:
-        """Whether *token*, of which nothing is known, is one of *identity*'s and not expired."""
+        """Whether the untrusted *token* was issued for *identity* and has not expired."""
         if not _TOKEN.fullmatch(token):
             return False
         raw = base64.urlsafe_b64decode(token)
@@ -107,7 +107,7 @@ class Tokens:
             return False
         version, expires = _HEAD.unpack(head)
         left: int = expires - self._now()
-        # What is valid for longer than any token may be was issued by a clock that was wrong.
+        # A token that is valid for longer than TTL_MAX was issued while the clock was wrong.
         return bool(version == _VERSION) and 0 < left <= TTL_MAX * 1000
 
     def _now(self) -> int:
@@ -117,30 +117,30 @@ class Tokens:
         mac = hmac.new(self._key, head, hashlib.sha256)
         for text in (identity.instance_id.lower(), identity.port_id):
             part = text.encode("utf-8", "surrogatepass")
-            # With its length, so that no two pairs of ids read the same.
+            # With its length, so that different pairs of ids never give the same bytes.
             mac.update(_LENGTH.pack(len(part)) + part)
         return mac.digest()
 
 
 def is_token_path(path: str) -> bool:
-    """Whether an origin-form path is :data:`TOKEN_PATH`, however the guest spells it."""
-    # Of other paths, and that is nearly all, this much is seen at a glance.
+    """Whether an origin-form path is :data:`TOKEN_PATH` in any spelling."""
+    # The first check is fast and excludes nearly all other paths.
     return ("%" in path or "token" in path) and split_path(path) == _SEGMENTS
 
 
 def passed_on(request: GuestRequest) -> bool:
-    """Whether a proxy says, in any spelling of its header, that the request came through it."""
+    """Whether the request has a header of a proxy, in any spelling."""
     return any(name.replace("_", "-") in _FORWARDING for name in request.headers)
 
 
 def handshake(
     request: GuestRequest, identity: Identity, mode: TokenMode, tokens: Tokens
 ) -> Answer | None:
-    """Answer what the handshake itself answers; None when the request goes on to the backend.
+    """Return the handshake's own answer; None if the request goes on to the backend.
 
-    :param request: all of it untrusted. A header that was sent twice is one value with a comma in
-        it, which is neither a TTL nor a token.
-    :param identity: of an instance that the backend knows.
+    :param request: untrusted. A repeated header is one value that contains a comma, which is
+        neither a valid TTL nor a valid token.
+    :param identity: identity of an instance that the backend knows.
     """
     if is_token_path(request.path):
         return _NOT_FOUND if mode is TokenMode.OFF else _token(request, identity, tokens)
@@ -151,9 +151,9 @@ def handshake(
 
 
 def unusable_key(folder: Path) -> str:
-    """Say why :func:`load_key` would refuse the key in *folder*; empty where it would not.
+    """Return the reason why :func:`load_key` would refuse the key in *folder*; empty if none.
 
-    Nothing is changed. A key that is not there is made by the daemon.
+    Nothing is changed. A missing key is not a reason, since the daemon makes it.
     """
     path = folder / KEY_FILE
     try:
@@ -167,12 +167,12 @@ def unusable_key(folder: Path) -> str:
 
 
 def load_key(folder: Path, *, make: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
-    """Return the key that tokens are signed with, and make it at first use.
+    """Return the key that signs tokens, and create it at first use.
 
-    :param folder: state_path; made with mode 0700 when it is missing. Of several processes that
-        begin at once, all get the same key.
-    :param make: gives so many random bytes.
-    :raises StartError: when the file cannot be made or read, or does not hold a key.
+    :param folder: state_path; created with mode 0700 if it is missing. Several processes that
+        start at the same time get the same key.
+    :param make: return this many random bytes.
+    :raises StartError: when the file cannot be created or read, or does not contain a key.
     """
     path = folder / KEY_FILE
     try:
@@ -201,8 +201,8 @@ def _token(request: GuestRequest, identity: Identity, tokens: Tokens) -> Answer:
 
 
 def _make_key(path: Path, key: bytes) -> None:
-    """Put a whole key there, unless another process was faster."""
-    # Its mode is 0600 from the first moment.
+    """Create the complete key file, unless another process was faster."""
+    # mkstemp creates the file with mode 0600.
     descriptor, name = tempfile.mkstemp(prefix=f"{KEY_FILE}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -216,16 +216,17 @@ def _make_key(path: Path, key: bytes) -> None:
 
 
 def _read_key(path: Path) -> bytes:
-    # A pipe would keep the daemon waiting for who writes into it.
+    # Without O_NONBLOCK, the open of a named pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            raise _unusable(path, "it is not a file")
+            raise _unusable(path, "it is not a regular file")
         if stat.S_IMODE(mode) & ~KEY_MODE:
             os.fchmod(descriptor, KEY_MODE)
             LOG.warning(
-                "%s could be read by others: narrowed to 0600. If they did, remove it and restart",
+                "%s was readable by other users: its mode is now 0600. If they read it, remove it "
+                "and restart the daemon",
                 path,
             )
         return file.read(KEY_BYTES + 1)
@@ -234,5 +235,5 @@ def _read_key(path: Path) -> bytes:
 def _unusable(path: Path, cause: str) -> StartError:
     return StartError(
         cause=f"{path}, which signs guests' tokens, cannot be used: {cause}",
-        remedy="Remove it and start again: another one is made, and guests take new tokens",
+        remedy="Remove it and start again: dfmeta makes a new key, and guests get new tokens",
     )

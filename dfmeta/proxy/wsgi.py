@@ -1,4 +1,4 @@
-"""The PEP 3333 face of an application that answers an :class:`~dfmeta.proxy.exchange.Exchange`."""
+"""WSGI interface (PEP 3333) of an application for :class:`~dfmeta.proxy.exchange.Exchange`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dfmeta.proxy.exchange import Exchange, Handler
 EXCHANGE = "dfmeta.exchange"
 """Key of the exchange in the environment; the server sets it."""
 BODILESS = frozenset({204, 304})
-"""Answers without a body and its length (RFC 9110, 8.6)."""
+"""Statuses of answers without a body and Content-Length (RFC 9110, 8.6)."""
 
 StartResponse = Callable[..., Any]
 
@@ -20,7 +20,7 @@ StartResponse = Callable[..., Any]
 class Face:
     """A WSGI application (PEP 3333) around a handler.
 
-    :param handler: answers.
+    :param handler: makes the answers.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -29,8 +29,8 @@ class Face:
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request.
 
-        :param environ: nothing but the exchange is read of it.
-        :raises Abandoned: when nothing may be answered.
+        :param environ: only the exchange is read from it.
+        :raises Abandoned: when the connection is to be closed without an answer.
         """
         exchange: Exchange = environ[EXCHANGE]
         answer = self._handler(exchange)
@@ -40,7 +40,7 @@ class Face:
 
 
 def _head(answer: Answer, *, head: bool) -> tuple[str, list[tuple[str, str]]]:
-    """Status line and headers. A HEAD's length is the backend's to say (RFC 9110, 9.3.2)."""
+    """Return status and headers; only the backend knows a HEAD's length (RFC 9110, 9.3.2)."""
     headers = [(name.title(), value) for name, value in answer.headers]
     if answer.content_type:
         headers.insert(0, ("Content-Type", answer.content_type))

@@ -1,13 +1,14 @@
-"""Requests to upstream stores and to issuers of tokens, bounded in size and in time.
+"""HTTP requests to upstream stores and to issuers of tokens, bounded in size and in time.
 
-A socket's time-out begins anew with each byte, and httplib2 reads an answer to its end, unpacks it
-and asks again on errors that it knows. None of it is wanted here: a request goes past it as an
-:class:`Exchange` in the place of a body, all of an answer has to come before one deadline, and
-httplib2 gets to see a status and the body, no header, and errors that are not of its kinds.
+A socket's timeout starts again with each byte. httplib2 reads an answer to its end, unpacks it, and
+sends the request again on errors that it knows. This module avoids all of that: a request passes
+through httplib2 as an :class:`Exchange` in the place of a body, the complete answer has to arrive
+before one deadline, and httplib2 sees only the status and the body, no header, and errors of types
+that it does not handle.
 
-Trust: addresses are the operator's. Who answers is known by its certificate where it is https, and
-is not trusted with more than this process' time and memory: both are bounded. Nothing of what came
-is quoted in an error.
+Trust: addresses are the operator's. With https, the server is identified by its certificate. A
+server is trusted with no more than this process' time and memory, and both are bounded. Errors
+quote nothing of an answer.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ BODY_MAX: Final = 24 << 20
 """Bytes. User-data has up to 16 MiB (:data:`dfmeta.store.api.checks.USERDATA_MAX`), and base64
 needs a third more."""
 HEAD_MAX: Final = 65536
-"""Bytes of an answer's head, and of what stands between the chunks of its body beyond the body's
+"""Bytes of an answer's head, and of the data between the chunks of its body that exceed the body's
 own length."""
 PIECE: Final = 65536
 IDLE: Final = 15.0
-"""Seconds after which a connection is not used again: who answers may be about to close it."""
+"""Seconds after which an idle connection is not used again: the server may be about to close it."""
 POOL: Final = 32
-"""Connections that are kept."""
+"""Number of idle connections that are kept."""
 
 Clock = Callable[[], float]
 Resolve = Callable[[str, int, float], Sequence[tuple[Any, ...]]]
-"""Host, port and seconds → what :func:`socket.getaddrinfo` gives for streams."""
+"""Host, port and seconds → the result of :func:`socket.getaddrinfo` for streams."""
 
 
 def resolve(host: str, port: int, _seconds: float) -> Sequence[tuple[Any, ...]]:
-    """Have the C library resolve a name, as long as it takes: for what nobody else waits behind.
+    """Resolve a name with the C library, however long it takes, where no other work waits for it.
 
     :raises socket.gaierror: as getaddrinfo(3).
     """
@@ -56,44 +57,44 @@ def resolve(host: str, port: int, _seconds: float) -> Sequence[tuple[Any, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer."""
+    """An answer to a request."""
 
     status: int
     content_type: str
-    """In lower case and without parameters; empty: none was given."""
+    """In lower case and without parameters; empty if the answer has no Content-Type."""
     body: bytes = field(repr=False)
     whole: bool
-    """Its length was known: had the connection ended before the body did, it would be an error."""
+    """Whether the length was known, so that a connection that ends too early is an error."""
     date: str = ""
-    """When it was written, as it says itself; empty: it does not."""
+    """The answer's Date header; empty if it has none."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and what has become of it. Headers and bodies are secret."""
+    """A request and its answer. Headers and bodies are secret."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
     body: bytes | None = field(default=None, repr=False)
-    """Of a POST; None: it is a GET."""
+    """The body of a POST; None for a GET."""
     deadline: float = 0.0
     """Monotonic seconds."""
     reply: Reply = field(init=False, repr=False)
 
     @property
     def method(self) -> str:
-        """The request's method."""
+        """Return the request's method."""
         return "GET" if self.body is None else "POST"
 
 
 class Client:
     """Sends requests and keeps connections. Safe to use from several threads.
 
-    :param context: what servers' certificates are checked against; None: the system's
+    :param context: TLS context that checks servers' certificates; None: the system's
         authorities, see :func:`dfmeta.trust.client_context`.
     :param clock: monotonic seconds.
-    :param resolve: finds a name's addresses in time.
-    :param body_max: bytes of an answer's body.
+    :param resolve: finds a name's addresses within a time limit.
+    :param body_max: largest body of an answer, in bytes.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Client:
         body_max: int = BODY_MAX,
     ) -> None:
         known = {
-            # Now, and not with the first request that waits for it: it takes tens of milliseconds.
+            # Made here, not at the first request, which would wait tens of milliseconds for it.
             "context": client_context() if context is None else context,
             "clock": clock,
             "resolve": staticmethod(resolve),
@@ -116,17 +117,17 @@ class Client:
         self._idle: deque[tuple[float, httplib2.Http]] = deque(maxlen=POOL)
 
     def exchange(self, exchange: Exchange) -> Reply:
-        """Send a request and return the answer, whatever its status; no redirection is followed.
+        """Send a request and return the answer with any status; no redirection is followed.
 
-        :raises LookupAwayError: there is none before the deadline.
-        :raises LookupAnswerError: it is too large, or not HTTP.
+        :raises LookupAwayError: no answer arrives before the deadline.
+        :raises LookupAnswerError: the answer is too large, or not HTTP.
         """
         kept = self._take()
         if kept is not None:
             try:
                 return self._run(kept, exchange)
             except _StaleError:
-                # It was closed while nobody used it: nothing has been answered.
+                # The server closed the connection while it was idle; no answer has begun.
                 pass
         return self._run(_client(), exchange)
 
@@ -165,15 +166,15 @@ class Client:
 
 
 class _OverlongError(http.client.HTTPException):
-    """More has come than an answer may have."""
+    """An answer is larger than the limit."""
 
 
 class _StaleError(LookupAwayError):
-    """A connection that had been kept has ended before the first byte of the answer."""
+    """A kept connection has ended before the first byte of the answer."""
 
 
 class _Connection(http.client.HTTPConnection):
-    """One connection; httplib2 makes it by itself."""
+    """One connection, created by httplib2."""
 
     context: ClassVar[ssl.SSLContext]
     clock: ClassVar[Clock]
@@ -188,12 +189,12 @@ class _Connection(http.client.HTTPConnection):
         self._used = self.begun = False
 
     def set_debuglevel(self, level: int) -> None:
-        """Nothing: what goes over the wire is secret."""
+        """Do nothing: the traffic is secret."""
 
     def connect(self) -> None:
-        """Nothing: httplib2 calls it when nobody has said yet by when."""
+        """Do nothing: httplib2 calls this before the deadline is known."""
 
-    def request(  # type: ignore[override]  # what httplib2 calls it with
+    def request(  # type: ignore[override]  # the arguments that httplib2 passes
         self, method: str, url: str, body: Exchange, headers: Mapping[str, str]
     ) -> None:
         """Send the request of an exchange."""
@@ -208,7 +209,7 @@ class _Connection(http.client.HTTPConnection):
             raise self._failed(error) from error
 
     def getresponse(self) -> Any:
-        """Read the answer and show httplib2 what it may see of it."""
+        """Read the answer, and return the part that httplib2 may see."""
         try:
             with super().getresponse() as response:
                 reply = self._read(response)
@@ -224,7 +225,7 @@ class _Connection(http.client.HTTPConnection):
     def response_class(  # type: ignore[override]  # an attribute there
         self, sock: socket.socket, **options: Any
     ) -> http.client.HTTPResponse:
-        """An answer that is read before the deadline; http.client asks for it under this name."""
+        """Return an answer that is read before the deadline; http.client calls it by this name."""
         reading: Any = _Reading(sock, self)
         return http.client.HTTPResponse(reading, **options)
 
@@ -260,7 +261,7 @@ class _Connection(http.client.HTTPConnection):
         return sock
 
     def _wrap(self) -> None:
-        # Without the closing alert the end of a body that has no length is anybody's doing.
+        # Without the closing alert, any party on the path may have ended a body without a length.
         self.sock.settimeout(self.left())
         self.sock = self.context.wrap_socket(
             self.sock, server_hostname=self.host, suppress_ragged_eofs=False
@@ -268,9 +269,9 @@ class _Connection(http.client.HTTPConnection):
 
     def _read(self, response: http.client.HTTPResponse) -> Reply:
         if (response.getheader("Content-Encoding") or "identity").lower() != "identity":
-            raise self._refused("what it answers is packed, unasked")
+            raise self._refused("its answer is compressed, although that was not requested")
         if (response.getheader("Transfer-Encoding") or "chunked").lower() != "chunked":
-            raise self._refused("the Transfer-Encoding of what it answers is not just chunked")
+            raise self._refused("its answer has a Transfer-Encoding other than chunked")
         length, pieces, total = response.length, [], 0
         while piece := response.read(PIECE):
             pieces.append(piece)
@@ -291,50 +292,53 @@ class _Connection(http.client.HTTPConnection):
         )
 
     def left(self) -> float:
-        """Seconds until the deadline; raises TimeoutError when it is over."""
+        """Return the seconds until the deadline.
+
+        :raises TimeoutError: the deadline is over.
+        """
         left = self._exchange.deadline - type(self).clock()
         if left <= 0:
             raise TimeoutError
         return left
 
     def _failed(self, error: Exception) -> LookupAwayError | LookupAnswerError:
-        """Close the connection and say what an error of the socket or of http.client means."""
+        """Close the connection; return our error for one of the socket or of http.client."""
         self.close()
         if isinstance(error, TimeoutError):
             return LookupAwayError(upstream=self._authority, cause="no answer in time")
         if isinstance(error, _OverlongError):
-            return self._refused(f"what it answers has over {self.body_max} bytes")
+            return self._refused(f"its answer has more than {self.body_max} bytes")
         lost = (OSError, http.client.IncompleteRead, http.client.ImproperConnectionState)
         if isinstance(error, lost):
             kind = _StaleError if self._used and not self.begun else LookupAwayError
-            cause = "it closed the connection before the answer had come whole"
+            cause = "it closed the connection before the answer was complete"
             return kind(upstream=self._authority, cause=cause)
-        return self._refused("what answers there does not speak HTTP")
+        return self._refused("the server does not speak HTTP")
 
     def _refused(self, cause: str) -> LookupAnswerError:
         return LookupAnswerError(upstream=self._authority, cause=cause)
 
 
 class _Reading(io.RawIOBase):
-    """What http.client takes for a socket: what comes over one, before the deadline."""
+    """Data received over a socket before the deadline; http.client takes it for the socket."""
 
     def __init__(self, sock: socket.socket, connection: _Connection) -> None:
         self._sock = sock
-        # It keeps the socket open when the connection has closed it for a "Connection: close".
+        # Keeps the socket open after the connection has closed it for a "Connection: close".
         self._raw = sock.makefile("rb", buffering=0)
         self._connection = connection
         self._left = 2 * connection.body_max + HEAD_MAX
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return itself, to be read."""
+        """Return a buffered reader of this object."""
         return _Lines(self)
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True, see :class:`io.IOBase`."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what is there, see :class:`io.RawIOBase`."""
+        """Read the data that has arrived, see :class:`io.RawIOBase`."""
         self._sock.settimeout(self._connection.left())
         count = self._raw.readinto(buffer) or 0
         self._left -= count
@@ -344,16 +348,16 @@ class _Reading(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Release the socket."""
         self._raw.close()
         super().close()
 
 
 class _Lines(io.BufferedReader):
-    """Has a head that is cut off be no head, where http.client takes it for all of one."""
+    """Refuses a head that is cut off, which http.client would accept as a complete one."""
 
     def readline(self, size: int | None = -1) -> bytes:
-        """Read a line with its end, or as much of one as may be asked for."""
+        """Read a complete line, or *size* bytes of a longer one."""
         line = super().readline(size)
         if not line.endswith(b"\n") and len(line) != size:
             raise ConnectionResetError
@@ -361,17 +365,17 @@ class _Lines(io.BufferedReader):
 
 
 class _Shown:
-    """What httplib2 gets to see of an answer."""
+    """The part of an answer that httplib2 may see."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
 
     def items(self) -> list[tuple[str, str]]:
-        """A status, and no header."""
+        """Return the status, and no header."""
         return [("status", str(self._reply.status))]
 
     def read(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return self._reply.body
 
 
@@ -387,9 +391,9 @@ def _explain(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return "TLS fails"
     if isinstance(error, UnicodeError):
-        return "its name is none"
+        return "its host name is invalid"
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number in errno.errorcode:
-        # eventlet's sockets have the number's name in strerror.
+        # eventlet's sockets have the name of the error number in strerror.
         return os.strerror(number).lower()
     return getattr(error, "strerror", None) or "no connection"

@@ -1,9 +1,10 @@
-"""What people write in files: texts, JSON and YAML, as strictly as the store takes them. Pure.
+"""Strict readers of files that users write: text, JSON and YAML. Pure.
 
-Each raises ValueError with a cause that quotes nothing of the input, which may hold secrets.
+Each function raises ValueError with a cause that quotes nothing of the input, which may hold
+secrets.
 
-Trust: none. YAML may name one value in many places, and grow without bound from a few bytes; what
-it would become is counted while it is composed, before anything is made of it.
+Trust: none. YAML may use one value in many places, so that a few bytes grow without bound. The
+values are counted while the text is composed, before any object is made of them.
 """
 
 from __future__ import annotations
@@ -17,19 +18,23 @@ from dfmeta.store import strictjson
 
 NOT_TEXT: Final = "it is not UTF-8"
 VALUES_MAX: Final = 100_000
-"""Values of a YAML text, where an alias counts as a copy of what it stands for, and a text as one
-for each :data:`TEXT_PIECE` of its characters."""
+"""Most values of a YAML text. An alias counts as a copy of the value that it stands for, and a
+string as one value for each :data:`TEXT_PIECE` characters."""
 TEXT_PIECE: Final = 256
 NUMBER_MAX: Final = 1000
-"""Characters of a number in YAML: Python reads one to the base 60 in quadratic time, and writes
-none of more than 4,300 digits."""
+"""Most characters of a number in YAML: Python reads a number to the base 60 in quadratic time, and
+does not write a number of more than 4,300 digits."""
 
 _NAMED: Final = re.compile(r"(alias|anchor|handle|tag) ['\"].*", re.DOTALL)
-"""Where PyYAML's messages repeat a word of the input, such as a password that begins with ``*``."""
+"""Matches the places of PyYAML's messages that repeat a word of the input, such as a password that
+begins with ``*``."""
 
 
 def decode(data: bytes) -> str:
-    """Return text; a byte order mark is left out."""
+    """Return the text of UTF-8 bytes without a byte order mark.
+
+    :raises ValueError: the bytes are not UTF-8.
+    """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -44,11 +49,11 @@ def parse_object(data: bytes | str) -> dict[str, Any]:
 def parse_mapping(data: bytes | str) -> dict[str, Any]:
     """Return a JSON object or a YAML mapping (YAML 1.1, without tags of a language).
 
-    One value may stand in several places of it, and counts in each of them: there are at most
-    :data:`VALUES_MAX`, and :data:`dfmeta.store.strictjson.DEPTH_MAX` inside each other. None
-    contains itself.
+    One value may be used in several places, and counts in each of them. There are at most
+    :data:`VALUES_MAX` values, nested at most :data:`dfmeta.store.strictjson.DEPTH_MAX` deep. No
+    value contains itself.
 
-    :raises ValueError: it is neither.
+    :raises ValueError: the input is neither, or exceeds these limits.
     """
     text = data if isinstance(data, str) else decode(data)
     try:
@@ -57,13 +62,13 @@ def parse_mapping(data: bytes | str) -> dict[str, Any]:
         mark = error.problem_mark
         where = f" in line {mark.line + 1}" if mark else ""
         problem = _NAMED.sub(r"\1", error.problem or "it ends too soon")
-        raise ValueError(f"it is no YAML: {problem}{where}") from None
+        raise ValueError(f"it is not YAML: {problem}{where}") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError):
-        # What PyYAML makes of !!bool x, !!timestamp x and "\UFFFFFFFF" is no YAMLError.
-        raise ValueError("it is no YAML") from None
+        # PyYAML raises other errors than YAMLError for !!bool x, !!timestamp x and "\UFFFFFFFF".
+        raise ValueError("it is not YAML") from None
     if isinstance(found, dict):
         return found
-    raise ValueError("it is no mapping of names to values")
+    raise ValueError("it is not a mapping of names to values")
 
 
 def _load(text: str) -> Any:
@@ -75,23 +80,23 @@ def _load(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-    """Refuses what would grow too large or too deep, or contains itself, when it comes to it."""
+    """Refuses values that would grow too large or too deep, or contain themselves, as it reads."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._values = 0
         self._depth = 0
         self._height = 0
-        """Of the highest value so far inside the one that is being composed."""
+        """Greatest depth so far inside the value that is being composed."""
         self._anchored: dict[str, tuple[int, int]] = {}
-        """How many values what is anchored has, and how many inside each other."""
+        """Anchor → number of values under it, and their depth."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a value; see ``yaml.composer.Composer``."""
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchored:
-                raise _refused("an alias of what does not stand before it", event)
+                raise _refused("an alias of a value that is not defined before it", event)
             values, height = self._anchored[event.anchor]
             self._count(event, values, height)
             return super().compose_node(parent, index)
@@ -113,10 +118,10 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
         self._values += values
         self._height = max(self._height, height)
         if self._values > VALUES_MAX:
-            cause = f"more than {VALUES_MAX} values, an alias counted as what it stands for"
+            cause = f"more than {VALUES_MAX} values, where an alias counts as a copy of its value"
             raise _refused(cause, event)
         if self._depth + max(height, 1) > strictjson.DEPTH_MAX:
-            raise _refused(f"more than {strictjson.DEPTH_MAX} values inside each other", event)
+            raise _refused(f"more than {strictjson.DEPTH_MAX} nested values", event)
 
 
 def _refused(problem: str, event: Any) -> yaml.MarkedYAMLError:

@@ -1,7 +1,7 @@
-"""JSON as the store takes it: what every reader of it reads alike (RFC 8259, I-JSON in RFC 7493).
+"""Strict JSON reader: accepts only JSON that all readers read alike (RFC 8259, I-JSON in RFC 7493).
 
-Trust: none. Whatever the text is, it is parsed or refused with ValueError, in time and memory that
-grow with its length alone. Nothing of the text, which may hold secrets, is in an error.
+Trust: none. Any text is either parsed or refused with ValueError, in time and memory that grow with
+its length alone. Errors quote nothing of the text, which may hold secrets.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 DEPTH_MAX: Final = 100
-"""Arrays and objects inside each other. Everything that reads or writes JSON can do so many,
-wherever it is called from; Python's own limit depends on that."""
+"""Most nested arrays and objects. Every JSON reader and writer can handle this depth, from any
+caller; Python's own limit depends on the caller's depth."""
 
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
-"""What a database or UTF-8 cannot hold."""
+"""Matches characters that a database or UTF-8 cannot hold."""
 
 
 def loads(text: str | bytes) -> Any:
-    """Return a JSON document as Python has it.
+    """Return a JSON document as Python values.
 
     :param text: bytes are UTF-8, without a byte order mark.
-    :raises ValueError: it is not one; or two members of an object have the same name, a string has
-        NUL or half a surrogate pair in it, a number is NaN, infinite or longer than Python reads,
-        or it is nested deeper than :data:`DEPTH_MAX`.
+    :raises ValueError: the text is not JSON; or two members of an object have the same name, a
+        string contains NUL or half a surrogate pair, a number is NaN, infinite or longer than
+        Python reads, or the document is nested deeper than :data:`DEPTH_MAX`.
     """
     try:
         text = text.decode() if isinstance(text, bytes) else text
@@ -38,12 +38,12 @@ def loads(text: str | bytes) -> Any:
             parse_constant=_refuse,
         )
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON: {error.msg} at column {error.colno}") from None
+        raise ValueError(f"it is not JSON: {error.msg} at column {error.colno}") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    # A string has what is refused by an escape alone: UTF-8 and the grammar allow no other.
+    # A string can contain refused characters only as escapes: UTF-8 and the grammar forbid others.
     check(value, strings="\\u" in text)
     return value
 
@@ -51,25 +51,25 @@ def loads(text: str | bytes) -> Any:
 def loads_object(text: str | bytes) -> dict[str, Any]:
     """Return a JSON document that is an object; see :func:`loads`.
 
-    :raises ValueError: it is none.
+    :raises ValueError: the text is not JSON, or not an object.
     """
     found = loads(text)
     if isinstance(found, dict):
         return found
-    raise ValueError("it is no JSON object")
+    raise ValueError("it is not a JSON object")
 
 
 def check(value: object, *, strings: bool = True) -> None:
-    """Look at a document level by level, so that its depth costs no stack.
+    """Check a document's strings and depth, level by level, so that its depth uses no stack.
 
-    :param strings: look at its texts as well.
-    :raises ValueError: one has NUL or half a surrogate pair in it, or there are more than
+    :param strings: check its strings as well.
+    :raises ValueError: a string contains NUL or half a surrogate pair, or there are more than
         :data:`DEPTH_MAX` levels.
     """
     level: list[object] = [value]
     for depth in range(DEPTH_MAX + 1):
         if strings and any(map(_NO_TEXT.search, _texts(level))):
-            raise ValueError("a text in it has NUL in it, or half of a surrogate pair")
+            raise ValueError("a string in it contains NUL or half of a surrogate pair")
         if depth == DEPTH_MAX and any(isinstance(node, dict | list) for node in level):
             raise ValueError("it is nested too deeply")
         level = [child for node in level for child in _children(node)]
@@ -78,7 +78,7 @@ def check(value: object, *, strings: bool = True) -> None:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a name stands in an object of it twice")
+        raise ValueError("an object in it has two members with the same name")
     return members
 
 
@@ -97,7 +97,7 @@ def _float(text: str) -> float:
 
 
 def _refuse(_name: str) -> None:
-    raise ValueError("NaN and Infinity are no JSON")
+    raise ValueError("NaN and Infinity are not JSON")
 
 
 def _children(node: object) -> Iterable[object]:

@@ -1,1 +1,1 @@
-"""From the configuration to objects: what the processes and the commands share."""
+"""Construction of objects from the configuration, for the processes and the commands."""

@@ -1,4 +1,4 @@
-"""From the configuration to the store's admin API, on the admin listener."""
+"""Construction of the store's admin API, on the admin listener, from the configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AUTH: Final = tuple(option.dest for option in auth_options.OPTS)
 
 
 class StoreApi:
-    """The API, there from the listener's first moment: until the store is open it says "not now".
+    """The API, available as soon as the listener is; it answers 503 until the store is open.
 
-    :raises ConfigError: when other hosts could reach it and no token is asked for, or when a token
+    :raises ConfigError: when other hosts could reach it and no token is required, or when a token
         file cannot be used.
     """
 
@@ -33,23 +33,23 @@ class StoreApi:
 
     @property
     def repository(self) -> Repository | None:
-        """The store, once it is open."""
+        """The store; None until it is open."""
         return self._repository
 
     def open(self, repository: Repository) -> None:
-        """Let it answer from a store, and from the one that the configuration names beside it.
+        """Start to answer from a store, and from the upstream store if one is configured.
 
-        :raises ConfigError: when what asks another store cannot be built.
+        :raises ConfigError: when the client of the upstream store cannot be built.
         """
         self._repository = repository
         self._api = _api(self._conf, self._authorizer, repository)
 
     def prepare(self, conf: cfg.ConfigOpts) -> Callable[[], None]:
-        """Make ready what another configuration says; gives what has it take effect, and open.
+        """Prepare the change to another configuration; return the function that makes the change.
 
-        Who asks for tokens stays where its options do: it knows the keys of its issuer.
+        The authorizer is kept if its options are the same, since it caches the issuer's keys.
 
-        :raises DfmetaError: as the start does; nothing has changed then.
+        :raises DfmetaError: for the errors of a start; nothing has changed then.
         """
         same = all(conf.store[name] == self._conf.store[name] for name in _AUTH)
         authorizer = self._authorizer if same else _authorizer(conf)
@@ -89,12 +89,12 @@ def _api(conf: cfg.ConfigOpts, authorizer: Authorizer | None, repository: Reposi
         max_body=group.max_body,
         refresh=upstream.refresh if upstream is not None else None,
         aside=tpool.execute,
-        # A client that shows a token is no web page of another site.
+        # Needed only without tokens: a web page of another site cannot send a token.
         gate=None if authorizer is not None else _gate(conf.df_metadata.admin_listen),
     )
 
 
 def _gate(listen: str) -> Gate:
-    """Return the reason to refuse a web page of another site, by its request."""
+    """Return a function from a request to the reason to refuse it as another site's web page."""
     names = own_names(listen)
     return lambda environ: stranger(environ, names)

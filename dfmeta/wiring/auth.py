@@ -1,4 +1,4 @@
-"""From the configuration to who may use the store's admin API."""
+"""Construction of the authorization of the store's admin API from the configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Resolve = Callable[[str], Iterable[str]]
 
 
 def build(conf: cfg.ConfigOpts) -> Authorizer | None:
-    """Build what decides on requests; None when no token is asked for, see :func:`check_open`.
+    """Build the authorizer of requests; None when no token is required, see :func:`check_open`.
 
     :raises ConfigError: for a token file that cannot be used.
     """
@@ -43,15 +43,15 @@ def build(conf: cfg.ConfigOpts) -> Authorizer | None:
 
 
 def check_open(listen: str, *, resolve: Resolve | None = None) -> None:
-    """Check that an API which asks for no token can be reached from this host alone.
+    """Check that an API that requires no token can be reached from this host only.
 
-    :param listen: HOST:PORT that it listens on; the operator's.
-    :param resolve: a host's addresses; the system's way by default. Raises OSError.
-    :raises ConfigError: when another host could reach it, or nobody can say.
+    :param listen: HOST:PORT of its listener, set by the operator.
+    :param resolve: returns the addresses of a host name or raises OSError; None: getaddrinfo.
+    :raises ConfigError: when another host could reach it, or its addresses are unknown.
     """
     host = listen.rpartition(":")[0].strip("[]")
     try:
-        # An empty host is every address, and getaddrinfo would say loopback.
+        # An empty host means every address, but getaddrinfo would return loopback.
         found = list((resolve or _resolve)(host)) if host else []
     except (OSError, UnicodeError):
         found = []
@@ -60,14 +60,14 @@ def check_open(listen: str, *, resolve: Resolve | None = None) -> None:
     raise ConfigError(
         option="[df_metadata] admin_listen",
         value=listen,
-        cause="other hosts could reach the store's admin API, and no token is asked for",
+        cause="other hosts could reach the store's admin API, and it requires no token",
         remedy="Set [store] token_file (dfmeta token create) or [store] oidc_issuer, or listen on "
         "127.0.0.1",
     )
 
 
 def _oidc(group: Any) -> Verifier:
-    # PyJWT and cryptography take a while to import: not where there is no issuer.
+    # Imported only with an issuer, since the import of PyJWT and cryptography takes time.
     from dfmeta.store.auth.keys import KeyCache
     from dfmeta.store.auth.oidc import OidcSettings, OidcVerifier, issuer_keys
 
@@ -78,7 +78,10 @@ def _oidc(group: Any) -> Verifier:
         roles_claim=group.oidc_roles_claim or "",
     )
     if not (settings.jwks_url or settings.issuer).lower().startswith("https:"):
-        LOG.warning("the keys of the issuer of tokens come over http: whoever is between can forge")
+        LOG.warning(
+            "[store] oidc_issuer: the issuer's keys are fetched over http, so an attacker on the "
+            "network path can forge tokens. Use https"
+        )
     return OidcVerifier(settings, KeyCache(lambda: issuer_keys(settings)))
 
 

@@ -1,4 +1,4 @@
-"""From the configuration to the backend that it names."""
+"""Construction of the backend from the configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build(conf: cfg.ConfigOpts) -> Backend:
     """
     if conf.df_metadata.backend == "nova":
         return NovaBackend(nova_settings.build(conf))
-    # SQLAlchemy takes a third of a second to import: not where Nova answers.
+    # Imported only for the store, since the import of SQLAlchemy takes a third of a second.
     from dfmeta.store.guest.backend import StoreBackend
     from dfmeta.wiring.database import puller, repository
 
@@ -35,7 +35,7 @@ def build(conf: cfg.ConfigOpts) -> Backend:
 
 
 def answers(conf: cfg.ConfigOpts) -> dialects.Settings:
-    """What the store needs to know of its answers."""
+    """Return the settings of the store's answers."""
     from dfmeta.store.guest import dialects
 
     return dialects.Settings(
@@ -45,7 +45,7 @@ def answers(conf: cfg.ConfigOpts) -> dialects.Settings:
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:
-    """What the WSGI application needs to know."""
+    """Return the settings of the WSGI application."""
     return Settings(
         timeout_answer=conf.df_metadata.timeout_answer,
         needs_project=conf.df_metadata.backend == "nova",

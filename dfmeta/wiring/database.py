@@ -1,4 +1,4 @@
-"""The process' own store: one for each database, whoever asks for it."""
+"""The process' own stores: one for each database, shared by all callers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 READERS = {"sqlite": 2, "postgresql": 8}
 WRITERS = {"sqlite": 1, "postgresql": 4}
-"""Transactions at once, each with a connection that is kept. SQLite has one writer at a time,
-whatever its threads would like, and a file on this host keeps nobody waiting for long."""
+"""Transactions at once, each with a connection that is kept open. SQLite allows one writer at a
+time, and a file on this host answers fast enough for two readers."""
 PATIENCE = 1.0
-"""Seconds that whoever asks for readiness waits for the database."""
+"""Seconds that a readiness request waits for the database."""
 
 _opened: dict[str, Repository] = {}
 _pullers: dict[object, Puller | None] = {}
@@ -31,8 +31,8 @@ _pullers: dict[object, Puller | None] = {}
 def repository(url: str) -> Repository:
     """Return the store at *url*, the same for the same URL; its blocking calls run in threads.
 
-    :raises ConfigError: the URL cannot work.
-    :raises StoreError: it cannot be opened.
+    :raises ConfigError: when the URL is invalid.
+    :raises StoreError: when it cannot be opened.
     """
     if url not in _opened:
         kind = url.partition(":")[0].partition("+")[0]
@@ -42,11 +42,11 @@ def repository(url: str) -> Repository:
 
 
 def puller(conf: cfg.ConfigOpts) -> Puller | None:
-    """Return what asks another store for what this one does not have; None: nobody does.
+    """Return the puller, which looks up missing records upstream; None without an upstream store.
 
-    The same for the same configuration: who waits for an answer is to wait for one alone.
+    It is the same object for the same configuration, so that callers share a running lookup.
 
-    :raises ConfigError, StoreError: as :func:`repository` does.
+    :raises ConfigError, StoreError: for the errors of :func:`repository`.
     """
     group = conf.store
     key = tuple((option.dest, str(group[option.dest])) for option in lookup_options.OPTS)
@@ -58,9 +58,9 @@ def puller(conf: cfg.ConfigOpts) -> Puller | None:
 
 
 def answers(url: str) -> bool:
-    """Whether the store at *url* answers at the moment; said within :data:`PATIENCE`."""
+    """Return whether the store at *url* answers within :data:`PATIENCE`."""
     answered = False
-    # A connection in the making cannot be interrupted: it is not waited for either.
+    # A thread that is connecting cannot be interrupted, so the time-out ends only this wait.
     with eventlet.Timeout(PATIENCE, False), contextlib.suppress(StoreError):
         repository(url).ping(seconds=PATIENCE)
         answered = True

@@ -1,4 +1,4 @@
-"""From the configuration to the identity sources that it names."""
+"""Construction of the identity sources from the configuration."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dfmeta.wiring import neutron_client
 def build(
     conf: cfg.ConfigOpts, deliver: Callable[[Port], None], drop: Callable[[PortId], None]
 ) -> Resolver:
-    """Build the sources and what asks them; asks nothing yet.
+    """Build the sources and their resolver; send no query yet.
 
-    :param deliver: takes each port, as far as it is known, whenever more is.
-    :param drop: takes the id of each port that is gone.
-    :raises ConfigError: when Neutron's options are wrong, or what it takes is not installed.
+    :param deliver: called with a port whenever more of its identity is known.
+    :param drop: called with the id of each port that was removed.
+    :raises ConfigError: when Neutron's options are wrong, or keystoneauth1 is not installed.
     :raises StoreError: when the store cannot be opened.
     """
     make = {"libvirt": _libvirt, "neutron": _neutron, "store": _store}
@@ -43,7 +43,7 @@ def _neutron(conf: cfg.ConfigOpts) -> Source:
 
 
 def _store(conf: cfg.ConfigOpts) -> Source:
-    # SQLAlchemy takes a third of a second to import: only where it is needed.
+    # Imported only when needed, since the import of SQLAlchemy takes a third of a second.
     from dfmeta.ports.records import StoreSource
     from dfmeta.wiring.database import repository
 

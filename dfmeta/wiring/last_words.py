@@ -1,7 +1,7 @@
-"""What a program says when it ends with an error: one line on stderr, and never a traceback.
+"""The message of a program that ends with an error: one line on stderr, without a traceback.
 
-The traceback of what nobody has thought of is for those who mend dfmeta: it is printed where
-:data:`DEBUG` is set. A daemon prints it always, since it may not happen again.
+The traceback of an unexpected error is for developers: a command prints it if :data:`DEBUG` is set,
+and a daemon always, since the error may not happen again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dfmeta.exceptions import DfmetaError, RefusedBySystemError, UnexpectedError
 
 PROG: Final = "dfmeta"
 DEBUG: Final = "DFMETA_DEBUG"
-"""Of the environment; anything but nothing and 0 turns tracebacks on."""
+"""Environment variable; a value other than 0 and the empty one turns tracebacks on."""
 INTERRUPTED: Final = 130
-"""Exit status: 128 and SIGINT, as shells have it."""
+"""Exit status after an interrupt: 128 + SIGINT, like that of shells."""
 
 
 def say(prog: str, error: DfmetaError) -> None:
@@ -28,9 +28,9 @@ def say(prog: str, error: DfmetaError) -> None:
 
 
 def say_unexpected(prog: str, error: BaseException, *, always: bool = False) -> None:
-    """Write the line of an error that nobody has thought of.
+    """Write the line of an unexpected error to stderr.
 
-    :param always: write the traceback too, wherever it is asked for or not.
+    :param always: write the traceback even if :data:`DEBUG` is not set.
     """
     if always or os.environ.get(DEBUG, "0") not in ("", "0"):
         traceback.print_exception(error)
@@ -38,7 +38,7 @@ def say_unexpected(prog: str, error: BaseException, *, always: bool = False) -> 
 
 
 def unexpected(error: BaseException) -> DfmetaError:
-    """Return what is said of an error that nobody has thought of."""
+    """Return the error to report for an unexpected exception."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return RefusedBySystemError(what=os.fsdecode(error.filename), cause=error.strerror)
     frames = traceback.extract_tb(error.__traceback__)
@@ -51,8 +51,8 @@ def unexpected(error: BaseException) -> DfmetaError:
 
 
 def escape_what_cannot_be_encoded() -> None:
-    """Have stdout and stderr escape what the locale's encoding has no character for."""
+    """Make stdout and stderr escape characters that the locale's encoding does not have."""
     for stream in (sys.stdout, sys.stderr):
-        # What stands in their place may not have it.
+        # An object that replaces a stream may not have this method.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

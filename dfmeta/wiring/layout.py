@@ -1,4 +1,4 @@
-"""The numbers of the pipeline on the switch, of the options."""
+"""The table numbers and the priority of the pipeline, from the options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dfmeta.flows.pipeline import Layout
 
 
 def layout_of(group: Any) -> Layout:
-    """Give the pipeline's names their numbers.
+    """Return the layout of the pipeline on the switch.
 
     :param group: the options ``[df_metadata]``.
     """

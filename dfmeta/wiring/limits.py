@@ -1,4 +1,4 @@
-"""From the configuration to what a guest may take of the proxy."""
+"""Construction of the limits of a guest's use of the proxy from the configuration."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def rates(conf: cfg.ConfigOpts) -> RateSettings:
 
 
 def share(limits: Limits, workers: int) -> Limits:
-    """What one of so many workers gives a guest.
+    """Return the limits of one of *workers* workers.
 
-    The kernel chooses who takes a connection, and may give a port's all to one: so each serves its
-    part of them at a time, but refuses none sooner than the daemon alone would.
+    The kernel distributes connections, and may give all connections of a port to one worker. So a
+    worker serves only its share of them at a time, but accepts as many to wait or to be served as
+    the daemon alone would.
     """
     served = -(-limits.connections_per_port // max(workers, 1))
     return replace(

@@ -1,4 +1,4 @@
-"""One daemon for each bridge."""
+"""The lock that allows one daemon for each bridge."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dfmeta.exceptions import AlreadyRunningError
 
 
 class BridgeLock:
-    """Held while a daemon serves a bridge; gone with the process, however it ends.
+    """A lock that a daemon holds while it serves a bridge; it is freed when the process ends.
 
-    A name in the abstract namespace (unix(7)): no file can be left behind by a killed daemon, and
-    it does not depend on state_path, which two daemons may have set differently.
+    It is a name in the abstract namespace (unix(7)): a killed daemon cannot leave a file behind,
+    and the name does not depend on state_path, which may differ between two daemons.
     """
 
     def __init__(self, ovsdb_connection: str, bridge: str) -> None:
@@ -26,7 +26,7 @@ class BridgeLock:
     def __enter__(self) -> BridgeLock:
         """Take the lock.
 
-        :raises AlreadyRunningError: when another process has it.
+        :raises AlreadyRunningError: when another process holds it.
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -43,21 +43,21 @@ class BridgeLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._sock is not None:
             self._sock.close()
 
 
 def lock_name(ovsdb_connection: str, bridge: str) -> str:
-    """Name of the lock on a bridge, in the abstract namespace."""
+    """Return the name of the lock on a bridge, in the abstract namespace."""
     return f"dfmeta-agent {bridge_id(ovsdb_connection, bridge)}"
 
 
 def bridge_id(ovsdb_connection: str, bridge: str) -> str:
-    """Name a bridge of a database in 32 characters, the same however the address is spelt.
+    """Return an id of 32 characters for a bridge, the same for every spelling of its address.
 
-    :param ovsdb_connection: the option. A path is followed through symbolic links; a host's name
-        stays a name, since a name server may be away.
+    :param ovsdb_connection: the option. Symbolic links in a path are resolved; a host name is not,
+        since a name server may be unavailable.
     """
     kind, _, where = ovsdb_connection.partition(":")
     if kind == "unix":
@@ -65,7 +65,7 @@ def bridge_id(ovsdb_connection: str, bridge: str) -> str:
     else:
         host, _, port = where.rpartition(":")
         where = f"{_host(host)}:{int(port)}"
-    # Hashed: the kernel takes 107 bytes.
+    # A hash, since the kernel limits the name to 107 bytes.
     return hashlib.sha256(f"{where} {bridge}".encode(errors="surrogateescape")).hexdigest()[:32]
 
 

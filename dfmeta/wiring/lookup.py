@@ -1,4 +1,4 @@
-"""From the configuration to what asks another store."""
+"""Construction of the client of the upstream store from the configuration."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ LOG = logging.getLogger(__name__)
 def build(
     conf: cfg.ConfigOpts, repository: Repository, *, resolve: Resolve | None = None
 ) -> Puller | None:
-    """Build what reads *repository* and asks upstream for the rest; None: nobody is asked.
+    """Build the puller, which reads *repository* and looks up missing records upstream.
 
-    :param resolve: as :func:`connect` has it.
+    :param resolve: see :func:`connect`.
+    :returns: None without an upstream store.
     :raises ConfigError: for a token file that cannot be used.
     """
     group = conf.store
@@ -37,23 +38,29 @@ def build(
     if group.lookup_token_file or group.lookup_issuer:
         for option in ("lookup_base_url", "lookup_issuer"):
             if (group[option] or "https:").lower().startswith("http:"):
-                LOG.warning("%s is http: whoever is between can read tokens and secrets", option)
+                LOG.warning(
+                    "[store] %s is an http URL, so an attacker on the network path can read "
+                    "tokens and secrets. Use https",
+                    option,
+                )
     lifetimes = Lifetimes(negative=group.lookup_negative_ttl, expiry=group.lookup_expiry)
     return Puller(repository, upstream, lifetimes=lifetimes)
 
 
 def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream | None:
-    """Build what asks upstream; None: nobody is asked. Sends nothing yet.
+    """Build the client of the upstream store; send nothing yet.
 
-    The environment's proxies are not used: a metadata store is a neighbour.
+    The environment's HTTP proxies are not used, since a metadata store is in the same network.
 
-    :param resolve: finds a name's addresses in time; None: the C library, as long as it takes.
+    :param resolve: returns a name's addresses within a time limit; None: the C library, without a
+        time limit.
+    :returns: None without an upstream store.
     :raises ConfigError: for a token file that cannot be used.
     """
     group = conf.store
     if not group.lookup_base_url:
         return None
-    # tenacity and oauthlib take a while to import: not where nobody is asked.
+    # Imported only with an upstream store, since the import of tenacity and oauthlib takes time.
     from dfmeta.store import http as lookup_http
     from dfmeta.store.lookup.oauth import Credentials, Tokens
     from dfmeta.store.lookup.upstream import Patience, Upstream
@@ -89,6 +96,6 @@ def _file_token(path: str | None, upstream: str) -> TokenSource | None:
             option="[store] lookup_token_file",
             value=path,
             cause=reason(error),
-            remedy="Put the token that dfmeta token create prints there, with mode 0600",
+            remedy="Write the token that dfmeta token create prints into it, with mode 0600",
         ) from error
     return FileToken(Path(path), upstream)

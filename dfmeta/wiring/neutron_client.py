@@ -1,4 +1,7 @@
-"""From the configuration to Neutron's API. Knows no hub: a command asks it too."""
+"""Construction of the client of Neutron's API from the configuration.
+
+It does not use the hub, so that commands can use it too.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from dfmeta.ports.neutron_api import NeutronApi
 
 
 def build(conf: cfg.ConfigOpts) -> NeutronApi:
-    """Build the client of ``[neutron]``; sends nothing yet.
+    """Build the client of ``[neutron]``; send nothing yet.
 
-    :raises ConfigError: when its options are wrong, or what it takes is not installed.
+    :raises ConfigError: when its options are wrong, or keystoneauth1 is not installed.
     """
     group = conf.neutron
     return NeutronApi(
@@ -25,5 +28,5 @@ def build(conf: cfg.ConfigOpts) -> NeutronApi:
 
 
 def host(conf: cfg.ConfigOpts) -> str:
-    """This host, as Neutron has it in ``binding:host_id``."""
+    """Return the name of this host in Neutron's ``binding:host_id``."""
     return str(conf.neutron.host or socket.gethostname())

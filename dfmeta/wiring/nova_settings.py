@@ -1,4 +1,7 @@
-"""From the configuration to how Nova is reached. Knows no hub: a command reads it too."""
+"""Settings of the connection to Nova from the configuration.
+
+The module does not use the hub, so that commands can use it too.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dfmeta.proxy.nova.request import NovaSettings
 def build(conf: cfg.ConfigOpts) -> NovaSettings:
     """Read Nova's options.
 
-    :raises ConfigError: for a list of hosts with an entry that is none.
+    :raises ConfigError: for a list of hosts with an entry that is not a host.
     """
     return NovaSettings(
         hosts=tuple(nova_options.hosts(conf)),

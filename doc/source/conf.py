@@ -15,12 +15,8 @@ project = "dfmeta"
 author = "The authors of dfmeta"
 copyright = "The authors of dfmeta, Apache License 2.0"  # noqa: A001  # Sphinx's name for it
 
-html_theme = "alabaster"
-html_theme_options = {
-    "page_width": "1080px",
-    "sidebar_width": "220px",
-    "show_powered_by": False,
-}
+html_theme = "furo"
+html_title = "dfmeta"
 html_copy_source = False
 # Each line of what programs have printed stays one line, in the colour of the text.
 highlight_language = "none"
@@ -28,7 +24,7 @@ highlight_language = "none"
 smartquotes = False
 
 man_pages = [
-    ("commands/dfmeta", "dfmeta", "look after a host's metadata service and its store", "", 1),
+    ("commands/dfmeta", "dfmeta", "manage the metadata service of a host and its store", "", 1),
     ("commands/dfmeta-agent", "dfmeta-agent", "instance metadata for an Open vSwitch host", "", 8),
     ("commands/dfmeta-store", "dfmeta-store", "instance metadata for many hosts", "", 8),
     ("commands/dfmeta-tag-devices", "dfmeta-tag-devices", "device roles inside a guest", "", 8),

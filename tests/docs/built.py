@@ -23,7 +23,7 @@ class Pages:
     def text(self, page: str) -> str:
         """The words of a page, on one line."""
         source = (self.html / f"{page}.html").read_text(encoding="utf-8")
-        body = source[source.index('role="main"') :]
+        body = source[source.index('role="main"') : source.index("</article>")]
         return " ".join(html.unescape(re.sub(r"<[^>]+>", "", body)).split())
 
 

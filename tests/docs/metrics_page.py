@@ -63,7 +63,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
         f"above {admin_server.LIMITS.head.request_line} bytes",
         f"above {admin_server.LIMITS.head.header} bytes",
         f"more than {admin_server.LIMITS.head.lines} lines",
-        f"there in {admin_server.LIMITS.header_timeout:g} seconds",
+        f"complete in {admin_server.LIMITS.header_timeout:g} seconds",
         f"{admin_server.HELD >> 20} MiB",
         {60: "within a minute"}[int(admin_server.SILENCE)],
     ),

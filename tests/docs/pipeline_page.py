@@ -218,7 +218,7 @@ def _keys() -> Iterator[str]:
     yield f"in the order {', '.join(map(str, key.SLOTS))};"
     yield f"rest for {registry.REST:g} seconds"
     often, at_once = slots.DISPLACED_PER_SECOND, slots.DISPLACED_AT_ONCE
-    yield f"most {often:g} addresses of a port give way in a second, and {at_once} at once"
+    yield f"most {often:g} addresses of a port are evicted per second, and {at_once} at once"
 
 
 def _registers() -> Iterator[str]:
@@ -228,8 +228,8 @@ def _registers() -> Iterator[str]:
 
 def _traffic() -> Iterator[str]:
     fixed = [one.name for one in sorted(reconciler.FIXED)]
-    yield f"stand once on the bridge ({', '.join(fixed)})"
-    yield f"save {', '.join(fixed[:-1])} and {fixed[-1]}"
+    yield f"exist once on the bridge ({', '.join(fixed)})"
+    yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {reconciler.BATCH}"
     yield f"every {controller.FULL_CHECK_INTERVAL:g} seconds"
     yield {1.0: "every second"}[controller.CHECK_INTERVAL]
@@ -250,6 +250,6 @@ FACTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "Cookies": _cookies,
     "Meters": _meters,
     "Controller id": lambda: iter((f"is {CONTROLLER_ID} ({CONTROLLER_ID:#x})",)),
-    "What is sent when": _traffic,
+    "When flows are sent": _traffic,
 }
 """Section → what the code says that has to be in it."""

@@ -46,19 +46,19 @@ FACTS: Mapping[str, tuple[str, ...]] = {
         f"{connection.LINGER:g} second",
         f"{connection.LINGER_MAX} bytes",
     ),
-    "What is logged": (
+    "Logging": (
         {60.0: "once a minute"}[quiet.QUIET],
         f"({access.PATH_SHOWN} characters at most)",
     ),
     "With workers": (
         {1.0: "once a second"}[workers.BEAT],
         f"not answered for {workers.SILENT * workers.BEAT:g} s",
-        f"After {workers.HANGS * workers.BEAT:g} s it is ended",
+        f"After {workers.HANGS * workers.BEAT:g} s it is killed",
         f"{workers.OVERTIME:g} s after its time",
         f"full for {workers.SETTLE_TIMEOUT:g} s",
     ),
     "At SIGTERM": (f"after {daemon.GRACE:g} seconds",),
-    "At SIGHUP": (f"{workers.DRAIN:g} seconds to end",),
+    "At SIGHUP": (f"{workers.DRAIN:g} seconds to finish",),
 }
 """Section → what the code says that has to be in it."""
 _INLINE = re.compile(r"``(\w+)``\s+\(([\w.]+)\)")

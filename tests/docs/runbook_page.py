@@ -14,7 +14,7 @@ SKIPPED = "..."
 """A line that stands for lines that do not matter."""
 UP, STAYS, ABOVE = "goes up", "stays as it is", "is above 0"
 _BLOCK = re.compile(r"\.\. code-block:: console\n   :name: (\S+)\n\n(.*)", re.DOTALL)
-_FIELD = re.compile(r"^:(Metric|To do|Mended): ((?:.*(?:\n   .*)*))", re.MULTILINE)
+_FIELD = re.compile(r"^:(Metric|To do|Fixed when): ((?:.*(?:\n   .*)*))", re.MULTILINE)
 _MOVES = re.compile(rf"``(dfmeta_\w+)(?:\{{([^}}]*)\}})?``\s+({UP}|{STAYS}|{ABOVE})")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _UNKNOWN = re.compile(r"<[^>]+>")

@@ -70,7 +70,7 @@ def test_the_page_has_each_member_and_no_other() -> None:
 
 
 def test_what_is_always_there_is_what_the_schema_requires() -> None:
-    always = {literal(row[0]) for row in table("Members of a device") if "always there" in row[4]}
+    always = {literal(row[0]) for row in table("Members of a device") if "always present" in row[4]}
     required = {
         one
         for name in ("device", "nicdevice", "diskdevice")

@@ -81,7 +81,7 @@ def test_a_section_that_is_emptied_is_noticed(title: str) -> None:
         ("     - none\n", "     - some\n"),
         ("``connections_per_port`` (16)", "``connections_per_port`` (17)"),
         ("``tolerated_queries`` (32)", "``tolerable_queries`` (32)"),
-        ("Lines. 431.", "Lines. 413."),
+        ("More lines get 431.", "More lines get 413."),
         ("   * - 414\n", "   * - 416\n"),
         ("   * - 500\n", "   * - 505\n"),
         ("     - None is needed.\n", "     - None\n"),

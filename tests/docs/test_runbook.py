@@ -53,7 +53,7 @@ def test_every_chapter_is_in_the_table_with_its_first_command() -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda one: one.name)
 def test_every_cause_has_its_figure_its_remedy_and_its_end(block: Block) -> None:
-    assert set(block.fields) == {"Metric", "To do", "Mended"}
+    assert set(block.fields) == {"Metric", "To do", "Fixed when"}
     assert block.moves or block.fields["Metric"].startswith("none")
     assert block.output
     for text in block.fields.values():

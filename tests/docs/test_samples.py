@@ -48,29 +48,29 @@ def test_the_sample_configuration_has_every_group(generated: dict[str, str]) -> 
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:
-    head = README.read_text().split("The way of a request")[0]
+    head = README.read_text().split("Path of a request")[0]
     assert "sudo tools/demo" in head
     assert "sudo tools/test" in head
 
 
 def test_the_readme_opens_with_its_readers_requirements_and_first_steps() -> None:
     titles = re.findall(r"^(\S.*)\n=+$", README.read_text(), re.MULTILINE)
-    assert titles[:4] == ["dfmeta", "For whom", "What it needs", "What first"]
+    assert titles[:4] == ["dfmeta", "Use cases", "Requirements", "First steps"]
 
 
 def test_the_readme_names_the_largest_caveats_and_the_route_that_guests_need() -> None:
-    needs = " ".join(README.read_text().partition("What it needs")[2].split())
-    needs = needs.partition("What first")[0]
+    needs = " ".join(README.read_text().partition("Requirements\n")[2].split())
+    needs = needs.partition("First steps")[0]
     assert "Most tests run on Open vSwitch's userspace datapath" in needs
-    assert "Not tried is a real Nova" in needs
-    assert "a default route, a host route from DHCP (option 121), or a route on the link" in needs
+    assert "dfmeta was not tested with a real Nova" in needs
+    assert "a default route, a host route from DHCP (option 121), or an on-link route" in needs
 
 
 def test_the_readme_says_what_the_demo_installs_and_how_long_the_tests_take() -> None:
-    head = " ".join(README.read_text().split("The way of a request")[0].split())
+    head = " ".join(README.read_text().split("Path of a request")[0].split())
     assert "The demo installs Debian packages that are missing" in head
-    assert "sudo tools/test # every test, in 30 to 70 minutes: for developers" in head
-    assert head.index("sudo tools/demo") < head.index("For whom"), "it opens with them"
+    assert "sudo tools/test # every test, in about 20 minutes on two cores: for developers" in head
+    assert head.index("sudo tools/demo") < head.index("Use cases"), "it opens with them"
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -28,7 +28,7 @@ FACTS = (
     f"and {recent.KINDS_KEPT} failures that differ",
     f"The last {status.FAILURES_SHOWN} of all",
     f"until {recent.PORTS} others",
-    "it is 421",
+    "the answer is 421",
 )
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv4Address
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from dfmeta.flows.key import PROBE_KEY
 from tests.harness.agent import Agent
+from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP, Guest, Ids, Sample, uuid_of
 from tests.harness.netns import Namespace
 from tests.harness.nova import SECRET, RecordingNova
@@ -191,7 +191,7 @@ class Segment:
         return bool(self.flags & _RST)
 
 
-class Capture:
+class Capture(Closing):
     """Every frame on a device from now on; a context manager.
 
     :param arriving: leave out what this end itself sends.
@@ -207,15 +207,8 @@ class Capture:
         self._socket.setblocking(False)
         self._frames: list[tuple[float, bytes]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Stop to capture."""
         self._socket.close()
 
     def frames(self) -> list[tuple[float, bytes]]:
@@ -277,7 +270,7 @@ def _segment(when: float, data: bytes) -> Segment | None:
     )
 
 
-class Attempt:
+class Attempt(Closing):
     """A connection that a guest starts now; ``source`` is one of its addresses.
 
     A context manager that gives it up.
@@ -291,17 +284,6 @@ class Attempt:
         self._start = time.monotonic()
         self.error = self._socket.connect_ex((METADATA_IP, port))
         self.source, self.port = self._socket.getsockname()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def connected_after(self, timeout: float) -> float | None:
         """Seconds from the start until it was open; None: not within ``timeout``, or refused."""

@@ -71,11 +71,13 @@ def test_a_server_that_stops_is_missing_until_it_is_back(site: Site) -> None:
     assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "2")
     with pytest.raises(http.client.RemoteDisconnected):
         site.ask(OPENSTACK)
-    wait_for(lambda: "Readiness is DOWN" in site.central.log(), 10, "the beginning in the log")
+    wait_for(
+        lambda: "Readiness has been DOWN" in site.central.log(), 10, "the beginning in the log"
+    )
     site.postgres.start()
     site.readiness(200)
     wait_for(lambda: "store is UP again" in site.central.log(), 10, "the end in the log")
-    (line,) = [one for one in site.central.log().splitlines() if "Readiness is DOWN" in one]
+    (line,) = [one for one in site.central.log().splitlines() if "Readiness has been DOWN" in one]
     assert "store: the database of [store] connection does not answer" in line
     assert site.ask().text == "one"
     assert site.ask(OPENSTACK).status == 200

@@ -141,9 +141,9 @@ def test_a_port_of_that_name_that_dfmeta_has_not_made_is_named(
     host.vsctl("add-port", OTHER, TAP, "--", "set", "Interface", TAP, "type=internal")
     agent = make_agent(start=False)
     before = left(host)
-    line = fails(agent, f"{TAP} is a port of {OTHER}, and dfmeta has not made it")
+    line = fails(agent, f"{TAP} is a port of {OTHER}, and dfmeta did not create it")
     assert left(host) == before
-    command = line.partition("take the port away: ovs-vsctl ")[2].split()[:3]
+    command = line.partition("delete the port: ovs-vsctl ")[2].split()[:3]
     host.vsctl(*command)
     agent.start()
     assert TAP in host.ports()
@@ -241,7 +241,7 @@ def test_a_start_takes_away_what_the_former_configuration_has_made(
     agent.configure({"df_metadata": {option: value}})
     agent.start()
     asks_own(guest)
-    assert agent.log().count("Removed what the former configuration has made: ") == 1
+    assert agent.log().count("Removed leftovers of the former configuration: ") == 1
     seen = host.namespace.ip("rule", "address", "route show table all")
     assert str(value) in seen
     assert [one for one in gone if one in seen] == []
@@ -250,4 +250,4 @@ def test_a_start_takes_away_what_the_former_configuration_has_made(
     ]
     agent.restart()
     asks_own(guest)
-    assert agent.log().count("Removed what the former configuration has made: ") == 1
+    assert agent.log().count("Removed leftovers of the former configuration: ") == 1

@@ -23,8 +23,8 @@ TAP = "tap-metadata"
 GUEST_CUTS = {
     "mod-port down": ("ofctl mod-port br-int PORT down", "its device is down"),
     "ip link down": ("ip link set PORT down", "its device is down"),
-    "no-forward": ("ofctl mod-port br-int PORT no-forward", "the switch sends no frame to it"),
-    "no-receive": ("ofctl mod-port br-int PORT no-receive", "the switch takes no frame from it"),
+    "no-forward": ("ofctl mod-port br-int PORT no-forward", "the switch sends no frames to it"),
+    "no-receive": ("ofctl mod-port br-int PORT no-receive", "the switch accepts no frames from it"),
 }
 TAP_CUTS = {name: cut for name, cut in GUEST_CUTS.items() if name.startswith("no-")}
 
@@ -128,7 +128,7 @@ def test_tap_metadata_that_is_cut_off(scene: Scene, name: str) -> None:
     status, found = examine(scene.agent)
     assert status == 1
     assert scene.trace(scene.guest.port).startswith(f"Stops at {TAP}: {cause}")
-    apply(scene.host, named(found, "tap", "is cut off, and all guests with it", cause))
+    apply(scene.host, named(found, "tap", "is cut off, so no guest is served", cause))
     scene.is_served()
 
 
@@ -202,15 +202,15 @@ def test_a_port_that_is_no_guests(scene: Scene) -> None:
     _, found = examine(scene.agent)
     (line,) = [one for one in found if one["check"] == "other-ports"]
     assert line["status"] == "ok"
-    assert f"ports of {BRIDGE} that are not guests' (1): {guest.port}. " in line["text"]
+    assert f"ports of {BRIDGE} that are not guests' ports (1): {guest.port}. " in line["text"]
     end = scene.trace(guest.port)
-    assert end.startswith(f"Stops before it starts: {guest.port} is not a guest's port")
+    assert end.startswith(f"Not traced: {guest.port} is not a guest's port")
     apply(scene.host, end, instance=guest.instance_id)
     scene.is_served()
     status, found = examine(scene.agent)
     assert (status, [one for one in found if one["check"] == "other-ports"]) == (0, [])
     end = scene.trace(guest.port, 0)
-    assert end.startswith("The way leads to the proxy and back. ")
+    assert end.startswith("The path leads to the proxy and back. ")
 
 
 def test_a_trace_takes_a_name_an_address_and_a_mac(scene: Scene) -> None:

@@ -36,7 +36,7 @@ def missing(agent: Agent) -> list[str]:
     ("module", "attribute", "cause", "thread"),
     [
         ("dfmeta.apps.learner", "Learner.expire", nothing, "watch over the flows"),
-        ("dfmeta.cmd.daemon", "Daemon._updated", another_port, "delivery of OVSDB's news"),
+        ("dfmeta.cmd.daemon", "Daemon._updated", another_port, "delivery of OVSDB's changes"),
         ("dfmeta.apps.numbers", "Numbers.changed", another_port, "OpenFlow connection"),
     ],
     ids=["watch", "ovsdb", "openflow"],

@@ -26,6 +26,8 @@ from tests.harness.guest import METADATA_IP, Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.early
+
 TAP = "tap-metadata"
 CHECKS = {
     "user",
@@ -279,7 +281,7 @@ def test_the_address_on_another_device_is_wrong_where_answers_take_another_way(
     assert guest.curl("/").status == 404
     (line,) = lines(agent, "address")
     assert line["status"] == "ok"
-    assert "lo has it as well, where the host answers for it too; no harm to guests" in line["text"]
+    assert "lo has it as well, and the host answers for it there too; this does" in line["text"]
     agent.stop()
     host.namespace.ip("rule add priority 50 to 128.0.0.0/8 prohibit")
     apply(host, wrong(agent, "address", "is on lo as well", "do not leave by tap-metadata but:"))
@@ -315,7 +317,7 @@ def test_rp_filter_harms_only_without_the_from_rule(
     assert line["status"] == "ok"
     assert "rp_filter is 1 on tap-metadata (all 0, its own 1), which does no harm" in line["text"]
     host.namespace.ip(f"rule del from {METADATA_IP}")
-    remedy = wrong(agent, "rp_filter", "drops what guests send", f"rule from {METADATA_IP}")
+    remedy = wrong(agent, "rp_filter", "drops guests' packets", f"rule from {METADATA_IP}")
     apply(host, remedy)
     assert is_ok(agent, "rp_filter")
     host.namespace.sysctl(**{f"net.ipv4.conf.{TAP}.rp_filter": 0})
@@ -339,7 +341,7 @@ def test_a_foreign_flow_is_taken_away_without_those_that_share_its_cookie(
     host.ofctl("add-flow", BRIDGE, "cookie=0xbad,priority=1,arp,actions=NORMAL")
     host.ofctl("add-flow", BRIDGE, "cookie=0xbad,priority=400,ip,actions=drop")
     remedy = wrong(agent, "foreign-flows", "cookie 0xbad", "priority 400")
-    assert "other flows have its cookie too" in remedy
+    assert "other flows have the same cookie" in remedy
     apply(host, remedy.replace("MATCH", "ip", 1))
     assert is_ok(agent, "foreign-flows")
     assert "cookie=0xbad" in host.ofctl("dump-flows", BRIDGE, "cookie=0xbad/-1")
@@ -376,11 +378,11 @@ def test_a_state_path_that_others_may_read_or_that_is_gone(
     apply(host, wrong(agent, "state_path", "has mode 0755"))
     assert is_ok(agent, "state_path")
     aside = agent.state_path.rename(agent.folder / "aside")
-    apply(host, wrong(agent, "state_path", "is not there"))
+    apply(host, wrong(agent, "state_path", "does not exist"))
     assert is_ok(agent, "state_path")
     agent.state_path.rmdir()
     agent.state_path.write_text("")
-    assert "a folder" in wrong(agent, "state_path", "cannot be looked into")
+    assert "a directory" in wrong(agent, "state_path", "cannot be read")
     agent.state_path.unlink()
     aside.rename(agent.state_path)
     assert is_ok(agent, "state_path")
@@ -414,7 +416,7 @@ def test_a_key_of_tokens_with_which_the_daemon_does_not_start(
     key.write_bytes(b"short")
     agent.start(wait=False)
     assert agent.wait(20) == 2
-    words = ("dfmeta-agent does not start", str(key), "it does not hold 32 bytes")
+    words = ("dfmeta-agent does not start", str(key), "it is not 32 bytes long")
     apply(host, wrong(agent, "state_path", *words))
     assert is_ok(agent, "state_path")
     agent.start()
@@ -487,12 +489,12 @@ def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
     assert served.curl(f"/{'x' * 9000}").status == 414
     (line,) = lines(agent, "guests")
     assert line["status"] == "ok"
-    assert line["text"].startswith("no guest fails, of 1 that have asked")
-    assert line["text"].endswith("; 2 of 3 have not asked")
+    assert line["text"].startswith("no guest fails, of 1 that have sent requests")
+    assert line["text"].endswith("; 2 of 3 guests have sent none")
 
     for _ in range(2):
         assert failing.curl("/latest/meta-data/").status == 404
-    words = ("1 of 2 guests that have asked get 404 (no record)", f"{failing.port} (since ")
+    words = ("1 of 2 guests that have sent requests get 404 (no record)", f"{failing.port} (since ")
     remedy = wrong(agent, "guests", *words, ", 2 times)")
     assert f"dfmeta store put {failing.instance_id} " in remedy
     table = agent.ctl("ports", "--failing").stdout.splitlines()
@@ -541,7 +543,7 @@ def test_nobody_and_then_somebody_else_listens(host: OpenvSwitch, make_agent: Ma
     agent = make_agent()
     agent.stop()
     end_holders(host)
-    assert "start dfmeta-agent" in wrong(agent, "listener", "nobody listens on")
+    assert "start dfmeta-agent" in wrong(agent, "listener", "no process listens on")
     with host.namespace.open_socket() as other:
         other.bind((METADATA_IP, 18080))
         other.listen()
@@ -570,12 +572,12 @@ def test_flows_that_are_gone_or_strange_while_the_daemon_has_no_connection(
     host.vsctl("set-controller", BRIDGE, "tcp:127.0.0.1:6655")
     agent.wait_ready()
     host.vsctl("del-controller", BRIDGE)
-    words = ("of our flows are missing", f"guest-http of port {guest.ofport}")
+    words = ("of dfmeta's flows are missing", f"guest-http of port {guest.ofport}")
     _, found = examine(agent)
     assert "openflow_connection" in named(found, "flows", *words)
     named(found, "daemon", "runs and is not ready", "has not confirmed its flows")
     host.ofctl("add-flow", BRIDGE, "table=200,cookie=0x64666d65ff000001,actions=drop")
-    strange = [line for line in lines(agent, "flows") if "ought not to be" in line["text"]]
+    strange = [line for line in lines(agent, "flows") if "stray flows" in line["text"]]
     assert len(strange) == 1
     # Guests may be served by flows of that cookie: no command takes them away.
     assert "`" not in strange[0]["remedy"]
@@ -602,7 +604,7 @@ def test_vswitchd_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     host.kill("ovs-vswitchd")
     _, found = examine(agent)
     assert "start Open vSwitch" in named(found, "vswitchd", "ovs-vswitchd at")
-    named(found, "socket", "nobody takes connections", "Connection refused")
+    named(found, "socket", "no program accepts connections", "Connection refused")
     named(found, "device", f"{TAP} has no carrier")
     host.start("ovs-vswitchd")
     wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
@@ -611,7 +613,7 @@ def test_vswitchd_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
 def test_the_management_socket_is_gone(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     agent = make_agent()
     host.mgmt_socket().unlink()
-    remedy = wrong(agent, "socket", "nobody takes connections", "No such file")
+    remedy = wrong(agent, "socket", "no program accepts connections", "No such file")
     assert "restart ovs-vswitchd" in remedy
     host.restart("ovs-vswitchd")
     wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
@@ -658,7 +660,7 @@ def test_checksums_that_are_left_to_a_card(host: OpenvSwitch, make_agent: MakeAg
     agent = make_agent()
     agent.stop()
     host.namespace.run(["ethtool", "-K", TAP, "tx", "on"])
-    apply(host, wrong(agent, "checksum", "leaves TCP checksums to a card"))
+    apply(host, wrong(agent, "checksum", "leaves TCP checksums to a network interface"))
     assert is_ok(agent, "checksum")
 
 

@@ -21,8 +21,8 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
-ABOUT = "the daemon runs with other values than the files in"
-GO_BY = "dfmeta-agent; the other lines go by the daemon's"
+ABOUT = "the daemon runs with other values than the files for"
+GO_BY = "the other lines use the daemon's values"
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +59,20 @@ def test_a_secret_that_was_mended_in_the_file_is_the_daemons_after_a_reload(
     reload(agent)
     assert guest.curl(META_DATA).status == 403
     found = examine(agent, tmp_path)
-    assert "the secrets differ" in only(found, "nova", "wrong")["text"]
+    assert "metadata_proxy_shared_secret here differs" in only(found, "nova", "wrong")["text"]
     assert only(found, "configuration", "ok")["text"] == (
-        "each name in its files is an option's, and the running daemon has the same values"
+        "all names in the files are options, and the running daemon has the same values"
     )
     agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": SECRET}})
     assert guest.curl(META_DATA).status == 403
     found = examine(agent, tmp_path)
     line = only(found, "configuration", "wrong")
     name = "[DEFAULT] metadata_proxy_shared_secret"
-    assert line["text"] == f"{ABOUT} {name}: reload {GO_BY}"
+    assert line["text"] == f"{ABOUT} {name}; {GO_BY}"
     assert "`systemctl reload dfmeta-agent`" in line["remedy"]
     assert only(found, "nova", "unknown")["text"] == (
-        "Nova's metadata API at 127.0.0.1:8775 takes our signature, "
-        f"by the files' {name}; the daemon has another one"
+        "Nova's metadata API at 127.0.0.1:8775 accepts dfmeta's signature, "
+        f"with {name} of the files; the daemon has another value"
     )
     reload(agent)
     assert guest.curl(META_DATA).status == 200
@@ -86,8 +86,8 @@ def test_a_secret_that_was_broken_in_the_file_is_told_before_a_reload_takes_it(
     agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": "mistyped"}})
     assert guest.curl(META_DATA).status == 200
     found = examine(agent, tmp_path)
-    assert "if they are not, mend them first" in only(found, "configuration", "wrong")["remedy"]
-    assert "; the daemon has another one" in only(found, "nova", "wrong")["text"]
+    assert "if they are not, correct them first" in only(found, "configuration", "wrong")["remedy"]
+    assert "; the daemon has another value" in only(found, "nova", "wrong")["text"]
     agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": SECRET}})
     assert wrongs(agent, tmp_path) == {}
 
@@ -102,9 +102,10 @@ def test_a_port_that_needs_a_restart_is_one_line_and_takes_no_guests_flows(
     assert guest.curl(META_DATA).status == 200
     found = examine(agent, tmp_path)
     restart, again = [line for line in found if line["status"] == "wrong"]
-    assert restart["text"] == f"{ABOUT} [df_metadata] port: restart {GO_BY}"
-    assert again["text"] == f"{ABOUT} [df_metadata] hold_timeout: reload {GO_BY}"
+    assert restart["text"] == f"{ABOUT} [df_metadata] port; {GO_BY}"
+    assert again["text"] == f"{ABOUT} [df_metadata] hold_timeout; {GO_BY}"
     assert "`systemctl restart dfmeta-agent`" in restart["remedy"]
+    assert "`systemctl reload dfmeta-agent`" in again["remedy"]
     assert status_of(found, "flows") == status_of(found, "listener") == {"ok"}
     assert "169.254.169.254:18080" in only(found, "listener", "ok")["text"]
     flows = agent.ctl("flows", "--format", "json")
@@ -132,7 +133,8 @@ def test_the_daemon_is_found_where_its_admin_listener_was_moved_in_the_file(
     found = examine(agent, tmp_path)
     assert only(found, "daemon", "ok")
     line = only(found, "configuration", "wrong")
-    assert line["text"] == f"{ABOUT} [df_metadata] admin_listen: restart {GO_BY}"
+    assert line["text"] == f"{ABOUT} [df_metadata] admin_listen; {GO_BY}"
+    assert "`systemctl restart dfmeta-agent`" in line["remedy"]
     assert len([line for line in found if line["status"] == "wrong"]) == 1
     assert [row["port"] for row in json.loads(agent.ctl("ports", "--format", "json").stdout)] == [
         guest.port
@@ -149,8 +151,9 @@ def test_files_that_the_daemon_has_not_read(
     line = only(examine(agent, tmp_path, options=options), "configuration", "wrong")
     file = agent.config_file
     assert f"has read other files ({file})" in line["text"]
-    assert line["text"].endswith("[df_metadata] route_table; the other lines go by the daemon's")
-    assert line["remedy"] == f"name the same: `dfmeta doctor --config-file {file}`"
+    assert line["text"].endswith(f"[df_metadata] route_table; {GO_BY}")
+    command = f"`dfmeta doctor --config-file {file}`"
+    assert line["remedy"] == f"give doctor the daemon's files: {command}"
 
 
 def test_values_of_the_command_line_are_no_difference(
@@ -162,7 +165,8 @@ def test_values_of_the_command_line_are_no_difference(
     agent.start()
     line = only(examine(agent, tmp_path), "configuration", "ok")
     assert line["text"].endswith(
-        "the same values, but for its command line or environment: [df_metadata] hold_timeout"
+        "the same values, except those from its command line or environment: "
+        "[df_metadata] hold_timeout"
     )
 
 
@@ -195,7 +199,7 @@ def test_the_options_are_told_to_this_host_alone_and_taken_from_the_daemon_alone
         wait_for(lambda: _answers(agent), 10, "the other program")
         found = examine(agent, tmp_path)
         lines = {line["status"]: line["text"] for line in found if line["check"] == "configuration"}
-        assert "the program at 127.0.0.1:9697 is one of user 65534" in lines["unknown"]
+        assert "the program at 127.0.0.1:9697 belongs to user 65534" in lines["unknown"]
     finally:
         other.kill()
         other.wait()

@@ -84,7 +84,7 @@ def test_a_route_of_the_hosts_own_to_the_address(ward: Ward) -> None:
         ward.host.namespace.ip(f"route add {METADATA_IP} dev up0")
         line = ward.wrong("cloud")
         assert f"a route to {METADATA_IP} leads through up0" in line["text"]
-        assert "host_ip another address" in line["remedy"]
+        assert "host_ip to another address" in line["remedy"]
     finally:
         ward.host.namespace.ip("link del up0")
 
@@ -100,10 +100,10 @@ def test_another_dfmeta_and_packages_that_it_was_not_tried_with(
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     found = examine(agent, tmp_path / "root", env={"PYTHONPATH": path})
     line = only(found, "version", "wrong")
-    assert "dfmeta 9.9.9 is installed and dfmeta-agent" in line["text"]
+    assert "dfmeta 9.9.9 is installed, but dfmeta-agent" in line["text"]
     assert "systemctl restart dfmeta-agent" in line["remedy"]
     line = only(found, "packages", "wrong")
-    assert "wanted: >=99" in line["text"]
+    assert "required: >=99" in line["text"]
     assert "gone-for-good (none)" in line["text"]
 
 
@@ -117,7 +117,7 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
     agent = make_agent({"df_metadata": {"proxy_workers": 2}})
     # The daemon serves with the first of them, while the other one may still begin.
     wait_for(lambda: status_of(examine(agent, tmp_path), "workers") == {"ok"}, 20, "both workers")
-    assert only(examine(agent, tmp_path), "workers", "ok")["text"] == "all 2 workers live"
+    assert only(examine(agent, tmp_path), "workers", "ok")["text"] == "all 2 workers are alive"
     workers = children(agent.pid, b"dfmeta.cmd.worker")
     assert len(workers) == 2
     _soft, hard = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
@@ -129,7 +129,7 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
     finally:
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (hard, hard))
         agent.signal(signal.SIGCONT)
-    assert "1 of 2 workers live" in only(found, "workers", "wrong")["text"]
+    assert "1 of 2 workers are alive" in only(found, "workers", "wrong")["text"]
     line = only(found, "open-files", "wrong")
     assert "dfmeta-agent may open 300 files" in line["text"]
     assert "LimitNOFILE=8448" in line["remedy"]
@@ -190,7 +190,7 @@ def take_meter(host: OpenvSwitch, meter: int) -> None:
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [(change_rate, "somebody has changed meters of ours: "), (take_meter, "are not limited")],
+    [(change_rate, "another program has changed dfmeta's meters: "), (take_meter, "not limited")],
     ids=["changed", "gone"],
 )
 def test_meters_that_somebody_else_has_touched(ward: Ward, change: Change, text: str) -> None:

@@ -195,7 +195,7 @@ def test_the_holder_of_the_listener_is_replaced_when_it_dies(agent: Agent, busy:
     host = busy.agent.host
     assert len(holders(host)) == 1
     end_holders(host)
-    wait_for(lambda: "holder is gone" in agent.log(), 5, "the daemon to notice")
+    wait_for(lambda: "holder of the listener has ended" in agent.log(), 5, "the daemon to notice")
     samples = busy.through(agent.restart)
     assert failures(samples) == Counter()
 

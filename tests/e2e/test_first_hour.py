@@ -169,7 +169,7 @@ def test_a_host_of_the_first_hour_goes_to_another_release_and_back(operator: Hos
     link = operator.folder / "opt/dfmeta"
     assert link.readlink() == Path("dfmeta-0.1.0")
     operator.names |= {"VERSION": "0.2.0", "BEFORE": "0.1.0"}
-    there, back = UPGRADE.split("\nBack to the release before\n")
+    there, back = UPGRADE.split("\nRollback\n")
     operator.type_all(there)
     assert link.readlink() == Path("dfmeta-0.2.0")
     asks_own(guest)

@@ -193,5 +193,5 @@ def test_a_switch_that_is_away_is_one_line(host: OpenvSwitch, make_agent: MakeAg
     host.kill("ovs-vswitchd")
     done = agent.ctl("flows", check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("dfmeta: nobody takes connections on")
+    assert done.stderr.startswith("dfmeta: no program accepts connections on")
     assert done.stderr.count("\n") == 1

@@ -246,4 +246,4 @@ def test_a_table_of_conntrack_that_is_full_is_told_from_one_that_is_used(host: N
     finding = checks_limits.conntrack(full, rate=1000)
     assert finding.status is Status.WRONG
     assert f"{full.count} of {full.room} entries of conntrack are taken" in finding.text
-    assert f"{full.evicted} unanswered connections gave way" in finding.text
+    assert f"{full.evicted} unanswered connections were evicted" in finding.text

@@ -308,7 +308,7 @@ def test_a_restart_keeps_the_addresses_of_guests_that_libvirt_names(
     [
         ({"df_metadata": {"identity_sources": "ovsdb,xen"}}, "no source 'xen'"),
         ({"df_metadata": {"identity_sources": "ovsdb,ovsdb"}}, "twice"),
-        ({"df_metadata": {"identity_sources": ""}}, "without a source"),
+        ({"df_metadata": {"identity_sources": ""}}, "does not name a source"),
         ({"df_metadata": {"libvirt_xml_path": "run"}}, "absolute path"),
         ({"df_metadata": {"identity_sources": "neutron"}}, "[neutron] auth_type"),
         (

@@ -151,7 +151,9 @@ def test_a_listener_that_stands_elsewhere_now_is_let_go(
     agent.configure({"df_metadata": {"port": 18081}})
     agent.start()
     asks_own(guest)
-    (line,) = [one for one in agent.log().splitlines() if "Let go of the listener" in one]
+    (line,) = [
+        one for one in agent.log().splitlines() if "Closed the listener of an earlier run" in one
+    ]
     assert "169.254.169.254:18080" in line
     with host.namespace.open_socket() as free:
         free.bind(("0.0.0.0", 18080))

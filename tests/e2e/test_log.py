@@ -11,7 +11,7 @@ from tests.harness.poll import wait_for
 
 TAP = "tap-metadata"
 ARP_IGNORE = "net.ipv4.conf.all.arp_ignore"
-DOWN, UP = "Readiness is DOWN", "is UP again"
+DOWN, UP = "Readiness has been DOWN", "is UP again"
 
 
 def value(host: OpenvSwitch) -> int:
@@ -31,7 +31,7 @@ def test_a_bridge_that_refuses_openflow_13_is_one_line_with_the_remedy(
     wait_for(lambda: not agent.ready(), 10, "readiness to go")
     wait_for(lambda: lines(agent, DOWN), 10, "the line on readiness")
     (line,) = lines(agent, "OpenFlow 1.3")
-    command = line.partition("Let it: ")[2].split()
+    command = line.partition("Enable it: ")[2].split()
     assert command[:4] == ["ovs-vsctl", "add", "Bridge", BRIDGE]
     assert "unsupported version" not in agent.log()
     host.vsctl(*command[1:6])
@@ -50,7 +50,7 @@ def test_the_end_of_the_switch_is_told_from_a_removal_of_flows(
     guest = make_guest("one")
     put(agent, guest)
     asks_own(guest)
-    removed, gone = "were removed", f"The connection to {BRIDGE} is gone"
+    removed, gone = "were removed", f"The connection to {BRIDGE} was lost"
     for times, ends in enumerate(((), ("--cleanup",)), start=1):
         host.appctl("exit", *ends)
         wait_for(lambda times=times: len(lines(agent, gone)) == times, 10, "the line")
@@ -60,12 +60,12 @@ def test_the_end_of_the_switch_is_told_from_a_removal_of_flows(
     agent.wait_ready()
     log = agent.log()
     assert lines(agent, removed) == []
-    assert lines(agent, "given out anew") == lines(agent, "which number is not known") == []
+    assert lines(agent, "was reassigned") == lines(agent, "Cannot read the numbers") == []
     assert lines(agent, ": None") == []
     host.ofctl("del-flows", BRIDGE, "table=0")
     wait_for(lambda: lines(agent, removed), 10, "the line on the removal")
     (line,) = lines(agent, removed)
-    assert f"Flows of dfmeta {removed} from {BRIDGE}; they are put back" in line
+    assert f"Flows of dfmeta {removed} from {BRIDGE}; installing them again" in line
     assert lines(agent, gone) == [one for one in log.splitlines() if gone in one]
 
 
@@ -77,7 +77,7 @@ def test_a_device_that_is_taken_away_and_given_back_is_two_lines_for_each_part(
     with Namespace("elsewhere") as elsewhere:
         host.namespace.ip(f"link set {TAP} netns {elsewhere.name}")
         wait_for(lambda: not agent.ready(), 10, "readiness to go")
-        wait_for(lambda: lines(agent, f"{DOWN} since 2 s, proxy: {TAP}: "), 10, "the line")
+        wait_for(lambda: lines(agent, f"{DOWN} for 2 s, proxy: {TAP}: "), 10, "the line")
         parts = len(lines(agent, DOWN))
         elsewhere.ip(f"link set {TAP} netns {host.namespace.name}")
         agent.wait_ready()
@@ -85,9 +85,7 @@ def test_a_device_that_is_taken_away_and_given_back_is_two_lines_for_each_part(
     assert len(lines(agent, DOWN)) == parts
     host.namespace.sysctl(**{ARP_IGNORE: 0})
     wait_for(lambda: value(host) == 1, 5, "arp_ignore to be raised again")
-    wait_for(
-        lambda: len(lines(agent, "arp_ignore 1 of all devices, which was 0")) == 2, 2, "a line"
-    )
+    wait_for(lambda: len(lines(agent, "arp_ignore 1 for all devices (it was 0)")) == 2, 2, "a line")
     agent.restart()
     agent.stop()
     # A start and an end say nothing of it.

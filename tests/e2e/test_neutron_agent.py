@@ -121,7 +121,7 @@ def agent(world: World) -> Agent:
     return world.agent
 
 
-pytestmark = pytest.mark.usefixtures("neutron", "agent")
+pytestmark = [pytest.mark.usefixtures("neutron", "agent"), pytest.mark.early]
 
 
 @contextlib.contextmanager

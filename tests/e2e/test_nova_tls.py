@@ -226,7 +226,7 @@ def stranger(cloud: Cloud) -> dict[str, object]:
             "127.0.0.1",
             lambda _cloud: {"nova_metadata_protocol": "http"},
             "closed the connection",
-            "Look into its log",
+            "Read its log",
         ),
     ],
     ids=[

@@ -85,6 +85,12 @@ def test_the_doctor_finds_nothing_wrong(host: Shell) -> None:
     assert "wrong" not in types(host, "doctor")
 
 
+def test_a_bridge_has_a_datapath(host: Shell) -> None:
+    printed = types(host, "datapaths")
+    assert "netdev" in printed
+    assert "TcpInCsumErrors" in printed
+
+
 def test_the_switch_prints_our_flows(host: Shell) -> None:
     assert "priority=300" in types(host, "pipeline")
 
@@ -103,7 +109,7 @@ def test_devices_get_their_roles(host: Shell) -> None:
 
 def test_a_host_is_looked_at_and_goes_back(host: Shell) -> None:
     printed = types(host, "migrate")
-    assert "The way leads to the proxy and back." in printed
+    assert "The path leads to the proxy and back." in printed
     assert WEB1 in printed
     assert host.switch.ports() == [host.guests["web1"].port]
 

@@ -14,7 +14,8 @@ from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
-pytestmark = pytest.mark.installed
+pytestmark = pytest.mark.early
+installed = pytest.mark.installed
 
 _DURATION = re.compile(r"duration=([0-9.]+)s")
 _PACKETS = re.compile(r"n_packets=(\d+)")
@@ -50,6 +51,7 @@ def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
     return one
 
 
+@installed
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
     host: OpenvSwitch, agent: Agent, guest: Guest, how: str
@@ -75,6 +77,7 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
     assert agent.metric("dfmeta_packet_ins_total") == 0
 
 
+@installed
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_guests_that_keep_asking_over_a_restart_are_all_answered_with_their_own(
     agent: Agent, guest: Guest, make_guest: MakeGuest, how: str
@@ -103,6 +106,7 @@ def test_guests_that_keep_asking_over_a_restart_are_all_answered_with_their_own(
         assert not any("refused" in error for error in errors)
 
 
+@installed
 def test_an_idle_connection_of_before_cannot_ask_after_a_restart(
     agent: Agent, guest: Guest
 ) -> None:
@@ -175,6 +179,7 @@ def test_a_remembered_port_that_is_taken_gives_way_to_another(
         asks_own(guest)
 
 
+@installed
 def test_a_fixed_port_that_is_taken_is_one_clear_line(
     host: OpenvSwitch, make_agent: MakeAgent
 ) -> None:
@@ -191,6 +196,7 @@ def test_a_fixed_port_that_is_taken_is_one_clear_line(
     assert "Traceback" not in done.stderr
 
 
+@installed
 def test_a_second_daemon_on_the_bridge_says_so_and_ends(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
@@ -272,6 +278,7 @@ def furnished(host: OpenvSwitch) -> OpenvSwitch:
     return host
 
 
+@installed
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_cleanup_leaves_bridge_and_host_as_they_were(
     furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, end: str

@@ -15,6 +15,8 @@ from tests.harness.agent import Agent
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 
+pytestmark = pytest.mark.early
+
 PAGE = {block.name: block for block in blocks()}
 # The guest itself is at fault, or another program that no check of the host can see: it has no
 # route, asks too much or for what there is not; a client pushes wrongly; a start is refused.

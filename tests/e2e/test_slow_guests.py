@@ -27,6 +27,8 @@ from tests.harness.greedy import Greedy, Kind
 from tests.harness.guest import Guest, Sample
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.early
+
 WITHOUT_END = 100_000
 ASKED = 50
 """Requests that each of the others makes at least, or nothing would be shown."""

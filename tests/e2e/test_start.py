@@ -17,9 +17,10 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
-pytestmark = pytest.mark.installed
+pytestmark = pytest.mark.early
+installed = pytest.mark.installed
 
-REMEDIES = ("Give ", "Name ", "Mend ", "Stop ", "Make it", "Start ", "See ")
+REMEDIES = ("Give ", "Name ", "Set ", "Correct ", "Remove ", "Stop ", "Create", "Start ", "Check ")
 WRONG: list[tuple[str, str, Any]] = [
     ("df_metadata", "hold_timeout", "soon"),
     ("df_metadata", "hold_timeout", -1),
@@ -68,6 +69,7 @@ def test_a_wrong_value_is_one_clear_line_and_exit_2(
     assert f"[{group}]" in line
 
 
+@installed
 def test_backend_nova_without_a_secret_is_one_clear_line(make_agent: MakeAgent) -> None:
     agent = make_agent({"df_metadata": {"backend": "nova"}}, start=False)
     check_line(agent, "[DEFAULT] metadata_proxy_shared_secret", "nova.conf")
@@ -85,6 +87,7 @@ def test_a_file_that_is_not_there_is_one_clear_line(make_agent: MakeAgent) -> No
     )
 
 
+@installed
 @pytest.mark.parametrize("text", ["[df_metadata\nport = 1\n", "[df_metadata]\nno equals sign\n"])
 def test_a_file_that_cannot_be_parsed_is_one_clear_line(make_agent: MakeAgent, text: str) -> None:
     agent = make_agent(start=False)
@@ -120,6 +123,7 @@ def missing(agent: Agent) -> list[str]:
     return list(document["missing"])
 
 
+@installed
 def test_an_absent_ovsdb_is_waited_for(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
@@ -153,6 +157,7 @@ def test_an_absent_bridge_is_waited_for(bare_host: OpenvSwitch) -> None:
         agent.stop()
 
 
+@installed
 def test_after_startup_timeout_an_absent_bridge_is_one_clear_line(bare_host: OpenvSwitch) -> None:
     with Agent(bare_host, {"df_metadata": {"startup_timeout": 0.5}}) as agent:
         check_line(agent, BRIDGE, "[df_metadata] integration_bridge")
@@ -173,6 +178,7 @@ def test_after_startup_timeout_a_switch_that_is_away_is_one_clear_line(host: Ope
 # What can be seen
 
 
+@installed
 def test_the_admin_listener_tells_health_version_and_metrics(make_agent: MakeAgent) -> None:
     agent = make_agent(start=False).start(wait=False)
     assert missing(agent)

@@ -107,7 +107,7 @@ def test_a_filter_that_is_being_typed_is_kept_and_the_result_loads_itself_anew(
     assert seen.title.startswith("1 guest fails")
     assert unknown.instance_id in seen.texts[0]
     assert f"dfmeta store put {unknown.instance_id} --hostname" in seen.texts[0]
-    assert "its own doing" in seen.texts[1]
+    assert "caused by the guest itself" in seen.texts[1]
     assert hostname in seen.texts[1]
     assert seen.values == ()
     browser.click("#filter", GUESTS)

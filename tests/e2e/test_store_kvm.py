@@ -234,7 +234,7 @@ def test_an_instance_without_a_record_boots_from_the_defaults(
     assert f"default:project:{PROJECT}: deleted\n" in listed
     assert guest.curl("/latest/user-data").status == 404
     put = f"dfmeta store put {guest.instance_id or uuid_of('db')} --hostname own 2>&1"
-    assert "had this from the defaults, and gets it no more: " in operator.run(put)
+    assert "had these from the defaults, and loses them: " in operator.run(put)
     assert fetched(guest, "/latest/meta-data/local-hostname") == "own"
     assert guest.curl("/latest/meta-data/public-keys/").status == 404
 
@@ -242,7 +242,7 @@ def test_an_instance_without_a_record_boots_from_the_defaults(
 def test_what_is_imported_is_what_guests_get(operator: Operator, make_guest: MakeGuest) -> None:
     web1 = plugged_by_libvirt(make_guest, "web1", WEB1)
     printed = operator.does("Import").splitlines()
-    decided = f"seeds/web1: {WEB1}, by its folder's name: hostname, user-data"
+    decided = f"seeds/web1: {WEB1}, by its directory's name: hostname, user-data"
     assert printed == [
         decided,
         "would be imported: 1 seeds, 1 lines",
@@ -259,7 +259,7 @@ def test_back_ups_are_made_and_restored_under_the_daemon(
 ) -> None:
     web1 = plugged_by_libvirt(make_guest, "web1", WEB1)
     path = "/latest/meta-data/local-hostname"
-    ours, sqlites = (block.strip().splitlines() for block in blocks("sh")["Back-up"])
+    ours, sqlites = (block.strip().splitlines() for block in blocks("sh")["Backup"])
     for number, (backup, restore) in enumerate((ours, sqlites)):
         operator.run(f"dfmeta store put web1 --hostname before{number}")
         operator.run(backup)
@@ -285,7 +285,7 @@ def test_each_command_is_run_by_a_test_of_this_module() -> None:
         "Records",
         "Instances without a record",
         "Import",
-        "Back-up",
+        "Backup",
     }
     assert blocks("xml").keys() == {"A libvirt domain", "A userspace datapath", "cloud-init"}
     assert {kind[1] for kind in _BLOCK.finditer(PAGE)} == {"sh", "xml"}

@@ -15,9 +15,11 @@ from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
-BEFORE = "Stops before it starts:"
+pytestmark = pytest.mark.early
+
+BEFORE = "Not traced:"
 LEADS = (
-    "The way leads to the proxy and back. The flows were followed on the switch, and the host "
+    "The path leads to the proxy and back. The flows were traced on the switch, and the host "
     "answered a SYN of dfmeta-agent's own."
 )
 UNPROBED = (
@@ -67,7 +69,7 @@ def test_a_known_address_leads_to_the_proxy_and_back(
     ]
     assert f"output:{guest.ofport}" in steps[-2]
     # Where the way leads, and what its guest gets there, are two things.
-    assert "proxy  its guest is answered there, and fails: 404 (no record) since" in text
+    assert "proxy  the guest gets an answer, and fails: 404 (no record) since" in text
     assert end == LEADS
 
 
@@ -79,7 +81,7 @@ def test_a_port_is_found_by_its_name_its_iface_id_and_its_instance(
         text = trace(agent, name, 0)
         assert text.startswith(f"{guest.port} (ofport")
         assert "the first SYN goes to the controller: no address is known yet" in text
-        assert "where the controller puts its key's flow in before that SYN goes on" in text
+        assert "where the controller installs the flow of the key before that SYN goes on" in text
         assert text.splitlines()[-1] == LEADS
 
 
@@ -99,8 +101,8 @@ def test_a_port_without_an_instance_stops_in_the_service_table(
     guest = make_guest(ids=Ids(iface_id=uuid_of("nobody")))
     end = verdict(make_agent(), guest.port)
     assert end.startswith(
-        "Stops in the metadata service table: the port has no instance, "
-        "external_ids:vm-uuid is missing"
+        f"Stops in the metadata service table: the port {guest.port} has no instance "
+        "(external_ids:vm-uuid is missing)"
     )
 
 
@@ -161,12 +163,12 @@ def test_somebodys_flow_before_our_hooks_is_named(
     flow = f"cookie=0xbad,priority=400,in_port={guest.ofport},ip,actions=NORMAL"
     host.ofctl("add-flow", BRIDGE, flow)
     end = verdict(agent, guest.port)
-    assert end.startswith("Stops in the classification table: a flow of somebody else")
+    assert end.startswith("Stops in the classification table: another program's flow")
     assert "(cookie 0xbad, priority 400, actions=NORMAL)" in end
     host.ofctl("add-flow", BRIDGE, "cookie=0xbad2,priority=500,tcp,tcp_flags=+syn+ack,actions=drop")
     host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
     end = verdict(agent, guest.port)
-    assert end.startswith("On the way back: stops in the classification table:")
+    assert end.startswith("On the return path: stops in the classification table:")
     assert "cookie 0xbad2" in end
 
 
@@ -230,13 +232,13 @@ def _as_added(flow: str) -> str:
 
 def test_a_missing_flow_is_named(unmended: Unmended) -> None:
     for flow, end in (
-        ("table=0,cookie=0x64666d650101000a/-1", "the guest-syn flow is missing, so that a flow"),
-        ("table=0,cookie=0x64666d6501010001/-1", "the guest-http flow is missing, so that a flow"),
+        ("table=0,cookie=0x64666d650101000a/-1", "the guest-syn flow is missing, so another"),
+        ("table=0,cookie=0x64666d6501010001/-1", "the guest-http flow is missing, so another"),
         ("table=0,cookie=0x64666d6501010003/-1", "the from-tap flow is missing"),
         ("table=200,cookie=0x64666d6501020005/-1", "at the controller: it knows 10.0.0.5"),
-        ("table=200", "in the metadata service table: there is no flow for it"),
+        ("table=200", "in the metadata service table: no flow matches it"),
         ("table=201,cookie=0x64666d6501030007/-1", "no reply flow for its key"),
-        ("table=201", "in the metadata service reply table: there is no flow for it"),
+        ("table=201", "in the metadata service reply table: no flow matches it"),
     ):
         unmended.host.ofctl("del-flows", BRIDGE, flow)
         assert end in unmended.verdict()
@@ -248,7 +250,7 @@ def test_flows_that_lead_astray_are_told(unmended: Unmended) -> None:
     (way_in,) = [flow for flow in unmended.flows if "cookie=0x64666d6501020005" in flow]
     (way_back,) = [flow for flow in unmended.flows if "cookie=0x64666d6501030007" in flow]
     for flow, end in (
-        (way_in.replace("18080->tcp_dst", "1->tcp_dst"), "tp_dst is 1 and ought to be 18080"),
+        (way_in.replace("18080->tcp_dst", "1->tcp_dst"), "tp_dst is 1 and should be 18080"),
         (
             way_in.replace(f"output:{tap}", "output:77"),
             f"does not lead to tap-metadata's port ({tap})",
@@ -281,7 +283,7 @@ def test_nobody_listens(host: OpenvSwitch, make_agent: MakeAgent, make_guest: Ma
     agent.stop()
     end_holders(host)
     end = verdict(agent, guest.port)
-    assert end.startswith("Stops at the host: nobody listens on 169.254.169.254:18080; start")
+    assert end.startswith("Stops at the host: no process listens on 169.254.169.254:18080; start")
 
 
 def test_tap_is_missing(host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest) -> None:

@@ -77,7 +77,7 @@ def test_a_trace_says_so_by_whichever_name(agent: Agent, trunk: Trunk, running: 
             done = agent.ctl("trace", name, check=False)
             assert done.returncode == 1
             assert done.stdout.startswith(
-                f"Stops before it starts: {trunk.inner} (iface-id {vm.ids.iface_id}) is not served"
+                f"Not traced: {trunk.inner} (iface-id {vm.ids.iface_id}) is not served"
             ), name
             assert REMEDY in done.stdout
         for name in (subport.inner, subport.port_id):
@@ -112,7 +112,7 @@ def test_a_vm_of_two_ports_is_traced_at_both(agent: Agent, host: OpenvSwitch) ->
         second.plug(vm_uuid=vm.instance_id)
         wait_for(lambda: second.curl("/").status == 404, 5, "the second port to be served")
         printed = agent.ctl("trace", vm.instance_id, check=False).stdout
-        assert "The way leads to the proxy and back. " in printed
+        assert "The path leads to the proxy and back. " in printed
         assert f"{made.inner} (iface-id" in printed
 
 

@@ -98,7 +98,7 @@ def test_cleanup_removes_what_a_newer_release_has_left(
     state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 2}))
     done = agent.run("--cleanup")
     assert done.returncode == 0, done.stderr
-    assert "it has format 2, this dfmeta knows 1): starting without a memory" in done.stderr
+    assert "it has format 2, this dfmeta knows 1): starting with an empty state" in done.stderr
     assert versions(host) == set()
     assert host.ports() == [guest.port]
     agent.start()
@@ -159,7 +159,7 @@ def test_a_newer_schema_is_one_clear_line_and_exit_2(
     assert status == 2
     line = log.splitlines()[-1]
     assert "the database has schema 9999, this version of dfmeta knows up to 0003" in line
-    assert "Install the newer dfmeta that wrote it, or restore a back-up" in line
+    assert "Install the newer dfmeta that wrote it, or restore a backup" in line
     assert "Traceback" not in log
     assert database.schema_of(central.url) == "9999"
 

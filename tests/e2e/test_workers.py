@@ -29,6 +29,8 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
+pytestmark = pytest.mark.early
+
 TWO = {"df_metadata": {"proxy_workers": 2}}
 NOBODY = "65534"
 SERVES = "\t".join([NOBODY] * 4)
@@ -155,7 +157,7 @@ def test_a_worker_that_hangs_is_replaced_without_a_new_guest(
     (sample,) = waiting.samples()
     assert (sample.status, uuid_in(sample.body)) == (200, guest.instance_id)
     asks_own(guest)
-    assert f"Worker {hanging} hangs: no answer for 5 s; it is ended" in agent.log()
+    assert f"Worker {hanging} hangs: no answer for 5 s; it is killed" in agent.log()
     assert lost(agent, "hangs") == 1
     assert agent.metric("dfmeta_packet_ins_total") == syns, "no first SYN was needed"
 
@@ -180,7 +182,7 @@ def test_a_worker_that_hangs_and_was_replaced_goes_away(agent: Agent, guest: Gue
     agent.signal(signal.SIGHUP)
     wait_for(lambda: not set(workers(agent)) & set(before), 60, "both to be gone")
     wait_for(lambda: len(workers(agent)) == 2, 30, "two workers")
-    assert agent.log().count("is ended") == 1
+    assert agent.log().count("it is killed") == 1
     asks_own(guest)
 
 
@@ -245,7 +247,7 @@ def test_a_kept_connection_goes_on_over_a_device_that_was_made_anew(
         kept.sendall(REQUEST)
         assert guest.instance_id.encode() in kept.recv(65536)
         host.vsctl("del-port", "br-int", "tap-metadata")
-        wait_for(lambda: agent.log().count("Put in place on tap-metadata") == 2, 10, "the repair")
+        wait_for(lambda: agent.log().count("Configured tap-metadata: ") == 2, 10, "the repair")
         wait_for(agent.ready, 10, "the daemon to be ready")
         kept.sendall(REQUEST)
         assert guest.instance_id.encode() in kept.recv(65536)

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -20,6 +21,8 @@ from dfmeta.model import Endpoint, GuestAddress, Port, PortId
 from tests.flows.world import App, Host, Link, World, memory_of, settle
 from tests.flowsim import Switch
 from tests.harness.examples import examples
+
+pytestmark = pytest.mark.greenthreads
 
 PORTS = (1, 2, 3)
 INSTANCES = ("", "instance-1", "instance-2")

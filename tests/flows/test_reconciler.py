@@ -15,6 +15,8 @@ from tests.flows.frames import Frame, address
 from tests.flows.world import TAP, Host, Link, World, memory_of, settle
 from tests.flowsim import Switch
 
+pytestmark = pytest.mark.greenthreads
+
 OUTPUT = 0xC0FFEE
 ANOTHERS = ofp.OFPMF_PKTPS, bytes(16)
 

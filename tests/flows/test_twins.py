@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from dfmeta.model import Endpoint
 from tests.flows.frames import Frame, address, mac
 from tests.flows.world import TAP, Host, World, tap_frame
 from tests.harness.examples import examples
+
+pytestmark = pytest.mark.greenthreads
 
 IPS = ["10.0.0.5", "10.0.0.6", "128.0.0.1", "128.0.0.2", "144.0.0.1", "169.254.169.254"]
 MACS = ["fa:16:3e:00:00:05", "fa:16:3e:00:00:06", TAP.mac]

@@ -33,7 +33,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "test_leaving": (),
     "test_addresses": (),
     "test_faults": (
-        # It is reset there: doc/source/limits.rst, "A connection in the making".
+        # It is reset there: doc/source/limits.rst, "Connections that are being established".
         "in_the_making",
     ),
     "test_identity": (

@@ -19,6 +19,8 @@ from dfmeta.exceptions import StartError
 from dfmeta.health import Health
 from tests.unit.support import let_hub_run
 
+pytestmark = pytest.mark.greenthreads
+
 ROWS = [{"port": "tap1", "ofport": 13}]
 
 
@@ -213,7 +215,9 @@ def test_it_is_served_on_its_address(listener: int) -> None:
 def test_an_address_that_another_daemon_has_stops_the_start(
     application: AdminApplication, listener: int
 ) -> None:
-    with pytest.raises(StartError, match=f"admin_listen = 127.0.0.1:{listener} cannot be"):
+    with pytest.raises(
+        StartError, match=f"cannot listen on .*admin_listen = 127.0.0.1:{listener}: "
+    ):
         admin.serve(f"127.0.0.1:{listener}", application)
 
 
@@ -227,5 +231,5 @@ def test_an_address_that_another_program_has_stops_the_start(
     with _free_port() as sock:
         sock.listen()
         where = f"127.0.0.1:{sock.getsockname()[1]}"
-        with pytest.raises(StartError, match=f"admin_listen = {where} cannot be"):
+        with pytest.raises(StartError, match=f"cannot listen on .*admin_listen = {where}: "):
             admin.serve(where, application)

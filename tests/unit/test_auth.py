@@ -53,7 +53,7 @@ def test_an_issuer_and_a_file_go_together(
             "store__oidc_roles_claim": "realm_access.roles",
         }
         authorizer = guard(build(load(**options)))
-        assert "whoever is between" in caplog.text, "it is http"
+        assert "an attacker on the network path" in caplog.text, "it is http"
         authorizer.authorize("Bearer static", ("read",))
         assert not issuer.fetches, "what is in the file is nothing to ask the issuer about"
         with pytest.raises(Unauthorized):

@@ -15,6 +15,8 @@ from dfmeta.wiring import backends
 from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, PROJECT
 
+pytestmark = pytest.mark.greenthreads
+
 Load = Callable[[str], cfg.ConfigOpts]
 
 

@@ -1,4 +1,4 @@
-"""What the bench makes of its programs' output should be what they have said."""
+"""The bench should read the output of its programs correctly."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_the_store_is_wanted_faster_than_forwarding() -> None:
     assert [one.met for one in found] == [False, False, True]
     assert all("kept connections" in one.name for one in found[:-1])
     assert found[0].wanted == "at least 1.5, aim 2"
-    assert found[-1].name == "failed requests of all"
+    assert found[-1].name == "failed requests in total"
 
 
 def test_a_run_of_the_store_is_written_beside_the_proxys() -> None:

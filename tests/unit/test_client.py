@@ -42,7 +42,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[cfg.ConfigOpts]:
 
 
 def test_an_answer_that_is_no_json_is_another_program_s(stranger: cfg.ConfigOpts) -> None:
-    with pytest.raises(NotRunningError, match="gives no JSON"):
+    with pytest.raises(NotRunningError, match="is not JSON"):
         ask_agent(stranger, "/ports")
     assert daemon_facts(stranger).cause == "its answer is not dfmeta-agent's"
     assert daemon_version(stranger) == ""

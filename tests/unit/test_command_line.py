@@ -71,7 +71,7 @@ def test_the_version_is_a_command_too(dfmeta: Callable[..., Said]) -> None:
 def test_help_of_what_is_not_there_is_refused(dfmeta: Callable[..., Said]) -> None:
     status, out, err = dfmeta("help", "store", "nonsense")
     assert (status, out) == (2, "")
-    assert "No such command 'nonsense'. dfmeta store --help shows what there is" in err
+    assert "No such command 'nonsense'. See dfmeta store --help" in err
 
 
 @pytest.mark.parametrize("words", [(), ("store",), ("token",), ("devices",)], ids=" ".join)
@@ -102,7 +102,7 @@ def test_an_error_leads_to_the_help_of_its_command(
     usage, line = err.splitlines()
     assert (status, out) == (2, "")
     assert usage.startswith(f"Usage: {command} [OPTIONS]")
-    assert line.endswith(f" {command} --help shows what there is [wrong-usage]")
+    assert line.endswith(f" See {command} --help [wrong-usage]")
 
 
 def test_the_configuration_is_named_before_and_after_the_command(

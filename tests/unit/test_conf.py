@@ -450,7 +450,7 @@ def test_requests_over_both_ip_versions_may_be_limited(load: Load) -> None:
 
 
 def test_what_an_option_may_list_is_said(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"chosen\. Give some of 4, 6, with commas") as caught:
+    with pytest.raises(ConfigError, match=r"choices\. Give some of 4, 6, with commas") as caught:
         load(metadata_rate_limiting__ip_versions="4,5")
     assert "OrderedDict" not in str(caught.value)
 

@@ -24,6 +24,8 @@ from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
 from tests.harness.examples import examples
 from tests.unit.support import TAP, Rig, port
 
+pytestmark = pytest.mark.greenthreads
+
 WIRE = Wire(Layout())
 MACS = st.binary(min_size=6, max_size=6).map(lambda mac: mac.hex(":"))
 IPS = st.integers(0, 0xFFFFFFFF).map(IPv4Address)

@@ -88,7 +88,7 @@ def test_the_classification_table_sends_nothing_to_the_controller(purpose: Purpo
 
 
 def test_an_action_read_from_a_switch_is_never_sent() -> None:
-    with pytest.raises(PipelineError, match="not an action of ours"):
+    with pytest.raises(PipelineError, match="not an action of dfmeta's flows"):
         flow(Purpose.SYN, {}, actions=[Opaque("learn(…)")])
 
 

@@ -56,7 +56,7 @@ def test_what_nobody_has_thought_of_is_one_line(
     status, said = dfmeta("ports")
     assert status == 1
     assert said.startswith("dfmeta: AttributeError in dfmeta/cli/ctl.py:")
-    assert said.endswith("what DFMETA_DEBUG=1 has it print [unexpected]\n")
+    assert said.endswith("the traceback that DFMETA_DEBUG=1 prints [unexpected]\n")
     assert said.count("\n") == 1
 
 
@@ -74,9 +74,9 @@ def test_its_traceback_is_there_for_who_asks(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("prts",), "No such command 'prts'. Did you mean ports? dfmeta --help"),
-        (("ports", "--format", "xml"), "'xml' is not one of 'table', 'json'. dfmeta ports --help"),
-        (("trace",), "Missing argument 'PORT'. dfmeta trace --help shows what there is"),
+        (("prts",), "No such command 'prts'. Did you mean ports? See dfmeta --help"),
+        (("ports", "--format", "xml"), "not one of 'table', 'json'. See dfmeta ports --help"),
+        (("trace",), "Missing argument 'PORT'. See dfmeta trace --help"),
     ],
     ids=["command", "value", "argument"],
 )
@@ -116,7 +116,7 @@ def test_an_option_that_is_not_there_is_named(
     assert usage.startswith(" ".join(("Usage: dfmeta", *words)))
     assert last.startswith("dfmeta: No such option")
     assert "--bogus" in last
-    assert last.endswith(" --help shows what there is [wrong-usage]")
+    assert last.endswith(" --help [wrong-usage]")
 
 
 def test_the_option_that_is_nearest_is_said(dfmeta: Callable[..., Said]) -> None:
@@ -196,7 +196,7 @@ def test_a_daemon_says_an_unknown_argument_in_one_line(
     assert module.run(["--hold-timeout"]) == 2
     assert capsys.readouterr().err == (
         f"{module.PROG}: unrecognized arguments: --hold-timeout. "
-        f"{module.PROG} --help shows what there is [wrong-usage]\n"
+        f"See {module.PROG} --help [wrong-usage]\n"
     )
 
 

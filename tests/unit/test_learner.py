@@ -14,6 +14,8 @@ from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
 from tests.unit.support import OTHER_INSTANCE, TAP, Rig, address, let_hub_run, port, syn
 
+pytestmark = pytest.mark.greenthreads
+
 HERE = Endpoint(13)
 
 

@@ -29,6 +29,8 @@ from tests.unit.support import (
     syn,
 )
 
+pytestmark = pytest.mark.greenthreads
+
 SOON = 0.01
 
 

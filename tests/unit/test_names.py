@@ -16,6 +16,8 @@ from dfmeta import names
 from dfmeta.names import LIMIT, STALE, THREADS, Names
 from tests.unit.support import until
 
+pytestmark = pytest.mark.greenthreads
+
 threading = original("threading")
 AWAY = socket.gaierror(socket.EAI_AGAIN, "no nameserver")
 UNKNOWN = socket.gaierror(socket.EAI_NONAME, "no such name")

@@ -35,6 +35,8 @@ from tests.unit.support import (
     syn,
 )
 
+pytestmark = pytest.mark.greenthreads
+
 HERE, THERE = Endpoint(13), Endpoint(14)
 
 
@@ -244,7 +246,7 @@ def test_while_ovsdb_does_not_answer_it_is_said_which_port_waits(
         assert caplog.text == "", "it may be about to answer"
         now += 0.5 * SILENT
     assert rig.controller.numbers.ask()
-    assert "Port tap1 is not served: its number 13 was given out anew" in caplog.text
+    assert "Port tap1 is not served: its number 13 was reassigned" in caplog.text
     caplog.clear()
     ovsdb.answer()
     now += SILENT
@@ -292,7 +294,7 @@ def test_a_list_takes_the_place_of_what_was_known(
     rig.switch.model.names = {13: b"tap2", 1: b"tap3"}
     assert rig.controller.numbers.ask()
     assert set(served(rig)) == {14}
-    assert "Port tap1 is not served: on the switch its number 13 is that of tap2" in caplog.text
+    assert "Port tap1 is not served: on the switch its number 13 belongs to tap2" in caplog.text
     rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     assert set(served(rig)) == {13, 14}

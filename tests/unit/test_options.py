@@ -20,6 +20,8 @@ from dfmeta.health import Health
 from dfmeta.proxy.environ import SAME_HOST
 from tests.unit.support import Load
 
+pytestmark = pytest.mark.greenthreads
+
 SECRET = "a secret that no answer shows"
 PASSWORD = "a-password"
 CHEAP = Digest(n=16)
@@ -205,7 +207,7 @@ def test_an_option_that_one_of_both_does_not_know_is_passed_over(load: Load) -> 
     ],
 )
 def test_what_is_no_document_is_refused(load: Load, document: Any) -> None:
-    with pytest.raises(ValueError, match="no list of options"):
+    with pytest.raises(ValueError, match="not a list of options"):
         values.take(load(), document)
 
 

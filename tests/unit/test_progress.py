@@ -65,8 +65,8 @@ def test_a_daemon_says_what_it_waits_for_every_few_seconds(
         for now[0] in (100.0, 100.5, 100.0 + BEGIN, 102.0, 101.0 + LINES):
             waiting.say(lambda: "OVSDB has not answered")
     assert caplog.messages == [
-        "Waiting for 1 s: OVSDB has not answered; giving up in 2 s",
-        "Waiting for 6 s: OVSDB has not answered; it is at work, and waited for",
+        "Waiting for 1 s so far: OVSDB has not answered; giving up in 2 s",
+        "Waiting for 6 s so far: OVSDB has not answered; still making progress",
     ]
 
 

@@ -45,10 +45,10 @@ def world(caplog: pytest.LogCaptureFixture) -> World:
         (["bridge"], "ovs-vsctl add-br br-lan"),
         (["flows"], "the flows of br-lan"),
         (["flows", "tap"], "flows: tap-metadata: no number"),
-        (["proxy"], "no guest's connection is taken"),
-        (["proxy", "tap"], "tap-metadata: no number; `dfmeta doctor` says more"),
+        (["proxy"], "guests' connections are not accepted"),
+        (["proxy", "tap"], "tap-metadata: no number; run `dfmeta doctor`"),
         (["store"], "[store] connection does not answer"),
-        (["other"], "other: `dfmeta doctor` says more"),
+        (["other"], "other: run `dfmeta doctor`"),
     ],
 )
 def test_its_beginning_and_its_end_are_a_line_each(
@@ -59,7 +59,7 @@ def test_its_beginning_and_its_end_are_a_line_each(
     world.passes(30, *gone)
     world.passes(5)
     begin, end = caplog.messages
-    assert begin.startswith(f"Readiness is DOWN since {BLIP:.0f} s, {gone[0]}: ")
+    assert begin.startswith(f"Readiness has been DOWN for {BLIP:.0f} s, {gone[0]}: ")
     assert words in begin
     assert end == f"Readiness: {gone[0]} is UP again after 30 s"
 

@@ -35,6 +35,8 @@ from tests.unit.support import (
     stats_of,
 )
 
+pytestmark = pytest.mark.greenthreads
+
 HERE = Endpoint(13)
 OTHER = address("10.0.0.6", "fa:16:3e:00:00:02")
 NO_ROOM = (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)

@@ -19,6 +19,8 @@ from dfmeta.wiring.api import StoreApi
 from tests.unit.store.api.support import INSTANCE, Client
 from tests.unit.support import Load
 
+pytestmark = pytest.mark.greenthreads
+
 PATH = f"/device-metadata/{INSTANCE}"
 SECRET = "a secret nobody may see"
 ACCOUNT = {
@@ -126,7 +128,7 @@ def test_names_are_logged_and_no_value(load: Load, caplog: pytest.LogCaptureFixt
     taken = "[DEFAULT] metadata_proxy_shared_secret, [df_metadata] hold_timeout"
     kept = "Not changed until a restart, the values in force stay: [df_metadata] port"
     assert said(caplog, changes) == [
-        ("INFO", f"Reloaded, with changes of {taken}"),
+        ("INFO", f"Reloaded, with changed options: {taken}"),
         ("WARNING", kept),
     ]
 

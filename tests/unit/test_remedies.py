@@ -29,8 +29,8 @@ def unverified(code: int) -> ssl.SSLCertVerificationError:
     [
         (ConnectionRefusedError(errno.ECONNREFUSED, "x"), "connection refused", "listens there"),
         (OSError(errno.EHOSTUNREACH, "No route to host"), "No route to host", "a route to it"),
-        (TimeoutError(errno.ETIMEDOUT, "x"), "cannot be connected to in time", "firewall"),
-        (TimeoutError("timed out"), "cannot be connected to in time", "firewall"),
+        (TimeoutError(errno.ETIMEDOUT, "x"), "connection timed out", "firewall"),
+        (TimeoutError("timed out"), "connection timed out", "firewall"),
         (ConnectionResetError(errno.ECONNRESET, "x"), "closed the connection", "its log"),
         (socket.gaierror(socket.EAI_NONAME, "x"), "cannot be resolved", "nova_metadata_host"),
         (UnicodeError("x"), "cannot be resolved", "nova_metadata_host"),
@@ -42,7 +42,7 @@ def unverified(code: int) -> ssl.SSLCertVerificationError:
         (unverified(20), "CERTIFICATE_VERIFY_FAILED: why", remedies.AUTHORITY),
         (unverified(10), "CERTIFICATE_VERIFY_FAILED: why", remedies.CLOCK),
         (unverified(62), "CERTIFICATE_VERIFY_FAILED: why", remedies.NAME),
-        (unverified(999), "CERTIFICATE_VERIFY_FAILED: why", "Mend Nova's certificate"),
+        (unverified(999), "CERTIFICATE_VERIFY_FAILED: why", "Fix Nova's certificate"),
     ],
     ids=str,
 )

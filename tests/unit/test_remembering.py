@@ -14,6 +14,8 @@ from dfmeta.model import Endpoint, Port
 from dfmeta.registry import Registry
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 
+pytestmark = pytest.mark.greenthreads
+
 HERE, BEHIND = Endpoint(13), Endpoint(13, 100)
 
 

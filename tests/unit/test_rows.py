@@ -91,8 +91,8 @@ def test_a_port_shows_what_its_guest_has_asked_and_how_it_failed() -> None:
         "times": 1,
         "own": False,
         "brief": "it is away",
-        "remedy": "`journalctl -u dfmeta-agent` has the cause; then `dfmeta doctor`: its lines "
-        "store, lookup and disk",
+        "remedy": "`journalctl -u dfmeta-agent` shows the cause; then see the lines store, lookup "
+        "and disk of `dfmeta doctor`",
         "failing": False,
         "failing_since": None,
     }
@@ -123,13 +123,13 @@ def failing(status: int, reason: str, *, backend: str = "store") -> dict[str, An
         (404, "", "nova", "Nova has no such", f"`openstack server show {INSTANCE} -c project_id`"),
         (403, "nova answered 403. x differs", "nova", "nova answered 403", "shared_secret"),
         (503, REASONS["project"], "nova", "its project is not", "Interface tap1 external_ids:"),
-        (0, "n:8775: connection refused. Look", "nova", "n:8775: connection ", "its line nova"),
-        (503, REASONS["timeout"], "store", "no answer within", "its lines store"),
+        (0, "n:8775: connection refused. Look", "nova", "n:8775: connection ", "the line nova"),
+        (503, REASONS["timeout"], "store", "no answer within", "the lines store"),
         (500, REASONS["defect"], "store", "an error in dfmeta", "report it"),
         (401, REASONS["token"], "store", "no valid token", f"{INSTANCE} --http-tokens optional"),
-        (401, REASONS["token"], "nova", "no valid token", "[df_metadata] http_tokens = optional"),
-        (429, REASONS["rate"], "store", "it asks too often", "[metadata_rate_limiting]"),
-        (403, REASONS["forwarded"], "store", "a proxy has passed", "refuse_forwarded = false"),
+        (401, REASONS["token"], "nova", "no valid token", "[store] http_tokens = optional"),
+        (429, REASONS["rate"], "store", "too many requests", "[metadata_rate_limiting]"),
+        (403, REASONS["forwarded"], "store", "a proxy forwarded", "refuse_forwarded = false"),
     ],
 )
 def test_a_failing_guest_has_a_remedy_by_its_reason(

@@ -22,6 +22,8 @@ from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, address, port
 
+pytestmark = pytest.mark.greenthreads
+
 GET = b"GET /a HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
 
@@ -259,7 +261,7 @@ def test_what_is_learnt_of_a_port_ends_no_connection(world: World) -> None:
 def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.listener.error = OSError(24, "Too many open files")
     assert ask(world.connect()) == b"tap1"
-    assert "could not be accepted" in caplog.text
+    assert "Cannot accept a connection" in caplog.text
 
 
 def test_a_defect_in_accepting_costs_one_connection(

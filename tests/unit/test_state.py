@@ -120,7 +120,7 @@ def test_a_file_that_makes_no_sense_is_no_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     assert write(tmp_path, text).load() == State()
-    assert "starting without a memory" in caplog.text
+    assert "starting with an empty state" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_same_state_is_not_written_twice(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_stops_the_start_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StartError, match=r"state_path = .*/file/folder.* Name a folder"):
+    with pytest.raises(StartError, match=r"state_path = .*/file/folder.* Name a directory"):
         StateFile(tmp_path / "file" / "folder")
 
 

@@ -35,6 +35,8 @@ from dfmeta.store.db.repository import Repository
 from tests.docs.declared import declared
 from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT, address
 
+pytestmark = pytest.mark.greenthreads
+
 NOW = 1_800_000_000.0
 HOSTILE = "\"><script>alert('x')</script><img src=http://192.0.2.1/>&amp;{{ 7 * 7 }}\u202e"
 
@@ -208,7 +210,7 @@ def test_a_thousand_ports_show_those_that_matter() -> None:
     assert f"The first {SHOWN} of 1000 ports" in seen.text
     assert see(*rows, query=Query(port="WEB-999")).guests == ["web-999"]
     assert see(*rows, query=Query(state="failing")).guests == ["web-701"]
-    assert "No port is like that." in see(*rows, query=Query(port="nobody")).text
+    assert "No port matches the filter." in see(*rows, query=Query(port="nobody")).text
 
 
 @pytest.mark.parametrize(
@@ -287,7 +289,7 @@ def test_a_guest_that_harmed_itself_alone_is_served() -> None:
     page = render(status(row(3, last_failure=own)), Query())
     assert "<title>Ready, no guest fails" in page
     seen = Seen(page)
-    assert "too long (its own doing)" in seen.text
+    assert "too long (caused by the guest itself)" in seen.text
     assert "failed earlier" not in seen.text
     assert see(row(3, last_failure=own), query=Query(state="failed earlier")).guests == []
 

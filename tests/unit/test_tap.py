@@ -173,4 +173,4 @@ def test_what_cannot_be_undone_is_said(keeper: Any, caplog: pytest.LogCaptureFix
 
     keeper.host = SimpleNamespace(undo=refuse)
     keeper.undo(Calls(), Calls())
-    assert "could be removed" in caplog.text
+    assert "could not be removed" in caplog.text

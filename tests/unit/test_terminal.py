@@ -126,7 +126,7 @@ def test_a_table_fits_and_folds_nothing_in_it(
             assert all(word in text for word in identifiers({key: row[key]}))
     missing = [title for title in columns.values() if title not in heading]
     assert all(title in text.partition("not shown")[2] for title in missing)
-    assert ("not shown for want of room" in text) == bool(missing)
+    assert ("not shown for lack of space" in text) == bool(missing)
     assert (width == 80) <= bool(missing)
     assert (width == 250) <= (not missing)
 

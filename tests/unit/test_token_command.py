@@ -62,7 +62,7 @@ def test_a_token_that_is_created_works_until_it_is_revoked(run: Run, config: Pat
     token = result.stdout.removesuffix("\n")
     assert token.startswith("dfm_")
     assert "\n" not in token
-    assert result.stderr == "ci: created, without an end, with read, metadata:delete:userdata\n"
+    assert result.stderr == "ci: created, without expiry, with read, metadata:delete:userdata\n"
     authorizer = build(load_config([str(config)]))
     assert authorizer is not None
     authorizer.authorize(f"Bearer {token}", scopes.accepted("read", "metadata"))
@@ -116,7 +116,7 @@ def test_a_token_that_is_over_is_listed_as_such(run: Run, tokens: Path) -> None:
         (("--scope", "read", "--scope", "Write"), "--scope = 'Write'"),
         (("--scope", ""), "--scope = ''"),
         (("--scope", "read", "--expires", "soon"), "--expires = 'soon'"),
-        (("--scope", "read", "--expires", "2020-01-31"), "it is over already"),
+        (("--scope", "read", "--expires", "2020-01-31"), "it is in the past"),
         (("--scope", "read", "--name", "a b"), "--name = 'a b'"),
     ],
     ids=str,
@@ -130,7 +130,8 @@ def test_a_wrong_argument_is_named_and_makes_nothing(
 
 def test_a_name_that_is_taken_stays_as_it_is(run: Run) -> None:
     run("create", "--scope", "read", "--name", "ci")
-    assert "another token has it" in one_line(run("create", "--scope", "write", "--name", "ci"), 2)
+    result = run("create", "--scope", "write", "--name", "ci")
+    assert "another token has this name" in one_line(result, 2)
     assert [row["scopes"] for row in rows(run)] == [["read"]]
 
 

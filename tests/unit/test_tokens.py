@@ -404,7 +404,7 @@ def test_a_file_that_holds_no_key_stops_the_start(tmp_path: Path, content: bytes
     file = tmp_path / KEY_FILE
     file.write_bytes(content)
     file.chmod(0o600)
-    with pytest.raises(StartError, match=r"token.key, .* does not hold 32 bytes. Remove it"):
+    with pytest.raises(StartError, match=r"token.key, .* is not 32 bytes long. Remove it"):
         load_key(tmp_path)
     assert file.read_bytes() == content
 
@@ -415,7 +415,7 @@ def test_what_is_no_file_stops_the_start(tmp_path: Path) -> None:
         load_key(tmp_path)
     (tmp_path / KEY_FILE).rmdir()
     os.mkfifo(tmp_path / KEY_FILE)
-    with pytest.raises(StartError, match="it is not a file"):
+    with pytest.raises(StartError, match="it is not a regular file"):
         load_key(tmp_path)
     (tmp_path / KEY_FILE).unlink()
     (tmp_path / KEY_FILE).symlink_to("nowhere")

@@ -33,11 +33,11 @@ def told(folder: Path, *texts: str) -> list[tuple[str, str]]:
             "[DEFAULT] nova_metadata_prot",
             "nova_metadata_port?",
         ),
-        ("[DEFAULT]\nbackend = nova", "[DEFAULT] backend", "Put it into [df_metadata]"),
+        ("[DEFAULT]\nbackend = nova", "[DEFAULT] backend", "Move it to [df_metadata]"),
         ("[df_metadata]\nhold_timeot = 3", "[df_metadata] hold_timeot", "hold_timeout?"),
         ("[df_metadata]\nzzz = 3", "[df_metadata] zzz", SAMPLE),
         ("[Store]\nec2_tre = 3", "[store] ec2_tre", "ec2_tree?"),
-        ("[store]\nhost_ip = 3", "[store] host_ip", "Put it into [df_metadata]"),
+        ("[store]\nhost_ip = 3", "[store] host_ip", "Move it to [df_metadata]"),
         ("[guest_limits]\nbody_mx = 3", "[guest_limits] body_mx", "body_max?"),
         (
             "[metadata_rate_limiting]\nrate_limit_enable = 1",
@@ -84,6 +84,6 @@ def test_a_line_names_the_file(tmp_path: Path) -> None:
     file.write_text("[df_metadata]\nprt = 1")
     (found,) = unknown_options(dfmeta.conf.load([str(file)], prog="x"))
     assert found.line == (
-        f"{file}: [df_metadata] prt is unknown to dfmeta, and is passed over. "
+        f"{file}: [df_metadata] prt is unknown to dfmeta and is ignored. "
         "Did you mean port? [unknown-option]"
     )

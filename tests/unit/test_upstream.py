@@ -39,6 +39,8 @@ from tests.unit.nova_support import (
 from tests.unit.support import until
 from tests.unit.upstream import OK, Asked, Upstream, close, hang, server_context
 
+pytestmark = pytest.mark.greenthreads
+
 
 @pytest.fixture
 def listening() -> Iterator[Any]:
@@ -239,11 +241,11 @@ def test_why_a_host_rests_is_told_once_with_what_to_do(
 
 def test_an_error_says_what_to_do(upstreams: Any, backend: Any) -> None:
     for where, remedy in (
-        (nowhere(), "Look whether Nova's metadata API listens there"),
+        (nowhere(), "Check that Nova's metadata API listens there"),
         (HttpHost("nova..example", 8775), "to a name that this host can resolve"),
-        (upstreams(close), "Look into its log"),
+        (upstreams(close), "Read its log"),
         (upstreams(greeting=b"\x15\x03\x01\x00\x02\x02\x46"), "nova_metadata_protocol = https"),
-        (upstreams(hang), "Look into its log"),
+        (upstreams(hang), "Read its log"),
     ):
         with pytest.raises(BackendError) as caught:
             ask(backend(where), seconds=SHORT)

@@ -34,6 +34,8 @@ from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
 from tests.unit.support import Datapath, Load, let_hub_run, until
 
+pytestmark = pytest.mark.greenthreads
+
 
 def broken(*_args: object, **_named: object) -> None:
     raise ZeroDivisionError("a defect")
@@ -331,7 +333,7 @@ def test_the_end_of_a_connection_ends_its_sender_and_nothing_else(vital: Vital) 
 
 @pytest.mark.parametrize(
     ("method", "thread"),
-    [("_deliver", "delivery of OVSDB's news"), ("_tell", "OVSDB session")],
+    [("_deliver", "delivery of OVSDB's changes"), ("_tell", "OVSDB session")],
 )
 def test_the_end_of_what_reads_ovsdb_is_the_daemons(
     vital: Vital, monkeypatch: pytest.MonkeyPatch, method: str, thread: str

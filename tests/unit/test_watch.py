@@ -94,7 +94,7 @@ def test_on_the_kernels_datapath_no_offload_is_to_blame(rig: Rig) -> None:
 
 
 def test_answers_that_leave_are_not_taken_up(rig: Rig) -> None:
-    assert "the guest does not take them up" in rig.cause(replies=1)
+    assert "the guest does not answer them" in rig.cause(replies=1)
 
 
 def test_a_probe_without_an_answer_names_the_host(rig: Rig) -> None:
@@ -103,7 +103,7 @@ def test_a_probe_without_an_answer_names_the_host(rig: Rig) -> None:
 
 
 def test_else_this_guest_alone_is_dropped(rig: Rig) -> None:
-    assert "a packet filter that drops this guest's alone" in rig.cause()
+    assert "a packet filter that drops only this guest's SYNs" in rig.cause()
     assert rig.silence.connections(PORT) == {
         "syns": 3,
         "first_syns": 0,

@@ -26,6 +26,8 @@ from dfmeta.proxy.worker.workers import Worker, Workers
 from dfmeta.registry import Registry
 from tests.unit.support import address, let_hub_run, port, until
 
+pytestmark = pytest.mark.greenthreads
+
 
 class Process:
     """A worker's process: runs in the test's own, as a greenthread at the pipe's other end."""
@@ -342,7 +344,7 @@ def test_a_worker_whose_successor_does_not_come_up_goes_on(
         process(world.workers._workers[1]).end(1)
     until(lambda: not world.workers._replacing, "the replacement to be given up")
     assert world.one() is before
-    assert "goes on with its own" in caplog.text
+    assert "continues with the old configuration" in caplog.text
     assert not world.done
     # It is kept as before, and the next replacement is another one.
     World.fails, World.answers = False, True
@@ -379,7 +381,7 @@ def test_the_end_of_the_news_is_the_daemons(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(workers_module, "tell", broken)
     world.registry.learn(Endpoint(13), address(), 0)
     until(lambda: not hub.VITAL.alive, "the thread's end")
-    assert "news for the workers" in str(hub.VITAL.failure)
+    assert "changes for the workers" in str(hub.VITAL.failure)
 
 
 @pytest.mark.parametrize(

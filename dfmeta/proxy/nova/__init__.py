@@ -1,1 +1,1 @@
-"""Nova's metadata API as the backend: signed requests, its answers, its failures in words."""
+"""Nova's metadata API as the backend: signed requests, answers, and explanations of failures."""

@@ -1,7 +1,8 @@
-"""Asks one Nova host what ``dfmeta doctor`` wants to know: two requests, on plain sockets.
+"""Query one Nova host for ``dfmeta doctor``: up to two requests, on plain sockets.
 
-The first is signed as the daemon signs; the second, where it takes that to tell, carries no headers
-of ours. Trust: as :mod:`dfmeta.proxy.nova.replies`; nothing of what Nova answers is quoted.
+The first request is signed in the same way as the daemon's requests. The second is sent only if the
+first is not conclusive, and has none of dfmeta's headers. Trust: as in
+:mod:`dfmeta.proxy.nova.replies`; nothing from Nova's answer is quoted.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from dfmeta.proxy.nova.request import NovaSettings, host_header, signed
 from dfmeta.proxy.nova.trust import nova_context
 
 PATH: Final = "/latest/meta-data/instance-id"
-"""Every version of Nova has it, and it is short."""
+"""A path that every version of Nova has; its answer is short."""
 TLS_THERE: Final = "Set nova_metadata_protocol = https"
 _PLAIN: Final = "Accept-Encoding: identity\r\nUser-Agent: dfmeta\r\n"
 _TELLS_NOTHING: Final = 404
-"""Nova's answer to an instance that it does not have, and to whatever comes while its metadata
-API does not look at our headers at all."""
+"""Status of Nova for an unknown instance, and for every request while its metadata API ignores
+dfmeta's headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Whose metadata is asked for."""
+    """The instance to request metadata of."""
 
     instance_id: str
     project_id: str
@@ -45,10 +46,10 @@ def ask_nova(
     seconds: float,
     unsigned: bool = True,
 ) -> NovaFact:
-    """Ask *host*; never raises for what it does or does not answer.
+    """Query *host*; no failure or answer of it raises an error.
 
-    :param seconds: for both requests together.
-    :param unsigned: send the second request, where it takes that to tell.
+    :param seconds: time limit for both requests together.
+    :param unsigned: allow the second request, if the first is not conclusive.
     """
     deadline = time.monotonic() + seconds
     name = host.authority
@@ -81,7 +82,7 @@ def ask_nova(
 def _exchange(host: HttpHost, settings: NovaSettings, headers: str, deadline: float) -> Reply:
     """Send one GET on a connection of its own.
 
-    :raises TimeoutError: the connection is there, and the answer is not.
+    :raises TimeoutError: when the connection was made, but the answer is not complete in time.
     """
     name = host_header(host)
     request = b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n%b\r\n" % (
@@ -117,14 +118,17 @@ def _connected(host: HttpHost, settings: NovaSettings, deadline: float) -> socke
     if context is None:
         return sock
     with sock:
-        # The handshake takes the plain socket's place, or the connection ends with it.
+        # wrap_socket detaches the plain socket; if the handshake fails, the socket is closed.
         return context.wrap_socket(
             sock, server_hostname=host.host.partition("%")[0], suppress_ragged_eofs=False
         )
 
 
 def _speaks_tls(host: HttpHost, deadline: float) -> bool:
-    """Whether a handshake comes to its end, or to an alert: many close without a word on HTTP."""
+    """Whether a TLS handshake ends, or fails with an alert.
+
+    Many TLS servers close the connection without an answer when they receive plain HTTP.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

@@ -1,8 +1,8 @@
 """Nova's metadata API as a backend.
 
-The upstream header set is built from scratch: of the guest's headers only ``Accept`` and, for a
-password, the body's type go on, so that no spelling of an X- header of a guest's can reach Nova
-(``X-Metadata-Provider`` would switch it to another way of authenticating).
+The headers for Nova are built from scratch: of the guest's headers, only ``Accept`` and, for a
+password, the body's type are forwarded, so that no spelling of a guest's X- header can reach Nova
+(``X-Metadata-Provider`` would switch Nova to another way of authenticating).
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from dfmeta.proxy.nova.upstream import Exchange, Server
 LOG = logging.getLogger(__name__)
 
 REST = 10.0
-"""Seconds that a host which failed is left alone while there are others."""
+"""Seconds for which a failed host is not used while there are others."""
 RETRY_PAUSE = 0.2
 LEAST_PATIENCE = 0.05
-"""Seconds below which another try could not succeed, and would hide why the last one failed."""
+"""Seconds below which another try could not succeed, and would hide the cause of the last
+failure."""
 SIGNED_MAX = 4096
-"""Instances whose signature is remembered."""
+"""Number of cached signatures of instances."""
 IDEMPOTENT = frozenset({"GET", "HEAD"})
 HOP_BY_HOP = frozenset(
     {
@@ -59,7 +60,7 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-"""RFC 9110, 7.6.1: these end here."""
+"""Headers that are not forwarded (RFC 9110, 7.6.1)."""
 _OURS = frozenset({"content-type", "content-length", "date", "server"})
 _ENDS_HERE = HOP_BY_HOP | _OURS
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
@@ -69,17 +70,17 @@ _REASONS: dict[type[BackendError], metrics.Retried] = {
     BackendAnswerError: "broken",
 }
 _REMARKS = {
-    400: "Nova refused how it was asked, unless the guest is to blame: see its log, and "
+    400: "Nova rejected the request: if the guest's request is valid, see Nova's log, "
     "nova_metadata_protocol and nova_client_cert",
     403: "metadata_proxy_shared_secret differs from [neutron] metadata_proxy_shared_secret in "
     "nova.conf",
 }
-_FAILED = "Nova's metadata API, or what stands before it, has failed: see its log"
+_FAILED = "Nova's metadata API, or a proxy in front of it, has failed: see its log"
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request as Nova gets it, wherever that is: all but the Host."""
+    """A request to Nova, without its Host header."""
 
     method: str
     line: bytes
@@ -94,7 +95,7 @@ class _Asked:
 
 
 class NovaBackend:
-    """Signs requests and forwards them, over kept connections.
+    """Signs requests and forwards them over persistent connections.
 
     :raises StartError: when a file with certificates cannot be loaded.
     """
@@ -117,8 +118,8 @@ class NovaBackend:
     def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
         """Forward *request*; see :class:`~dfmeta.proxy.backends.Backend`.
 
-        GET and HEAD are sent again, to the next host, until *deadline*. A POST is sent once;
-        only when no byte of it has left is it tried elsewhere.
+        A GET or HEAD that fails is sent again, to the next host, until *deadline*. A POST is sent
+        once; another host is tried only if no byte of it has been sent.
         """
         asked = self._asked(request, identity)
         error: BackendError | None = None
@@ -134,7 +135,7 @@ class NovaBackend:
                 error = caught
                 self._let_rest(server, error)
                 if isinstance(error, BackendAnswerError):
-                    # It was there and had time: it would say the same again.
+                    # The host answered in time: it would give the same answer again.
                     useless.add(server)
             else:
                 server.rests_until = 0.0
@@ -149,22 +150,24 @@ class NovaBackend:
         deadline: float,
         goes_on: Callable[[str | None], bool],
     ) -> View:
-        """Nothing is looked up: Nova says nothing of tokens."""
+        """Return a view without a lookup, since Nova has no token mode of an instance."""
         del goes_on
         return View("", lambda: self.answer(request, identity, deadline=deadline))
 
     def remark(self, answer: Answer) -> str:
-        """What to look at for a status that tells of a fault; see
-        :class:`~dfmeta.proxy.backends.Backend`."""
+        """Return the checks for a status that indicates a fault.
+
+        See :class:`~dfmeta.proxy.backends.Backend`.
+        """
         return _FAILED if answer.status >= 500 else _REMARKS.get(answer.status, "")
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the persistent connections."""
         for server in self._servers:
             server.close()
 
     def _tries(self, deadline: float, useless: set[Server]) -> Iterator[tuple[Server, float]]:
-        """Whom to ask next, and for how many seconds at most, until there is no time."""
+        """Yield the next server to query, and the seconds for it, until no time is left."""
         half = max(0.1, (deadline - time.monotonic()) / 2)
         least, held = 0.0, False
         while candidates := [server for server in self._servers if server not in useless]:
@@ -186,8 +189,8 @@ class NovaBackend:
     def _let_rest(self, server: Server, error: BackendError) -> None:
         now = time.monotonic()
         if len(self._servers) > 1 and server.rests_until <= now:
-            # Another will answer, so that nobody else would tell of it.
-            LOG.warning("%s; asking others for %d s. %s", error, REST, error.remedy)
+            # Another host will answer, so that this failure would not be logged otherwise.
+            LOG.warning("%s; only other hosts are used for %d s. %s", error, REST, error.remedy)
         server.rests_until = now + REST
 
     def _asked(self, request: GuestRequest, identity: Identity) -> _Asked:
@@ -224,15 +227,16 @@ class NovaBackend:
         where = server.host.authority
         if not sent:
             cause = f"{where}: no connection within {patience:.1f} s"
-            remedy = reach("it runs and no firewall is between")
+            remedy = reach("it runs and no firewall blocks it")
             return BackendUnreachableError(backend=self.name, cause=cause, remedy=remedy)
         cause = f"{where} has not answered within {patience:.1f} s"
-        return BackendTimeoutError(backend=self.name, cause=cause, remedy="Look into its log")
+        return BackendTimeoutError(backend=self.name, cause=cause, remedy="Read its log")
 
 
 def _send(server: Server, exchange: Exchange, *, once: bool) -> Reply:
     if once:
-        # A kept connection may end while it is sent, and nobody could say what was read of it.
+        # A persistent connection may end during the request, and it would be unknown whether the
+        # server has read the request.
         return server.exchange(exchange, fresh=True)
     try:
         return server.exchange(exchange)
@@ -250,7 +254,7 @@ def _kind(error: UpstreamError, *, once: bool) -> type[BackendError]:
 
 
 def _target(request: GuestRequest) -> str:
-    # A leading // makes some servers read a host from it.
+    # Some servers take the text after a leading // for a host.
     target = "/" + request.path.lstrip("/")
     if request.query:
         target = f"{target}?{request.query}"

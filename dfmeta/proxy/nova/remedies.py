@@ -1,7 +1,7 @@
-"""What went wrong on the way to a server, and what an operator can do about it, in words.
+"""Causes of failed connections to a server, and remedies for the operator.
 
-Nothing that the server sent is quoted: the words come from the system, from OpenSSL's own tables
-and from here.
+Nothing that the server sent is quoted: the texts come from the system, from OpenSSL's own tables
+and from this module.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CLIENT: Final = (
 )
 CLOCK: Final = "Renew Nova's certificate, or set the clock of this host"
 NAME: Final = "Set nova_metadata_host to a name that Nova's certificate is for"
-LOG: Final = "Look into its log"
-NO_TLS: Final = "Look whether TLS is spoken there, or set nova_metadata_protocol = http"
+LOG: Final = "Read its log"
+NO_TLS: Final = "Check that the server speaks TLS, or set nova_metadata_protocol = http"
 
 _VERIFY: Final[Mapping[int, str]] = {
     2: AUTHORITY,  # X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT
@@ -58,14 +58,14 @@ _REASONS: Final[Mapping[str, str]] = {
 
 
 def explain(error: Exception) -> tuple[str, str]:
-    """Cause and remedy of a connection that was not made, or ended."""
+    """Return cause and remedy of a connection that failed or ended."""
     if isinstance(error, ssl.SSLError):
         return _explain_tls(error)
     if isinstance(error, socket.gaierror | UnicodeError):
         remedy = "Set nova_metadata_host to an address, or to a name that this host can resolve"
         return "its name cannot be resolved", remedy
     if isinstance(error, TimeoutError):
-        return "it cannot be connected to in time", reach("no firewall is between")
+        return "the connection timed out", reach("no firewall blocks it")
     if isinstance(error, ConnectionRefusedError):
         return "connection refused", reach("Nova's metadata API listens there")
     if isinstance(error, ConnectionError):
@@ -75,27 +75,27 @@ def explain(error: Exception) -> tuple[str, str]:
 
 
 def reach(condition: str) -> str:
-    """What to do about a server that cannot be reached."""
-    return f"Look whether {condition}; nova_metadata_host and nova_metadata_port say where"
+    """Return the remedy for a server that cannot be reached."""
+    return f"Check that {condition}; nova_metadata_host and nova_metadata_port set the address"
 
 
 def _explain_tls(error: ssl.SSLError) -> tuple[str, str]:
     if isinstance(error, ssl.SSLCertVerificationError):
-        remedy = _VERIFY.get(error.verify_code, "Mend Nova's certificate")
+        remedy = _VERIFY.get(error.verify_code, "Fix Nova's certificate")
         return f"TLS: CERTIFICATE_VERIFY_FAILED: {error.verify_message}", remedy
     reason = error.reason or type(error).__name__
     return f"TLS: {reason}", _REASONS.get(reason, LOG)
 
 
-# What a guest has met
+# Failures of guests' requests
 
 NOVA: Final = "nova"
 _BRIEF: Final[Mapping[str, str]] = {
     "absent": "no record",
     "defect": "an error in dfmeta",
-    "forwarded": "a proxy has passed it on",
+    "forwarded": "a proxy forwarded it",
     "project": "its project is not known",
-    "rate": "it asks too often",
+    "rate": "too many requests",
     "timeout": "no answer within hold_timeout",
     "token": "no valid token",
 }
@@ -104,36 +104,36 @@ _FORBIDDEN: Final = 403
 
 
 def brief(failure: Failure, backend: str) -> str:
-    """Why a guest's request failed, in a few words.
+    """Return the reason why a guest's request failed, in a few words.
 
-    Trust: none of them is the guest's, and none a server's.
+    Trust: no part of the text comes from the guest or from a server.
     """
     why = failure.why
     if why == "absent" and backend == NOVA:
         return "Nova has no such instance in its project"
     if why:
         return _BRIEF.get(why, REASONS[why])
-    return failure.reason.partition(". ")[0] or "no reason is known"
+    return failure.reason.partition(". ")[0] or "the reason is unknown"
 
 
 def of_guest(failure: Failure, backend: str, *, port: str, instance: str) -> str:
-    """What to do about a guest's failing requests: first a command where one helps.
+    """Return the remedy for a guest's failing requests, with a command if one helps.
 
-    :param backend: who answers guests: ``nova`` or ``store``.
-    :param port: the guest's.
-    :param instance: id of its instance.
+    :param backend: the backend that answers guests: ``nova`` or ``store``.
+    :param port: name of the guest's port.
+    :param instance: id of the guest's instance.
     """
     port, instance = shlex.quote(port), shlex.quote(instance)
     match failure.why:
         case "absent" if backend == NOVA:
             return (
-                f"see whose it is: `openstack server show {instance} -c project_id`, and where "
-                f"ours comes from: `dfmeta ports`"
+                f"compare the project in Nova, `openstack server show {instance} -c project_id`, "
+                "with the project and its source in `dfmeta ports`"
             )
         case "absent":
             return (
-                f"`dfmeta store put {instance} --hostname <name>` makes a record; `dfmeta store "
-                "list` shows those that there are"
+                f"`dfmeta store put {instance} --hostname <name>` adds a record; `dfmeta store "
+                "list` shows the existing records"
             )
         case "project":
             return (
@@ -143,25 +143,28 @@ def of_guest(failure: Failure, backend: str, *, port: str, instance: str) -> str
         case "token":
             own = f"`dfmeta store put {instance} --http-tokens optional`, or "
             return (
-                f"{'' if backend == NOVA else own}[df_metadata] http_tokens = optional and "
-                f"{_RELOAD}, where the guest's programs know no tokens"
+                f"{'' if backend == NOVA else own}set [store] http_tokens = optional and "
+                f"{_RELOAD}, if the guest's programs do not support tokens"
             )
         case "rate":
             return f"raise the limits of [metadata_rate_limiting] and {_RELOAD}"
         case "forwarded":
             return (
-                "take the proxy in the guest out of the way, or [df_metadata] refuse_forwarded = "
-                f"false and {_RELOAD}"
+                "remove the proxy in the guest, or set [df_metadata] refuse_forwarded = false "
+                f"and {_RELOAD}"
             )
         case "defect":
-            return "`journalctl -u dfmeta-agent` has the traceback: report it"
+            return "`journalctl -u dfmeta-agent` shows the traceback: report it"
     if failure.own:
         return ""
     if failure.status == _FORBIDDEN and backend == NOVA:
         return (
-            "give metadata_proxy_shared_secret the value that nova.conf has under [neutron], and "
+            "set metadata_proxy_shared_secret to its value in nova.conf, group [neutron], and "
             f"{_RELOAD}"
         )
     looked = "nova" if backend == NOVA else "store, lookup and disk"
     lines = "line" if backend == NOVA else "lines"
-    return f"`journalctl -u dfmeta-agent` has the cause; then `dfmeta doctor`: its {lines} {looked}"
+    return (
+        "`journalctl -u dfmeta-agent` shows the cause; then see the "
+        f"{lines} {looked} of `dfmeta doctor`"
+    )

@@ -1,8 +1,8 @@
-"""HTTP/1.1 answers, read off a connection: strictly, and no more of them than is needed.
+"""Read HTTP/1.1 answers from a connection: strictly, and only the parts that are needed.
 
-Trust: the server is the operator's, but what stands between may be anything. What can be read in
-two ways (RFC 9112, 6.3) is refused rather than guessed at, since a guess could give one guest the
-end of another's answer. Nothing of what came is quoted in an error.
+Trust: the server is the operator's, but anything may be between it and dfmeta. An ambiguous answer
+(RFC 9112, 6.3) is refused, since a guess could give one guest the end of another guest's answer.
+Nothing that was received is quoted in an error.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from dfmeta.exceptions import UpstreamAnswerError, UpstreamLostError
 
 HEAD_MAX = 65536
-"""Bytes of a header section, the status line and the trailers of a chunked body among them."""
+"""Bytes of a header section, including the status line and the trailers of a chunked body."""
 LINES_MAX = 256
 BODY_MAX = 16 << 20
-"""Bytes; an answer that large is nobody's metadata."""
+"""Bytes; no metadata is that large."""
 CHUNKS_MAX = 65536
 """Chunks of a body: each costs as much as a small answer."""
 INTERIM_MAX = 8
-"""Answers of class 1xx before the one that counts."""
+"""Answers of class 1xx before the final answer."""
 PIECE = 65536
 
 Receive = Callable[[int], bytes]
-"""Gives up to so many bytes, at least one; none at the end of the connection."""
+"""Return at least one and at most this many bytes; empty at the end of the connection."""
 Headers = tuple[tuple[str, str], ...]
 
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
@@ -41,26 +41,26 @@ _SWITCHING = 101
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: what stands in it, and what it means for the connection."""
+    """An answer, and its effect on the connection."""
 
     status: int
     headers: Headers
-    """Names in lower case, as often and in the order that they came."""
+    """Names in lower case, with repetitions, in the order of the answer."""
     body: bytes
     options: frozenset[str]
-    """What the Connection header names, in lower case."""
+    """Options of the Connection header, in lower case."""
     keep: bool
-    """The connection may carry another request."""
+    """Whether the connection may carry another request."""
 
 
 def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX) -> Reply:
     """Read the answer to one request.
 
-    :param head: the request was a HEAD: no body follows, whatever the headers say.
-    :param body_max: bytes of the longest body that is taken.
-    :raises UpstreamAnswerError: for what is not HTTP, is ambiguous or is too large.
+    :param head: the request was a HEAD: no body follows, even if the headers announce one.
+    :param body_max: bytes of the longest body that is accepted.
+    :raises UpstreamAnswerError: when the answer is not HTTP, is ambiguous or is too large.
     :raises UpstreamLostError: when the connection ends before the answer does; its field ``begun``
-        says whether a byte had come.
+        is true if a byte had been received.
     """
     stream = _Stream(receive)
     for _ in range(INTERIM_MAX):
@@ -68,7 +68,7 @@ def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
         if top.status >= 200:
             break
         if top.status == _SWITCHING:
-            raise _refuse("it switches to another protocol, unasked")
+            raise _refuse("it switches protocols without a request to do so")
     else:
         raise _refuse(f"more than {INTERIM_MAX} interim answers")
     ends_with_connection = False
@@ -87,14 +87,14 @@ def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
 
 
 def lost(*, begun: bool) -> UpstreamLostError:
-    """The error for a connection that has ended; *begun*: a byte of the answer had come."""
+    """Return the error for a connection that ended; *begun*: after a byte of the answer."""
     cause = f"it closed the connection {'in the middle of' if begun else 'without'} an answer"
-    return UpstreamLostError(cause=cause, remedy="Look into its log", begun=begun)
+    return UpstreamLostError(cause=cause, remedy="Read its log", begun=begun)
 
 
 @dataclass(slots=True)
 class _Top:
-    """What comes before a body."""
+    """Status line and headers of an answer."""
 
     minor: str
     status: int
@@ -111,12 +111,12 @@ class _Top:
 def _read_top(lines: list[str]) -> _Top:
     matched = _STATUS.fullmatch(lines[0])
     if matched is None:
-        raise _refuse("its status line is none")
+        raise _refuse("its status line is invalid")
     top = _Top(matched[1], int(matched[2]))
     for line in lines[1:]:
         matched = _FIELD.fullmatch(line)
         if matched is None:
-            raise _refuse("a header line is none")
+            raise _refuse("a header line is invalid")
         name, value = matched[1].lower(), matched[2].strip(" \t")
         top.headers.append((name, value))
         if name == "content-length":
@@ -129,21 +129,21 @@ def _read_top(lines: list[str]) -> _Top:
     if top.chunked and top.length is not None:
         raise _refuse("it has both a Content-Length and a Transfer-Encoding")
     if top.chunked and top.status in _BODILESS:
-        # Some clients wait for chunks then, some do not.
+        # Clients differ on whether chunks follow.
         raise _refuse("it has a Transfer-Encoding and can have no body")
     return top
 
 
 def _length(value: str, before: int | None) -> int:
     if not _LENGTH.fullmatch(value):
-        raise _refuse("its Content-Length is no number")
+        raise _refuse("its Content-Length is not a number")
     if before is not None and before != int(value):
         raise _refuse("it has Content-Lengths that differ")
     return int(value)
 
 
 def _check_coding(value: str, top: _Top) -> None:
-    # HTTP/1.0 has none: whoever passed it on may not have understood it (RFC 9112, 6.1).
+    # HTTP/1.0 has none: a proxy in between may not have understood it (RFC 9112, 6.1).
     if top.chunked or top.minor == "0" or value.lower() != "chunked":
         raise _refuse("its Transfer-Encoding is not just chunked")
 
@@ -154,7 +154,7 @@ def _read_chunks(stream: _Stream, body_max: int) -> bytes:
     for _ in range(CHUNKS_MAX):
         matched = _CHUNK.fullmatch(stream.line())
         if matched is None:
-            raise _refuse("the size of a chunk is none")
+            raise _refuse("the size of a chunk is invalid")
         size = int(matched[1], 16)
         if not size:
             stream.trailers()
@@ -170,7 +170,7 @@ def _read_chunks(stream: _Stream, body_max: int) -> bytes:
 
 
 class _Stream:
-    """What has come of a connection and was not used yet."""
+    """The received bytes of a connection that have not been used yet."""
 
     __slots__ = ("_begun", "_receive", "_spent", "data")
 
@@ -181,7 +181,7 @@ class _Stream:
         self.data = bytearray()
 
     def section(self) -> list[str]:
-        """Take a header section; its lines, without the empty one at the end."""
+        """Take a header section; return its lines without the empty line at the end."""
         if not self.data:
             self._more()
         seen = 0
@@ -201,7 +201,7 @@ class _Stream:
         return lines
 
     def line(self) -> bytes:
-        """Take a line; without its end."""
+        """Take a line; return it without its CRLF."""
         while (end := self.data.find(b"\r\n")) < 0:
             self._bound(len(self.data))
             self._more()
@@ -211,18 +211,18 @@ class _Stream:
         return line
 
     def trailers(self) -> None:
-        """Take the trailer section; nobody needs it (RFC 9110, 6.5.1)."""
+        """Take the trailer section and discard it (RFC 9110, 6.5.1)."""
         for _ in range(LINES_MAX):
             line = self.line()
             if not line:
                 return
             self._spent += len(line)
             if not _FIELD.fullmatch(line.decode("latin-1")):
-                raise _refuse("a trailer line is none")
+                raise _refuse("a trailer line is invalid")
         raise _refuse(f"more than {LINES_MAX} trailer lines")
 
     def take(self, size: int) -> bytes:
-        """Take just so many bytes."""
+        """Take exactly *size* bytes."""
         if len(self.data) < size:
             pieces = [bytes(self.data)]
             have = len(self.data)
@@ -237,7 +237,7 @@ class _Stream:
         return taken
 
     def rest(self, body_max: int) -> bytes:
-        """Take all until the end of the connection."""
+        """Take all bytes until the end of the connection."""
         while len(self.data) <= body_max:
             piece = self._receive(PIECE)
             if not piece:
@@ -253,7 +253,7 @@ class _Stream:
         self.data += piece
 
     def _check_start(self) -> None:
-        # Before the end of the section is there: what speaks something else may never send one.
+        # Before the section is complete: a server of another protocol may never complete it.
         if not self.data.startswith(_START[: len(self.data)]):
             raise _not_http(self.data[0])
 
@@ -264,15 +264,15 @@ class _Stream:
 
 def _refuse(cause: str) -> UpstreamAnswerError:
     return UpstreamAnswerError(
-        cause=f"what it answers is not sound HTTP/1.1: {cause}",
-        remedy="Look whether Nova's metadata API is what listens there",
+        cause=f"its answer is not valid HTTP/1.1: {cause}",
+        remedy="Check that Nova's metadata API listens there",
     )
 
 
 def _too_large(body_max: int) -> UpstreamAnswerError:
     return UpstreamAnswerError(
-        cause=f"what it answers is larger than {body_max} bytes",
-        remedy="Look whether Nova's metadata API is what listens there",
+        cause=f"its answer is larger than {body_max} bytes",
+        remedy="Check that Nova's metadata API listens there",
     )
 
 
@@ -280,4 +280,4 @@ def _not_http(first: int) -> UpstreamAnswerError:
     if first in _TLS:
         remedy = "Set nova_metadata_protocol = https"
         return UpstreamAnswerError(cause="it speaks TLS", remedy=remedy)
-    return _refuse("it does not begin as HTTP")
+    return _refuse("it does not begin with HTTP/1")

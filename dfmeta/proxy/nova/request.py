@@ -1,6 +1,7 @@
-"""What Nova is asked with: who we say is asking, and the signature that proves it.
+"""Requests to Nova: the headers that name the instance, and the signature that proves them.
 
-Knows no hub: ``dfmeta doctor`` asks as the daemon does, in threads of its own.
+This module does not use eventlet's hub: ``dfmeta doctor`` sends the same requests as the daemon, in
+threads of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PRINTABLE = re.compile(r"[\x20-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class NovaSettings:
-    """How Nova is reached."""
+    """Settings of the connection to Nova."""
 
     hosts: Sequence[HttpHost]
     secret: bytes
@@ -32,31 +33,32 @@ class NovaSettings:
 
 
 def signed(secret: bytes, instance_id: str, project_id: str) -> str:
-    """Header lines that say who asks, for Nova (``nova/api/metadata/handler.py``).
+    """Return the header lines that identify the instance (``nova/api/metadata/handler.py``).
 
-    :param instance_id, project_id: the operator's word or a source's; checked to be header values.
-    :raises BackendError: when one of them cannot stand in a header.
+    :param instance_id, project_id: from the operator or an identity source; they are checked to be
+        valid header values.
+    :raises BackendError: when one of them is not a valid header value.
     """
     if not PRINTABLE.fullmatch(instance_id) or not PRINTABLE.fullmatch(project_id):
         raise BackendError(
             backend=BACKEND,
-            cause="the id of an instance or of its project cannot stand in a header",
-            remedy="See where it comes from with: dfmeta ports",
+            cause="the id of the instance or of its project is not a valid header value",
+            remedy="See its source with: dfmeta ports",
         )
     signature = hmac.new(secret, instance_id.encode(), hashlib.sha256).hexdigest()
     return (
         f"X-Instance-ID: {instance_id}\r\nX-Tenant-ID: {project_id}\r\n"
         f"X-Instance-ID-Signature: {signature}\r\n"
-        # What is packed would pass, but few guests unpack.
+        # A compressed answer would be forwarded as it is, but few guests can decompress it.
         "Accept-Encoding: identity\r\nUser-Agent: dfmeta\r\n"
     )
 
 
 def host_header(host: HttpHost) -> bytes:
-    """Value of a request's Host header (RFC 9112, 3.2)."""
-    # A zone means something on this host alone (RFC 6874, 1).
+    """Return the value of a request's Host header (RFC 9112, 3.2)."""
+    # A zone is valid on this host only (RFC 6874, 1).
     authority = HttpHost(host.host.partition("%")[0], host.port).authority
     try:
         return authority.encode("idna")
     except UnicodeError:
-        return authority.encode("ascii", "replace")  # nobody will be found under it
+        return authority.encode("ascii", "replace")  # it cannot be resolved

@@ -12,7 +12,7 @@ from dfmeta.proxy.nova.trust import nova_context
 def client_context(
     ca_cert: str | None, *, cert: str | None, key: str | None, insecure: bool = False
 ) -> Any:
-    """What a client trusts and shows: an ssl.SSLContext of eventlet's, for all its connections.
+    """Return eventlet's ssl.SSLContext for all connections of a client.
 
     See :func:`dfmeta.proxy.nova.trust.nova_context`.
 

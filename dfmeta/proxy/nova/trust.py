@@ -1,4 +1,4 @@
-"""What a client of Nova's trusts and shows in TLS."""
+"""TLS settings of a client of Nova: trusted authorities and the client's certificate."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def nova_context(
     insecure: bool = False,
     create: Callable[..., Any] | None = None,
 ) -> ssl.SSLContext:
-    """Return what :func:`dfmeta.trust.client_context` does, with the client's own certificate.
+    """Return the context of :func:`dfmeta.trust.client_context` with the client's certificate.
 
-    No ALPN: HTTP/1.1 is all that is spoken. Files are read here and not again.
+    There is no ALPN, since only HTTP/1.1 is used. Files are read here and not again.
 
     :param ca_cert: PEM file of authorities; None: the system's.
-    :param cert: PEM file of the client's certificate, with *key* its private key, unencrypted.
-    :param insecure: take any certificate of any server.
+    :param cert: PEM file of the client's certificate; *key*: its private key, unencrypted.
+    :param insecure: accept any certificate of any server.
     :param create: see :func:`dfmeta.trust.client_context`.
     :raises StartError: when a file cannot be loaded.
     """
     try:
         context = client_context(ca_cert, create=create)
         if cert:
-            # A passphrase would be asked for on the terminal.
+            # Without it, OpenSSL would ask for a passphrase on the terminal.
             context.load_cert_chain(cert, key, password=lambda: b"")
     except (OSError, ValueError) as error:
         raise StartError(

@@ -1,14 +1,14 @@
-"""Connections to an HTTP server, as httplib2 wants them.
+"""Connections to an HTTP server, with the interface that httplib2 needs.
 
-httplib2's own connections are http.client's, whose header parser is the email package: half of the
-time that a request takes. A :class:`Connection` is given to ``httplib2.Http.request`` as
-``connection_type`` in their place. It sends a request in one piece and reads the answer with
+httplib2 uses the connections of http.client. Their header parser is the email package, which takes
+half of the time of a request. ``httplib2.Http.request`` gets a :class:`Connection` as
+``connection_type`` instead. It sends a request in one piece and reads the answer with
 :mod:`dfmeta.proxy.nova.replies`.
 
-httplib2 unpacks bodies, follows challenges, joins headers of one name and asks again on errors that
-it knows. None of it is wanted here: it gets to see a status and the body, no header, and errors
-that are not of its kinds. The request goes past it as an :class:`Exchange` in the place of a body,
-since it would quote a URL anew and fold the white space of headers.
+httplib2 decompresses bodies, follows challenges, joins headers of one name and repeats a request
+after errors that it knows. Nothing of this is wanted here: httplib2 sees a status and the body, no
+header, and only errors of other classes. The request passes through it as an :class:`Exchange` in
+the place of a body, since it would quote a URL again and fold the white space of headers.
 """
 
 from __future__ import annotations
@@ -36,36 +36,37 @@ from dfmeta.proxy.nova.replies import Reply, lost, read_reply
 from dfmeta.proxy.nova.request import host_header
 
 POOL_SIZE = 32
-"""Kept connections for each server."""
+"""Persistent connections to each server."""
 ADDRESS_PATIENCE = 2.0
-"""Seconds for each address of a name but the last: one dead address of two costs no request."""
+"""Seconds for each address of a name except the last: with one dead address of two, no request
+fails."""
 SHARE = 65536
-"""Bytes of an answer after which others have their turn: what is there is read without a wait."""
+"""Bytes of an answer after which the greenthread yields: available data is read without a wait."""
 URL = "http://n/"
-"""What httplib2 is told, and takes apart for each request; a connection knows where it goes."""
+"""A dummy for httplib2, which parses it for each request; a connection knows its own target."""
 
 _OPENED = metrics.BACKEND_CONNECTIONS.labels("opened")
 _FAILED = metrics.BACKEND_CONNECTIONS.labels("failed")
 _REUSED = metrics.BACKEND_CONNECTIONS.labels("reused")
 _STALE = metrics.BACKEND_CONNECTIONS.labels("stale")
-# eventlet's patching takes poll away, and select knows no descriptor over 1,023.
+# eventlet's patching removes poll, and select supports no descriptor above 1,023.
 _select = eventlet.patcher.original("select")
 
 
 @dataclass(slots=True)
 class Exchange:
-    """A request to a server and what has become of it."""
+    """A request to a server, and its result."""
 
     method: str
     message: bytes
-    """The whole request as it goes over the wire."""
+    """The whole request in its wire format."""
     sent: bool = False
-    """A byte of it may have left."""
+    """Whether a byte of the request may have been sent."""
     reply: Reply = field(init=False)
 
 
 class Connection:
-    """One connection; a subclass says where to, see :func:`connection_type`."""
+    """One connection; a subclass sets its target, see :func:`connection_type`."""
 
     target: ClassVar[HttpHost]
     context: ClassVar[Any]
@@ -81,12 +82,12 @@ class Connection:
         self._begun = False
 
     def set_debuglevel(self, _level: int) -> None:
-        """Nothing: what goes over the wire is secret."""
+        """Do nothing: the data on the wire is secret."""
 
     def connect(self) -> None:
         """Open the connection.
 
-        :raises UpstreamAwayError: with what the last of the server's addresses has failed with.
+        :raises UpstreamAwayError: with the failure of the last of the server's addresses.
         """
         try:
             self.sock = self._connect()
@@ -105,8 +106,8 @@ class Connection:
     def request(self, _method: str, _uri: str, body: Exchange, _headers: object) -> None:
         """Send the request of an exchange.
 
-        :raises UpstreamAwayError: as :meth:`connect`, which it does again where a kept connection
-            was closed, or something came over it, while nobody waited for an answer.
+        :raises UpstreamAwayError: as :meth:`connect`, which is called again if a persistent
+            connection was closed, or received data, while no request was pending.
         """
         if self._kept and self._poll.poll(0):
             _STALE.inc()
@@ -116,15 +117,15 @@ class Connection:
             _REUSED.inc()
         self._exchange, self._read, self._begun = body, 0, False
         body.sent = True
-        # It may have answered before it closed: reading says what has happened.
+        # The server may have answered before it closed: the read shows the result.
         with contextlib.suppress(OSError):
             self.sock.sendall(body.message)
 
     def getresponse(self) -> _Shown:
         """Read the answer.
 
-        :raises UpstreamAnswerError: it cannot be passed on.
-        :raises UpstreamLostError: the connection has ended before it.
+        :raises UpstreamAnswerError: when the answer cannot be forwarded.
+        :raises UpstreamLostError: when the connection ended before the answer did.
         """
         try:
             reply = read_reply(self._receive, head=self._exchange.method == "HEAD")
@@ -140,7 +141,7 @@ class Connection:
         return _Shown(reply)
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the connection. Idempotent."""
         sock, self.sock = self.sock, None
         if sock is not None:
             sock.close()
@@ -171,7 +172,8 @@ class Connection:
         return sock
 
     def _wrap(self, sock: Any) -> Any:
-        # Without the closing alert the end of a body that has no length is anybody's doing.
+        # A connection that ends without the closing alert may have been cut by an attacker: a body
+        # without a length would be accepted incomplete.
         wrapped = self.context.wrap_socket(
             sock,
             server_hostname=self.target.host.partition("%")[0],
@@ -204,7 +206,8 @@ class Connection:
     def _receive_some(self, size: int) -> bytes:
         if self.context is not None:
             return self.sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
-        # eventlet's own gives a reset for an end: with no length, half a body would be taken.
+        # eventlet's own recv reports a reset as an end: an incomplete body without a length would
+        # be accepted.
         sock = self.sock.fd
         while True:
             try:
@@ -214,27 +217,27 @@ class Connection:
 
 
 class _Shown:
-    """What httplib2 gets to see of an answer."""
+    """The part of an answer that httplib2 sees."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
 
     def items(self) -> list[tuple[str, str]]:
-        """A status, and no header."""
+        """Return the status, and no header."""
         return [("status", str(self._reply.status))]
 
     def read(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return self._reply.body
 
 
 def connection_type(host: HttpHost, context: Any) -> type[Connection]:
-    """The class of the connections to *host*: httplib2 makes them by itself."""
+    """Return a class for the connections to *host*, since httplib2 creates them itself."""
     return type("ServerConnection", (Connection,), {"target": host, "context": context})
 
 
 class Server:
-    """A server and the connections that are kept to it.
+    """A server and the persistent connections to it.
 
     :param context: an ssl.SSLContext of eventlet's; None for no TLS.
     """
@@ -244,16 +247,16 @@ class Server:
         self.name = host_header(host)
         """Value of a request's Host header."""
         self.rests_until = 0.0
-        """Monotonic seconds; whoever has others to ask leaves it alone before."""
+        """Monotonic seconds until which the server is not used while there are others."""
         self._type = connection_type(host, context)
         self._pool: list[httplib2.Http] = []
 
     def exchange(self, exchange: Exchange, *, fresh: bool = False) -> Reply:
-        """Send a request and wait for the answer; the caller bounds the time.
+        """Send a request and wait for the answer; the caller limits the time.
 
-        :param fresh: on a connection that has carried none before.
-        :raises UpstreamError: when there is no answer that can be passed on;
-            :class:`~dfmeta.exceptions.UpstreamStaleError` never where it is *fresh*.
+        :param fresh: use a new connection.
+        :raises UpstreamError: when there is no answer that can be forwarded;
+            :class:`~dfmeta.exceptions.UpstreamStaleError` never if *fresh*.
         """
         client = self._pool.pop() if self._pool and not fresh else _client()
         kept = False
@@ -269,7 +272,7 @@ class Server:
         return reply
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the persistent connections."""
         while self._pool:
             self._pool.pop().close()
 

@@ -1,1 +1,1 @@
-"""Worker processes: the engine that serves guests with several of them."""
+"""The engine that serves guests with several worker processes."""

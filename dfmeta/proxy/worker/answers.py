@@ -1,4 +1,4 @@
-"""What the daemon answers its workers; see :mod:`dfmeta.proxy.worker.remote`."""
+"""The daemon's answers to requests of its workers; see :mod:`dfmeta.proxy.worker.remote`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from dfmeta.proxy.worker.pipe import Message, Pipe
 
 @dataclass(slots=True)
 class WorkerAnswers:
-    """Answers questions. A worker has already checked whose they are, and checks again before an
-    answer leaves."""
+    """Answers requests of workers.
+
+    A worker has checked the claim of the request already, and checks it again before an answer
+    leaves.
+    """
 
     backend: Backend
     rates: RateLimiter
     complaints: Complaints
 
     def handle(self, pipe: Pipe, message: Message) -> bool:
-        """Take a message of a worker's; False for one that is not for here."""
+        """Handle a message of a worker; return False if it is of another kind."""
         match message["what"]:
             case "rate":
                 verdict = self.rates.ask(Endpoint(*message["endpoint"]), message["ip"])

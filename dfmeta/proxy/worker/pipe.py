@@ -1,8 +1,8 @@
-"""Messages between the daemon and a worker of its: JSON objects, one a line.
+"""Messages between the daemon and a worker: JSON objects, one per line.
 
-Bytes that come along with one follow its line as they are, so that a large document costs no more
-than its copies. Both ends are ours: what comes is trusted, and never holds anything of a guest's
-that decides.
+Bytes that belong to a message follow its line without encoding, so that a large document costs only
+its copies. Trust: both ends are dfmeta's and messages are trusted; no decision depends on a value
+in them that comes from a guest.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from eventlet.event import Event
 Message = dict[str, Any]
 PIECE = 262144
 LOOK = 65536
-"""Bytes that a look reads at once: room for as many costs little where there is nothing."""
+"""Bytes of one read in :meth:`Pipe.catch_up`: a buffer of this size costs little if there is
+nothing to read."""
 BYTES = "bytes"
-"""The member of a message that says how many bytes follow; whoever gets it finds them there."""
+"""The member of a message with the number of bytes that follow; the receiver gets the bytes in
+it."""
 ANSWER_TIMEOUT = 10.0
 
 
@@ -41,17 +43,18 @@ class Pipe:
         self._handle: Callable[[Message], None] | None = None
         self._handling = False
         self._incoming, self._looked = bytearray(), 0
-        """What has come and is not handled yet, and how far there is no end of a line in it."""
+        """Received bytes that are not handled yet, and how many of them contain no end of a
+        line."""
         self._open: Message | None = None
-        """The message whose bytes are still to come."""
+        """The message that still lacks some of its bytes."""
         self.queued = 0
-        """How many bytes were given to :meth:`send` in all; see :meth:`gone`."""
+        """Number of bytes given to :meth:`send` in total; see :meth:`gone`."""
         self.closed = False
 
     def send(self, message: Message, along: bytes | None = None) -> None:
-        """Send a message; never waits.
+        """Send a message without waiting.
 
-        :param along: bytes that are its member :data:`BYTES` at the other end.
+        :param along: bytes that the other end gets as the member :data:`BYTES`.
         """
         if along is not None:
             message = {**message, BYTES: len(along)}
@@ -68,9 +71,9 @@ class Pipe:
             eventlet.spawn_n(self._write_on)
 
     def ask(self, message: Message, timeout: float | None = ANSWER_TIMEOUT) -> Message | None:
-        """Send a message and wait for the answer to it; None when there is none in time.
+        """Send a message and wait for its answer; None if there is no answer in time.
 
-        :param timeout: seconds; None waits for as long as the pipe is open.
+        :param timeout: seconds; None: wait while the pipe is open.
         """
         if self.closed:
             return None
@@ -87,18 +90,18 @@ class Pipe:
         return found
 
     def answer(self, question: Message, message: Message, along: bytes | None = None) -> None:
-        """Answer what the other end has asked; see :meth:`send`."""
+        """Answer a message of the other end's :meth:`ask`; see :meth:`send`."""
         self.send({**message, "answers": question["number"]}, along)
 
     def gone(self, position: int) -> bool:
-        """Whether the first *position* bytes of :attr:`queued` are where the other end finds them.
+        """Whether the first *position* bytes of :attr:`queued` can be read by the other end.
 
-        They are in the socket's buffer then, or the pipe is closed.
+        They have been written to the socket's buffer then, or the pipe is closed.
         """
         return self.closed or self.queued - len(self._outgoing) >= position
 
     def run(self, handle: Callable[[Message], None]) -> None:
-        """Give each message that comes to *handle*, until the other end closes."""
+        """Call *handle* with each received message, until the other end closes."""
         self._handle = handle
         self._reading = True
         try:
@@ -111,33 +114,34 @@ class Pipe:
             self.close()
 
     def catch_up(self) -> None:
-        """Handle what the other end has sent by now, without waiting for more.
+        """Handle all messages that the other end has sent so far, without waiting for more.
 
-        Does nothing where it is called by the handler of a message; no handler may wait, so that
-        nothing else finds one at work. An exception of the handler closes the pipe.
+        Do nothing if called from within the handler of a message. Handlers must not wait, so that
+        no other greenthread can call this while a handler runs. An exception of the handler closes
+        the pipe.
         """
         if self._handle is None or self._handling or self.closed:
             return
         with contextlib.suppress(OSError):
-            # The socket itself: a green one would wait.
+            # The underlying socket: the green one would wait.
             while piece := self._sock.fd.recv(LOOK):
                 self._take(piece)
 
     def close(self) -> None:
-        """Close this end; whoever waits for an answer gets none."""
+        """Close this end; pending calls of :meth:`ask` return None."""
         self.closed = True
         asked, self._asked = self._asked, {}
         for event in asked.values():
             event.send(None)
         with contextlib.suppress(OSError):
-            # Whoever reads or writes wakes up by that, and not when the descriptor is closed.
+            # This wakes up pending reads and writes; closing the descriptor would not.
             self._sock.shutdown(socket.SHUT_RDWR)
         self._close_unless_waited_for()
 
     def _take(self, piece: bytes) -> None:
         self._incoming += piece
         if self._handling:
-            # Another greenthread is at it, and comes to this as well: messages keep their order.
+            # Another greenthread handles messages and will handle these too, in their order.
             return
         self._handling = True
         try:
@@ -157,7 +161,7 @@ class Pipe:
             event.send(message)
 
     def _next(self) -> Message | None:
-        """Return the next message that has come whole, and take it out of what has come."""
+        """Remove and return the next complete message; None: there is none."""
         if self._open is None:
             end = self._incoming.find(b"\n", self._looked)
             if end < 0:
@@ -179,7 +183,7 @@ class Pipe:
 
     def _write(self) -> None:
         try:
-            # The socket itself: a green one gives way to others when it would block.
+            # The underlying socket: the green one would switch to the hub when it would block.
             sent = self._sock.fd.send(self._outgoing)
             del self._outgoing[:sent]
         except (BrokenPipeError, ConnectionError):

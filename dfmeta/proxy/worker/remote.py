@@ -1,7 +1,7 @@
-"""What a worker asks the daemon for, since it may not have it itself.
+"""A worker's requests to the daemon, for functions that a worker may not have itself.
 
-The embedded store is a file that only the daemon may read, rates are a port's over all workers, and
-an error is logged once whichever worker has met it.
+Only the daemon may read the file of the embedded store, rates count a port's requests over all
+workers, and an error is logged once even if several workers meet it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.worker.pipe import BYTES, Message, Pipe
 
 PATIENCE = 1.0
-"""Seconds for what the daemon answers from memory, and for its way on top of what a backend has."""
+"""Seconds for an answer that the daemon has in memory; also added to the time of a backend."""
 STORE_PATIENCE = 5.0
-"""Seconds at least: the daemon may be busy with a switch that has come back."""
+"""Shortest time, in seconds, for an answer of the store: the daemon may be busy with a switch that
+has reconnected."""
 SAID = (None, "", *TokenMode)
-"""All that a view may say of tokens."""
+"""All values of :attr:`~dfmeta.model.View.http_tokens`."""
 
 
 class RemoteStore:
@@ -43,7 +44,7 @@ class RemoteStore:
         deadline: float,
         goes_on: Callable[[str | None], bool],
     ) -> View:
-        """Ask the daemon, which answers at once where the request goes on."""
+        """Query the daemon, which sends the answer along if the request goes on."""
         patience = deadline - time.monotonic()
         question = {
             "what": "open",
@@ -72,7 +73,7 @@ class RemoteStore:
         return View(reply["http_tokens"], answer)
 
     def remark(self, answer: Answer) -> str:
-        """Nothing: see :class:`~dfmeta.proxy.backends.Backend`."""
+        """Return no remark; see :class:`~dfmeta.proxy.backends.Backend`."""
         return ""
 
     def _ask(self, question: Message, timeout: float) -> Message:
@@ -86,14 +87,14 @@ class RemoteStore:
 
 
 class RemoteRates(RateLimiter):
-    """The daemon's counts; it is asked only where there are limits."""
+    """The daemon's rate limits; it is queried only if limits are enabled."""
 
     def __init__(self, settings: RateSettings, pipe: Pipe) -> None:
         super().__init__(settings)
         self._pipe = pipe
 
     def ask(self, caller: Caller, ip_version: int) -> Verdict:
-        """Count one request of that port; one that the daemon is too slow for passes."""
+        """Count one request of a port; the request passes if the daemon does not answer in time."""
         if not self.settings.enabled or ip_version not in self.settings.ip_versions:
             return Verdict()
         place = [*caller]
@@ -103,7 +104,7 @@ class RemoteRates(RateLimiter):
         return Verdict(reply["delay"], reply["refuse"], reply["retry_after"])
 
     def forget(self, caller: Caller) -> None:
-        """Nothing: the daemon sees itself that another guest has the port."""
+        """Do nothing: the daemon itself notices that another guest has the port."""
 
 
 class RemoteComplaints(Complaints):
@@ -114,7 +115,7 @@ class RemoteComplaints(Complaints):
         self._pipe = pipe
 
     def say(self, caller: Caller, kind: str, level: int, message: str, *args: object) -> None:
-        """Have the daemon log it, unless another worker has said the same."""
+        """Send the message to the daemon, which logs it unless another worker sent the same."""
         self._pipe.send(
             {
                 "what": "complaint",
@@ -127,5 +128,5 @@ class RemoteComplaints(Complaints):
 
 
 def identity_fields(identity: Identity) -> dict[str, Any]:
-    """An identity as values that JSON has."""
+    """Return an identity as JSON values."""
     return {name: getattr(identity, name) for name in Identity.__slots__}

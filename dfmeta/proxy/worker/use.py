@@ -1,4 +1,4 @@
-"""Which addresses have connections, told to whoever decides which of them gives way."""
+"""Report the addresses that have connections, so that the daemon does not evict their slots."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ SlotUse = tuple[int, int, int, int]
 
 
 class Tell(Protocol):
-    """Told of an address that has connections now, or has had none for a while."""
+    """Called for an address that has connections now, or has had none for a while."""
 
     def __call__(self, slot: SlotUse, *, used: bool) -> None:
-        """Note it."""
+        """Note whether the address has connections."""
         ...
 
 
 class Use:
-    """Counts connections by address, and tells of the first at once and of the last late.
+    """Counts connections by address; reports the first at once and the end of the last late.
 
-    A guest that opens one after the other is told of once, and not twice for each.
+    A guest that opens connections one after the other is reported once, not twice for each of them.
     """
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._counts: dict[SlotUse, int] = {}
         self._since_review: set[SlotUse] = set()
-        """Used since the last review, so that they stay until the next."""
+        """Addresses used since the last review; they are kept until the next one."""
 
     def count(self, slot: SlotUse, change: int) -> None:
         """Count a connection that begins (1) or ends (-1)."""
@@ -37,7 +37,7 @@ class Use:
         self._since_review.add(slot)
 
     def review(self) -> None:
-        """Tell of the addresses that have had no connection since the last time."""
+        """Report the addresses that have had no connection since the last review."""
         gone = [
             slot
             for slot, count in self._counts.items()

@@ -1,12 +1,12 @@
-"""The daemon's side of its workers: starts them, tells them who asks, replaces those that end.
+"""The daemon's side of its workers: start them, send them identities, replace those that end.
 
-Each worker has the listener and answers guests; the registry stays here. Its changes go to all
-workers (:mod:`dfmeta.proxy.feed`). A worker takes in what is in its pipe before it claims a
-connection and before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and
-:meth:`Workers.inform` waits until the news is there. So one that is late, or hangs and goes on,
-never answers a guest by what it knew before, and need not be ended for it.
+Each worker has the listener and answers guests; the registry stays in the daemon. Its changes go
+to all workers (:mod:`dfmeta.proxy.feed`). A worker reads its pipe before it claims a connection and
+before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and :meth:`Workers.inform` waits
+until the changes are in the pipes. So a worker that is late, or hangs and continues, never answers
+a guest from outdated identities, and need not be killed for it.
 
-Each worker is asked about once a second whether it lives; one that does not answer is ended.
+The daemon checks about once a second whether each worker answers; a worker that does not is killed.
 """
 
 from __future__ import annotations
@@ -43,28 +43,29 @@ LOG = logging.getLogger(__name__)
 
 MODULE = "dfmeta.cmd.worker"
 END_TIMEOUT = 1.0
-"""Seconds that the process of a worker may stay after its pipe."""
+"""Seconds that the process of a worker may exist after its pipe was closed."""
 START_TIMEOUT = 30.0
 BEAT = 1.0
-"""Seconds that a worker's answer may take, and until it is asked again whether it lives."""
+"""Seconds of one round: the time for a worker's answer, and the pause until the next check."""
 SILENT = 2
 """Rounds without an answer after which a worker does not count as serving."""
 HANGS = 5
-"""Rounds without an answer after which it is ended. A worker on a host that is short of CPU time
-may well take more than one."""
+"""Rounds without an answer after which a worker is killed. On a host that is short of CPU time, an
+answer may take more than one round."""
 LATE = 0.5
-"""Seconds by which a round may end late; the daemon itself was late then, and the round does not
-count."""
+"""Seconds by which a round may end late; if it is more, the daemon itself was late, and the round
+does not count."""
 DRAIN = 10.0
-"""Seconds that a worker which has been replaced may go on with what it has begun."""
+"""Seconds that a replaced worker may take to finish its requests."""
 OVERTIME = 2.0
-"""Seconds after that until it is ended."""
+"""Seconds after that until it is killed."""
 HEAD_START = 0.3
-"""Seconds of the grace at the end that are kept for the workers' own end."""
+"""Seconds by which the workers' grace at a stop is shorter than the daemon's."""
 LIVED = 5.0
-"""Seconds after which a worker that ends was not ended by its start."""
+"""Seconds after which the end of a worker does not count as a failed start."""
 PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
-"""Seconds until another one is started, where the last one has not lived."""
+"""Shortest and longest pause in seconds until another worker is started; it doubles after each
+failed start."""
 POLL = 0.01
 SCRAPE_TIMEOUT = 0.5
 
@@ -72,7 +73,7 @@ Handle = Callable[["Worker", Message], None]
 
 
 class Worker:
-    """One process, as the daemon sees it."""
+    """The daemon's state of one worker process."""
 
     def __init__(self, listener: int, handle: Handle) -> None:
         ours, theirs = green_socket.socketpair()
@@ -93,18 +94,18 @@ class Worker:
         self.pipe = Pipe(sock)
         self.begun = time.monotonic()
         self.serving = False
-        """It may answer guests, and so has to know of every change."""
+        """Whether it may answer guests, so that it must get every change."""
         self.silent = False
-        """It has not said for some seconds that it lives."""
+        """Whether it has not answered the checks for some seconds."""
         self.lost = False
-        """The daemon has ended it, and has said so."""
+        """Whether the daemon has killed it and logged that."""
         self.served = False
-        """It has come to serve."""
+        """Whether it has ever served."""
         self.leaving = False
         self.succeeded = False
-        """Another one is started in its place: whoever keeps it need not."""
+        """Whether another worker is started in its place, so that its keeper starts none."""
         self.used: set[SlotUse] = set()
-        """Addresses that it has connections of: they do not give way to others."""
+        """Addresses that it has connections of: their slots are not evicted."""
         self.samples: metrics.Samples = {}
         self._handle = handle
 
@@ -127,9 +128,9 @@ class Worker:
         return self.pipe.gone(position)
 
     def run(self, device: str) -> None:
-        """Take what it says until it ends.
+        """Handle its messages until it ends.
 
-        :param device: that its connections are bound to.
+        :param device: device that its connections are bound to.
         """
         eventlet.spawn_n(self._bind, device)
         try:
@@ -138,10 +139,10 @@ class Worker:
             self._refuse(error)
         self.serving = False
         with contextlib.suppress(OSError):
-            # Whoever waits for it wakes up by that. Closed, its number would be waited for as long
-            # as the daemon runs, and who gets it next could not wait for it.
+            # This wakes up the waiting greenthread. If the socket were closed, the hub would wait
+            # for its descriptor indefinitely, and no other socket with that number could be used.
             self._rights.shutdown(socket.SHUT_RDWR)
-        # Without its pipe it ends by itself, unless it hangs.
+        # A worker without its pipe ends by itself, unless it hangs.
         with eventlet.Timeout(END_TIMEOUT, False):
             while self.process.poll() is None:
                 eventlet.sleep(POLL)
@@ -149,7 +150,10 @@ class Worker:
         self.process.wait()
 
     def _bind(self, device: str) -> None:
-        """Bind again what it sends: it may not do so itself (socket(7), SO_BINDTODEVICE)."""
+        """Bind the connections that it sends: it may not do so itself (SO_BINDTODEVICE, socket(7)).
+
+        This is needed after the device was created again.
+        """
         try:
             while True:
                 trampoline(self._rights, read=True)
@@ -166,32 +170,33 @@ class Worker:
         self._rights.close()
 
     def _refuse(self, error: Exception) -> None:
-        """End it for what it says. A guest may have taken it over: that must cost it alone."""
+        """Kill a worker that sent an invalid message: a guest may have compromised it."""
         if not self.lost:
             self.lost = True
             metrics.WORKERS_LOST.labels("nonsense").inc()
             LOG.error(
-                "Worker %d says what cannot be read; it is ended and another one takes its place. "
-                "Report this with the traceback below",
+                "Worker %d sent a message that cannot be read; it is killed and another one is "
+                "started. Report this with the traceback below",
                 self.process.pid,
                 exc_info=error,
             )
         self.kill()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         if self.process.poll() is None:
             self.process.kill()
 
 
 class Workers:
-    """So many workers, all of the time.
+    """Keeps a fixed number of workers running.
 
-    :param sock: the listener; it stays open here, so that what waits in its queue outlives them.
-    :param count: how many.
-    :param settings: what a worker is told at its start; secrets among it go over the pipe alone.
-    :param answers: answers what they ask.
-    :param device: name of tap-metadata, which answers leave by.
+    :param sock: the listener; it stays open here, so that its queue outlives the workers.
+    :param count: number of workers.
+    :param settings: return the message with the settings for a new worker; it contains secrets,
+        which go over the pipe only.
+    :param answers: answers the workers' requests.
+    :param device: name of tap-metadata, through which answers leave.
     """
 
     def __init__(
@@ -205,7 +210,7 @@ class Workers:
         device: str,
     ) -> None:
         self.port = int(sock.getsockname()[1])
-        """TCP port that they listen on."""
+        """TCP port of the listener."""
         self.inode = os.fstat(sock.fileno()).st_ino
         """The listener's inode."""
         self._sock = sock
@@ -219,37 +224,38 @@ class Workers:
         self._feed: Feed[Worker] = Feed(registry, self._news, lambda: self._workers)
         self._retired: metrics.Samples = {}
         self._replaced: list[Callable[[], None]] = []
-        """Who is to be told of the next replacement."""
+        """Functions to call after the next replacement."""
         self._replacing = False
 
     @property
     def serving(self) -> bool:
-        """Whether guests are answered: one worker that lives is enough."""
+        """Whether guests are answered: one worker that serves is enough."""
         return any(one.serving and not one.silent for one in self._workers)
 
     def start(self) -> None:
-        """Start all of them; see :attr:`serving`."""
+        """Start all workers; see :attr:`serving`."""
         hub.VITAL.spawn(
-            "news for the workers", self._feed.run, lambda: self._stopping, may_return=True
+            "changes for the workers", self._feed.run, lambda: self._stopping, may_return=True
         )
         for _ in range(self._count):
             self._keep()
 
     def inform(self) -> None:
-        """Have all that the registry knows at this moment where each worker takes it in.
+        """Wait until the present state of the registry is in the pipe of each worker.
 
-        A worker whose pipe has no room for it in time is ended.
+        A worker is killed if its pipe does not have room for it in time.
         """
         for worker in self._feed.inform():
-            self._end(worker, "full", f"has not read for {SETTLE_TIMEOUT:g} s what the daemon says")
+            self._end(worker, "full", f"has not read its messages for {SETTLE_TIMEOUT:g} s")
 
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
-        """Have others take over, with the settings of now; these end what they have begun.
+        """Replace all workers by new ones with the present settings.
 
-        One replacement at a time: what is asked for meanwhile is done after it, at once for all.
+        The old workers finish their requests. There is one replacement at a time: all calls during
+        a replacement lead to one more replacement after it.
 
-        :param terms: the others read them from their settings.
-        :param done: called when all have.
+        :param terms: not used: new workers read their settings.
+        :param done: called when all workers have been replaced.
         """
         del terms
         self._replaced.append(done)
@@ -271,18 +277,19 @@ class Workers:
                     done()
             else:
                 LOG.error(
-                    "A worker does not come up with the configuration of now; the one of before "
-                    "goes on with its own. See the lines above, and send SIGHUP again"
+                    "A worker does not start with the new configuration; the previous worker "
+                    "continues with the old configuration. See the log lines above, and send "
+                    "SIGHUP again"
                 )
         self._replacing = False
 
     def rebind(self) -> None:
-        """Tell them that the device has been made anew."""
+        """Notify the workers that the device was created again."""
         for worker in self._workers:
             worker.pipe.send({"what": "rebind"})
 
     def stop(self, grace: float) -> None:
-        """Have them accept no more and answer what they have, within *grace* seconds."""
+        """Make the workers stop accepting and answer their requests, within *grace* seconds."""
         self._stopping = True
         for worker in self._workers:
             worker.pipe.send({"what": "stop", "grace": max(0.0, grace - HEAD_START)})
@@ -294,7 +301,7 @@ class Workers:
         self._sock.close()
 
     def collect(self) -> list[Metric]:
-        """The daemon's metrics with what all workers have counted, those that ended as well."""
+        """Return the daemon's metrics with those of all workers, including ended ones."""
         asking = [
             eventlet.spawn(self._scrape, worker)
             for worker in self._workers
@@ -305,7 +312,7 @@ class Workers:
         return metrics.merged([self._retired, *(worker.samples for worker in self._workers)])
 
     def gather(self) -> None:
-        """Have what all workers have noted of requests in the daemon's own record."""
+        """Collect the recent requests of all workers in the daemon."""
         asking = [
             eventlet.spawn(worker.pipe.ask, {"what": "recent"}, SCRAPE_TIMEOUT)
             for worker in self._workers
@@ -322,14 +329,14 @@ class Workers:
     def _keep_one(self, predecessor: Worker | None) -> None:
         """Start a worker, and another one whenever it ends.
 
-        :param predecessor: that the worker takes the place of; goes on where it does not come up.
+        :param predecessor: worker to be replaced; it continues if the new worker does not start.
         """
         pause = PAUSE_MIN
         while not self._stopping:
             try:
                 worker = Worker(self._sock.fileno(), self._handle)
             except OSError as error:
-                LOG.warning("No worker can be started: %s; it is tried again", error.strerror)
+                LOG.warning("A worker cannot be started: %s; dfmeta tries again", error.strerror)
                 if self._stays(predecessor):
                     return
                 eventlet.sleep(PAUSE_MAX)
@@ -346,7 +353,7 @@ class Workers:
             if not worker.lost:
                 metrics.WORKERS_LOST.labels("ended").inc()
                 LOG.error(
-                    "Worker %d has ended with status %s; another one is started",
+                    "Worker %d ended with status %s; another one is started",
                     worker.process.pid,
                     worker.process.returncode,
                 )
@@ -357,28 +364,28 @@ class Workers:
             eventlet.sleep(min(pause, PAUSE_MAX))
 
     def _stays(self, predecessor: Worker | None) -> bool:
-        """Have a worker go on whose successor has not come up; False when it has ended too."""
+        """Keep a worker if its successor did not start; False if it has ended too."""
         if predecessor is None or predecessor not in self._workers:
             return False
         predecessor.succeeded = False
         return True
 
     def _end(self, worker: Worker, reason: metrics.WorkerLost, fault: str) -> None:
-        """Kill a worker; its keeper starts another one, unless it has a successor."""
+        """Kill a worker; its keeper starts another one, unless the worker has a successor."""
         if worker.lost:
             return
         worker.lost = True
         metrics.WORKERS_LOST.labels(reason).inc()
         LOG.error(
-            "Worker %d %s; it is ended. If it happens again, see whether the host has CPU time and "
-            "memory left for it",
+            "Worker %d %s; it is killed. If this happens again, check that the host has enough "
+            "CPU time and memory",
             worker.process.pid,
             fault,
         )
         worker.kill()
 
     def _watch(self, worker: Worker) -> None:
-        """Ask a worker whether it lives, until its pipe is closed; end it if it does not."""
+        """Check a worker until its pipe is closed; kill it if it does not answer."""
         while not worker.pipe.closed:
             asking = eventlet.spawn(worker.pipe.ask, {"what": "ready?"}, None)
             missed = 0
@@ -396,11 +403,11 @@ class Workers:
             eventlet.sleep(BEAT)
 
     def _introduce(self, worker: Worker, predecessor: Worker | None) -> None:
-        """Tell a new worker of everybody and have it serve; what changes follows in its order."""
+        """Send all endpoints to a new worker and make it serve; changes follow in their order."""
         self._feed.introduce(worker)
         if worker.pipe.ask({"what": "ready?"}, START_TIMEOUT) is None:
             if not worker.pipe.closed:
-                self._end(worker, "start", f"does not come up within {START_TIMEOUT:g} s")
+                self._end(worker, "start", f"did not start within {START_TIMEOUT:g} s")
             return
         worker.serving = worker.served = True
         worker.pipe.send({"what": "serve"})
@@ -411,7 +418,7 @@ class Workers:
             eventlet.spawn_after(DRAIN + OVERTIME, self._see_off, predecessor)
 
     def _see_off(self, worker: Worker) -> None:
-        """End a worker that was replaced and has not ended yet."""
+        """Kill a replaced worker that has not ended yet."""
         if worker in self._workers:
             self._end(worker, "stays", f"was replaced {DRAIN + OVERTIME:g} s ago and has not ended")
 
@@ -427,7 +434,7 @@ class Workers:
         if found is not None:
             worker.samples = metrics.samples_from(found["samples"])
 
-    # What they say
+    # Messages from workers
 
     def _handle(self, worker: Worker, message: Message) -> None:
         match message["what"]:
@@ -454,7 +461,7 @@ class Workers:
         change, now = (1 if used else -1), time.monotonic()
         self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, now)
 
-    # What they know
+    # Messages to workers
 
     def _news(self, endpoints: Sequence[Endpoint], new: bool) -> Message:
         told = [tell(self._registry, one, waits=not new) for one in endpoints]

@@ -1,1 +1,1 @@
-"""The admin API over records, its client, and what they share: requests, checks, OpenAPI."""
+"""The admin API over records, its client, and the modules of both: requests, checks, OpenAPI."""

@@ -3,8 +3,8 @@
 Routes are in :mod:`dfmeta.store.api.routes`; bodies and texts are those of hollow-metadataservice
 (specification 003), whose clients the API serves.
 
-Trust: none before the authorizer has agreed, and nothing of a body is read before that. After it,
-what is pushed is validated in :mod:`dfmeta.store.api.requests`.
+Trust: none. No part of a body is read before the authorizer has accepted the request. The body is
+then validated in :mod:`dfmeta.store.api.requests`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ LOG = logging.getLogger(__name__)
 NO_ROUTE: Final = "invalid request - route not found"
 NOT_FOUND: Final = "resource not found"
 LARGE: Final = 16 * 1024
-"""Bytes of a body that is read aside: a megabyte of small objects takes a third of a second."""
+"""Bytes above which a body is parsed aside: 1 MB of small objects takes a third of a second."""
 RETRY_SECONDS: Final = 1
-"""Retry-After of an answer that says "not now"."""
+"""Retry-After of a 503."""
 
 Environ = dict[str, Any]
 Refresh = Callable[[Kind, str], Record | None]
@@ -67,7 +67,7 @@ _T = TypeVar("_T")
 
 
 class Aside(Protocol):
-    """Calls a long computation where no other request waits for it."""
+    """Runs a long computation without blocking other requests."""
 
     def __call__(self, step: Callable[[], _T]) -> _T:
         """Return the result of *step*, or raise its exception."""
@@ -75,7 +75,7 @@ class Aside(Protocol):
 
 
 def at_once(step: Callable[[], _T]) -> _T:
-    """Call a step here and now; see :class:`Aside`."""
+    """Run *step* in the caller's thread; see :class:`Aside`."""
     return step()
 
 
@@ -84,13 +84,14 @@ class AdminApi:
 
     :param repository: the records.
     :param authorizer: decides on each request. None: every client may do everything, and the
-        caller makes certain that this host alone can reach the API.
+        caller has to ensure that only this host can reach the API.
     :param max_body: bytes of a request's body.
-    :param refresh: asks upstream for one half of a record, stores it and gives the record, None
-        when upstream has none; raises StoreError. None: there is no upstream.
-    :param aside: calls a long computation where no other request waits for it.
-    :param gate: gives the reason to refuse a request (PEP 3333's environment) before anything of
-        it is read, or an empty string.
+    :param refresh: queries the upstream store for one half of a record, stores it and returns the
+        record, or None if the upstream store has none; raises StoreError. None: there is no
+        upstream store.
+    :param aside: runs a long computation without blocking other requests.
+    :param gate: returns the reason to refuse a request, by its PEP 3333 environment, or an empty
+        string. It is called before anything of the request is read.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class AdminApi:
 
     @staticmethod
     def handles(path: str) -> bool:
-        """Whether a path is the API's to answer, be it with 404.
+        """Whether the API answers requests for a path, even if only with 404.
 
         :param path: PATH_INFO.
         """
@@ -167,9 +168,9 @@ class AdminApi:
         return self._handlers[route.action](route.kind, call)
 
     def _let_in(self, call: Call, accepted: tuple[str, ...]) -> None:
-        """Return when a request may go on.
+        """Check that the client is authorized.
 
-        :raises ApiError: 401, 403 or 503.
+        :raises ApiError: 401 or 403 if it is not, 503 if that cannot be verified now.
         """
         environ = call.request.environ
         refused = self._gate(environ) if self._gate is not None else ""
@@ -186,7 +187,7 @@ class AdminApi:
             call.client = error.client
             raise ApiError(status=403, message=error.message) from error
         except AuthUnavailable as error:
-            LOG.warning("the admin API cannot tell whether a token is good: %s", error)
+            LOG.warning("the admin API cannot verify a token: %s", error)
             raise ApiError(status=503, message=error.message) from error
 
     def _list(self, call: Call) -> Answer:
@@ -255,7 +256,7 @@ class AdminApi:
 
 
 def later(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Answer any request (PEP 3333) in the place of an API that is not there yet: 503."""
+    """Answer any request (PEP 3333) with 503, until the API is available."""
     error = ApiError(status=503, message="the store is not open yet")
     return _respond(_refusal(error), webob.Request(environ), start_response)
 
@@ -263,9 +264,9 @@ def later(environ: Environ, start_response: Callable[..., Any]) -> Iterable[byte
 def _respond(
     answer: Answer, request: webob.Request, start_response: Callable[..., Any]
 ) -> Iterable[bytes]:
-    """Send an answer (PEP 3333); 304 in the place of one that the client has already.
+    """Send an answer (PEP 3333), or 304 if the client has the same answer already.
 
-    The successful answer to GET has an entity tag, compared weakly (RFC 9110, 13.1.2).
+    A successful answer to GET has an entity tag, compared weakly (RFC 9110, 13.1.2).
     """
     status, headers = HTTPStatus(answer.status), list(answer.headers)
     if answer.content_type:
@@ -283,7 +284,7 @@ def _respond(
 
 
 def _query(call: Call) -> dict[str, list[str]]:
-    """Return a request's query: names, and all values of each. Other bytes than UTF-8 are ?."""
+    """Return all values of each query parameter. Bytes that are not UTF-8 are replaced."""
     return parse_qs(call.request.query_string, keep_blank_values=True)
 
 
@@ -298,7 +299,7 @@ def _known(found: _T | None) -> _T:
 
 
 def _failure(error: StoreError) -> ApiError:
-    """Return what a client is told of the database or of upstream, and say the rest in the log."""
+    """Return the answer to a failure of the database or of the upstream store, and log it."""
     LOG.error("the admin API has failed: %s", error.line)
     match error:
         case LookupAwayError():

@@ -1,8 +1,8 @@
-"""The devices of a record's document: one attached, some detached. Pure functions.
+"""Attach a device to a record's document, and detach devices. Pure functions.
 
-Source: specification 002, "REST API impact": tags are given when a device is attached, too. Trust:
-what is attached is a client's, and is validated here together with what is there already. What is
-there may be another program's, of any type.
+Source: specification 002, "REST API impact": tags can be given when a device is attached, too.
+Trust: the new device comes from a client. It is validated here, together with the devices that the
+document has already. Those may come from another program and be of any type.
 """
 
 from __future__ import annotations
@@ -18,50 +18,51 @@ from dfmeta.exceptions import DeviceError
 
 MEMBER: Final = "devices"
 _KNOWN_BY: Final = (("mac", "devname"), ("serial", "path"), ("path",))
-"""What says which device it is where no address does: the first whose first it has, all of it.
-A container's NICs may have one MAC and differ by name (specification 002, the LXC example)."""
+"""Members that identify a device without an address: all members of the first tuple whose first
+member the device has. A container's NICs may have one MAC and differ by name (specification 002,
+the LXC example)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which devices are meant: those with all of these members. MACs are lower case."""
+    """Selects the devices that have all of these members. MACs are in lower case."""
 
     members: Mapping[str, str]
 
     def means(self, device: object) -> bool:
-        """Whether a device is meant."""
+        """Whether a device is selected."""
         return isinstance(device, dict) and all(
             _member(device, name) == value for name, value in self.members.items()
         )
 
 
 def devices_in(document: Mapping[str, Any]) -> list[Any]:
-    """Return a document's devices as they are stored; none where it has no list of them."""
+    """Return a document's devices as they are stored; empty if they are not a list."""
     found = document.get(MEMBER)
     return found if isinstance(found, list) else []
 
 
 def attach(document: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with a device, in the place of the same one if that is there already.
+    """Return a document with *device* added, or in the place of the same device.
 
-    The same one has the same type, bus and address; without an address the same MAC and name, or
-    the same serial and path, or the same path. One without any of them is added, unless it is
-    there as it is: nobody can say which one it would replace.
+    The same device has the same type, bus and address; without an address the same MAC and name,
+    or the same serial and path, or the same path. A device without any of these is added, unless
+    the document has an equal one: it is unknown which device it would replace.
 
-    :raises DeviceError: the devices break a rule; ``path`` has the place in the new list.
+    :raises DeviceError: the devices break a rule; ``path`` is the place in the new list.
     """
     before = document.get(MEMBER, [])
-    # What is no list is told of as what it is.
+    # A value that is not a list is passed on as it is, and the validation refuses it.
     devices = _with(before, device) if isinstance(before, list) else before
     validate({MEMBER: devices})
     return {**document, MEMBER: devices}
 
 
 def detach(document: Mapping[str, Any], selector: Selector) -> dict[str, Any] | None:
-    """Return a document without the devices that are meant; None: it has none of them.
+    """Return a document without the selected devices; None if it has none of them.
 
-    :raises DeviceError: they are of several types, and the selector has none. Buses count NICs
-        and disks apart: Xen's vif 0 and vbd 0 are two devices.
+    :raises DeviceError: the selected devices are of several types, and the selector has no type.
+        A bus numbers NICs and disks separately: Xen's vif 0 and vbd 0 are two devices.
     """
     before = devices_in(document)
     meant = [one for one in before if selector.means(one)]
@@ -69,7 +70,7 @@ def detach(document: Mapping[str, Any], selector: Selector) -> dict[str, Any] | 
         return None
     types = [one.get("type") for one in meant]
     if "type" not in selector.members and any(one != types[0] for one in types):
-        raise DeviceError(path=MEMBER, cause="devices of several types are meant")
+        raise DeviceError(path=MEMBER, cause="devices of several types are selected")
     return {**document, MEMBER: [one for one in before if not selector.means(one)]}
 
 
@@ -91,7 +92,7 @@ def _with(before: list[Any], device: Mapping[str, Any]) -> list[Any]:
 
 
 def _identity(device: object) -> object:
-    """Return what is equal for the same device; None: nothing is. It has not been validated."""
+    """Return a value that is equal for the same device, or None. *device* is not validated."""
     if not isinstance(device, Mapping):
         return None
     for names in (("address",), *_KNOWN_BY):

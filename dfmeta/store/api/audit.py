@@ -4,8 +4,8 @@ A line names the method, the path, the instance, the client's token or subject, 
 status of the answer; never a body, a query or a part of a token.
 
 Trust: of a request, only the method and path of a route, an id that is a UUID and the name of a
-verified client are written. An address without a token can ask as often as it likes: its lines are
-limited, and those that were left out are counted.
+verified client are written. A client without a token can send any number of requests: the lines of
+refused clients are limited, and the omitted ones are counted.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from dfmeta.store.api.routes import Route
 LOG = logging.getLogger(__name__)
 
 REFUSED: Final = (401, 403)
-"""Statuses of a client that may not do what it asks for (RFC 9110, 15.5.2 and 15.5.4)."""
+"""Statuses of a refused client (RFC 9110, 15.5.2 and 15.5.4)."""
 REFUSALS: Final = 60
-"""Lines of refused clients in a minute."""
+"""Maximum number of lines of refused clients in a minute."""
 NOT_KNOWN: Final = "an unknown client"
 
 
 @dataclass(slots=True)
 class Call:
-    """One request, and the facts about it that its line has."""
+    """One request, and the facts about it for its line."""
 
     request: webob.Request
     route: Route | None = None
-    """None: no path of the API, or a method that the path does not have."""
+    """None: the path is unknown, or does not have the method."""
     record_id: str = ""
     """In lower case; empty: not known."""
     client: str = NOT_KNOWN
 
 
 class Audit:
-    """Writes the lines.
+    """Writes the lines of the audit.
 
     :param clock: monotonic seconds.
     """
@@ -52,7 +52,7 @@ class Audit:
         self._seldom = Seldom(REFUSALS, clock=clock)
 
     def note(self, call: Call, status: int) -> None:
-        """Write the line of a request, where it has one.
+        """Write the line of a request that is for a change or is refused; others have none.
 
         :param status: of the answer.
         """

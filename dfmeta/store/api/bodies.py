@@ -1,7 +1,7 @@
-"""A request's body in WSGI (PEP 3333), bounded.
+"""The body of a request in WSGI (PEP 3333), limited in size.
 
-Trust: none. The server has made certain where a body ends (:mod:`dfmeta.proxy.http1`). Nothing of
-it is read before it is asked for here.
+Trust: none. The server has determined where the body ends (:mod:`dfmeta.proxy.http1`). No part of
+the body is read before :meth:`Body.read` is called.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 class Body:
     """The body of one request.
 
-    :param environ: of the request; headers and input are the client's. Where the input raises
-        BadRequestError, its status is the answer's.
-    :param limit: bytes that it may have.
+    :param environ: environment of the request; headers and input come from the client. If the
+        input raises BadRequestError, its status becomes that of the answer.
+    :param limit: maximum number of bytes of a body.
     """
 
     def __init__(self, environ: dict[str, Any], limit: int) -> None:
@@ -27,10 +27,11 @@ class Body:
         self._limit = limit
 
     def read(self) -> bytes:
-        """Return all of it.
+        """Return the whole body.
 
-        :raises ApiError: 413 when it is over the limit, 400 when it does not end as it said, 408
-            when it does not come, 503 when there is no room for it now.
+        :raises ApiError: 413 if it is over the limit or has too many chunks, 400 if it is shorter
+            than announced or malformed, 408 if it does not arrive in time, 503 if there is no room
+            for it now.
         """
         length = self._length()
         wanted = self._limit if length is None else min(length, self._limit)
@@ -48,7 +49,7 @@ class Body:
         return body
 
     def _length(self) -> int | None:
-        """What the client says; None: the body is in chunks."""
+        """Return the Content-Length; None: the body is in chunks."""
         if "HTTP_TRANSFER_ENCODING" in self._environ:
             return None
         length = self._environ.get("CONTENT_LENGTH") or "0"

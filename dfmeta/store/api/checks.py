@@ -1,7 +1,7 @@
-"""What an operator may put into a record. Pure functions.
+"""Checks of the values that an operator gives for a record. Pure functions.
 
-Each takes the option that the value came from, returns the value in its stored form, or raises
-:class:`~dfmeta.exceptions.RecordError` with the option, the value and what to do instead.
+Each takes the option that the value came from, and returns the value in its stored form or raises
+:class:`~dfmeta.exceptions.RecordError` with the option, the value and the remedy.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ HOSTNAME_MAX: Final = 253
 TEXT_MAX: Final = 255
 """Characters; Nova's limit for names, zones and the keys of ``meta``."""
 USERDATA_MAX: Final = 16 * 1024 * 1024
-"""Bytes. Far more than guests' programs take (EC2: 16 KiB); an image named by mistake is more."""
+"""Bytes. Far more than guests need (EC2: 16 KiB), and less than an image given by mistake."""
 
 _CLOUD_CONFIG: Final = "#cloud-config"
 _CLOUD_INIT: Final = ("#", "Content-Type:", "MIME-Version:")
-"""How what cloud-init takes begins, save for what is packed (cloudinit/handlers/__init__.py)."""
+"""Beginnings of cloud-init's formats, except compressed ones (cloudinit/handlers/__init__.py)."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 _KEY_TYPE: Final = re.compile(
     r"ssh-(rsa|dss|ed25519)|ecdsa-sha2-nistp(256|384|521)"
@@ -41,7 +41,7 @@ _OF_PUSH: Final = frozenset(
 )
 """Members of a body of the admin API."""
 _LENGTH_BYTES: Final = 4
-"""Of the length before a string in an SSH key (RFC 4251, section 5)."""
+"""Size of the length before a string in an SSH key (RFC 4251, section 5)."""
 
 
 def hostname(option: str, text: str) -> str:
@@ -88,7 +88,7 @@ def meta_item(option: str, text: str) -> tuple[str, str]:
 
 
 def http_tokens(option: str, text: str) -> str | None:
-    """Return a mode of tokens; None for ``default``, which leaves it to the configuration."""
+    """Return a mode of http_tokens; None for ``default``, the configured mode."""
     if text == "default":
         return None
     if text not in HTTP_TOKENS:
@@ -104,20 +104,20 @@ def http_tokens(option: str, text: str) -> str | None:
 def userdata(option: str, content: bytes, *, name: str) -> bytes:
     """Return user-data as it is, unless it is too large.
 
-    :param name: of the file that it came from; errors show it in the place of the content.
+    :param name: name of its file, which errors show instead of the content.
     """
     if len(content) > USERDATA_MAX:
         raise RecordError(
             what=option,
             value=name,
             cause=f"it has more than {USERDATA_MAX} bytes",
-            remedy="Let the user-data fetch what is large",
+            remedy="Let the user-data download large files",
         )
     return content
 
 
 def networks(option: str, texts: Sequence[str]) -> list[Network]:
-    """Return addresses and blocks of them; empty texts stand for none."""
+    """Return addresses and blocks; empty texts are skipped."""
     found = []
     for text in filter(None, texts):
         try:
@@ -135,7 +135,7 @@ def networks(option: str, texts: Sequence[str]) -> list[Network]:
 def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
     """Return a whole document.
 
-    :param name: of the file that it came from; errors show it in the place of the content.
+    :param name: name of its file, which errors show instead of the content.
     """
     try:
         found = strict.parse_object(content)
@@ -145,7 +145,7 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
                 value=name,
                 cause="it is a body of the admin API, and a guest would find its metadata one "
                 "level too deep",
-                remedy="Give what stands in its member metadata, or put it on one line of a file "
+                remedy="Give the value of its member metadata, or put it on one line of a file "
                 "for dfmeta store import",
             )
         validate_in(found)
@@ -158,13 +158,13 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
             what=option,
             value=name,
             cause=f"{error.path}: {error.cause}",
-            remedy="See doc/source/devices.rst for what devices may be",
+            remedy="See doc/source/devices.rst for the rules",
         ) from None
     return found
 
 
 def network_config(option: str, content: bytes, *, name: str) -> str:
-    """Return a network configuration of cloud-init's as it is written, a YAML or JSON mapping."""
+    """Return a network configuration of cloud-init as it is written: a YAML or JSON mapping."""
     try:
         text = strict.decode(content)
         strict.parse_mapping(text)
@@ -180,16 +180,16 @@ def network_config(option: str, content: bytes, *, name: str) -> str:
 
 
 def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, Any]:
-    """Return vendor data: an object, or what cloud-init takes as user-data as well, a text.
+    """Return vendor data: an object, or a text that cloud-init accepts as user-data, too.
 
-    A text of cloud-init's says in its first line what it is; a cloud-config has to be a mapping.
+    The first line of such a text names its format; a cloud-config has to be a mapping.
     """
     try:
         text = strict.decode(content)
         if text.lstrip().startswith("{"):
             return strict.parse_object(text)
         if not text.startswith(_CLOUD_INIT):
-            raise ValueError("its first line does not say what it is to cloud-init")
+            raise ValueError("its first line does not name a format of cloud-init")
         if text.startswith(_CLOUD_CONFIG):
             strict.parse_mapping(text)
         strictjson.check(text)
@@ -204,10 +204,10 @@ def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, An
 
 
 def ssh_keys(option: str, text: str, *, name: str = "") -> list[str]:
-    """Return the OpenSSH public keys in a text, a line each; blank and comment lines are skipped.
+    """Return the OpenSSH public keys in a text, one per line; empty lines and comments are skipped.
 
-    :param name: of the file that the text came from; errors show it in the place of the content,
-        which may be a private key named by mistake.
+    :param name: name of its file, which errors show instead of the content: that may be a private
+        key, given by mistake.
     """
     if not name and "\n" in text.strip() and "PRIVATE KEY" not in text:
         raise RecordError(
@@ -216,20 +216,20 @@ def ssh_keys(option: str, text: str, *, name: str = "") -> list[str]:
             cause="it has a line break in it, and a key is one line",
             remedy="Give one key for each --ssh-key, or @FILE",
         )
-    # Not at what Python takes for the end of a line besides: it may stand in a comment.
+    # Not splitlines(): a key's comment may contain its other line boundaries.
     lines = [line.strip() for line in text.split("\n")]
     keys = [line for line in lines if line and not line.startswith("#")]
     for key in keys:
         _check_key(option, key, shown=name)
     if name and not keys:
         raise RecordError(
-            what=option, value=name, cause="it holds no key", remedy="Name a .pub file"
+            what=option, value=name, cause="it contains no key", remedy="Name a .pub file"
         )
     return keys
 
 
 def _check_key(option: str, line: str, *, shown: str) -> None:
-    """Raise unless a line is a type, the base64 of a key of that type, and maybe a comment."""
+    """Raise unless a line is a type, the base64 of such a key, and optionally a comment."""
     kind, blob, *_ = [*line.split(None, 2), ""]
     cause = ""
     if "PRIVATE KEY" in line:
@@ -239,7 +239,7 @@ def _check_key(option: str, line: str, *, shown: str) -> None:
     elif not _KEY_TYPE.fullmatch(kind):
         cause = "it does not begin with a type of key, such as ssh-ed25519"
     elif not _blob_is_of(kind, blob):
-        cause = f"what follows {kind} is not the base64 of such a key; it may be cut off"
+        cause = f"the text after {kind} is not the base64 of such a key; it may be cut off"
     if cause:
         raise RecordError(
             what=option,
@@ -266,5 +266,5 @@ def _blob_is_of(kind: str, text: str) -> bool:
 
 
 def _short(text: str) -> str:
-    """Return a value as an error may repeat it."""
+    """Return a value in the length that an error may repeat."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,11 +1,12 @@
-"""The admin API of a store elsewhere, for the command line.
+"""Client of a remote store's admin API, for the command line.
 
-It stands where a :class:`~dfmeta.store.db.repository.Repository` does, as far as the API goes. A
-record is read, changed and written again: of two who do that at once the last one wins. Metadata
-and user-data are two requests; what the first has done stays when the second fails.
+It has the methods of :class:`~dfmeta.store.db.repository.Repository` that the API can serve. A
+record is read, changed and written again: of two clients that change it at the same time, the last
+one wins. Metadata and user-data are two requests; the first change stays when the second request
+fails.
 
-Trust: the server is the operator's choice and gets his token. It is told to nobody else: no
-redirect is followed. Nothing of an answer is shown that is not one line of text.
+Trust: the operator chooses the server, which receives the operator's token. No other server
+receives it: redirects are not followed. Text of an answer is shown only if it is one line.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ TIMEOUT: Final = 30.0
 """Seconds for a connection, and for each piece of an answer."""
 ENVELOPE: Final = "application/vnd.dfmeta.record+json"
 UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
-"""For moments that the API does not tell."""
+"""Stands for times that the API does not report."""
 _PATHS: Final = {Kind.METADATA: "device-metadata", Kind.USERDATA: "device-userdata"}
 _LIST: Final = "records"
 _SHOWN: Final = 200
@@ -60,22 +61,22 @@ _REFUSED: Final = frozenset({401, 403})
 _REMEDIES: Final = {
     401: StoreRefusedError.advice,
     403: StoreRefusedError.advice,
-    507: "Make room on the disk of its database, and do it again",
-    413: "It takes no more than its [store] max_body: raise that there",
+    507: "Free space on the disk of its database, and repeat the command",
+    413: "Raise [store] max_body on that host: it is the largest body that its API accepts",
 }
 FORBIDDEN: Final = 403
 _READS: Final = (
-    "A put keeps what is not named, and so reads the record first: give a token with the scopes "
-    "read and write (dfmeta token create --scope read --scope write). With write alone, name the "
-    "whole record: --json or --user-data, and --address"
+    "put keeps the parts that are not given, so it reads the record first: give a token with the "
+    "scopes read and write (dfmeta token create --scope read --scope write). With write alone, "
+    "give the whole record: --json or --user-data, and --address"
 )
-_ITS_LOG: Final = "Its log says why"
+_ITS_LOG: Final = "See its log for the cause"
 _LISTENS: Final = (
-    "See that dfmeta-store or dfmeta-agent runs there, and that its [df_metadata] admin_listen is "
-    "an address which others can reach"
+    "Check that dfmeta-store or dfmeta-agent runs there, and that its [df_metadata] admin_listen "
+    "is an address that other hosts can reach"
 )
 _NO_RECORD: Final = "resource not found"
-"""The message of the 404 that means a record, and not a path that nobody has."""
+"""Message of the 404 for a missing record; the 404 for an unknown path has another one."""
 _AWAY: Final = frozenset({502, 503, 504})
 
 
@@ -84,9 +85,9 @@ class Client:
 
     :param url: ``http://HOST[:PORT][/PATH]``, or https.
     :param token: sent as a bearer token (RFC 6750, 2.1); empty: none.
-    :param ca_file: PEM certificates that alone are trusted; empty: the system's authorities, see
-        :func:`dfmeta.trust.client_context`.
-    :raises RecordError: the URL cannot be one, or *ca_file* has no certificate.
+    :param ca_file: file with the only certificates (PEM) that are trusted; empty: the system's
+        authorities, see :func:`dfmeta.trust.client_context`.
+    :raises RecordError: the URL is invalid, or *ca_file* has no certificate.
     """
 
     def __init__(self, url: str, *, token: str = "", ca_file: str = "") -> None:
@@ -103,11 +104,11 @@ class Client:
         self._http.close()
 
     def ping(self) -> None:
-        """See that the store and its database answer."""
+        """Check that the store and its database answer."""
         self._ask("GET", "healthz/readiness")
 
     def get(self, record_id: str) -> Record | None:
-        """Return what the API tells of a record: no project, no password, no moments."""
+        """Return a record as far as the API shows it: no project, no password, no times."""
         record, _networks = self._read(record_id)
         return record
 
@@ -125,9 +126,9 @@ class Client:
         http_tokens: str | Keep | None = KEEP,
         networks: Sequence[Network] | Keep = KEEP,
     ) -> PutResult:
-        """Create a record or change what is named of it; see ``Repository.put``.
+        """Create a record, or change the given parts of it; see ``Repository.put``.
 
-        :raises RecordError: for what the API cannot set.
+        :raises RecordError: the API cannot set one of the given values.
         """
         if project_id is not KEEP:
             raise _local("--project", project_id)
@@ -178,7 +179,7 @@ class Client:
         networks: Sequence[Network],
         http_tokens: str | Keep | None,
     ) -> PutResult:
-        """Write halves whose whole content is named: the token may write, and may not read."""
+        """Write halves that are given in full, for a token that may write but not read."""
         self.push_all(
             [
                 Push(
@@ -197,7 +198,7 @@ class Client:
         return PutResult(created=False, changed=tuple(changed), compared=False)
 
     def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
-        """Send pushes in their order, each a request of its own; True: it was taken."""
+        """Send pushes in their order, one request for each; return True for each of them."""
         for push in pushes:
             body = json.dumps(body_of(push), allow_nan=False).encode()
             self._ask("POST", _PATHS[push.kind], body=body)
@@ -210,7 +211,7 @@ class Client:
         return any(found)
 
     def list(self) -> Iterator[listing.Row]:
-        """Yield all records of instances in short, in the order of their ids, page by page."""
+        """Yield the summaries of all instances' records in the order of ids, page by page."""
         after = ""
         while page := self._page(after):
             yield from page
@@ -222,7 +223,7 @@ class Client:
         try:
             return listing.load(body or b"", after=after)
         except ValueError:
-            cause = f"{self._base} does not list its records: it is no store of dfmeta's"
+            cause = f"{self._base} does not list its records: it is not a dfmeta store"
             raise NoApiError(cause=cause) from None
 
     def _read(self, record_id: str) -> tuple[Record | None, tuple[Network, ...]]:
@@ -243,7 +244,7 @@ class Client:
                 http_tokens=there[0].get("http_tokens"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise NoApiError(cause=f"{self._base} answers with no record of dfmeta's") from None
+            raise NoApiError(cause=f"the answer of {self._base} is not a dfmeta record") from None
         return record, networks
 
     def _half(self, kind: Kind, record_id: str) -> dict[str, Any] | None:
@@ -256,14 +257,14 @@ class Client:
         except (KeyError, ValueError, AttributeError):
             same, envelope = False, {}
         if not same or not {"ipAddresses", kind.value} <= envelope.keys():
-            cause = f"{self._base} does not tell a record's addresses: it is no store of dfmeta's"
+            cause = f"{self._base} does not report a record's addresses: it is not a dfmeta store"
             raise NoApiError(cause=cause)
         return envelope
 
     def _ask(
         self, method: str, path: str, *, body: bytes | None = None, missing: bool = False
     ) -> bytes | None:
-        """Return an answer's body; None for the 404 of a record, if *missing* is no error."""
+        """Return the body of an answer; None for a missing record, if *missing* allows that."""
         headers = {**self._headers, "Accept": f"{ENVELOPE}, application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -292,20 +293,20 @@ class Client:
 
 
 class _Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
-    """Leaves a challenge alone: the token has been sent already, and ``Bearer`` without parameters
-    (RFC 6750, 3) is more than httplib2 can read."""
+    """Ignores challenges: the token has been sent already, and httplib2 cannot read ``Bearer``
+    without parameters (RFC 6750, 3)."""
 
     def _auth_from_challenge(self, *_args: object) -> Iterator[object]:
         return iter(())
 
 
 def _connection_type(context: ssl.SSLContext | None) -> type:
-    """Return the class of a connection; httplib2 makes it by itself."""
+    """Return a class of connections that use *context*; httplib2 creates the connections."""
 
     class Connection(httplib2.HTTPSConnectionWithTimeout):  # type: ignore[misc]  # no types
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            # httplib2 takes no context; the one that it has made trusts its own list.
+            # httplib2 does not accept a context; the one that it creates trusts its own list.
             self._context = context
 
     return Connection
@@ -318,9 +319,10 @@ def _halves(
     *,
     userdata: bytes | Keep | None,
 ) -> dict[Kind, Mapping[str, object] | bytes]:
-    """Return what has to be pushed for something to change.
+    """Return the halves that have to be pushed to apply the changes.
 
-    What is of both halves goes with the metadata, or with user-data that is alone.
+    Addresses and http_tokens belong to both halves. They are pushed with the metadata, or with the
+    user-data of a record that has no metadata.
     """
     halves: dict[Kind, Mapping[str, object] | bytes] = {}
     alone = before is not None and before.metadata is None
@@ -339,7 +341,7 @@ def _halves(
 def _whole(
     document: Mapping[str, object] | Whole | None, userdata: bytes | Keep | None
 ) -> dict[Kind, Mapping[str, object] | bytes]:
-    """Return the halves that are named as a whole; none: something has to be read first."""
+    """Return the halves that are given in full; empty: the record has to be read first."""
     if userdata is None or (document and not isinstance(document, Whole)):
         return {}
     halves: dict[Kind, Mapping[str, object] | bytes] = {}
@@ -364,19 +366,20 @@ def _refused(status: int, said: str) -> StoreError:
 
 
 def _reach(error: Exception) -> str:
-    """Return what can be done where there is no answer."""
+    """Return the remedy for a request that got no answer."""
     match error:
         case ssl.SSLCertVerificationError():
-            return "Name the authority that signed its certificate: --ca-file FILE"
+            return "Give the authority that signed its certificate: --ca-file FILE"
         case ssl.SSLError():
-            return "Write http:// where no TLS is spoken"
+            return "Write http:// if the server does not use TLS"
         case http.client.HTTPException():
-            return "Write https:// where TLS is spoken, and the admin listener's port"
+            return "Write https:// if the server uses TLS, and the port of its admin listener"
         case httplib2.ServerNotFoundError() | UnicodeError():
             return "Give a name in --url that this host can resolve, or an address"
         case BrokenPipeError() | ConnectionResetError():
-            # The server reads little of what it refuses, and this client reads no answer before.
-            return "See its log, and that its [store] max_body is as large as what is sent"
+            # The server does not read all of a body that it refuses, and this client reads the
+            # answer only after it has sent the body.
+            return "See its log, and check that its [store] max_body is large enough for the record"
     return _LISTENS
 
 
@@ -394,7 +397,7 @@ def _context(file: str) -> ssl.SSLContext:
 
 
 def _checked(url: str) -> str:
-    """Return a URL without a slash at its end."""
+    """Return a URL without the slashes at its end."""
     try:
         parts = urllib.parse.urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -406,7 +409,7 @@ def _checked(url: str) -> str:
         what="--url",
         value=url if "@" not in url else "(hidden)",
         cause="it is not the URL of an admin API",
-        remedy="Write http://HOST:PORT or https://HOST:PORT; a token comes from --token-file",
+        remedy="Write http://HOST:PORT or https://HOST:PORT; give a token with --token-file",
     )
 
 
@@ -414,7 +417,7 @@ def _local(option: str, value: object) -> RecordError:
     return RecordError(
         what=option,
         value=value or "",
-        cause="the admin API cannot set it so",
+        cause="the admin API cannot set this value",
         remedy="Leave it out, or run the command on the store's own host, without --url",
     )
 
@@ -424,7 +427,7 @@ def _document(value: object) -> str:
         return dump_document(strict.parse_object(value))
     if isinstance(value, dict):
         return dump_document(value)
-    raise ValueError("no document")
+    raise ValueError("not a document")
 
 
 def _userdata(envelope: Mapping[str, Any]) -> bytes:
@@ -442,7 +445,7 @@ def _message(content: bytes) -> object:
 
 
 def _said(content: bytes) -> str:
-    """Return what the API says of an error, as far as that can be shown."""
+    """Return the message of an API error in brackets; empty if it is absent or not one line."""
     try:
         members = json.loads(content)
         parts = [members["message"], *members.get("errors", [])]

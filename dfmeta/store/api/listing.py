@@ -1,7 +1,7 @@
-"""Records in short, as ``dfmeta store list`` shows them and the admin API lists them. Pure.
+"""Summaries of records for ``dfmeta store list`` and the admin API. Pure functions.
 
-Trust: a document may be what another program wrote into the database. A broken one is shown as one
-and hides no other record.
+Trust: another program may have written a document into the database. A broken document is shown as
+broken and hides no other record.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Row = dict[str, object]
 
 
 def timestamp(moment: datetime) -> str:
-    """Return a moment to the second, in UTC (RFC 3339)."""
+    """Return a time in UTC, without fractions of a second (RFC 3339)."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def row_of(summary: Summary) -> Row:
-    """Return a record in short: ``ssh_keys`` is how many it has, ``hostname`` and ``name`` are what
-    the document has there, of any type."""
+    """Return the summary of a record: ``ssh_keys`` is the number of its keys; ``hostname`` and
+    ``name`` are members of the document, of any type."""
     try:
         document = parse_document(summary.id, summary.metadata)
     except StoreError:
@@ -50,12 +50,12 @@ def dump(summaries: Iterable[Summary]) -> bytes:
 
 
 def load(body: bytes, *, after: str) -> Sequence[Row]:
-    """Return the rows of a page that an admin API has answered with.
+    """Return the rows of a page of the admin API's list.
 
-    :param body: the server's word. Of a row only its id is looked at.
-    :param after: what was asked for; empty: the first page.
-    :raises ValueError: it is no page, or one that does not follow: whoever went on asking might
-        never come to an end.
+    :param body: the server's answer, not trusted. Only the ids of the rows are checked.
+    :param after: the id that the page was requested with; empty: the first page.
+    :raises ValueError: it is not a page, or its ids do not follow *after* in ascending order: a
+        client might request such pages indefinitely.
     """
     try:
         rows: Any = json.loads(body)
@@ -64,5 +64,5 @@ def load(body: bytes, *, after: str) -> Sequence[Row]:
     except (KeyError, TypeError, RecursionError):
         good, rows, ids = False, [], []
     if not good or any(one >= other for one, other in itertools.pairwise([after, *ids])):
-        raise ValueError("no page that follows")
+        raise ValueError("not a page that follows the previous one")
     return list_of(rows)

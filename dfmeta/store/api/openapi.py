@@ -28,7 +28,7 @@ _BLOCK_6: Final = (
     f"^(({_PIECE}:){{7}}{_PIECE}|({_PIECE}:){{1,6}}:|({_PIECE}:){{1,3}}(:{_PIECE}){{1,3}}|::)"
     "/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$"
 )
-"""Not all that there are: the form of RFC 5952 has up to six pieces around its colons."""
+"""Not every block of IPv6: in RFC 5952's form, up to six pieces can stand around ``::``."""
 
 _TEXT: Final = "^[^\\u0000]*$"
 
@@ -42,11 +42,15 @@ _ADDRESS: Final[Object] = {
 }
 _LISTED: Final[Object] = {
     "id": {"$ref": "#/components/schemas/Id"},
-    "hostname": {"description": "What the document has there; null: nothing."},
-    "name": {"description": "The same."},
+    "hostname": {"description": "The document's hostname; null if it has none."},
+    "name": {"description": "The document's name; null if it has none."},
     "project_id": {"type": ["string", "null"]},
-    "ssh_keys": {"type": "integer", "minimum": 0, "description": "How many."},
-    "userdata_bytes": {"type": ["integer", "null"], "minimum": 0, "description": "Null: none."},
+    "ssh_keys": {"type": "integer", "minimum": 0, "description": "Number of keys."},
+    "userdata_bytes": {
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "description": "Null: no user-data.",
+    },
     "password_set": {"type": "boolean"},
     "updated_at": {"type": "string", "format": "date-time"},
 }
@@ -59,8 +63,9 @@ _SCHEMAS: Final[Object] = {
     "Addresses": {
         "type": ["array", "null"],
         "maxItems": ADDRESSES_MAX,
-        "description": "All addresses and blocks of the instance, which lose every other owner. "
-        "None, or no list: it has none any more. Host bits of a block are masked.",
+        "description": "All addresses and blocks of the instance; other instances lose them. Null, "
+        "absent or an empty list: the instance loses all of its addresses. Host bits of a block "
+        "are masked.",
         "items": {
             "anyOf": [
                 *_ADDRESS["anyOf"],
@@ -71,7 +76,7 @@ _SCHEMAS: Final[Object] = {
     },
     "HttpTokens": {
         "enum": [*HTTP_TOKENS, None],
-        "description": "EC2's tokens against forged requests. Left out: as it is. Null: as "
+        "description": "EC2's tokens against forged requests. Absent: unchanged. Null: as "
         "configured.",
     },
     "Value": {
@@ -95,9 +100,9 @@ _SCHEMAS: Final[Object] = {
             **_PUSHED,
             "metadata": {
                 "$ref": "#/components/schemas/Document",
-                "description": "What the guest is told. A string that holds such an object is "
-                "taken as well, as hollow-metadataservice has it. An updated_at that is older than "
-                "the one that is stored has the whole push ignored.",
+                "description": "The metadata of the guest. A string that contains such an object "
+                "is accepted too, as in hollow-metadataservice. If its updated_at is older than "
+                "the stored one, the whole push is ignored.",
             },
         },
         "propertyNames": {"pattern": _TEXT},
@@ -115,7 +120,7 @@ _SCHEMAS: Final[Object] = {
                     "userdata": {
                         "type": ["string", "null"],
                         "pattern": _TEXT,
-                        "description": "Null, or left out: empty.",
+                        "description": "Null or absent: empty.",
                     },
                     "userdata_encoding": {"enum": [ENCODINGS[0], None]},
                 },
@@ -159,8 +164,8 @@ _SCHEMAS: Final[Object] = {
     "Records": {
         "type": "array",
         "maxItems": PAGE,
-        "description": "In the order of their ids; fewer where documents are large. None: there "
-        "are no more.",
+        "description": "In the order of ids; fewer if documents are large. Empty: there are no "
+        "more records.",
         "items": {
             "type": "object",
             "required": list(_LISTED),
@@ -180,23 +185,27 @@ _SCHEMAS: Final[Object] = {
     },
 }
 _ERRORS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
-    "400": ("BadRequest", "The request is wrong; errors says where, if its body or query is.", ()),
+    "400": (
+        "BadRequest",
+        "The request is invalid; errors names the wrong parts of its body or query.",
+        (),
+    ),
     "401": ("Unauthorized", "There is no token, or it is not valid.", ("WWW-Authenticate",)),
-    "403": ("Forbidden", "The token has none of the scopes that are needed.", ()),
+    "403": ("Forbidden", "The token has none of the required scopes.", ()),
     "404": ("NotFound", "There is no such record, or it has nothing of this kind.", ()),
-    "405": ("MethodNotAllowed", "The path has other methods.", ("Allow",)),
-    "408": ("RequestTimeout", "The body did not come.", ()),
+    "405": ("MethodNotAllowed", "The path does not have this method.", ("Allow",)),
+    "408": ("RequestTimeout", "The body did not arrive in time.", ()),
     "413": ("ContentTooLarge", "The body is over the limit ([store] max_body).", ()),
-    "500": ("InternalServerError", "The database failed; its host's log says how.", ()),
-    "502": ("BadGateway", "Upstream answers nonsense.", ()),
+    "500": ("InternalServerError", "The database failed; see the log of the store.", ()),
+    "502": ("BadGateway", "The answer of the upstream store is invalid.", ()),
     "503": (
         "ServiceUnavailable",
-        "The database, upstream or the issuer is away.",
+        "The database, the upstream store or the token issuer is not available.",
         ("Retry-After",),
     ),
     "507": (
         "InsufficientStorage",
-        "The disk of the database is full; nothing of the request was kept.",
+        "The disk of the database is full; no part of the request was stored.",
         (),
     ),
 }
@@ -206,7 +215,7 @@ _IF_NONE_MATCH: Final[Object] = {
     "name": "If-None-Match",
     "in": "header",
     "schema": {"type": "string"},
-    "description": "Tags of what the client has: 304 if it still is what there is.",
+    "description": "Entity tags of the client's copies: 304 if one of them is current.",
 }
 _ID: Final[Object] = {
     "name": "id",
@@ -221,20 +230,20 @@ _IP_ADDRESS: Final[Object] = {
     "required": True,
     "schema": _ADDRESS,
     "examples": {"address": {"value": "10.1.2.5"}},
-    "description": "An address of the instance, or one in a block of it; the longest prefix wins.",
+    "description": "An address of the instance, or one in its blocks; the longest prefix wins.",
 }
 
 _AFTER: Final[Object] = {
     "name": "after",
     "in": "query",
     "schema": {"$ref": "#/components/schemas/Id"},
-    "description": "The last id of the page before; left out: the first page.",
+    "description": "The last id of the previous page; absent: the first page.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the description tells of an action; ``KIND`` stands for the record's kind."""
+    """Description of an action; ``KIND`` stands for the record's kind."""
 
     summary: str
     parameters: tuple[Object, ...] = ()
@@ -243,9 +252,9 @@ class _Told:
     sent: Callable[[str], Object] | None = None
     """Content of the request's body; None: it has none."""
     missing: bool = True
-    """Whether 404 may be the answer."""
+    """Whether the answer may be 404."""
     upstream: bool = False
-    """Whether another store is asked."""
+    """Whether the action queries the upstream store."""
 
 
 def _schema(name: str) -> Object:
@@ -257,10 +266,10 @@ def _record(kind: str) -> Object:
 
 
 def _either(kind: str) -> Object:
-    """The half alone, or the record around it."""
+    """Return the content of an answer with the half alone, or its envelope."""
     if kind == Kind.METADATA:
         return {JSON: _schema("Document"), ENVELOPE: _record(kind)}
-    text = {"schema": {"type": "string", "description": "Byte for byte; of any encoding."}}
+    text = {"schema": {"type": "string", "description": "Raw bytes of any encoding."}}
     return {USERDATA: text, ENVELOPE: _record(kind)}
 
 
@@ -269,27 +278,27 @@ def _listed_devices(_kind: str) -> Object:
 
 
 _TOLD: Final[Mapping[Action, _Told]] = {
-    Action.DESCRIBE: _Told("This description.", found=lambda _kind: {JSON: {}}, missing=False),
+    Action.DESCRIBE: _Told("Get this description.", found=lambda _kind: {JSON: {}}, missing=False),
     Action.FIND: _Told(
-        "The record that has an address.",
+        "Find the record of an address.",
         (_IP_ADDRESS,),
         found=lambda kind: {JSON: _record(kind), ENVELOPE: _record(kind)},
     ),
     Action.PUSH: _Told(
-        "Create or replace.",
+        "Create or replace an instance's KIND.",
         sent=lambda kind: {JSON: _schema(f"{kind.capitalize()}Push")},
         missing=False,
     ),
-    Action.GET: _Told("An instance's KIND, or its record.", (_ID,), found=_either),
-    Action.DELETE: _Told("Remove.", (_ID,)),
-    Action.REFRESH: _Told("Ask upstream again.", (_ID,), found=_either, upstream=True),
+    Action.GET: _Told("Get an instance's KIND, or its record.", (_ID,), found=_either),
+    Action.DELETE: _Told("Remove an instance's KIND.", (_ID,)),
+    Action.REFRESH: _Told("Query the upstream store again.", (_ID,), found=_either, upstream=True),
     Action.LIST: _Told(
-        "A page of all records, in short.",
+        "List one page of the summaries of all records.",
         (_AFTER,),
         found=lambda _kind: {JSON: _schema("Records")},
         missing=False,
     ),
-    Action.LIST_DEVICES: _Told("The devices of an instance.", (_ID,), found=_listed_devices),
+    Action.LIST_DEVICES: _Told("List the devices of an instance.", (_ID,), found=_listed_devices),
     Action.ATTACH: _Told(
         "Attach a device.",
         (_ID,),
@@ -301,7 +310,7 @@ _TOLD: Final[Mapping[Action, _Told]] = {
     Action.DETACH: _Told("Detach devices.", (_ID, openapi_devices.SELECTOR), found=_listed_devices),
 }
 _OF_A_KIND: Final = frozenset({Action.FIND, Action.PUSH, Action.GET, Action.DELETE, Action.REFRESH})
-"""Actions that both kinds have: an operation is named by both."""
+"""Actions of both kinds: the name of the operation has the action and the kind."""
 
 
 @functools.cache
@@ -313,7 +322,7 @@ def text(*, secured: bool) -> bytes:
 def description(*, secured: bool) -> Object:
     """Return the description as a value.
 
-    :param secured: whether tokens are asked for.
+    :param secured: whether tokens are required.
     """
     paths: Object = {}
     for route in ROUTES:
@@ -337,7 +346,7 @@ def description(*, secured: bool) -> Object:
 
 
 def _operations(route: Route) -> Object:
-    """Return the methods of a route; with GET comes HEAD, which has the same headers."""
+    """Return the operations of a route; GET adds HEAD, which has the same headers."""
     told = _TOLD[route.action]
     kind = str(route.kind or "")
     name = f"{route.action.value}-{kind}" if route.action in _OF_A_KIND else route.action.value
@@ -364,7 +373,7 @@ def _operation(route: Route, told: _Told, name: str, content: Object | None) -> 
     responses = {code: {"$ref": f"#/components/responses/{_ERRORS[code][0]}"} for code in codes}
     parameters = list(told.parameters)
     if not route.changes:
-        responses["304"] = {"description": "What the client has still is what there is."}
+        responses["304"] = {"description": "The client's copy is current."}
         parameters.append(_IF_NONE_MATCH)
     responses["200"] = {"description": "Done."} if content is None else _success(content, route)
     summary = told.summary.replace("KIND", str(route.kind))

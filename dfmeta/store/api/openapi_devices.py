@@ -1,5 +1,5 @@
-"""What the admin API's description says of devices: :data:`dfmeta.devices.schema.SCHEMA` in words
-that generators of requests understand, for they know little of conditions."""
+"""Devices in the admin API's description: :data:`dfmeta.devices.schema.SCHEMA` without conditions,
+which generators of requests hardly support."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TYPES: Final[Mapping[str, Object]] = {
     "disk": {"type": {"const": "disk"}, "serial": _LINE, "path": _LINE},
     "": {"type": {**_LINE, "not": {"enum": ["nic", "disk"]}}},
 }
-"""Members of each type; of one that is not known, any."""
+"""Members of each type; the empty name stands for all unknown types."""
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "nic": ("type", "bus", "mac"),
     "disk": ("type", "bus"),
@@ -67,11 +67,12 @@ def _without_bus() -> Object:
 
 SCHEMAS: Final[Object] = {
     "Device": {
-        "description": "It takes the place of the same one, or is added. With the others it has to "
-        "hold to the rules of the format: a tag is of one NIC, or of one disk in all of its views.",
+        "description": "Replaces the same device, or is added. Together with the other devices it "
+        "has to follow the rules of the format: a tag belongs to one NIC, or to one disk in all of "
+        "its views.",
         "anyOf": [*(_device(kind, bus) for kind in _TYPES for bus in ADDRESSES), _without_bus()],
     },
-    "Devices": {"type": "array", "description": "As they are stored.", "items": VALUE},
+    "Devices": {"type": "array", "description": "The devices as stored.", "items": VALUE},
 }
 _VALUES: Final[Mapping[str, Object]] = {
     "mac": _MAC,
@@ -99,8 +100,8 @@ SELECTOR: Final[Object] = {
     "style": "form",
     "explode": True,
     "examples": {"serial": {"value": {"serial": EXAMPLE["serial"]}}},
-    "description": "Which devices: one of these, once, and nothing else but the type, which has to "
-    "be there where devices of several types are meant. An address is BUS:ADDRESS.",
+    "description": "Selects the devices: exactly one of these, once, and optionally the type, "
+    "which is required if devices of several types are selected. An address is BUS:ADDRESS.",
     "schema": {
         "type": "object",
         "anyOf": [

@@ -1,8 +1,8 @@
-"""How the admin API shows one half of a record: as it is, or in an envelope. Pure functions.
+"""Representations of a half in the admin API: as it is, or in an envelope. Pure functions.
 
-An envelope is what a push of the same would be, so that an upstream's answer can be stored and a
-record can be moved by hand. Templates (:mod:`dfmeta.store.guest.templates`) add nothing here: a
-store that takes a record from this one has its own.
+An envelope has the form of a push of the same half, so that the answer of an upstream store can be
+stored and a record can be moved by hand. Templates (:mod:`dfmeta.store.guest.templates`) add
+nothing here: a store that copies a record from this one has its own templates.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dfmeta.store.db.record import Kind, Record
 
 JSON: Final = "application/json"
 ENVELOPE: Final = "application/vnd.dfmeta.record+json"
-"""Asks for the envelope where the document alone is what is usual."""
+"""Media type that requests the envelope where the document alone is the default."""
 USERDATA: Final = "text/plain"
-"""Without a charset: the bytes may be of any, or of none."""
+"""Without a charset: the bytes may have any encoding, or none."""
 
 _VARY: Final = (("Vary", "Accept"),)
 
@@ -28,7 +28,7 @@ _VARY: Final = (("Vary", "Accept"),)
 def document(kind: Kind, record: Record | None) -> Answer | None:
     """Return a record's metadata as it was written, or its user-data byte for byte.
 
-    None when there is none of that kind.
+    None when the record does not have that half.
     """
     if record is None:
         return None
@@ -42,11 +42,10 @@ def document(kind: Kind, record: Record | None) -> Answer | None:
 def envelope(kind: Kind, record: Record, addresses: Sequence[str], *, named: bool) -> Answer | None:
     """Return ``{id, ipAddresses, metadata}`` or ``{id, ipAddresses, userdata, userdata_encoding}``.
 
-    ``http_tokens`` is there where the record has a word of its own about them. None when there is
-    none of that kind.
+    ``http_tokens`` is a member if the record sets it. None when the record does not have that half.
 
-    :param addresses: the record's networks; an address alone is written without its prefix.
-    :param named: whether it is called by its own media type, or plainly JSON.
+    :param addresses: the record's networks; a single address is written without its prefix length.
+    :param named: whether the media type is :data:`ENVELOPE` instead of plain JSON.
     """
     members: dict[str, Any] = {"id": record.id, "ipAddresses": [*map(_short, addresses)]}
     if record.http_tokens is not None:
@@ -59,19 +58,19 @@ def envelope(kind: Kind, record: Record, addresses: Sequence[str], *, named: boo
     elif record.metadata is None:
         return None
     else:
-        # As it is stored: what another program wrote is not written anew.
+        # As it is stored: a document of another program is not reformatted.
         text = f'{_dump(members)[:-1]},"metadata":{record.metadata}}}'
     media_type = ENVELOPE if named else JSON
     return Answer(200, text.encode(), content_type=media_type, headers=_VARY)
 
 
 def wants_envelope(accept: Any) -> bool:
-    """Whether a request would rather have the envelope (RFC 9110, 12.5.1).
+    """Whether a request prefers the envelope (RFC 9110, 12.5.1).
 
-    It has to be named, and by a quality that is not below that of another type that is.
+    Accept has to list the envelope, with a quality that is not below that of another listed type.
 
-    :param accept: the client's Accept, as :mod:`webob.acceptparse` has it; one that is not
-        well-formed counts as not there.
+    :param accept: the client's Accept, parsed by :mod:`webob.acceptparse`; a header that is not
+        well-formed counts as absent.
     """
     ranges = {one.partition(";")[0].lower(): quality for one, quality, *_ in accept.parsed or ()}
     wanted = ranges.get(ENVELOPE, 0.0)
@@ -79,7 +78,7 @@ def wants_envelope(accept: Any) -> bool:
 
 
 def _userdata(content: bytes) -> dict[str, str]:
-    """Return text where it is some that JSON readers agree on, base64 otherwise."""
+    """Return UTF-8 without NUL as text, which all JSON readers accept, and the rest in base64."""
     try:
         text = content.decode()
     except UnicodeDecodeError:

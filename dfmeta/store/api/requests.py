@@ -1,8 +1,8 @@
-"""What is pushed to the admin API, validated. Pure functions.
+"""Validation of requests to the admin API. Pure functions.
 
-Errors read as those of hollow-metadataservice, one for each member that is wrong, in the order of
-its fields. Trust: none; a client that may push can still push anything. What comes out of here is
-stored without a further look.
+Errors have the words of hollow-metadataservice, one for each invalid member, in the order of its
+fields. Trust: none; a client that may push can still push anything. The results are stored without
+further checks.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dfmeta.store.db.record import KEEP, Keep, Kind, Push
 from dfmeta.store.db.schema import HTTP_TOKENS
 
 ADDRESSES_MAX: Final = 1024
-"""Of one instance. More would keep the database from others for as long as they are written."""
+"""Maximum number of addresses of an instance; writing more would block the database for long."""
 ENCODINGS: Final = ("plain", "base64")
-"""What ``userdata_encoding`` may be; the first where it is not given."""
+"""Values of ``userdata_encoding``; the first is the default."""
 
 SELECTORS: Final = ("mac", "serial", "address", "path", "devname")
-"""What a query may name devices by."""
+"""Query parameters that select devices."""
 TYPES: Final = ("nic", "disk")
-"""What ``type`` beside it may be."""
+"""Values of the query parameter ``type``, which may accompany a selector."""
 
 INVALID: Final = "Invalid request"
 INVALID_BODY: Final = "invalid request body"
@@ -40,9 +40,9 @@ _LINE_BREAKS: Final = str.maketrans("", "", "\r\n")
 
 
 def parse_push(kind: Kind, body: bytes) -> Push:
-    """Return what a body pushes; its id is in lower case.
+    """Return the push in a body; its id is in lower case.
 
-    :raises ApiError: 400, with every member that is wrong.
+    :raises ApiError: 400, with an error for each invalid member.
     """
     try:
         members = strictjson.loads(body)
@@ -71,15 +71,15 @@ def parse_push(kind: Kind, body: bytes) -> Push:
 
 
 def parse_id(text: str) -> str | None:
-    """Return an instance's id in lower case, None for what is no UUID with dashes."""
+    """Return an instance's id in lower case; None if *text* is not a UUID with dashes."""
     return text.lower() if _UUID.fullmatch(text) else None
 
 
 def parse_query(values: list[str]) -> Address:
-    """Return the address that ``ip_address`` asks for.
+    """Return the address in the query parameter ``ip_address``.
 
-    :param values: all that the query has of it.
-    :raises ApiError: 400 unless it is one address.
+    :param values: all values of the parameter.
+    :raises ApiError: 400 unless there is exactly one value, an address.
     """
     if not any(values):
         raise ApiError(status=400, message=INVALID, errors=[_failed("ip_address", "required")])
@@ -92,10 +92,10 @@ def parse_query(values: list[str]) -> Address:
 
 
 def parse_after(values: list[str]) -> str:
-    """Return the id, in lower case, that ``after`` asks for what follows; empty: for the first.
+    """Return the id in the query parameter ``after``, in lower case; empty: the first page.
 
-    :param values: all that the query has of it.
-    :raises ApiError: 400 unless it is one UUID, or not there.
+    :param values: all values of the parameter.
+    :raises ApiError: 400 unless there is no value, or exactly one, a UUID.
     """
     found = parse_id(values[0]) if len(values) == 1 else None
     if values and found is None:
@@ -104,9 +104,9 @@ def parse_after(values: list[str]) -> str:
 
 
 def parse_device(body: bytes) -> dict[str, Any]:
-    """Return the device that a body attaches; nothing but that it is an object has been looked at.
+    """Return the device in a body. Its members are not validated.
 
-    :raises ApiError: 400.
+    :raises ApiError: 400 unless the body is a JSON object.
     """
     try:
         return strictjson.loads_object(body)
@@ -115,11 +115,11 @@ def parse_device(body: bytes) -> dict[str, Any]:
 
 
 def parse_selector(query: Mapping[str, list[str]]) -> Selector:
-    """Return which devices a query means.
+    """Return the selector of devices in a query.
 
-    :param query: all of it; ``address`` is ``BUS:ADDRESS``.
-    :raises ApiError: 400 unless it is one of :data:`SELECTORS`, once, with at most one of
-        :data:`TYPES` as ``type``, and nothing else: what is meant to go should be clear.
+    :param query: the whole query; ``address`` is ``BUS:ADDRESS``.
+    :raises ApiError: 400 unless the query has one of :data:`SELECTORS`, once, at most one ``type``
+        out of :data:`TYPES`, and nothing else: it should be clear which devices are removed.
     """
     types = query.get("type", [])
     given = [(name, text) for name, texts in query.items() if name != "type" for text in texts]
@@ -144,12 +144,12 @@ def parse_selector(query: Mapping[str, list[str]]) -> Selector:
 
 
 def refused_selector() -> ApiError:
-    """Return what a client is told whose query means devices of several types: 400."""
+    """Return the 400 for a query that selects devices of several types."""
     return ApiError(status=400, message=INVALID, errors=[_failed("type", "required")])
 
 
 def refused_devices(error: DeviceError) -> ApiError:
-    """Return what a client is told whose device breaks a rule: 400."""
+    """Return the 400 for a device that breaks a rule."""
     return ApiError(
         status=400, message=INVALID, errors=[_failed(f"metadata.{error.path}", "device")]
     )
@@ -170,9 +170,9 @@ def _record_id(value: Any, errors: list[str]) -> str:
 
 
 def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
-    """Return the document, which is an object, or one in a string.
+    """Return the document, which is an object, or a string that contains one.
 
-    One member has rules of its own: guests make udev's rules of ``devices``.
+    The member ``devices`` is validated, because guests make udev rules of it.
     """
     if value is None or value == "":
         errors.append(_failed("metadata", "required"))
@@ -193,7 +193,7 @@ def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
 
 
 def _userdata(value: Any, encoding: Any, errors: list[str]) -> bytes:
-    """Return user-data's bytes; none is the same as empty."""
+    """Return the bytes of the user-data; absent user-data is the same as empty user-data."""
     text = "" if value is None else value
     if not isinstance(text, str):
         errors.append(_failed("userdata", "string"))
@@ -224,7 +224,7 @@ def _networks(value: Any, errors: list[str]) -> tuple[Network, ...]:
     found: dict[Network, None] = {}
     for index, text in enumerate(value):
         try:
-            # The library would take a number for an address as well.
+            # ipaddress accepts a number as an address, too.
             found[parse_network(text if isinstance(text, str) else "")] = None
         except ValueError:
             errors.append(_failed(f"ipAddresses[{index}]", "ip_addr|cidr"))
@@ -232,7 +232,9 @@ def _networks(value: Any, errors: list[str]) -> tuple[Network, ...]:
 
 
 def _http_tokens(value: Any, errors: list[str]) -> str | Keep | None:
-    if value is KEEP or value is None or value in HTTP_TOKENS:
-        return value  # type: ignore[no-any-return]  # what it is has just been looked at
+    if isinstance(value, Keep) or value is None:
+        return value
+    if isinstance(value, str) and value in HTTP_TOKENS:
+        return value
     errors.append(_failed("http_tokens", "oneof"))
     return KEEP

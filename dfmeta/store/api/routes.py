@@ -1,4 +1,4 @@
-"""The admin API's routes, one table: requests are matched with it, and OpenAPI is made from it.
+"""The admin API's routes: one table for the dispatch of requests and for OpenAPI.
 
 Paths, methods and scopes are those of hollow-metadataservice (specification 003);
 doc/source/store-api.rst names the differences.
@@ -15,13 +15,13 @@ from dfmeta.store.auth import scopes
 from dfmeta.store.db.record import Kind
 
 PREFIX: Final = "/api/v1"
-"""Every route is below it as well."""
+"""Every route also exists below this prefix."""
 ID: Final = "{id}"
 """Stands for an instance's id in a path."""
 
 
 class Action(Enum):
-    """What a route does with records."""
+    """Operation of a route on records."""
 
     DESCRIBE = "describe"
     FIND = "find"
@@ -45,13 +45,13 @@ class Route:
     """Without the prefix; :data:`ID` stands for one segment."""
     action: Action
     kind: Kind | None = None
-    """Of records; None: of both kinds, or of none."""
+    """Kind of the records; None: both kinds, or no record."""
     scopes: tuple[str, ...] = ()
-    """Any one is enough; empty: no token is asked for."""
+    """Any one is sufficient; empty: no token is required."""
 
     @property
     def changes(self) -> bool:
-        """Whether records are other ones afterwards."""
+        """Whether the route changes records."""
         return self.method != "GET"
 
 
@@ -67,7 +67,7 @@ def _routes() -> Iterator[Route]:
             devices = f"{path}/{ID}/devices"
             yield Route("GET", devices, Action.LIST_DEVICES, kind, read)
             yield Route("POST", devices, Action.ATTACH, kind, upsert)
-            # A device that goes changes a record, and removes none.
+            # Detaching a device changes a record and does not delete it.
             yield Route("DELETE", devices, Action.DETACH, kind, upsert)
         yield Route("GET", f"{path}/{ID}", Action.GET, kind, read)
         yield Route("DELETE", f"{path}/{ID}", Action.DELETE, kind, delete)
@@ -75,7 +75,7 @@ def _routes() -> Iterator[Route]:
 
 
 ROUTES: Final = tuple(_routes())
-"""In the order in which a path is matched with them."""
+"""In the order of matching."""
 
 Methods = Mapping[str, Route]
 _PATHS: Final[Mapping[tuple[str, ...], dict[str, Route]]] = {
@@ -86,19 +86,19 @@ _FIRST: Final = frozenset(segments[0] for segments in _PATHS)
 
 
 def is_ours(path: str) -> bool:
-    """Whether a path is the API's to answer, be it with 404.
+    """Whether the API answers requests for a path, even if only with 404.
 
-    :param path: PATH_INFO, the client's.
+    :param path: PATH_INFO, from the client.
     """
     first = path.removeprefix("/").partition("/")[0]
     return first in _FIRST or path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
 def find(path: str) -> tuple[Methods, str]:
-    """Return the routes of a path by their methods, and the text where an instance's id stands.
+    """Return the routes of a path by method, and the text in the place of the instance's id.
 
-    :param path: PATH_INFO, the client's; the id may be any text that is not empty.
-    :returns: no routes where there is no such path; an empty id where the path has none.
+    :param path: PATH_INFO, from the client; the id may be any text that is not empty.
+    :returns: no routes for an unknown path; an empty id for a path without one.
     """
     root, *segments = path.removeprefix(PREFIX).split("/")
     for there, methods in _PATHS.items():
@@ -110,6 +110,6 @@ def find(path: str) -> tuple[Methods, str]:
 
 
 def allowed(methods: Methods) -> tuple[str, ...]:
-    """Return the methods of a path as Allow names them (RFC 9110, 10.2.1)."""
+    """Return the methods of a path for the header Allow (RFC 9110, 10.2.1)."""
     order = ("GET", "HEAD", "POST", "DELETE")
     return tuple(one for one in order if one in methods or (one == "HEAD" and "GET" in methods))

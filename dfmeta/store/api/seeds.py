@@ -1,6 +1,6 @@
-"""What an import reads: seeds of cloud-init's NoCloud, and bodies of the admin API. Pure functions.
+"""Parse the input of an import: NoCloud seeds, and bodies of the admin API. Pure functions.
 
-Each raises ValueError with a cause that quotes no user-data.
+Each function raises ValueError with a cause that does not quote user-data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ USERDATA: Final = "user-data"
 VENDOR_DATA: Final = "vendor-data"
 NETWORK_CONFIG: Final = "network-config"
 FILES: Final = (METADATA, USERDATA, VENDOR_DATA, NETWORK_CONFIG)
-"""A seed's (https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html)."""
+"""Files of a seed (https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html)."""
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _KEYS: Final = ("public-keys", "public_keys")
@@ -36,7 +36,7 @@ _COPIED: Final = {
     "launch-index": "launch_index",
     "meta": "meta",
 }
-"""A seed's member and the document's that says the same."""
+"""Member of a seed's meta-data → member of the document with the same meaning."""
 _IGNORED: Final = frozenset(
     {"instance-id", "local-hostname", "hostname", "dsmode", *_KEYS, *_COPIED}
 )
@@ -50,22 +50,23 @@ def uuid_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A NoCloud seed as a record has it."""
+    """A NoCloud seed in the form of a record."""
 
     instance_id: str
-    """As the seed has it; empty: it has none."""
+    """As in the seed; empty: the seed has none."""
     hostname: str
     document: dict[str, Any] = field(repr=False)
     userdata: bytes | None = field(repr=False)
-    """None: there is no such file, which is not the same as an empty one."""
+    """None: the seed has no such file, which is not the same as an empty file."""
     left_out: tuple[str, ...]
-    """Members of its meta-data that the store has no place for."""
+    """Members of its meta-data that the store cannot keep."""
 
 
 def parse_seed(files: Mapping[str, bytes]) -> Seed:
-    """Read a seed's files, by name; of :data:`FILES` at least meta-data or user-data is there.
+    """Return the seed in files.
 
-    :raises ValueError: naming the file.
+    :param files: content of each of :data:`FILES` by name; meta-data or user-data has to be there.
+    :raises ValueError: a file is invalid; the message names it.
     """
     content = _named(METADATA, _metadata, files.get(METADATA, b""))
     document: dict[str, Any] = {}
@@ -92,9 +93,9 @@ def parse_seed(files: Mapping[str, bytes]) -> Seed:
 
 
 def parse_line(line: bytes) -> list[Push]:
-    """Read a body of the admin API's: of /device-metadata, of /device-userdata, or both in one.
+    """Return the pushes in a body of the admin API: of one half, or of both halves in one body.
 
-    :raises ValueError: saying what is wrong with it.
+    :raises ValueError: the body is invalid; the message says why.
     """
     body = strict.parse_object(line.strip())
     record_id = uuid_of(body["id"]) if isinstance(body.get("id"), str) else ""
@@ -115,7 +116,7 @@ def parse_line(line: bytes) -> list[Push]:
 
 
 def body_of(push: Push) -> dict[str, object]:
-    """Return what the admin API takes as that push."""
+    """Return the body of a push for the admin API."""
     body: dict[str, object] = {
         "id": push.record_id,
         "ipAddresses": [str(network) for network in push.networks],
@@ -151,20 +152,20 @@ def _network_config(data: bytes) -> str:
 
 
 def _storable(document: object) -> None:
-    """See that YAML has made nothing that JSON does not have, such as a date."""
+    """Check that YAML has produced no value that JSON does not have, such as a date."""
     left = [document]
     while left:
         one = left.pop()
         if isinstance(one, dict):
             left += [*one.keys(), *one.values()]
             if not all(isinstance(name, str) for name in one):
-                raise ValueError("a name in it is no text")
+                raise ValueError("a name in it is not a string")
         elif isinstance(one, list):
             left += one
         elif isinstance(one, float) and not math.isfinite(one):
-            raise ValueError("a number in it is none")
+            raise ValueError("a number in it is infinite or not a number")
         elif one is not None and not isinstance(one, str | int | float):
-            raise ValueError(f"it has a {type(one).__name__} in it: put that between quotes")
+            raise ValueError(f"it has a {type(one).__name__} in it: put that value in quotes")
     strictjson.check(document)
 
 
@@ -174,7 +175,7 @@ def _text(content: Mapping[str, Any], name: str) -> str:
 
 
 def _lines(value: object) -> list[str]:
-    """Return keys, which cloud-init takes as a text, a list, or lists and texts by name."""
+    """Return SSH keys; cloud-init accepts a text, a list, or an object of texts and lists."""
     if isinstance(value, str):
         return [line.strip() for line in value.splitlines() if line.strip()]
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -186,11 +187,11 @@ def _document(value: object) -> Mapping[str, object]:
         try:
             value = strict.parse_object(value)
         except ValueError as error:
-            raise ValueError(f"its metadata, a text: {error}") from None
+            raise ValueError(f"its metadata, a string: {error}") from None
     if isinstance(value, dict):
         _check_devices(value)
         return value
-    raise ValueError("its metadata is no JSON object")
+    raise ValueError("its metadata is not a JSON object")
 
 
 def _check_devices(document: Mapping[str, object]) -> None:
@@ -204,25 +205,26 @@ def _userdata(value: object, encoding: object) -> bytes:
     if encoding not in (None, "plain", "base64"):
         raise ValueError("its userdata_encoding is neither plain nor base64")
     if value is not None and not isinstance(value, str):
-        raise ValueError("its userdata is no text")
+        raise ValueError("its userdata is not a string")
     text = value or ""
     if encoding != "base64":
         return text.encode()
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("its userdata is no base64") from None
+        raise ValueError("its userdata is not base64") from None
 
 
 def _networks(value: object) -> tuple[Network, ...]:
     if value is not None and not isinstance(value, list):
-        raise ValueError("its ipAddresses are no list")
+        raise ValueError("its ipAddresses is not a list")
     networks = []
     for position, text in enumerate(value or []):
         try:
             networks.append(parse_network(text if isinstance(text, str) else ""))
         except ValueError:
-            raise ValueError(f"its ipAddresses[{position}] is no address and no block") from None
+            cause = f"its ipAddresses[{position}] is neither an address nor a block"
+            raise ValueError(cause) from None
     return tuple(networks)
 
 
@@ -230,5 +232,5 @@ def _http_tokens(value: object) -> str | Keep:
     if value is None:
         return KEEP
     if value not in HTTP_TOKENS:
-        raise ValueError(f"its http_tokens is none of {', '.join(HTTP_TOKENS)}")
+        raise ValueError(f"its http_tokens is not one of {', '.join(HTTP_TOKENS)}")
     return str(value)

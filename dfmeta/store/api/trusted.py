@@ -1,10 +1,10 @@
-"""Whose address counts where proxies stand between guests and a store.
+"""The address of a guest when proxies forward its requests to a store.
 
-``X-Forwarded-For`` is what each proxy on the way was told, with the address that it saw itself put
-behind it. So it is read from the right, for as long as the one who has written an entry is trusted.
+Each proxy on the path appends the address of its peer to ``X-Forwarded-For``. So the header is read
+from the right, as long as the writer of an entry is a trusted proxy.
 
-Trust: nobody, unless the operator names a proxy. What stands to the left of the first address that
-is no trusted proxy's may be anybody's, and decides nothing.
+Trust: none, unless the operator names a proxy. Entries to the left of the first address that is not
+a trusted proxy's may be forged, and are not used.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dfmeta.store.db.networks import Address, Network, parse_address
 HEADER: Final = "x-forwarded-for"
 
 _ADDRESS: Final = re.compile(r"[0-9A-Fa-f.:]{2,45}", re.ASCII)
-"""What an address without a port, brackets or a zone is made of, and some that are none."""
+"""Characters of an address without port, brackets and zone; the parser checks the rest."""
 
 
 class TrustedProxies:
-    """Networks whose hosts' word is taken.
+    """Networks of the proxies whose ``X-Forwarded-For`` is trusted.
 
     :param networks: the operator's; see :func:`dfmeta.store.db.networks.parse_network`.
     """
@@ -36,14 +36,14 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
     def guest(self, peer: Address, header: str | None) -> Address:
-        """Return the address of whoever asks.
+        """Return the address of the guest that sent a request.
 
-        :param peer: whose connection it is, a mapped IPv4 address as IPv4.
-        :param header: ``X-Forwarded-For``, several lines as one list; None: there is none.
-        :returns: *peer*, unless it is trusted and the header is there. Else the address furthest to
-            the right that is not trusted, or the leftmost where all are.
-        :raises ForwardedForError: something in a trusted proxy's header is not a bare address,
-            wherever in it that is: what cannot be read decides nothing.
+        :param peer: address of the connection's peer; an IPv4-mapped one is given as IPv4.
+        :param header: ``X-Forwarded-For``, several lines as one list; None: absent.
+        :returns: *peer*, unless it is trusted and the header is present. Else the rightmost address
+            that is not trusted, or the leftmost address if all are trusted.
+        :raises ForwardedForError: an entry of a trusted proxy's header, at any position, is not a
+            bare address: an address is not taken from a header that cannot be read.
         """
         if header is None or peer not in self:
             return peer

@@ -1,11 +1,11 @@
-"""Who may use the store's admin API: bearer tokens (RFC 6750) and what they allow.
+"""Authorization for the store's admin API: bearer tokens (RFC 6750) and their scopes.
 
-The words of the answers are those of the library that hollow-metadataservice uses, so that a client
-that looks for them finds them.
+The messages of answers are those of the library that hollow-metadataservice uses, because clients
+may compare them.
 
-Trust: the header is the client's, and nothing of it is believed before a verifier has found its
-hash in the file, or a signature of the issuer on it. No part of a token is logged or answered; the
-scopes that an answer names are those that the file or the issuer has given it.
+Trust: the header comes from the client. Nothing of it is trusted before a verifier has found the
+token's hash in the file, or verified the issuer's signature. No part of a token is logged or sent
+back; the scopes in an answer are those that the file or the issuer has granted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DENIED: Final = "not authorized, missing required scope"
 TOKEN_MAX: Final = 16384
 """Characters of a token; an issuer that puts many groups into one needs some thousands."""
 SCOPES_SHOWN: Final = 32
-"""How many of a token's own scopes an answer names."""
+"""Maximum number of a token's scopes that an answer names."""
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 """``b64token`` of RFC 6750, 2.1."""
@@ -41,32 +41,32 @@ class Client:
 
 
 class Authorizer(Protocol):
-    """Decides whether a request may go on."""
+    """Decides whether a request is allowed."""
 
     def authorize(self, header: str | None, accepted: Collection[str]) -> Client:
-        """Return the client of a request that may go on.
+        """Return the client of an allowed request.
 
-        :param header: value of the request's Authorization, as it came; None when it has none.
-        :param accepted: scopes of which any one is enough.
-        :raises Unauthorized: without a token that is known and valid.
-        :raises Forbidden: when the token has none of *accepted*.
-        :raises AuthUnavailable: when that cannot be found out at the moment.
+        :param header: value of the request's Authorization, unchecked; None: absent.
+        :param accepted: scopes of which any one is sufficient.
+        :raises Unauthorized: there is no valid token.
+        :raises Forbidden: the token has none of *accepted*.
+        :raises AuthUnavailable: the token cannot be verified at the moment.
         """
         ...
 
 
 class Verifier(Protocol):
-    """Knows one kind of token."""
+    """Verifies one kind of token."""
 
     def client(self, token: str) -> Client | None:
-        """Return the client that has *token*, any text; None when it is not valid here.
+        """Return the client of *token*, any text; None if this verifier does not accept it.
 
-        :raises AuthUnavailable: when that cannot be found out at the moment.
+        :raises AuthUnavailable: the token cannot be verified at the moment.
         """
 
 
 class BearerAuthorizer:
-    """Asks verifiers in their order; the first that knows a token decides.
+    """Calls verifiers in their order; the first that accepts a token decides.
 
     :param verifiers: the cheap ones first.
     """
@@ -88,9 +88,9 @@ class BearerAuthorizer:
 
 
 def bearer_token(header: str | None) -> str:
-    """Return the token in an Authorization header, which is the client's and may be anything.
+    """Return the token in an Authorization header, which comes from the client, unchecked.
 
-    :raises Unauthorized: when there is none.
+    :raises Unauthorized: the header has no well-formed bearer token.
     """
     if not header or not header.strip(" \t"):
         raise Unauthorized(message=MISSING)

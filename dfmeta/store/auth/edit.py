@@ -1,8 +1,8 @@
 """Changes to the file of tokens, from the command line.
 
-The file is written anew beside the old one and put in its place, so that a reader sees all of the
-one or all of the other. Two that change it at once wait for each other: the folder is locked, not
-the file, which is another one afterwards.
+A new file is written beside the old one and renamed to its name, so that a reader sees either the
+complete old content or the complete new content. Concurrent changes wait for each other: the lock
+is on the directory, because the file is replaced.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from dfmeta.store.auth.tokens import (
 )
 
 TOKEN_BYTES: Final = 32
-TOKEN_PREFIX: Final = "dfm_"  # noqa: S105  # what programs that look for leaked secrets can see
+TOKEN_PREFIX: Final = "dfm_"  # noqa: S105  # for programs that search for leaked secrets
 FOLDER_MODE: Final = 0o700
 
 
 @dataclass(frozen=True)
 class Grant:
-    """What a new token is to be."""
+    """Properties of a new token."""
 
     scopes: tuple[str, ...]
     created: datetime
@@ -47,25 +47,25 @@ class Grant:
 
 
 def new_token(make: Callable[[int], str] = secrets.token_urlsafe) -> str:
-    """Return a token that nobody has: :data:`TOKEN_BYTES` random bytes in base64url.
+    """Return a new token: :data:`TOKEN_BYTES` random bytes in base64url, after a prefix.
 
-    :param make: gives so many random bytes as text.
+    :param make: returns the given number of random bytes as text.
     """
     return f"{TOKEN_PREFIX}{make(TOKEN_BYTES)}"
 
 
 def add(path: Path, grant: Grant, token: str) -> StaticToken:
-    """Add a line for *token*, and make the file and its folder where they are missing.
+    """Add a line for *token*; create the file and its directory if they are missing.
 
-    :raises RecordError: for a name that cannot be one, or that is taken.
-    :raises TokenFileError: when the file cannot be used or written; it is then as it was.
+    :raises RecordError: the name is invalid, or another token has it.
+    :raises TokenFileError: the file cannot be used or written; it is unchanged.
     """
     if grant.name and not is_name(grant.name):
         raise RecordError(
             what="--name",
             value=grant.name,
             cause="it is not 1 to 64 letters, digits or ._@-",
-            remedy="Give another one",
+            remedy="Give another name",
         )
     with _locked(path) as file:
         text = read_text(file)
@@ -74,8 +74,8 @@ def add(path: Path, grant: Grant, token: str) -> StaticToken:
             raise RecordError(
                 what="--name",
                 value=grant.name,
-                cause="another token has it",
-                remedy="Give another one, or revoke that token first",
+                cause="another token has this name",
+                remedy="Give another name, or revoke that token first",
             )
         added = _static(replace(grant, name=grant.name or _free_name(taken)), token)
         if text and not text.endswith("\n"):
@@ -85,7 +85,7 @@ def add(path: Path, grant: Grant, token: str) -> StaticToken:
 
 
 def remove(path: Path, name: str) -> bool:
-    """Remove a token's line; False when there is no token of that name.
+    """Remove a token's line; return False if there is no token of that name.
 
     :raises TokenFileError: as :func:`add`.
     """
@@ -117,7 +117,7 @@ def _free_name(taken: Sequence[str] | set[str]) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """Give the file that *path* leads to, with other writers kept out."""
+    """Yield the real path of the file, with its directory locked against other writers."""
     file = Path(os.path.realpath(path))
     try:
         file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def _locked(path: Path) -> Iterator[Path]:
 
 def _write(file: Path, text: str) -> None:
     try:
-        # mkstemp(3) makes it with mode 0600.
+        # mkstemp(3) creates the file with mode 0600.
         descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as new:
@@ -151,7 +151,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _keep_owner(descriptor: int, file: Path) -> None:
-    """Let the daemon's user keep its file when root changes it."""
+    """Keep the owner (the daemon's user) of the file when root changes it."""
     with contextlib.suppress(FileNotFoundError):
         owner = file.stat()
         if os.geteuid() == 0:
@@ -170,5 +170,5 @@ def _unwritable(file: Path, error: OSError) -> TokenFileError:
     return TokenFileError(
         path=file,
         cause=f"it cannot be written: {error.strerror or error}",
-        remedy="Run this as the user that owns it, or name another [store] token_file",
+        remedy="Run this as the user that owns it, or set another [store] token_file",
     )

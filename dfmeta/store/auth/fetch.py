@@ -1,7 +1,7 @@
-"""Fetches a JSON document from the issuer of tokens, bounded in size and in time.
+"""Fetch a JSON document from the token issuer, with limits of size and time.
 
-Trust: the address is the operator's, or stands in a document of the issuer's. The server is known
-by its certificate where it is https; with http any host between may answer, and give its own keys.
+Trust: the URL comes from the operator, or from a document of the issuer. With https, the
+certificate authenticates the server; with http, any host on the path may answer with its own keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fetch_json(url: str, *, timeout: float = TIMEOUT) -> Any:
     """Return the JSON document at *url*, ``http`` or ``https``. Redirections are not followed.
 
     :param timeout: seconds to connect and to answer.
-    :raises IssuerError: when there is none, with a cause that quotes nothing of the answer.
+    :raises IssuerError: there is no JSON document; the cause does not quote the answer.
     """
     client = Client(body_max=ANSWER_MAX)
     try:

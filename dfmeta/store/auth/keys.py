@@ -1,12 +1,12 @@
-"""The issuer's public keys (JWK, RFC 7517), and when they are fetched again.
+"""A cache of the issuer's public keys (JWK, RFC 7517).
 
-Keys change while the service runs: an unknown key id makes it ask again. Everybody can send unknown
-key ids, so that this happens once in :data:`SEARCH_PAUSE` at most, whoever asks; who comes while
-the issuer is being asked waits for that answer and asks no other question. Keys that were fetched
-are good for as long as the issuer is away.
+Keys change while the service runs: an unknown key id causes a new fetch. Any client can send
+unknown key ids, so this happens at most once in :data:`SEARCH_PAUSE` for all clients together. A
+request with an unknown key id that arrives during a fetch waits for its result, and does not cause
+another one. Fetched keys stay valid while the issuer does not answer.
 
-Trust: the keys are the issuer's. What a key may verify comes from the key and never from a token
-(RFC 8725, 3.1), and only public keys of asymmetric algorithms are taken.
+Trust: the keys come from the issuer. The algorithms of a key come from the key and never from a
+token (RFC 8725, 3.1), and only public keys of asymmetric algorithms are accepted.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ CURVES: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519"
 """RFC 7518, 3.4; RFC 8037, 3.1."""
 ALGORITHMS: Final = frozenset({*RSA_ALGORITHMS, *CURVES.values()})
 RSA_BITS: Final = 2048
-"""The least that an RSA key may have (RFC 7518, 3.3)."""
+"""Smallest RSA key that is accepted (RFC 7518, 3.3)."""
 KEYS_MAX: Final = 64
-"""How many keys of a set are looked at."""
+"""Maximum number of keys that are read of a set."""
 
 LIFESPAN: Final = 300.0
-"""Seconds after which the keys are fetched again: one that was withdrawn is forgotten then."""
+"""Seconds after which the keys are fetched again, and a withdrawn key is no longer accepted."""
 SEARCH_PAUSE: Final = 5.0
 """Seconds between two fetches for unknown key ids."""
 RETRY_PAUSE: Final = 2.0
-"""Seconds after a fetch that failed while there are no keys."""
+"""Seconds from a failed fetch to the next one, while there are no keys."""
 AWAY_PAUSE: Final = 30.0
-"""The same while there are some."""
+"""Seconds from a failed fetch to the next one, while there are keys."""
 
 UNAVAILABLE: Final = "authentication is not available at the moment"
 _PUBLIC: Final = frozenset({"kty", "kid", "alg", "crv", "n", "e", "x", "y"})
-"""Of a private key that was published by mistake, the rest is not even read."""
+"""Members that are read; the secret ones of a private key, published by mistake, are not."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A public key and what it may verify."""
+    """A public key and the algorithms of signatures that it may verify."""
 
     kid: str | None
     algorithms: tuple[str, ...]
     public: Any
-    """Of the cryptography library."""
+    """The key as an object of the cryptography library."""
 
 
 def read_keys(document: object) -> Iterator[Key]:
-    """Yield the keys of a JWK set that can verify a signature; others are passed over.
+    """Yield the keys of a JWK set that can verify a signature; other keys are skipped.
 
-    :raises IssuerError: when it is not a set; ``url`` is left for the caller to know.
+    :raises IssuerError: *document* is not a set; the caller has to fill in ``url``.
     """
     members = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(members, list):
@@ -72,9 +72,9 @@ def read_keys(document: object) -> Iterator[Key]:
 
 
 class KeyCache:
-    """The keys as they were fetched last.
+    """Holds the keys of the last successful fetch.
 
-    :param fetch: gets them; raises :class:`IssuerError`. Blocks the caller's thread alone.
+    :param fetch: returns the keys, or raises :class:`IssuerError`. Blocks only the caller's thread.
     :param clock: monotonic seconds.
     """
 
@@ -89,10 +89,10 @@ class KeyCache:
         self._failure = ""
 
     def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key that a token names, None when there is no such key.
+        """Return the key that a token names; None if there is no such key.
 
-        :param kid: the token's, not trusted; None stands for the only key of its kind.
-        :raises AuthUnavailable: when the issuer would have to be asked and is away.
+        :param kid: key id in the token, not trusted; None stands for the only key of *algorithm*.
+        :raises AuthUnavailable: the key is unknown, and the issuer does not answer.
         """
         self._refresh()
         key = _pick(self._keys, kid, algorithm)
@@ -100,14 +100,14 @@ class KeyCache:
             self._search()
             key = _pick(self._keys, kid, algorithm)
         if key is None and self._failure:
-            # It may be a new one.
+            # The issuer may have a new key with this id.
             raise AuthUnavailable(message=UNAVAILABLE, cause=self._failure)
         return key
 
     def _refresh(self) -> None:
         if self._clock() < self._due:
             return
-        # With keys at hand, nobody waits for who is asking already.
+        # While there are keys, no thread waits for the fetch of another thread.
         if self._lock.acquire(blocking=not self._keys):
             try:
                 if self._clock() >= self._due:
@@ -116,7 +116,7 @@ class KeyCache:
                 self._lock.release()
 
     def _search(self) -> None:
-        """Ask again, unless somebody has only just done so: meanwhile, or while this one waited."""
+        """Fetch again, unless another thread has just done so, also while this thread waited."""
         with self._lock:
             now = self._clock()
             if self._keys and now >= self._search_due:
@@ -155,9 +155,9 @@ def _read_key(member: dict[str, Any]) -> Key | None:
     kid = member.get("kid")
     if not algorithms or not isinstance(kid, str | None):
         return None
-    # Each fetch finds the same ones, and strangers can bring it about: nothing for every log.
+    # DEBUG only: any client can cause a fetch, and each fetch finds the same keys.
     try:
-        # The algorithm only says how the key is read.
+        # The algorithm only determines how the key is read.
         public = jwt.PyJWK(
             {name: value for name, value in member.items() if name in _PUBLIC}, algorithms[0]
         ).key
@@ -165,13 +165,13 @@ def _read_key(member: dict[str, Any]) -> Key | None:
         LOG.debug("a key of the issuer of tokens cannot be read: %s", type(error).__name__)
         return None
     if member["kty"] == "RSA" and public.key_size < RSA_BITS:
-        LOG.debug("an RSA key of the issuer of tokens has under %d bits: not used", RSA_BITS)
+        LOG.debug("an RSA key of the issuer of tokens has fewer than %d bits: not used", RSA_BITS)
         return None
     return Key(kid, algorithms, public)
 
 
 def _algorithms(member: dict[str, Any]) -> tuple[str, ...]:
-    """Return what a key may verify; nothing where it is not for that, or of an unknown kind."""
+    """Return the algorithms of a key; none if it is not for signatures or of an unknown type."""
     if member.get("use", "sig") != "sig":
         return ()
     operations = member.get("key_ops", ["verify"])

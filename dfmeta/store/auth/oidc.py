@@ -1,10 +1,10 @@
 """JSON Web Tokens of an OpenID Connect issuer (RFC 7519, RFC 9068; OpenID Connect Discovery 1.0).
 
-A token counts when one of the issuer's keys has signed it, with an asymmetric algorithm that suits
-the key; when issuer and audience are the configured ones; and when it is within its time.
+A token is valid if one of the issuer's keys has signed it, with an asymmetric algorithm that fits
+the key; if issuer and audience are the configured ones; and if it is valid at this time.
 
-Trust: a token is the client's until its signature is verified; before that, only its key id and
-algorithm are read, to look for a key.
+Trust: a token is not trusted until its signature is verified; before that, only its key id and
+algorithm are read, to find a key.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LEEWAY: Final = 5.0
 REQUIRED: Final = ("exp", "iss", "aud")
 SUBJECT_SHOWN: Final = 128
 SCOPE_CLAIMS: Final = ("scope", "scp")
-"""RFC 8693, 4.2, and what some issuers call it."""
+"""The claim of RFC 8693, 4.2, and its name at some other issuers."""
 
-# What a hostile token can make of JSON and of the libraries that read it.
+# Errors that a hostile token can cause in JSON and in the libraries that read it.
 _UNSOUND: Final = (
     jwt.PyJWTError,
     ValueError,
@@ -44,21 +44,21 @@ _UNSOUND: Final = (
 
 @dataclass(frozen=True)
 class OidcSettings:
-    """Whose tokens are taken."""
+    """Issuer and audience of accepted tokens, and the sources of their keys and scopes."""
 
     issuer: str
-    """As the claim ``iss`` has it, to the letter."""
+    """Exactly the value of the claim ``iss``."""
     audience: str
     jwks_url: str = ""
     """Empty: found by discovery."""
     roles_claim: str = ""
-    """A claim that has scopes, or the way to one, ``realm_access.roles``; empty: none."""
+    """A claim with scopes, or the path to one such as ``realm_access.roles``; empty: none."""
 
 
 class OidcVerifier:
-    """Knows the tokens of one issuer.
+    """Verifies the tokens of one issuer.
 
-    :param keys: where its keys come from, see :func:`issuer_keys`.
+    :param keys: keys of the issuer, see :func:`issuer_keys`.
     """
 
     def __init__(self, settings: OidcSettings, keys: KeyCache) -> None:
@@ -66,7 +66,7 @@ class OidcVerifier:
         self._keys = keys
 
     def client(self, token: str) -> Client | None:
-        """See :class:`~dfmeta.store.auth.caller.Verifier`. PyJWT takes the system's time."""
+        """See :class:`~dfmeta.store.auth.caller.Verifier`. PyJWT uses the system's clock."""
         if token.count(".") != 2:
             return None
         key = self._key_of(token)
@@ -89,16 +89,16 @@ class OidcVerifier:
         return Client(f"subject {subject(claims)}", scopes)
 
     def _key_of(self, token: str) -> Key | None:
-        """Return the key that a token says it is signed with.
+        """Return the key that a token names as the key of its signature.
 
-        What no key could verify is refused here: it is not to make anybody look for one.
+        A token that no key could verify is refused here, so that it does not cause a fetch.
         """
         try:
             head = jwt.get_unverified_header(token)
         except _UNSOUND:
             return None
         algorithm, kid = head.get("alg"), head.get("kid")
-        # Extensions that have to be understood are not (RFC 7515, 4.1.11): PyJWT 2.8 passes them.
+        # Critical extensions are not supported (RFC 7515, 4.1.11); PyJWT 2.8 ignores them.
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS or "crit" in head:
             return None
         if not isinstance(kid, str | None):
@@ -107,10 +107,10 @@ class OidcVerifier:
 
 
 def subject(claims: Mapping[str, Any]) -> str:
-    """Return the subject in verified claims (RFC 7519, 4.1.2) as a line of a log shows it.
+    """Return the subject in verified claims (RFC 7519, 4.1.2) in a form for logs.
 
     :returns: :data:`SUBJECT_SHOWN` printable ASCII characters at most; others are escaped, spaces
-        included. "-" where there is no subject.
+        included. "-" if there is no subject.
     """
     found = claims.get("sub")
     text = found if isinstance(found, str) else ""
@@ -119,9 +119,9 @@ def subject(claims: Mapping[str, Any]) -> str:
 
 
 def granted(claims: Mapping[str, Any], roles_claim: str) -> frozenset[str]:
-    """Return the scopes in verified claims: of ``scope``, of ``scp`` and of the roles claim.
+    """Return the scopes in verified claims: in ``scope``, in ``scp`` and in the roles claim.
 
-    :param roles_claim: a claim's name, dots included, or names of members with dots between.
+    :param roles_claim: a claim's name, which may contain dots, or names of members joined by dots.
     """
     found: set[str] = set()
     for name in SCOPE_CLAIMS:
@@ -136,7 +136,7 @@ def granted(claims: Mapping[str, Any], roles_claim: str) -> frozenset[str]:
 def issuer_keys(settings: OidcSettings) -> Sequence[Key]:
     """Fetch the issuer's keys.
 
-    :raises IssuerError: when there are none to be had.
+    :raises IssuerError: the keys cannot be fetched, or none of them can verify a token.
     """
     url = settings.jwks_url or discover(settings.issuer)
     try:
@@ -149,9 +149,9 @@ def issuer_keys(settings: OidcSettings) -> Sequence[Key]:
 
 
 def discover(issuer: str) -> str:
-    """Return where the issuer says that its keys are (OpenID Connect Discovery 1.0, 4).
+    """Return the URL of the issuer's keys (OpenID Connect Discovery 1.0, 4).
 
-    :raises IssuerError: when it does not say so, or speaks for another issuer (4.3).
+    :raises IssuerError: the issuer's document has no valid URL, or is of another issuer (4.3).
     """
     url = issuer.rstrip("/") + DISCOVERY
     document = fetch_json(url)

@@ -1,14 +1,14 @@
-"""Static tokens: a file with the hash of each, and what it allows.
+"""Static tokens: a file with the hash and the scopes of each token.
 
-One token a line, a JSON object: ``name``, ``sha256`` (of the token, hexadecimal), ``scopes``, and
-perhaps ``created`` and ``expires`` (RFC 3339). Empty lines and lines that begin with ``#`` are
-skipped; members that are not known are kept and ignored.
+Each line has one token, a JSON object: ``name``, ``sha256`` (of the token, hexadecimal),
+``scopes``, and optionally ``created`` and ``expires`` (RFC 3339). Empty lines and lines that begin
+with ``#`` are skipped; unknown members are kept and ignored.
 
-A token is 32 random bytes. What makes a slow hash right for passwords, that few of them are likely,
-does not hold here: nobody can try 2^256, so one round of SHA-256 gives nothing away, and a request
-costs no CPU that a flood of wrong tokens could use up.
+A token is 32 random bytes. Passwords need a slow hash because only few of them are likely. That
+does not apply here: 2^256 values cannot be tried, so one round of SHA-256 is safe, and a flood of
+wrong tokens cannot use up the CPU.
 
-Trust: the file is the operator's, and must be: one that others can read or write is refused.
+Trust: the file comes from the operator. A file that other users can read or write is refused.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LOG = logging.getLogger(__name__)
 FILE_MAX: Final = 4 << 20
 """Bytes; some ten thousand tokens."""
 OTHERS: Final = 0o077
-"""Rights that nobody but the owner may have."""
+"""Rights that only the owner may have."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,128}", re.ASCII)
 """``scope-token`` of RFC 6749, 3.3."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_MEND: Final = "Mend or remove that line; dfmeta token create writes such lines"
+_FIX: Final = "Fix or remove that line; dfmeta token create writes such lines"
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class StaticToken:
     expires: datetime | None = None
 
     def expired(self, now: float) -> bool:
-        """Whether it is no longer valid at *now*, seconds of Unix time."""
+        """Whether the token has expired at *now*, seconds of Unix time."""
         return self.expires is not None and self.expires.timestamp() <= now
 
 
 def hash_token(token: str) -> str:
-    """Return what the file has of a token."""
+    """Return the hash of a token, as in the file."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -72,13 +72,13 @@ def is_name(text: str) -> bool:
 
 
 class TokenFile:
-    """Knows the tokens of a file, and follows the file: no restart is needed.
+    """Verifies the tokens of a file, and reads the file again after a change, without a restart.
 
-    A file that is broken after a change leaves what was read before as it is. A file that is gone
-    has no tokens.
+    If the file is invalid after a change, the tokens that were read before stay valid. If the file
+    has been removed, no token is valid.
 
     :param clock: seconds of Unix time.
-    :raises TokenFileError: when the file is there and cannot be used.
+    :raises TokenFileError: the file exists and cannot be used.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -93,7 +93,7 @@ class TokenFile:
         self._follow()
         digest = hash_token(token)
         found = None
-        # Each of them is looked at, in the same time wherever they differ.
+        # Every hash is compared, in a time that does not depend on its content.
         for one in self._tokens:
             if hmac.compare_digest(one.digest, digest):
                 found = one
@@ -105,36 +105,39 @@ class TokenFile:
         mark = _mark(self._path)
         if mark == self._mark:
             return
-        # First, so that a file that is broken is complained of once and not for each request.
+        # First, so that an invalid file is reported once and not for each request.
         self._mark = mark
         try:
             self._tokens = read_tokens(self._path)
         except TokenFileError as error:
-            LOG.warning("%s. The tokens that it had before stay valid until then", error)
+            LOG.warning("%s. Until then, the tokens that it had before stay valid", error)
             return
         self._warn_if_gone()
         LOG.info("%s has changed: %d tokens", self._path, len(self._tokens))
 
     def _warn_if_gone(self) -> None:
         if self._mark is None:
-            LOG.warning("%s is not there: it has no tokens until dfmeta token create", self._path)
+            LOG.warning(
+                "%s does not exist, so it has no token: use dfmeta token create", self._path
+            )
 
 
 def read_tokens(path: Path) -> tuple[StaticToken, ...]:
-    """Return the tokens of a file; none when it is missing.
+    """Return the tokens of a file; none if it is missing.
 
-    :raises TokenFileError: when it cannot be read, others may read or write it, or a line is wrong.
+    :raises TokenFileError: it cannot be read, other users may read or write it, or a line is
+        invalid.
     """
     return parse(read_text(path), path)
 
 
 def read_text(path: Path) -> str:
-    """Return what is in a file of tokens; nothing when it is missing.
+    """Return the text of a file of tokens; empty if it is missing.
 
-    :raises TokenFileError: as :func:`read_tokens`, wrong lines aside.
+    :raises TokenFileError: as :func:`read_tokens`, except for invalid lines.
     """
     try:
-        # A pipe would keep the reader waiting for who writes into it.
+        # O_NONBLOCK: a pipe would block until another process opens it for writing.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             _check_rights(path, os.fstat(descriptor).st_mode)
@@ -148,19 +151,19 @@ def read_text(path: Path) -> str:
             remedy="Let the daemon's user read it",
         ) from error
     if len(content) > FILE_MAX:
-        remedy = "Revoke what nobody uses: dfmeta token list"
-        raise TokenFileError(path=path, cause=f"it has over {FILE_MAX} bytes", remedy=remedy)
+        remedy = "Revoke tokens that are not used: dfmeta token list"
+        raise TokenFileError(path=path, cause=f"it has more than {FILE_MAX} bytes", remedy=remedy)
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        remedy = "Restore it, or remove it and make new tokens"
+        remedy = "Restore it, or remove it and create new tokens"
         raise TokenFileError(path=path, cause="it is not UTF-8", remedy=remedy) from error
 
 
 def parse(text: str, path: Path) -> tuple[StaticToken, ...]:
     """Return the tokens of a file's text.
 
-    :raises TokenFileError: naming the first line that is wrong.
+    :raises TokenFileError: a line is invalid; the cause names the first one.
     """
     tokens: list[StaticToken] = []
     seen: set[str] = set()
@@ -169,11 +172,11 @@ def parse(text: str, path: Path) -> tuple[StaticToken, ...]:
             continue
         try:
             token = _parse_line(line)
-            # Revoked by its name, a token is not to live on in another line.
+            # A token that is revoked by its name must not stay valid in another line.
             if not seen.isdisjoint((token.name, token.digest)):
                 raise ValueError("a line above has the same name or the same token")
         except ValueError as error:
-            raise TokenFileError(path=path, cause=f"line {number}: {error}", remedy=_MEND) from None
+            raise TokenFileError(path=path, cause=f"line {number}: {error}", remedy=_FIX) from None
         seen.update((token.name, token.digest))
         tokens.append(token)
     return tuple(tokens)
@@ -198,7 +201,7 @@ def format_line(token: StaticToken) -> str:
 
 
 def name_of(line: str) -> str:
-    """Return the name in a line that :func:`parse` has found sound."""
+    """Return the name in a line that :func:`parse` has accepted."""
     return _parse_line(line).name
 
 
@@ -208,8 +211,8 @@ def _check_rights(path: Path, mode: int) -> None:
     if mode & OTHERS:
         raise TokenFileError(
             path=path,
-            cause=f"others than its owner may read or write it (mode {stat.S_IMODE(mode):04o})",
-            remedy=f"See that nobody has added a line, then: chmod 600 {path}",
+            cause=f"other users may read or write it (mode {stat.S_IMODE(mode):04o})",
+            remedy=f"Check that no line was added by others, then run: chmod 600 {path}",
         )
 
 
@@ -261,12 +264,12 @@ def _moment(members: Mapping[str, Any], key: str) -> datetime | None:
 
 
 def _mark(path: Path) -> tuple[int, ...] | None:
-    """Return what differs once a file has changed; None when there is none."""
+    """Return a value that changes with a file; None if there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         return (error.errno or errno.EIO,)
-    # The time of change too: a chmod may have mended it.
+    # The time of the inode's change too: a chmod may have fixed the file.
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

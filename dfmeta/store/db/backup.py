@@ -1,9 +1,8 @@
-"""Back-up and restore of a store in SQLite, while a daemon uses it.
+"""Backup and restore of a store in SQLite, while a daemon uses it.
 
-Both go through SQLite's own backup interface (https://www.sqlite.org/backup.html): a copy of the
-file alone lacks what stands in the write-ahead log, and a file that is put in the place of another
-while that one's log is there takes the log for its own
-(https://www.sqlite.org/howtocorrupt.html, 1.4).
+Both use SQLite's own backup interface (https://www.sqlite.org/backup.html). A plain copy of the
+file lacks the contents of the write-ahead log. A file that replaces another one whose log still
+exists would be read with the log of the old file (https://www.sqlite.org/howtocorrupt.html, 1.4).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dfmeta.store.db.sqlite import CUT, FOLDER_MODE, Sqlite, kind_of
 from dfmeta.store.db.urls import wrong_url
 
 BUSY_SECONDS: Final = 5.0
-"""How long another writer is waited for."""
+"""How long to wait for another writer."""
 RETRY_SECONDS: Final = 0.002
 _NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 _PRIMARY: Final = 0xFF
@@ -38,20 +37,21 @@ _NAME_ONE: Final = "Name a file that dfmeta store backup wrote"
 
 
 def backup(url: str, file: Path) -> int:
-    """Write all of a store as it is at one moment into a new file, mode 0600.
+    """Write a consistent copy of a complete store into a new file, mode 0600.
 
-    :param url: the store's; see :class:`dfmeta.store.db.database.Database`.
-    :returns: how many records it has.
-    :raises StoreError: the store is no file, *file* is there already, or something fails.
+    :param url: the store's URL; see :class:`dfmeta.store.db.database.Database`.
+    :returns: how many records the copy has.
+    :raises StoreError: the store is not in a file, *file* already exists, or a step fails.
     """
-    path = _path_of(url, "Make its back-up with pg_dump --format=custom --file FILE DATABASE")
+    path = _path_of(url, "Make its backup with pg_dump --format=custom --file FILE DATABASE")
     if file.exists():
-        raise BackupError(cause=f"{file}: it is there already", remedy="Name a new file")
+        raise BackupError(cause=f"{file}: it already exists", remedy="Name a new file")
     if not file.absolute().parent.is_dir():
-        raise BackupError(cause=f"{file}: there is no such folder", remedy="Make the folder first")
+        cause = f"{file}: its directory does not exist"
+        raise BackupError(cause=cause, remedy="Create the directory first")
     if not path.exists():
         raise BackupError(
-            cause=f"{path}: there is no store",
+            cause=f"{path}: the store does not exist",
             remedy="Name the daemon's configuration with --config-file",
         )
     if not path.stat().st_size:
@@ -64,9 +64,9 @@ def backup(url: str, file: Path) -> int:
 
 
 def before_restore(url: str) -> Path:
-    """Return where a restore keeps what was in the store before, unless it is told otherwise.
+    """Return the default path at which a restore keeps a copy of the previous store.
 
-    :raises StoreError: the store is no file.
+    :raises StoreError: the store is not in a file.
     """
     path = _path_of(url, _PG_RESTORE)
     return path.with_name(f"{path.name}.before-restore")
@@ -74,23 +74,24 @@ def before_restore(url: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did."""
+    """Result of a restore."""
 
     records: int
     kept: Path | None
-    """The copy of what was there before; None: there is none."""
+    """Path of the copy of the previous store; None if there is no copy."""
 
 
 def restore(url: str, file: Path, *, keep: Path | None = None) -> Restored:
-    """Make a store what it was when *file* was written; nothing of what has come since stays.
+    """Restore a store from the backup *file*; changes since that backup are lost.
 
-    A daemon that uses the store runs on, and each of its answers is of the store before or of the
-    one after. A back-up of an earlier schema is brought up to date first.
+    A daemon that uses the store keeps running, and each of its answers comes either from the
+    previous store or from the restored one. A backup of an earlier schema is upgraded first.
 
-    :param url: the store's; see :class:`dfmeta.store.db.database.Database`.
-    :param keep: a file for what is there now; what stands in its place goes. None: it is not kept.
-    :raises StoreError: *file* is no back-up of a store, or of a newer dfmeta's, or *keep* cannot be
-        written; the store is as it was.
+    :param url: the store's URL; see :class:`dfmeta.store.db.database.Database`.
+    :param keep: a file for a copy of the current store; an existing file is replaced. None: no copy
+        is kept.
+    :raises StoreError: *file* is not a backup of a store, or was made by a newer dfmeta, or *keep*
+        cannot be written; the store is unchanged.
     """
     path = _path_of(url, _PG_RESTORE)
     _look_at(file)
@@ -108,7 +109,7 @@ def restore(url: str, file: Path, *, keep: Path | None = None) -> Restored:
 
 
 def _kept(path: Path, keep: Path) -> bool:
-    """Copy a store to another file; False: there is no whole store."""
+    """Copy a store to another file; return False if there is no complete store to copy."""
     if not path.exists() or not path.stat().st_size:
         return False
     try:
@@ -138,7 +139,7 @@ def _look_at(file: Path) -> None:
                 return
     except OSError as error:
         raise BackupError(cause=f"{file}: {error.strerror}", remedy=_NAME_ONE) from error
-    raise BackupError(cause=f"{file}: it is no SQLite file", remedy=_NAME_ONE)
+    raise BackupError(cause=f"{file}: it is not an SQLite file", remedy=_NAME_ONE)
 
 
 @contextlib.contextmanager
@@ -154,7 +155,7 @@ def _errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary(beside: Path) -> Iterator[Path]:
-    """Give an empty file in the same folder, mode 0600; it goes at the end."""
+    """Yield an empty file in the same directory, mode 0600, and delete it afterwards."""
     handle, name = tempfile.mkstemp(dir=beside.parent, prefix=f".{beside.name}.")
     os.close(handle)
     try:
@@ -166,7 +167,7 @@ def _temporary(beside: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a file that is there."""
+    """Open an existing file."""
     with contextlib.closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
     ) as connection:
@@ -174,28 +175,28 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Make a database what another one is, in one transaction.
+    """Copy the contents of one database to another, in one transaction.
 
-    :raises sqlite3.Error: also when another writer has it for longer than :data:`BUSY_SECONDS`.
+    :raises sqlite3.Error: also when another writer locks it for longer than :data:`BUSY_SECONDS`.
     """
     deadline = time.monotonic() + BUSY_SECONDS
 
     def look(status: int, _left: int, _all: int) -> None:
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
-            error = sqlite3.OperationalError("another program is writing to it for too long")
+            error = sqlite3.OperationalError("another program has been writing to it for too long")
             error.sqlite_errorcode = sqlite3.SQLITE_BUSY
             raise error
 
     with _opened(source) as one, _opened(target) as other:
-        # A busy store is free for a moment between two writes: SQLite's own waiting, in steps
-        # of up to 0.1 s, would hardly ever meet it.
+        # A busy store is unlocked only for a moment between two writes. SQLite's own wait, in steps
+        # of up to 0.1 s, would almost never hit that moment.
         other.execute("PRAGMA busy_timeout=0")
-        # At once: piece by piece, each write of others would have it begin again.
+        # All pages at once: in pieces, each write by others would restart the copy.
         one.backup(other, pages=-1, progress=look, sleep=RETRY_SECONDS)
 
 
 def _without_log(path: Path) -> None:
-    """Have a file of our own be all there is of it."""
+    """Make a file of our own complete without a write-ahead log."""
     with _opened(path) as connection:
         _value(connection, "PRAGMA journal_mode=DELETE")
 
@@ -203,7 +204,7 @@ def _without_log(path: Path) -> None:
 def _check(path: Path, *, shown: Path) -> int:
     """Return how many records a copy has.
 
-    :raises StoreError: it is not a whole store.
+    :raises StoreError: the copy is not a complete store.
     """
     _without_log(path)
     with _opened(path) as connection:
@@ -214,12 +215,12 @@ def _check(path: Path, *, shown: Path) -> int:
             _value(connection, "SELECT version_num FROM alembic_version")
             return int(str(_value(connection, "SELECT count(*) FROM records")))
         except sqlite3.OperationalError:
-            cause = f"{shown}: an SQLite file, but no store of dfmeta's"
+            cause = f"{shown}: it is an SQLite file, but not a dfmeta store"
             raise BackupError(cause=cause, remedy=_NAME_ONE) from None
 
 
 def _put_into_place(copy: Path, path: Path) -> None:
-    # A file of 0 bytes is locked by programs that had it open before, and is no database.
+    # A file of 0 bytes stays locked by programs that had it open, and is not a database.
     if path.exists() and path.stat().st_size:
         try:
             _copy(copy, path)
@@ -228,7 +229,7 @@ def _put_into_place(copy: Path, path: Path) -> None:
                 raise
         else:
             return
-    # There is no database whose log or readers could be mixed up with ours.
+    # No database exists here whose log or readers could be confused with those of the copy.
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     copy.rename(path)

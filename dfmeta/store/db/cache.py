@@ -1,4 +1,4 @@
-"""What was read of a database and still holds, within a bound on memory."""
+"""A cache of values that were read from a database, with a limit on memory."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections import OrderedDict
 from typing import Final, Generic, TypeVar
 
 BYTES: Final = 32 * 1024 * 1024
-"""What is kept at most."""
+"""Default limit of the cache, in bytes."""
 ENTRY: Final = 2048
-"""What an entry costs beside its content, bytes, about."""
+"""Approximate bytes of memory that an entry needs beside its content."""
 
 T = TypeVar("T")
 
 
 class Cache(Generic[T]):
-    """Values by name, each with what it was read under; the least used give way.
+    """Values by name, each with the version at which it was read.
 
-    :param limit: bytes that all of them may take together.
+    The least recently used values are removed first.
+
+    :param limit: bytes that all entries may take together.
     """
 
     def __init__(self, limit: int = BYTES) -> None:
@@ -28,7 +30,7 @@ class Cache(Generic[T]):
         return len(self._entries)
 
     def get(self, name: str) -> tuple[object, T] | None:
-        """Return what a value was read under, and the value; None when it is not here."""
+        """Return the version at which a value was read, and the value; None if it is not cached."""
         entry = self._entries.get(name)
         if entry is None:
             return None
@@ -36,8 +38,9 @@ class Cache(Generic[T]):
         return entry[:2]
 
     def put(self, name: str, under: object, value: T, *, size: int) -> None:
-        """Keep a value, unless it alone is more than a quarter of all.
+        """Cache a value, unless it alone takes more than a quarter of the limit.
 
+        :param under: the version at which it was read.
         :param size: bytes of its content.
         """
         self.drop(name)
@@ -51,12 +54,12 @@ class Cache(Generic[T]):
             self._size -= freed
 
     def drop(self, name: str) -> None:
-        """Forget a value; one that is not here is no error."""
+        """Remove a value; do nothing if it is not cached."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             self._size -= entry[2]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all values."""
         self._entries.clear()
         self._size = 0

@@ -1,4 +1,4 @@
-"""What a write changes in a record, as columns. Pure, but for the time of writing."""
+"""The columns of a record that a write changes. Pure, except for the time of writing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dfmeta.store.db.record import (
 def changes(
     before: Record, *, patch: Mapping[str, object] | Whole, columns: Mapping[str, object]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the columns to write, and the names of what is not as before."""
+    """Return the columns to write, and the names of the members and columns that change."""
     old = parse_document(before.id, before.metadata)
     if isinstance(patch, Whole):
         new = dict(patch.document)
@@ -44,7 +44,7 @@ def changes(
 def half(
     before: Record, *, kind: Kind, content: Mapping[str, object] | bytes, fetched: bool
 ) -> dict[str, Any] | None:
-    """Return the columns of a half that is written anew; None: what is there is newer."""
+    """Return the columns that replace a half of a record; None if the stored half is newer."""
     if isinstance(content, bytes):
         value: str | bytes = content
     elif before.metadata is not None and is_older(content, before.metadata):

@@ -1,18 +1,19 @@
 """The database under the repository: its connections and its transactions.
 
-SQLite in a file of this host, or PostgreSQL for a store that many hosts share. Everything that may
-block runs where :class:`~dfmeta.store.db.apart.Apart` puts it. Connections are kept in a pool of
-our own: SQLAlchemy's takes locks that, in a daemon, are the hub's and must not be waited for in
-other threads.
+SQLite in a file of this host, or PostgreSQL for a store that many hosts share. Blocking calls run
+where :class:`~dfmeta.store.db.apart.Apart` puts them. This module has a connection pool of its own:
+SQLAlchemy's pool takes locks that belong to the hub in a daemon, and other threads must not wait
+for those.
 
-How an operation runs:
+An operation runs as follows:
 
-1. It has a connection of the pool, or a new one. Where the server has closed that of the pool
-   meanwhile, all of the pool goes and the operation begins again, once, on a new one. It does not
-   once its commit has begun: whether that was done is not known, and the caller gets the error.
-2. A conflict with another transaction is tried again until the time limit.
-3. At the time limit another thread interrupts the connection. It is closed then, and so is each
-   connection whose transaction has failed, or whose database another one has replaced meanwhile.
+1. It takes a connection of the pool, or opens a new one. If the server has closed the pool's
+   connection meanwhile, all connections of the pool are dropped, and the operation is repeated once
+   on a new connection. It is not repeated after its commit has begun: the result of the commit is
+   unknown, and the caller gets the error.
+2. After a conflict with another transaction, the operation is repeated until the time limit.
+3. At the time limit another thread interrupts the connection, which is then closed. A connection is
+   also closed when its transaction has failed, or when its database was replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ from dfmeta.store.db.migrations import current_revision, ensure_schema, move
 from dfmeta.store.db.urls import wrong_url
 
 SECONDS: Final = 5.0
+"""Default time limit of an operation."""
 REST: Final = 1.0
-"""Seconds after a failed attempt to open it during which nobody tries again."""
+"""Seconds after a failed attempt to open the database during which no new attempt is made."""
 _RETRY_SECONDS: Final = 0.02
 _OF_SYSTEM: Final[dict[int, type[StoreError]]] = {
     errno.EACCES: StoreAccessError,
@@ -58,22 +60,22 @@ T = TypeVar("T")
 
 
 class Dialect(Protocol):
-    """What differs between the databases."""
+    """The operations that differ between the databases."""
 
     shown: str
-    """For errors: a path, or where a server is. Never a password."""
+    """The database as errors show it: a path or a server's URL, never with a password."""
     engine: Engine
 
     def follow(self) -> bool:
-        """Whether another database stands in the place of the one that was opened. Must not block.
+        """Return whether another database has replaced the one that was opened. Must not block.
 
-        :raises OSError: there is none any more.
-        :raises StoreDamagedError: what is there is none any more.
+        :raises OSError: the database no longer exists.
+        :raises StoreDamagedError: the file is no longer a database.
         """
         ...
 
     def check_usable(self) -> None:
-        """See that what is there can be used, before its schema is looked at."""
+        """Check that the database can be used, before its schema is read."""
         ...
 
     def begin(self, connection: Connection, *, write: bool) -> None:
@@ -85,57 +87,61 @@ class Dialect(Protocol):
         ...
 
     def insist_on_being_alone(self, connection: Connection) -> None:
-        """See that no other process has the database open; before :meth:`begin`.
+        """Check that no other process has the database open; called before :meth:`begin`.
 
-        :raises StoreError: one has.
+        :raises StoreError: another process has it open.
         """
         ...
 
     def version(self) -> object | None:
-        """What differs whenever somebody else has written; None: ask the rows. Must not block."""
+        """Return a value that changes with each write by another connection. Must not block.
+
+        None: only the rows themselves can show a change.
+        """
         ...
 
     def conflicts(self, error: DBAPIError) -> bool:
-        """Whether the same transaction may succeed if it is tried again."""
+        """Return whether the same transaction may succeed when it is repeated."""
         ...
 
     def is_away(self, error: DBAPIError) -> bool:
-        """Whether there was no server to answer."""
+        """Return whether the server could not be reached."""
         ...
 
     def cause(self, error: DBAPIError) -> str:
-        """What the database says, in one line and without the values that it was given."""
+        """Return the database's message, in one line and without the values of the statement."""
         ...
 
     def kind(self, error: DBAPIError) -> type[StoreError]:
-        """Which error of ours it is, for a database that is not away: each has its own remedy."""
+        """Return our error class, with its own remedy, for an error of a reachable database."""
         ...
 
     def interrupt(self, connection: Connection) -> None:
-        """End what runs on a connection; called from another thread."""
+        """Interrupt the statement that runs on a connection; called from another thread."""
         ...
 
     def close(self) -> None:
-        """Let go of what the dialect itself holds."""
+        """Release the resources of the dialect itself."""
         ...
 
 
 class Database:
     """A database at the newest schema.
 
-    :param url: an SQLAlchemy URL, the operator's word: ``sqlite:///PATH`` or ``postgresql://...``.
-    :param apart: where blocking calls run.
-    :param seconds: how long an operation may take, waiting for other writers and for the server
-        included.
+    :param url: an SQLAlchemy URL that the operator has configured: ``sqlite:///PATH`` or
+        ``postgresql://...``.
+    :param apart: runs blocking calls.
+    :param seconds: time limit of an operation, including the wait for other writers and for the
+        server.
     :raises ConfigError: the URL cannot work.
-    :raises StoreError: what is there cannot be used. A server that is away is no error here: it is
-        asked again by what needs it.
+    :raises StoreError: the database cannot be used. A server that does not answer raises no
+        error here: later operations try to connect again.
     """
 
     def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
         self.dialect = _dialect(url)
         self.generation = 0
-        """Grows when what was read before may be another database's."""
+        """Grows when values that were read before may belong to another database."""
         self._apart = apart
         self._seconds = seconds
         self._idle: deque[Connection] = deque()
@@ -147,29 +153,29 @@ class Database:
 
     @property
     def name(self) -> str:
-        """``sqlite`` or ``postgresql``."""
+        """Return ``sqlite`` or ``postgresql``."""
         return self.dialect.engine.dialect.name
 
     def run(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
         """Run ``work`` in one transaction and return what it returns.
 
-        :param work: called again from its beginning when another writer was in the way.
-        :param write: it changes something.
-        :raises StoreError: the database failed, or was in the way for too long.
-        :raises StoreAwayError: its server is away.
+        :param work: called again from its beginning after a conflict with another writer.
+        :param write: *work* changes the database.
+        :raises StoreError: the database failed, or another writer blocked it for too long.
+        :raises StoreAwayError: the server does not answer, or the operation took too long.
         """
         self._ready()
         return self._call(lambda job: self._transaction(job, work, write=write), write=write)
 
     def ping(self, *, seconds: float | None = None) -> None:
-        """Ask something that costs nothing; see :meth:`run` for what is raised."""
+        """Run a trivial query, to check the database; raises as :meth:`run` does."""
         self._ready(seconds)
         self._call(
             lambda job: self._transaction(job, _nothing, write=False), write=False, seconds=seconds
         )
 
     def version(self) -> object | None:
-        """See :meth:`Dialect.version`; also None before the database is open, or while away."""
+        """Return :meth:`Dialect.version`; also None while the database is not open, or away."""
         try:
             self._ready()
         except StoreError:
@@ -177,13 +183,13 @@ class Database:
         return self.dialect.version()
 
     def close(self) -> None:
-        """Close all connections. Closing twice does no harm."""
+        """Close all connections. A second call has no effect."""
         self._drop_idle()
         self.dialect.close()
         self.dialect.engine.dispose()
 
     def _ready(self, seconds: float | None = None) -> None:
-        """Open the database unless it is, and notice another one in its place."""
+        """Open the database if it is not open, or if another one has replaced it."""
         try:
             if self._opened and not self.dialect.follow():
                 return
@@ -215,7 +221,7 @@ class Database:
         ensure_schema(connection)
 
     def _call(self, step: Callable[[_Job], T], *, write: bool, seconds: float | None = None) -> T:
-        """Run a step apart, and say in its errors which database it was."""
+        """Run a step with :attr:`_apart`, and add the database's name to its errors."""
         job, seconds = _Job(self.dialect), self._seconds if seconds is None else seconds
         deadline = time.monotonic() + seconds
         try:
@@ -247,7 +253,7 @@ class Database:
         return StoreAwayError(cause=f"{self.dialect.shown}: {cause}")
 
     def _transaction(self, job: _Job, work: Callable[[Connection], T], *, write: bool) -> T:
-        """Run ``work`` on a connection of the pool; a stale one is replaced once."""
+        """Run ``work`` on a connection of the pool; a stale connection is replaced once."""
         while True:
             generation, kept = self.generation, self._take()
             connection = kept or self.dialect.engine.connect()
@@ -261,7 +267,7 @@ class Database:
             except DBAPIError as error:
                 if kept is None or job.ending or not self.dialect.is_away(error):
                     raise
-                # The server has been away since the connection was used last.
+                # The server did not answer at some time since the last use of this connection.
                 self._drop_idle()
             else:
                 good = True
@@ -285,7 +291,7 @@ class Database:
 
 
 class _Job:
-    """One operation, and the connection that it has at the moment."""
+    """One operation, and the connection that it uses at the moment."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.aborted = False
@@ -295,7 +301,7 @@ class _Job:
 
     @property
     def ending(self) -> bool:
-        """Whether what it did may be done already, or is not wanted any more."""
+        """Whether the operation may already be committed, or was aborted."""
         return self.committing or self.aborted
 
     def begin(self, connection: Connection) -> None:
@@ -305,7 +311,7 @@ class _Job:
         self._connection = None
 
     def abort(self) -> None:
-        """End it; called from another thread."""
+        """End the operation; called from another thread."""
         self.aborted = True
         connection = self._connection
         if connection is not None:
@@ -313,10 +319,10 @@ class _Job:
 
 
 def of_system(error: OSError, shown: str, *, opened: bool = False) -> StoreError:
-    """Return what is said of a file that the system does not give.
+    """Return our error for an error of the operating system on the database's file.
 
-    :param shown: its path.
-    :param opened: it was there before.
+    :param shown: the path that the error shows.
+    :param opened: the file existed before.
     """
     kind = _OF_SYSTEM.get(error.errno or 0, StoreError)
     if isinstance(error, FileNotFoundError) and opened:
@@ -334,25 +340,25 @@ def _nothing(connection: Connection) -> None:
 
 
 def _close(connection: Connection) -> None:
-    """Close a connection, whatever state it is in."""
+    """Close a connection in any state."""
     try:
         connection.invalidate()
         connection.close()
     except SQLAlchemyError:
-        # It is broken; there is nothing to be saved of it.
+        # The connection is broken, and nothing in it needs to be saved.
         return
 
 
 def _dialect(url: str) -> Dialect:
-    """Return what the URL names.
+    """Return the dialect for a URL.
 
-    :raises ConfigError: it is none of ours.
+    :raises ConfigError: the URL is invalid, or of another database.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise wrong_url(url, "it is not a URL") from None
-    # Each brings a driver along, and the other one's need not be installed.
+    # Each dialect imports a driver, and only the driver in use needs to be installed.
     if parsed.get_backend_name() == "sqlite":
         from dfmeta.store.db.sqlite import Sqlite
 
@@ -365,7 +371,7 @@ def _dialect(url: str) -> Dialect:
 
 
 def schema_of(url: str) -> str | None:
-    """Return the schema that a database is at, None for an empty one; nothing is changed.
+    """Return the schema of a database, None for an empty one, without changing the database.
 
     :raises ConfigError, StoreError: as :class:`Database` does.
     """
@@ -373,12 +379,13 @@ def schema_of(url: str) -> str | None:
 
 
 def move_schema(url: str, revision: str) -> None:
-    """Bring a database to another schema, forward or back.
+    """Move a database to another schema, forward or back.
 
-    Nobody else may have it open: whoever opens it next brings it to the schema that it knows.
+    No other process may have it open. The next program that opens the database moves it to the
+    schema that this program knows.
 
     :param revision: one of :func:`dfmeta.store.db.migrations.known_revisions`.
-    :raises ConfigError, StoreError: as :class:`Database` does, or another process has it open.
+    :raises ConfigError, StoreError: as :class:`Database` does, or if another process has it open.
     """
     _apart_from_use(url, lambda connection: move(connection, revision), write=True)
 

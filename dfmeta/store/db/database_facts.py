@@ -1,4 +1,4 @@
-"""Looks at a store's database for a command, and leaves it as it is: nothing is made or moved."""
+"""Read-only inspection of a store's database for commands: nothing is created or migrated."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from urllib.parse import quote
 from dfmeta.exceptions import StoreError
 
 OTHERS: Final = 0o077
-"""Rights that nobody but the owner may have."""
+"""Permissions that only the owner may have."""
 BUSY: Final = 1.0
-"""Seconds that another process' lock is waited for."""
+"""Seconds to wait for another process' lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What there is."""
+    """Result of an inspection."""
 
     shown: str
-    """Where, without a password."""
+    """The database's path or URL, without a password."""
     file: bool
+    """Whether the database is a file of this host."""
     there: bool = True
     cut: bool = False
-    """It has 0 bytes."""
+    """Whether the file has 0 bytes."""
     cause: str = ""
-    """Why it cannot be read; empty when it can."""
+    """Why the database cannot be read; empty if it can be read."""
     revision: str | None = None
     open_files: tuple[str, ...] = ()
-    """Of its files, those that others than their owner may read or write."""
+    """The database's files that users other than their owner may read or write."""
     owners: tuple[tuple[str, int], ...] = ()
-    """Each of its files, with the user that it belongs to."""
+    """Each of the database's files, with the number of the user that owns it."""
 
 
 def look(url: str) -> Looked:
-    """Look at the database that *url* names.
+    """Inspect the database that *url* names.
 
-    :param url: an SQLAlchemy URL, the operator's word.
+    :param url: an SQLAlchemy URL that the operator has configured.
     :raises ConfigError: the URL cannot work.
     """
     kind, sign, path = url.partition(":///")
     if kind == "sqlite" and sign and path and "?" not in path:
-        # The usual one, and SQLAlchemy takes a while to import.
+        # The usual case, without the slow import of SQLAlchemy.
         return _look_at_file(Path(path).absolute())
     return _look_at_server(url)
 
@@ -89,8 +90,8 @@ def _look_at_file(path: Path) -> Looked:
 
 
 def _revision(path: Path, *, logged: bool) -> str | None:
-    # Without a log nobody has it open, and SQLite would make one to read it (wal.html, "Read-Only
-    # Databases").
+    # Without a log no process has the file open, and SQLite would create a log to read it
+    # (wal.html, "Read-Only Databases").
     how = "mode=ro" if logged else "immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=BUSY)
     with contextlib.closing(connection):

@@ -1,4 +1,4 @@
-"""Addresses and blocks of them, as records have them."""
+"""Addresses and networks of records."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ Network = IPv4Network | IPv6Network
 
 _IPV4_BITS = 32
 _MAPPED_BITS = 96
-"""Of the prefix before an IPv4 address that is written as an IPv6 one (RFC 4291, 2.5.5.2)."""
+"""Bits before the IPv4 address in an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2)."""
 
 
 def parse_network(text: str) -> Network:
-    """Return an address or a block of them, host bits masked; a mapped IPv4 one as IPv4.
+    """Return the network that a text names: an address or a CIDR, with the host bits masked.
 
-    :raises ValueError: it is neither.
+    An IPv4-mapped IPv6 network is returned as an IPv4 network.
+
+    :raises ValueError: the text is neither.
     """
     if "%" in text:
-        raise ValueError("an address with a zone means something on one host alone")
+        raise ValueError("an address with a zone is valid on one host only")
     network = ip_network(text, strict=False)
     if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_BITS:
         mapped = network.network_address.ipv4_mapped
@@ -29,25 +31,25 @@ def parse_network(text: str) -> Network:
 
 
 def parse_address(text: str) -> Address:
-    """Return an address; a mapped IPv4 one as IPv4.
+    """Return the address that a text names; an IPv4-mapped IPv6 address as an IPv4 address.
 
-    :raises ValueError: it is none.
+    :raises ValueError: the text is not an address.
     """
     if "%" in text:
-        raise ValueError("an address with a zone means something on one host alone")
+        raise ValueError("an address with a zone is valid on one host only")
     address = ip_address(text)
     mapped = getattr(address, "ipv4_mapped", None)
     return address if mapped is None else mapped
 
 
 def containing(address: Address) -> list[str]:
-    """Return every network that contains *address*, as :func:`str` writes it, the longest first."""
+    """Return all networks that contain *address*, as :func:`str` writes them, longest first."""
     number, width = int(address), address.max_prefixlen
     family = socket.AF_INET if width == _IPV4_BITS else socket.AF_INET6
     found = []
     for prefix in range(width, -1, -1):
         number = number >> (width - prefix) << (width - prefix)
-        # The C library is 10 times as fast, but writes an IPv4 address where it takes one to be in.
+        # The C library is 10 times as fast, but writes some IPv6 addresses with an IPv4 part.
         if family == socket.AF_INET6 and number >> _IPV4_BITS in (0, 0xFFFF):
             text = str(type(address)(number))
         else:

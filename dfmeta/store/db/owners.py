@@ -1,7 +1,7 @@
-"""Which record has which networks.
+"""Networks and the records that own them.
 
-Each has one owner. Who writes takes what it names from whoever had it, in the transaction that it
-writes in.
+Each network has one owner. A write takes the networks that it names from their previous owners, in
+its own transaction.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ ADDRESSES: Final = (
 )
 """The networks of a record, in the order of the last write."""
 _LOCKS: Final = 512
-"""Advisory locks for all networks together: a server has some thousands in all."""
+"""Number of advisory locks for all networks: a server has some thousands in total."""
 _LOCK_NETWORKS: Final = text(
     "SELECT pg_advisory_xact_lock(1684434277, key) FROM unnest(CAST(:keys AS int[])) AS key"
 )
-"""In the order of the array, which is sorted. The number says "dfme": these are ours."""
+"""Takes the locks in the order of the array, which is sorted. The number is "dfme" in ASCII and
+marks the locks as dfmeta's."""
 _PUSHED: Final = select(records.c.id).where(
     addresses.c.network == bindparam("network"),
     addresses.c.record_id == records.c.id,
@@ -41,12 +42,13 @@ _PUSHED: Final = select(records.c.id).where(
 def own(
     connection: Connection, record_id: str, networks: Sequence[Network], *, spare: bool = False
 ) -> bool:
-    """Make *networks* all that a record has, whoever had them; False: it had just these.
+    """Make *networks* the complete list of a record's networks, and take them from other records.
 
-    The record is locked, and the networks are, in one order by everybody: no two writers wait for
-    each other.
+    The caller has locked the record. All writers lock networks in the same order, so that no two
+    writers wait for each other.
 
-    :param spare: but those that a record has of which something was pushed.
+    :param spare: leave out networks of other records that have a pushed half.
+    :returns: False if the record had exactly these networks already.
     """
     wanted = list(dict.fromkeys(str(network) for network in networks))
     had = list(connection.execute(ADDRESSES, {"record_id": record_id}).scalars())
@@ -84,10 +86,10 @@ def _is_pushed(connection: Connection, network: str) -> bool:
 
 
 def _lock_networks(connection: Connection, names: Collection[str]) -> None:
-    """Keep other writers from these networks, whether they stand in the table or not.
+    """Lock networks against other writers, whether or not the table contains them.
 
-    Locks on rows would not do: what another writer is about to add has no row to be locked, and
-    two that each wait for the other's would be a deadlock.
+    Row locks are not enough: a network that another writer is about to add has no row yet, and two
+    writers that wait for each other's rows would be a deadlock.
     """
     if connection.dialect.name == "postgresql" and names:
         keys = sorted({zlib.crc32(name.encode()) % _LOCKS for name in names})
@@ -95,7 +97,7 @@ def _lock_networks(connection: Connection, names: Collection[str]) -> None:
 
 
 def insert(connection: Connection, table: Any) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT that may say what to do about a row that is there; the two read the same."""
+    """Return an INSERT that can have ON CONFLICT, whose syntax is the same in both databases."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)

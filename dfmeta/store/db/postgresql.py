@@ -1,8 +1,8 @@
 """PostgreSQL: a store that many hosts share.
 
-The driver is psycopg 3. A server that does not answer must not hold a thread for ever, and neither
-libpq nor the driver has a time-out for that: the connection's socket is shut down instead, from
-another thread, and the driver sees its server go.
+The driver is psycopg 3. A server that does not answer must not block a thread indefinitely, and
+neither libpq nor the driver has a timeout for this. Instead, another thread shuts the connection's
+socket down, and the driver gets the error of a lost connection.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ _KEEPALIVES: Final = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-"""A server that is gone without a word is noticed after 25 s (tcp(7)); idle connections too."""
+"""A server that vanishes without closing its connections is detected after 25 s (tcp(7)), on idle
+connections too."""
 APPLICATION: Final = "dfmeta"
-"""How the server knows our connections."""
+"""Name of dfmeta's connections at the server."""
 _OTHERS: Final = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     " AND application_name = :name AND pid <> pg_backend_pid()"
 )
 _PAUSES: Final = (0.02, 0.1, 0.3, 0.6)
-"""Seconds between two looks at who else is there."""
+"""Seconds between two checks for other dfmeta connections."""
 _SCHEMA_LOCK: Final = 0x64666D657461
-"""Key of the advisory lock that whoever changes the schema takes: "dfmeta" in ASCII."""
+"""Key of the advisory lock for changes of the schema: "dfmeta" in ASCII."""
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 """serialization_failure and deadlock_detected (PostgreSQL, appendix A)."""
 _AWAY: Final = ("08", "57P")
-"""Classes of connection exceptions and of a server that shuts down or starts."""
+"""SQLSTATE classes of connection exceptions and of a server that shuts down or starts."""
 _KINDS: Final[dict[str, type[StoreError]]] = {
     "25006": StoreReadOnlyError,
     "42501": StoreAccessError,
@@ -63,15 +64,16 @@ index_corrupted (PostgreSQL, appendix A)."""
 class Postgresql:
     """See :class:`~dfmeta.store.db.database.Dialect`.
 
-    :raises ConfigError: the URL cannot work, or the driver is not there.
+    :raises ConfigError: the URL cannot work, or the driver is not installed.
     """
 
     def __init__(self, url: URL) -> None:
         if url.drivername not in ("postgresql", "postgresql+psycopg"):
-            raise wrong_url(url, "this version uses psycopg alone", "Write postgresql://...")
+            raise wrong_url(url, "only the driver psycopg is supported", "Write postgresql://...")
         if not url.database:
-            raise wrong_url(url, "it names no database", "Give postgresql://USER@HOST/DATABASE")
-        # Its words on lost connections are in our own errors; and a logger takes locks.
+            remedy = "Give postgresql://USER@HOST/DATABASE"
+            raise wrong_url(url, "it does not name a database", remedy)
+        # Our own errors include its messages about lost connections, and a logger takes locks.
         logging.getLogger("psycopg").disabled = True
         self.shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
         arguments: dict[str, Any] = {
@@ -87,30 +89,29 @@ class Postgresql:
                 connect_args={**arguments, "application_name": APPLICATION},
             )
         except (ImportError, NoSuchModuleError) as error:
-            raise wrong_url(
-                url, "psycopg is not installed", "Install dfmeta with it: dfmeta[postgresql]"
-            ) from error
+            remedy = "Install dfmeta with PostgreSQL support: dfmeta[postgresql]"
+            raise wrong_url(url, "psycopg is not installed", remedy) from error
 
     def follow(self) -> bool:
-        """No: another server takes this one's place only by closing its connections."""
+        """Return False: another server can replace this one only by closing its connections."""
         return False
 
     def check_usable(self) -> None:
-        """Nothing: the server guards its own files."""
+        """Do nothing: the server guards its own files."""
 
     def begin(self, connection: Connection, *, write: bool) -> None:
-        """Nothing: READ COMMITTED will do, since what is changed is locked first."""
+        """Do nothing: READ COMMITTED is enough, since rows are locked before they are changed."""
 
     def lock_schema(self, connection: Connection) -> None:
         """Take an advisory lock until the transaction ends."""
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
 
     def insist_on_being_alone(self, connection: Connection) -> None:
-        """Ask the server who else is there: each of ours says its name, and any role may see it.
+        """Ask the server for other dfmeta connections, by their name, which any role may read.
 
         :raises StoreError: another dfmeta has the database open.
         """
-        # Who has just closed a connection is still there for a moment.
+        # The server still lists a connection for a moment after it was closed.
         for pause in _PAUSES:
             if not connection.execute(text(_OTHERS), {"name": APPLICATION}).scalar():
                 return
@@ -118,22 +119,22 @@ class Postgresql:
         raise in_use(self.shown)
 
     def version(self) -> object | None:
-        """None: only the server knows."""
+        """Return None: only the rows on the server can show a change."""
         return None
 
     def conflicts(self, error: DBAPIError) -> bool:
-        """Whether it was a deadlock."""
+        """Return whether the error is a deadlock or a serialization failure."""
         return _state(error) in _CONFLICTS
 
     def is_away(self, error: DBAPIError) -> bool:
-        """Whether the connection is lost or could not be made."""
+        """Return whether the connection was lost or could not be opened."""
         state = _state(error)
         return error.connection_invalidated or (
             state.startswith(_AWAY) if state else isinstance(error, OperationalError)
         )
 
     def cause(self, error: DBAPIError) -> str:
-        """The server's message without its details, which may show values."""
+        """Return the server's message without its details, which may contain values."""
         diagnosis = getattr(error.orig, "diag", None)
         primary = getattr(diagnosis, "message_primary", None)
         return " ".join(str(primary or error.orig).split())
@@ -143,18 +144,18 @@ class Postgresql:
         return _KINDS.get(_state(error), StoreError)
 
     def interrupt(self, connection: Connection) -> None:
-        """Shut the socket down: whoever waits for it hears of that at once."""
+        """Shut the socket down, so that a thread that waits for it returns immediately."""
         driver: Any = connection.connection.driver_connection
-        # The connection may be closing at this moment; then nobody waits.
+        # If the connection is being closed at this moment, no thread waits for it.
         with contextlib.suppress(OSError, AttributeError, self.engine.dialect.loaded_dbapi.Error):
             copy = os.dup(driver.fileno())
             with socket.socket(fileno=copy) as plug:
                 plug.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: this dialect holds no resources."""
 
 
 def _state(error: DBAPIError) -> str:
-    """SQLSTATE, empty where there was no server to give one."""
+    """Return the SQLSTATE; empty if the error does not come from a server."""
     return str(getattr(error.orig, "sqlstate", None) or "")

@@ -1,7 +1,8 @@
 """A record as a value, and its document as JSON.
 
-A document has the member names that specification 003 uses where it has one (``hostname``,
-``ssh_keys``), so that what is put from the command line and what is pushed over HTTP read the same.
+A document uses the member names of specification 003 where that has a name (``hostname``,
+``ssh_keys``), so that documents put from the command line and documents pushed over HTTP look the
+same.
 """
 
 from __future__ import annotations
@@ -24,66 +25,66 @@ class Keep(enum.Enum):
 
 
 KEEP: Final = Keep.KEEP
-"""Leaves a value as it is, where None removes it."""
+"""Leaves a value unchanged, where None removes it."""
 
 
 class Kind(enum.StrEnum):
-    """The two halves of a record, which are pushed and removed each by itself."""
+    """The two halves of a record, each pushed and removed separately."""
 
     METADATA = "metadata"
     USERDATA = "userdata"
 
     @property
     def other(self) -> Kind:
-        """The half that this one is not."""
+        """Return the other half."""
         return Kind.USERDATA if self is Kind.METADATA else Kind.METADATA
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that the store has of one instance. Secrets stay out of its ``repr``."""
+    """One instance in the store. Its ``repr`` contains no secrets."""
 
     id: str
-    """Lower case."""
+    """The instance id, in lower case."""
     seed: bytes = field(repr=False)
-    """Random bytes, made when the record was."""
+    """Random bytes, created with the record."""
     created_at: datetime
     updated_at: datetime
     project_id: str | None = None
     metadata: str | None = field(default=None, repr=False)
-    """The document, a JSON object as text. None: the instance has none."""
+    """The document, a JSON object as text. None: the instance has no document."""
     userdata: bytes | None = field(default=None, repr=False)
-    """None: the instance has none, which is not the same as empty."""
+    """The user-data. None: the instance has no user-data, which differs from empty user-data."""
     password: bytes | None = field(default=None, repr=False)
-    """What the guest posted; guests encrypt it, but nothing makes them."""
+    """The password that the guest posted; guests encrypt it, but dfmeta does not enforce that."""
     http_tokens: str | None = None
     """One of :data:`~dfmeta.store.db.schema.HTTP_TOKENS`; None: as configured."""
     metadata_fetched_at: datetime | None = None
-    """When the document came from upstream; None: it was pushed, or there is none."""
+    """When the document came from upstream; None: it was pushed, or does not exist."""
     userdata_fetched_at: datetime | None = None
-    """The same of the user-data."""
+    """When the user-data came from upstream; None: it was pushed, or does not exist."""
 
     @property
     def empty(self) -> bool:
-        """Whether it has neither document nor user-data, and so counts as no record."""
+        """Return whether it has neither document nor user-data: it does not count as a record."""
         return self.metadata is None and self.userdata is None
 
     def fetched_at(self, kind: Kind) -> datetime | None:
-        """When a half came from upstream; None: it was pushed, or there is none."""
+        """Return when a half came from upstream; None: it was pushed, or does not exist."""
         return self.metadata_fetched_at if kind is Kind.METADATA else self.userdata_fetched_at
 
     def has(self, kind: Kind) -> bool:
-        """Whether it has that half; an empty one is one."""
+        """Return whether the record has that half; an empty half counts."""
         return (self.metadata if kind is Kind.METADATA else self.userdata) is not None
 
     def pushed(self, kind: Kind) -> bool:
-        """Whether it has that half, and not from upstream."""
+        """Return whether the record has that half, and it was pushed."""
         return self.has(kind) and self.fetched_at(kind) is None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A record without what is large or secret."""
+    """A record without its large and secret values."""
 
     id: str
     updated_at: datetime
@@ -95,41 +96,41 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A document that takes the place of the one before, where a mapping changes it."""
+    """A document that replaces the stored one, where a plain mapping is merged into it."""
 
     document: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """One half of a record with all of its addresses, to take the place of what there is."""
+    """One half of a record with all addresses of the record, which replace the stored ones."""
 
     kind: Kind
-    """Which half. The other one stays."""
+    """The half to replace. The other half stays."""
     record_id: str
     content: Mapping[str, object] | bytes = field(repr=False)
     """A document for METADATA, bytes for USERDATA. Validated by the caller."""
     networks: Sequence[Network]
-    """In their order; one that is there twice counts once."""
+    """All addresses, in order; repeated ones count once."""
     http_tokens: str | Keep | None = KEEP
     fetched: bool = False
-    """It was asked for upstream, not pushed."""
+    """Whether the half comes from an upstream lookup and was not pushed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """What a put did."""
+    """Result of a put."""
 
     created: bool
     changed: tuple[str, ...]
-    """The document's members, ``project_id``, ``userdata``, ``http_tokens`` and ``addresses``,
-    where they are not as before."""
+    """Names of the changed members of the document, and of ``project_id``, ``userdata``,
+    ``http_tokens`` and ``addresses`` if they have changed."""
     compared: bool = True
-    """False: what was there before is not known; ``changed`` is what was written."""
+    """False: the previous record is not known, and ``changed`` names all written values."""
 
 
 def parse_document(record_id: str, text: str | None) -> dict[str, Any]:
-    """Return a record's document; ``{}`` when it has none.
+    """Return a record's document; ``{}`` if it has no document.
 
     :raises StoreError: the text is not a JSON object (RFC 8259: without NaN and Infinity).
     """
@@ -145,7 +146,7 @@ def parse_document(record_id: str, text: str | None) -> dict[str, Any]:
 
 
 def merge_patch(target: object, patch: Mapping[str, object]) -> dict[str, object]:
-    """Return ``target`` changed by a JSON merge patch that is an object (RFC 7396, section 2)."""
+    """Return ``target`` with a JSON merge patch applied that is an object (RFC 7396, section 2)."""
     merged = dict(target) if isinstance(target, Mapping) else {}
     for name, value in patch.items():
         if value is None:
@@ -162,9 +163,9 @@ def _refuse_constant(name: str) -> None:
 
 
 def dump_document(document: Mapping[str, object]) -> str:
-    """Return a document as it is stored.
+    """Return a document as the text that is stored.
 
-    :raises StoreError: something in it is no JSON that UTF-8 can hold (a lone surrogate, NaN).
+    :raises StoreError: it contains a value that JSON in UTF-8 cannot hold (a lone surrogate, NaN).
     """
     try:
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -175,9 +176,10 @@ def dump_document(document: Mapping[str, object]) -> str:
 
 
 def is_older(document: Mapping[str, object], stored: str) -> bool:
-    """Whether a document's ``updated_at`` is before the stored one's; no strings: it is not.
+    """Return whether a document's ``updated_at`` is before that of the stored document.
 
-    Moments are compared (RFC 3339) where both are, texts otherwise.
+    Two timestamps (RFC 3339) are compared as times, other strings as text. If either is not a
+    string, the document is not older.
     """
     try:
         before = json.loads(stored).get("updated_at")
@@ -189,5 +191,5 @@ def is_older(document: Mapping[str, object], stored: str) -> bool:
     try:
         return datetime.fromisoformat(new) < datetime.fromisoformat(before)
     except (ValueError, TypeError):
-        # Not moments, or one of them without its zone.
+        # Not timestamps, or only one of them has a time zone.
         return new < before

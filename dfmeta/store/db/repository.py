@@ -1,4 +1,4 @@
-"""Records in and out of the database."""
+"""Reads and writes records in the database."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ __all__ = ["KEEP", "Keep", "Kind", "PutResult", "Record", "Repository", "Summary
 
 SEED_BYTES: Final = 32
 PAGE: Final = 500
-"""Records of a page at most."""
+"""Maximum number of records of a page."""
 PAGE_TEXT: Final = 4 << 20
-"""Characters of its records' documents after which a page ends: they are held all at once."""
+"""Characters of documents after which a page ends: all records of a page are in memory at once."""
 DEFAULTS: Final = "default:"
-"""How the ids of records that are no instance's begin; see :mod:`dfmeta.store.guest.defaults`."""
+"""Prefix of the ids of default records, which belong to no instance; see
+:mod:`dfmeta.store.guest.defaults`."""
 
 
 _BY_ID: Final = records.c.id == bindparam("record_id")
@@ -72,7 +73,7 @@ _LIST: Final = (
     )
     .order_by(records.c.id)
     .limit(PAGE)
-    # PostgreSQL's driver would have all of it before the first row is seen.
+    # Otherwise PostgreSQL's driver would read the complete result before the first row.
     .execution_options(stream_results=True, max_row_buffer=25)
 )
 _COUNT: Final = select(func.count()).select_from(records)
@@ -82,7 +83,8 @@ _SET_PASSWORD: Final = _UPDATE.where(records.c.password.is_(None)).values(
 )
 _DELETE: Final = delete(records).where(_BY_ID)
 _XMIN: Final[Any] = literal_column("records.xmin::text || records.ctid::text")
-"""Another one for each version of a row, whoever wrote it (PostgreSQL, "System Columns")."""
+"""A value that differs for each version of a row, with any writer (PostgreSQL, "System
+Columns")."""
 _VERSION: Final = select(_XMIN).select_from(records).where(_BY_ID)
 _OWNER: Final = {
     "postgresql": text(
@@ -94,18 +96,18 @@ _OWNER: Final = {
         " ORDER BY prefix DESC LIMIT 1"
     ),
 }
-"""One parameter, where a list of them would cost more to write down than to look up."""
+"""The networks are one parameter: a list of parameters would cost more than the query itself."""
 
 
 class Repository:
     """The records of one database. Safe to use from several threads.
 
-    What is read is kept and given again until somebody, this process or another, has written.
+    Records that were read are cached until this process or another one writes to the database.
 
     :param url: an SQLAlchemy URL; see :class:`dfmeta.store.db.database.Database`. Every method
         raises :class:`~dfmeta.exceptions.StoreError` when the database fails.
-    :param apart: where what may block is run.
-    :param seconds: how long each method may take.
+    :param apart: runs calls that may block.
+    :param seconds: time limit of each method.
     """
 
     def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
@@ -126,17 +128,17 @@ class Repository:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Closing twice does no harm."""
+        """Close all connections. A second call has no effect."""
         self._database.close()
 
     def ping(self, *, seconds: float | None = None) -> None:
-        """Ask the database something small; raises as everything here does."""
+        """Run a trivial query, to check the database; raises as all methods here do."""
         self._database.ping(seconds=seconds)
 
     def get(self, record_id: str) -> Record | None:
-        """Return the record of an instance, None when there is none. The id's case is ignored.
+        """Return the record of an instance, None if it has no record. The id's case is ignored.
 
-        The same object is returned for as long as the record has not changed.
+        The same object is returned as long as the record does not change.
         """
         key = record_id.lower()
         version = self._database.version()
@@ -157,7 +159,7 @@ class Repository:
         return record
 
     def find(self, address: Address) -> Record | None:
-        """Return the record that has *address*, by the longest prefix; None when none has."""
+        """Return the record whose network contains *address*, by the longest prefix, or None."""
         names = nets.containing(address)
 
         def work(connection: Connection) -> str | None:
@@ -171,16 +173,16 @@ class Repository:
         return None if owner is None else self.get(owner)
 
     def addresses(self, record_id: str) -> tuple[str, ...]:
-        """Return the networks of a record, canonical, in the order of the last write."""
+        """Return the networks of a record in canonical form, in the order of the last write."""
         parameters = {"record_id": record_id.lower()}
         return self._database.run(
             lambda connection: tuple(connection.execute(ADDRESSES, parameters).scalars())
         )
 
     def list(self, *, defaults: bool = False) -> Iterator[Summary]:
-        """Yield all records in the order of their ids, without loading their user-data.
+        """Yield the records of all instances in the order of their ids, without their user-data.
 
-        :param defaults: those that are no instance's, and no others.
+        :param defaults: yield the default records instead, which belong to no instance.
         """
         after = ""
         while page := self.page(after, defaults=defaults):
@@ -188,17 +190,18 @@ class Repository:
             after = page[-1].id
 
     def page(self, after: str, *, defaults: bool = False) -> Sequence[Summary]:
-        """Return the records that follow an id, :data:`PAGE` at most; none: there are no more.
+        """Return the records that follow an id, at most :data:`PAGE`; empty after the last record.
 
-        There may be more after a page that is not full: large documents end one sooner.
+        A page that is not full may be followed by more records: large documents end a page earlier.
 
-        :param after: of a record that there may be no more, in any case; empty: from the first.
+        :param after: an id, in upper or lower case, also of a record that was deleted; empty: start
+            at the first record.
         :param defaults: as for :meth:`list`.
         """
         return self._database.run(functools.partial(_page, after=after.lower(), defaults=defaults))
 
     def count(self) -> int:
-        """Return how many records there are, those of defaults with them."""
+        """Return the number of records, including default records."""
         return self._database.run(lambda connection: int(connection.execute(_COUNT).scalar_one()))
 
     def put(
@@ -211,16 +214,16 @@ class Repository:
         http_tokens: str | Keep | None = KEEP,
         networks: Sequence[Network] | Keep = KEEP,
     ) -> PutResult:
-        """Create a record or change what is named of it, in one transaction.
+        """Create a record or change the given parts of it, in one transaction.
 
         :param record_id: a UUID in its usual form, any case; the caller has validated it.
         :param document: a JSON merge patch (RFC 7396) to the record's document: a null removes a
-            member, an object is merged, anything else replaces; or all of it as
-            :class:`~dfmeta.store.db.record.Whole`. Validated by the caller.
+            member, an object is merged, any other value replaces the member; or a complete
+            document as :class:`~dfmeta.store.db.record.Whole`. Validated by the caller.
         :param userdata: None removes it, ``b""`` makes it empty.
         :param project_id: None removes it.
-        :param http_tokens: None leaves it to the configuration. Validated by the caller.
-        :param networks: all of its addresses; others that have one of them lose it.
+        :param http_tokens: None: the configuration decides. Validated by the caller.
+        :param networks: all networks of the record; other records that have one of them lose it.
         """
         patch = {} if document is None else document
         columns = {"userdata": userdata, "project_id": project_id, "http_tokens": http_tokens}
@@ -248,15 +251,15 @@ class Repository:
     ) -> bool:
         """Replace one half of a record and all of its addresses, in one transaction.
 
-        The last write wins: an address that another record has moves here, one that is not named
-        any more goes. A document that its own ``updated_at`` calls older than the one that is there
-        changes nothing, addresses included.
+        The last write wins: an address of another record moves to this one, and an address that is
+        no longer named is removed from it. A document whose ``updated_at`` is older than that of
+        the stored document changes nothing, not even addresses.
 
-        :param kind: which half. The other one stays.
+        :param kind: the half to replace. The other half stays.
         :param content: a document for METADATA, bytes for USERDATA. Validated by the caller.
-        :param networks: in their order; one that is there twice counts once.
-        :param fetched: it was asked for upstream, not pushed.
-        :returns: False when it was ignored for its age.
+        :param networks: all addresses, in order; repeated ones count once.
+        :param fetched: the half comes from an upstream lookup and was not pushed.
+        :returns: False if the half was ignored because it is older.
         """
 
         one = Push(
@@ -270,9 +273,9 @@ class Repository:
         return self.push_all([one])[0]
 
     def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
-        """Do several pushes in their order, in one transaction: all of them or none.
+        """Write several pushes in their order, in one transaction: either all or none.
 
-        Other writers wait meanwhile. See :meth:`push`.
+        Other writers wait until it ends. See :meth:`push`.
         """
         return self._database.run(
             lambda connection: tuple(_push(connection, one) for one in pushes), write=True
@@ -288,14 +291,14 @@ class Repository:
         http_tokens: str | Keep | None = KEEP,
         over: Record | None = None,
     ) -> bool:
-        """Write one half of a record as upstream has it; like :meth:`push`, after what was pushed.
+        """Write one half of a record that upstream returned, without overwriting pushed values.
 
-        A half that was pushed stays, addresses and http_tokens stay where the other half was
-        pushed, and no record of which something was pushed loses an address.
+        It works as :meth:`push` does, but a pushed half stays, addresses and http_tokens stay if
+        the other half was pushed, and a record with a pushed half loses no address.
 
-        :param over: the record as it was when upstream was asked: unless something has been
-            written since, it gives way although it was pushed.
-        :returns: False when it was ignored.
+        :param over: the record as it was before the lookup. If nothing has been written to it
+            since, its pushed values are replaced too.
+        :returns: False if the half was ignored.
         """
 
         def work(connection: Connection) -> bool:
@@ -319,13 +322,14 @@ class Repository:
         record_id: str,
         function: Callable[[dict[str, Any]], Mapping[str, object] | None],
     ) -> Mapping[str, object] | None:
-        """Change a record's document while no other writer can, in one transaction.
+        """Change a record's document under a lock against other writers, in one transaction.
 
-        It counts as pushed from then on.
+        The document counts as pushed afterwards.
 
-        :param function: from the document to the one that takes its place, validated; None leaves
-            it, and so does what it raises. It may be called again, and may run in another thread.
-        :returns: the new one; None: there is no document, or it was left.
+        :param function: takes the document and returns the validated new one. If it returns None or
+            raises, the document stays unchanged. It may be called repeatedly, and in another
+            thread.
+        :returns: the new document; None if there is no document, or it stays unchanged.
         """
 
         def work(connection: Connection) -> Mapping[str, object] | None:
@@ -341,9 +345,10 @@ class Repository:
         return self._database.run(work, write=True)
 
     def remove(self, kind: Kind, record_id: str, *, fetched: bool = False) -> bool:
-        """Remove one half of a record, and with the last one all of it; False: it had none.
+        """Remove one half of a record, and the complete record with its last half.
 
-        :param fetched: only if it came from upstream.
+        :param fetched: remove the half only if it came from upstream.
+        :returns: False if there was no such half.
         """
 
         def work(connection: Connection) -> bool:
@@ -361,7 +366,7 @@ class Repository:
         return self._database.run(work, write=True)
 
     def delete(self, record_id: str) -> bool:
-        """Remove a record with all that it holds; False when there was none."""
+        """Remove a complete record; return False if it did not exist."""
 
         def work(connection: Connection) -> bool:
             row = _locked(connection, record_id.lower())
@@ -372,11 +377,12 @@ class Repository:
         return self._database.run(work, write=True)
 
     def set_password(self, record_id: str, password: bytes, *, seed: bytes | None = None) -> bool:
-        """Keep a guest's password unless it has one; False when it has, or has no record.
+        """Store a guest's password, unless the record already has a password.
 
-        Of several at once exactly one returns True.
+        Of several concurrent calls exactly one returns True.
 
-        :param seed: make a record that holds nothing else, with this seed, where there is none.
+        :param seed: if there is no record, create one with this seed and without other contents.
+        :returns: False if there is a password already, or no record.
         """
         parameters = {"record_id": record_id.lower(), "new_password": password}
 
@@ -428,14 +434,14 @@ def _page(connection: Connection, *, after: str, defaults: bool) -> list[Summary
 
 
 def _locked(connection: Connection, record_id: str) -> Row[Any] | None:
-    """Return a record's row, kept from other writers until the transaction ends."""
+    """Return a record's row, locked against other writers until the transaction ends."""
     return connection.execute(_GET.with_for_update(), {"record_id": record_id}).one_or_none()
 
 
 def _lock(
     connection: Connection, record_id: str, *, seed: bytes | None = None
 ) -> tuple[Record, bool]:
-    """Return a record, locked, and whether it had to be made; a new one is empty."""
+    """Return a record, locked, and whether it had to be created; a new record is empty."""
     now = datetime.now(UTC)
     values: dict[str, Any] = {
         "id": record_id,
@@ -475,5 +481,5 @@ def _remove(connection: Connection, record_id: str) -> None:
 
 
 def _utc(moment: datetime) -> datetime:
-    """Say that a moment is UTC: SQLite does not keep the zone, PostgreSQL gives its session's."""
+    """Return a time in UTC: SQLite does not store the zone, PostgreSQL returns its session's."""
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

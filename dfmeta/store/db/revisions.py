@@ -1,4 +1,4 @@
-"""The schemas that a database may be at. Apart from the tables, which take a while to import."""
+"""The known schemas of a database, in a module without the tables, which are slow to import."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ from sqlalchemy import (
 from dfmeta.store.db import revisions
 
 HEAD: Final = revisions.HEAD
-"""The newest migration: what a database has to be at before it is used."""
+"""The newest migration, which a database needs before it is used."""
 REVISIONS: Final = revisions.REVISIONS
-"""All of them, the oldest first."""
+"""All migrations, the oldest first."""
 
 REQUIRED: Final = "required"
 HTTP_TOKENS: Final = ("off", "optional", REQUIRED)
-"""What a record may say of tokens (``[store] http_tokens``)."""
+"""Values of a record's ``http_tokens`` (see ``[store] http_tokens``)."""
 
 metadata: Final = MetaData(
     naming_convention={
@@ -57,7 +57,7 @@ records: Final = Table(
     Column("userdata_fetched_at", DateTime(timezone=True), comment="null: pushed, or none"),
 )
 """One row for each instance, and one for each set of defaults. A row with neither metadata nor
-userdata keeps a password alone, and counts as no record."""
+userdata holds only a password, and does not count as a record."""
 
 addresses: Final = Table(
     "addresses",
@@ -68,8 +68,8 @@ addresses: Final = Table(
     Column("position", Integer, nullable=False, comment="in the list that it was pushed with"),
     Index("ix_addresses_record_id", "record_id"),
 )
-"""Which record an address asks for. A network stands here once: it has one owner.
+"""The record that owns each network. A network occurs once, because it has one owner.
 
-An address is looked up by the 33 or 129 networks that can contain it, all of them by the primary
-key: the same statement in both databases, whose cost does not grow with the table.
+An address is looked up by the 33 or 129 networks that can contain it, all by the primary key. The
+statement is the same in both databases, and its cost does not grow with the table.
 """

@@ -1,8 +1,8 @@
 """SQLite: a file of this host.
 
-The file and its ``-wal`` and ``-shm`` belong to their owner alone (mode 0600): they hold user-data,
-which often holds secrets. A reader never waits for a writer (WAL). A commit that was answered has
-reached the disk (``synchronous=FULL``).
+Only their owner may read the file and its ``-wal`` and ``-shm`` (mode 0600): they contain
+user-data, which often contains secrets. A reader never waits for a writer (WAL). A commit has
+reached the disk when it returns (``synchronous=FULL``).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dfmeta.exceptions import (
 from dfmeta.store.db.urls import in_use, wrong_url
 
 BUSY_STEP_MS: Final = 250
-"""How long SQLite itself waits for another process' lock before it says so, milliseconds."""
+"""Milliseconds that SQLite itself waits for another process' lock before it reports an error."""
 FILE_MODE: Final = 0o600
-CUT: Final = "it has been cut to 0 bytes"
+CUT: Final = "it was truncated to 0 bytes"
 FOLDER_MODE: Final = 0o700
 _PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
@@ -44,14 +44,14 @@ _KINDS: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_CANTOPEN: StoreAccessError,
     sqlite3.SQLITE_PERM: StoreAccessError,
 }
-"""SQLITE_ERROR is a table or column that is missing: the file is another program's, or was changed
-by hand."""
+"""SQLITE_ERROR means that a table or column is missing: the file belongs to another program, or was
+changed by hand."""
 
 
 class Sqlite:
     """See :class:`~dfmeta.store.db.database.Dialect`.
 
-    :raises ConfigError: the URL names no file.
+    :raises ConfigError: the URL does not name a file.
     """
 
     def __init__(self, url: URL) -> None:
@@ -68,14 +68,14 @@ class Sqlite:
         self._watch: sqlite3.Connection | None = None
 
     def follow(self) -> bool:
-        """Notice a file that was put in the place of ours: a back-up restored, for one.
+        """Return whether another file has replaced the opened one, such as a restored backup.
 
-        A missing file is an error and not an empty store: between an operator's ``rm`` and
-        ``cp`` no guest is to hear that it has no metadata. So is one of 0 bytes: SQLite would take
-        it for a new database, remove the log and keep what is written in no file at all
-        (https://www.sqlite.org/src/file/src/pager.c, pagerOpenWalIfPresent).
+        A missing file is an error and not an empty store: between an operator's ``rm`` and ``cp``
+        guests must not get the answer that they have no metadata. A file of 0 bytes is an error
+        too: SQLite would take it for a new database, remove the log, and store later writes in no
+        file at all (https://www.sqlite.org/src/file/src/pager.c, pagerOpenWalIfPresent).
 
-        :raises StoreDamagedError: it has 0 bytes.
+        :raises StoreDamagedError: the file has 0 bytes.
         """
         found = self.path.stat()
         if self._file is not None and not found.st_size:
@@ -83,9 +83,10 @@ class Sqlite:
         return (found.st_dev, found.st_ino) != self._file
 
     def check_usable(self) -> None:
-        """Guard the file; the first time, create it if it is missing.
+        """Check and restrict the file's permissions; the first time, create it if it is missing.
 
-        :raises StoreError: it is none, may not be read and written, or has no write-ahead log.
+        :raises StoreError: it is not a regular file, cannot be read and written, or cannot have a
+            write-ahead log.
         """
         self.close()
         if self._file is None:
@@ -95,22 +96,22 @@ class Sqlite:
         with self.engine.connect() as connection:
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar()
         if mode != "wal":
-            raise StoreError(cause=f"{self.path}: no write-ahead log here, only {mode!r}")
+            raise StoreError(cause=f"{self.path}: SQLite uses {mode!r}, not a write-ahead log")
         self._watch = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         self._watch.execute("PRAGMA busy_timeout=0")
         self._file = (found.st_dev, found.st_ino)
 
     def begin(self, connection: Connection, *, write: bool) -> None:
-        """Take the write lock, or have all statements see the same moment."""
+        """Take the write lock, or begin a transaction that reads one consistent snapshot."""
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     def lock_schema(self, connection: Connection) -> None:
-        """Nothing: the transaction has the write lock."""
+        """Do nothing: the transaction has the write lock."""
 
     def insist_on_being_alone(self, connection: Connection) -> None:
-        """Take the file for this connection alone, until it is closed.
+        """Lock the file for this connection alone, until it is closed.
 
-        Whoever has a file with a write-ahead log open holds a shared lock on it for as long
+        A process that has a file with a write-ahead log open holds a shared lock on it meanwhile
         (https://www.sqlite.org/pragma.html, locking_mode).
 
         :raises StoreError: another process has it open.
@@ -126,10 +127,10 @@ class Sqlite:
             raise in_use(self.shown) from error
 
     def version(self) -> object | None:
-        """SQLite's ``data_version`` on a connection that never writes.
+        """Return SQLite's ``data_version`` of a connection that never writes.
 
-        It reads the log's index, which is mapped into memory (https://www.sqlite.org/pragma.html,
-        data_version).
+        SQLite reads it from the log's index, which is mapped into memory
+        (https://www.sqlite.org/pragma.html, data_version).
         """
         if self._watch is None:
             return None
@@ -139,12 +140,12 @@ class Sqlite:
             return None
 
     def conflicts(self, error: DBAPIError) -> bool:
-        """Whether another process was writing."""
+        """Return whether another process was writing."""
         code: int = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK)
         return code & _PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
     def is_away(self, error: DBAPIError) -> bool:
-        """Never: a file is there or is not."""
+        """Return False: a file has no server that can be away."""
         del error
         return False
 
@@ -159,7 +160,7 @@ class Sqlite:
         return kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
 
     def _cut(self, error: DBAPIError) -> bool:
-        """Whether what looks like a lock is a file that was cut off while others have it open."""
+        """Return whether an apparent lock is a file that was truncated while others use it."""
         try:
             return self.conflicts(error) and not self.path.stat().st_size
         except OSError:
@@ -172,29 +173,29 @@ class Sqlite:
             driver.interrupt()
 
     def close(self) -> None:
-        """Close the connection that watches."""
+        """Close the connection that reads ``data_version``."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
 
 def kind_of(code: int) -> type[StoreError]:
-    """Return which error of ours one of SQLite's result codes is."""
+    """Return our error class for one of SQLite's result codes."""
     return _KINDS.get(code & _PRIMARY_CODE, StoreError)
 
 
 def _path_of(url: URL) -> Path:
-    """Return the absolute path that a URL names."""
+    """Return the absolute path of the file that a URL names."""
     name = url.database or ""
     if not name or name.startswith((":", "file:")) or url.query:
-        raise wrong_url(url, "it names no file")
+        raise wrong_url(url, "it does not name a file")
     return Path(name).absolute()
 
 
 def _ensure_file(path: Path) -> None:
-    """Create the file with mode 0600, and its folder with 0700, unless they are there.
+    """Create the file with mode 0600, and its directory with 0700, unless they exist.
 
-    An existing file is not opened: closing it again would drop this process' SQLite locks on it
+    An existing file is not opened: closing it would release this process' SQLite locks on it
     (https://www.sqlite.org/howtocorrupt.html, 2.2).
     """
     path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -207,11 +208,12 @@ def _ensure_file(path: Path) -> None:
 
 
 def _guard_files(path: Path) -> None:
-    """See that we ourselves can read and write, and take all rights from group and others."""
+    """Check that this process can read and write, and remove permissions of group and others."""
     if os.statvfs(path).f_flag & os.ST_RDONLY:
-        raise StoreReadOnlyError(cause=f"{path}: its disk is mounted for reading alone")
+        raise StoreReadOnlyError(cause=f"{path}: its file system is mounted read-only")
     if not _may(path, os.R_OK | os.W_OK) or not _may(path.parent, os.W_OK | os.X_OK):
-        raise StoreAccessError(cause=f"{path}: this user may not read and write it and its folder")
+        cause = f"{path}: this user may not read and write the file and its directory"
+        raise StoreAccessError(cause=cause)
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         if name.exists() and stat.S_IMODE(name.stat().st_mode) & ~FILE_MODE:
             name.chmod(FILE_MODE)
@@ -222,7 +224,7 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def _prepare_connection(connection: sqlite3.Connection, _record: Any) -> None:
-    """Set what SQLite forgets between connections; transactions begin when we say so."""
+    """Set the options that SQLite keeps per connection; transactions begin only explicitly."""
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout={BUSY_STEP_MS}")
     connection.execute("PRAGMA synchronous=FULL")

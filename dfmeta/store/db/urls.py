@@ -1,4 +1,4 @@
-"""What is wrong with a database, or with its URL, without showing its password."""
+"""Errors about a database or its URL that do not show its password."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REMEDY = "Give sqlite:////path/to/store.db, or postgresql://USER@HOST/DATABASE"
 def wrong_url(url: URL | str, cause: str, remedy: str = REMEDY) -> ConfigError:
     """Return the error for a URL that cannot work.
 
-    :param url: a text is shown only if no password can be in it.
+    :param url: a string is shown only if it cannot contain a password.
     """
     if isinstance(url, URL):
         shown = url.render_as_string(hide_password=True)
@@ -22,11 +22,11 @@ def wrong_url(url: URL | str, cause: str, remedy: str = REMEDY) -> ConfigError:
 
 
 def in_use(shown: str) -> StoreBusyError:
-    """Return the error for a database that has to be nobody else's for a moment, and is not.
+    """Return the error for a database that another program uses, where no other one may.
 
-    :param shown: where it is, without a password.
+    :param shown: its path or URL, without a password.
     """
     return StoreBusyError(
-        cause=f"{shown}: another program has it open, and it was left as it is",
+        cause=f"{shown}: another program has it open; nothing was changed",
         remedy="Stop every dfmeta-agent and dfmeta-store that uses it, on all hosts, and try again",
     )

@@ -1,11 +1,11 @@
-"""Answers that are made once, and given again for as long as a record stays as it is.
+"""A cache of answers, which are reused as long as a record does not change.
 
-A guest that boots asks some thirty things of one record, and programs in guests ask the same few
-for ever.
+A guest sends some thirty requests for one record while it boots, and programs in guests repeat the
+same few requests indefinitely.
 
-Trust: paths are guests'. An answer is remembered by the parts of its path, however they are spelt,
-and only where there is something: how many those are is the document's to say, so that no guest can
-have an answer made anew, or make others' be forgotten, by spelling one path in many ways.
+Trust: paths come from guests. An answer is cached by the decoded segments of its path, and only if
+the path exists. The document limits the number of such paths, so that a guest cannot cause an
+answer to be built again, or other guests' answers to be evicted, by other spellings of a path.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from dfmeta.store.guest.documents import Document
 from dfmeta.store.guest.etags import tagged, unless_known
 
 ANSWERS: Final = 1024 * 1024
-"""Bytes of answers that are kept of one record at most."""
+"""Maximum number of bytes of answers that are kept for one record."""
 PARSED: Final = 4
-"""What a document takes, as a multiple of its text, about."""
+"""Approximate size of a parsed document, as a multiple of its text."""
 
 
 class _Made:
-    """What has been made of a record."""
+    """The document and the answers that have been built from a record."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
         self.document: Document = documents.from_record(record)
         self.answers: dict[str, Answer] = {}
-        """By the parts of the path, with a slash between them; none has one in it."""
+        """By the segments of the path, joined by slashes; no segment contains a slash."""
         self.size = len(record.userdata or b"") + (1 + PARSED) * len(record.metadata or "")
         self.room = ANSWERS
 
 
 class Answers:
-    """Answers of records, with their entity tags. Safe to use from several threads.
+    """Answers from records, with their entity tags. Safe to use from several threads.
 
-    :param settings: the same for all of them.
+    :param settings: configuration of all answers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -54,12 +54,12 @@ class Answers:
     def answer(
         self, record: Record, segments: Sequence[str], request: GuestRequest
     ) -> Answer | None:
-        """Answer a GET or HEAD with its entity tag; None for what is not there.
+        """Answer a GET or HEAD with its entity tag; None if the path does not exist.
 
-        304 where the guest has it already.
+        304 if the guest has the answer already.
 
         :param segments: of the request's path; see :func:`dfmeta.store.guest.paths.split_path`.
-        :param request: whose If-None-Match is looked at.
+        :param request: the request, of which only If-None-Match is read.
         :raises StoreError: the record's document is not a JSON object.
         """
         made = self._of(record)
@@ -80,7 +80,7 @@ class Answers:
     def _of(self, record: Record) -> _Made:
         with self._lock:
             entry = self._kept.get(record.id)
-        # Nearly always it is the very object. One made of defaults is another one each time.
+        # Nearly always it is the same object. A record made of defaults is a new one each time.
         if entry is not None and (entry[0] is record or entry[0] == record):
             return entry[1]
         made = _Made(record)

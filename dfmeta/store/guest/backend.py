@@ -1,8 +1,8 @@
-"""The store as a backend: a guest's request in, an answer out.
+"""The store as a backend: it answers guests' requests from records.
 
-Trust: who asks is ``identity``, which comes from the port that the request came in on. The path,
-the headers, the body and the guest's address are claims; only the path, If-None-Match and the body
-of a password are looked at, and none of them can name another instance.
+Trust: ``identity`` comes from the port on which the request arrived. The path, the headers, the
+body and the guest's address are not trusted; only the path, If-None-Match and the body of a
+password are read, and none of them can name another instance.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _READING: Final = frozenset({"GET", "HEAD"})
 
 
 class Reader(Protocol):
-    """Gives records, and asks upstream for what is needed of them and not here."""
+    """Returns records, and fetches needed parts that are missing here from the upstream store."""
 
     def get(self, record_id: str, need: Need) -> Record | None:
-        """Return the record of an instance, None when there is none.
+        """Return the record of an instance; None if there is none.
 
-        :param need: what has to be known of it; of the rest, what is here.
-        :raises StoreError: it cannot be known.
+        :param need: the parts that have to be known; other parts may be missing in the result.
+        :raises StoreError: a needed part cannot be determined.
         """
         ...
 
@@ -53,10 +53,11 @@ class Reader(Protocol):
 class StoreBackend:
     """Answers guests from a repository; see :class:`~dfmeta.proxy.backends.Backend`.
 
-    :param settings: how guests are answered.
-    :param reader: gives instances' records; None: there is no upstream, and the repository does.
-    :param host: the host's name: an instance without a record gets the defaults of this host, of
-        its project and of the store. None: it gets nothing.
+    :param settings: configuration of answers.
+    :param reader: returns instances' records; None: there is no upstream store, and the repository
+        returns them.
+    :param host: name of the host: an instance without a record gets the defaults of this host, of
+        its project and of the store. None: it gets no defaults.
     """
 
     name: metrics.Backend = "store"
@@ -86,9 +87,10 @@ class StoreBackend:
         """Look up the record of ``identity.instance_id``; see
         :class:`~dfmeta.proxy.backends.Backend`.
 
-        A record that requires tokens says so before upstream is asked for the rest of it.
+        If the part of a record that is here requires tokens, that is known before the upstream
+        store is queried for the rest.
 
-        :raises BackendError: the database failed, or the record has an http_tokens that is invalid.
+        :raises BackendError: the database failed, or the record's http_tokens is invalid.
         """
         del deadline, goes_on
         need = self._need(request.path, identity)
@@ -101,7 +103,7 @@ class StoreBackend:
         return self._view(request, identity, record, lambda: self._find(identity, need))
 
     def view(self, request: GuestRequest, identity: Identity, record: Record | None) -> View:
-        """The same, of a record that has been found; None: there is none.
+        """Return the view of a record that has been found already; None: there is no record.
 
         :raises BackendError: see :meth:`open`.
         """
@@ -109,7 +111,7 @@ class StoreBackend:
         return self._view(request, identity, usable, lambda: usable)
 
     def remark(self, answer: Answer) -> str:
-        """Nothing: an answer of this host's store is no sign of a fault."""
+        """Return an empty string: an answer of this host's store is not a sign of a fault."""
         del answer
         return ""
 
@@ -120,7 +122,7 @@ class StoreBackend:
         record: Record | None,
         whole: Callable[[], Record | None],
     ) -> View:
-        """:param whole: gives the record with all that the request needs of it."""
+        """:param whole: returns the record with all parts that the request needs."""
 
         def answer() -> Answer:
             return self._answer(request, whole)
@@ -135,9 +137,9 @@ class StoreBackend:
     def _answer(self, request: GuestRequest, whole: Callable[[], Record | None]) -> Answer:
         """Answer a request from a record.
 
-        HEAD is answered as GET: the server leaves the body out and keeps its length. Unknown
-        paths, and every path of an instance without a record, are 404. So is an instance that is
-        only claimed and whose record is not of the project that claims it, as in Nova.
+        HEAD is answered as GET: the server omits the body and keeps its length. Unknown paths, and
+        every path of an instance without a record, are 404. So is every path of an unverified
+        identity with another project than the instance's record, as in Nova.
         """
         segments = split_path(request.path)
         if segments is None:
@@ -156,15 +158,15 @@ class StoreBackend:
         return found or dialects.not_found(segments, self._settings)
 
     def _need(self, path: str, identity: Identity) -> Need:
-        """Return what has to be known of the instance's own record."""
+        """Return the parts of the instance's own record that the answer depends on."""
         if self._reader is None:
             return HERE
         need = dialects.need(path, self._settings)
-        # Defaults are for an instance that has no record.
+        # Defaults apply only to an instance that has no record.
         return need if identity.unverified or self._host is None else replace(need, record=True)
 
     def _find(self, identity: Identity, need: Need) -> Record | None:
-        """Return the record to answer from, with what is needed of it."""
+        """Return the record to answer from, with its needed parts."""
         if self._reader is None:
             return self._usable(identity, self._repository.get(identity.instance_id))
         return self._usable(identity, self._reader.get(identity.instance_id, need))
@@ -172,7 +174,7 @@ class StoreBackend:
     def _usable(self, identity: Identity, own: Record | None) -> Record | None:
         """Return the record to answer from: the instance's own, else one made of defaults.
 
-        One that is empty keeps a password alone, and counts as none.
+        An empty record holds only a password, and counts as absent.
         """
         if own is not None and not own.empty:
             known = not identity.unverified or own.project_id == identity.project_id
@@ -190,12 +192,12 @@ class StoreBackend:
         return None if record is None else defaults.with_own(record, own)
 
     def _set_password(self, record: Record, password: bytes) -> Answer:
-        """Keep a password once. An empty one sets nothing, as in Nova."""
+        """Store a password, which can be set once. An empty one sets nothing, as in Nova."""
         if record.password:
             return CONFLICT
         if len(password) > PASSWORD_MAX:
             return TOO_LARGE
-        # With defaults there may be no record yet that could hold it.
+        # With defaults there may be no record yet that could hold the password.
         seed = None if self._host is None else record.seed
         if password and not self._repository.set_password(record.id, password, seed=seed):
             return CONFLICT
@@ -211,15 +213,15 @@ def _failing() -> Iterator[None]:
 
 
 def failure(error: StoreError) -> BackendError:
-    """Say for the proxy what has failed: the database, or whoever is asked upstream."""
+    """Return the proxy's error for a failure of the database, upstream store or token issuer."""
     kind = BackendUpstreamError if isinstance(error, LookupAnswerError) else BackendError
     if not isinstance(error, LookupAnswerError | LookupAwayError):
         return kind(backend="store", cause=error.fields["cause"], remedy=error.remedy)
     return kind(
         backend="store",
-        cause=f"asks {error.fields['upstream']} in vain: {error.fields['cause']}",
-        remedy="See that it runs and can be reached; lookup_base_url (or lookup_issuer, for a "
-        "token) names it",
+        cause=f"failed to query {error.fields['upstream']}: {error.fields['cause']}",
+        remedy="Check that it runs and can be reached; its URL is lookup_base_url (or "
+        "lookup_issuer, for a token)",
     )
 
 

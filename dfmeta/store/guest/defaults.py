@@ -1,12 +1,12 @@
-"""What an instance without a record of its own gets: defaults of the store, a host, a project.
+"""Defaults for instances without a record: of the store, of a host, of a project. Pure functions.
 
-They are records like others, whose ids no instance can have: ``default:*`` for every instance,
-``default:host:NAME`` for those on a host, ``default:project:ID`` for those of a project. The more
-special one comes before the more general one, member by member of the document (RFC 7396), and
-with its user-data as a whole. Pure.
+Defaults are records with ids that no instance can have: ``default:*`` for every instance,
+``default:host:NAME`` for the instances on a host, ``default:project:ID`` for the instances of a
+project. The more specific default overrides the more general one, member by member of the document
+(RFC 7396); its user-data overrides as a whole.
 
-Trust: host and project are the host's own word. Whoever merely claims to be an instance gets
-nothing from here: there is no record whose project could vouch for it.
+Trust: host and project come from the host itself. A guest with an unverified identity gets no
+defaults: there is no record whose project could confirm the identity.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def of_project(project_id: str) -> str:
 
 
 def layers(*, host: str, project_id: str) -> tuple[str, ...]:
-    """Return the ids of all defaults that an instance gets, the most general one first.
+    """Return the ids of all defaults for an instance, the most general one first.
 
     :param project_id: empty: not known.
     """
@@ -47,15 +47,15 @@ def layers(*, host: str, project_id: str) -> tuple[str, ...]:
 def merged(
     found: Sequence[Record], instance_id: str, *, instance_name: str, project_id: str
 ) -> Record | None:
-    """Return a record made of defaults, or None where there are none.
+    """Return a record made of defaults, or None if there are none.
 
-    Its seed is made of the most general one's and the instance's id: ``random_seed`` stays as it
-    is, and no two instances have the same.
+    Its seed is derived from the seed of the most general default and the instance's id:
+    ``random_seed`` is constant, and different for each instance.
 
-    :param found: the defaults that there are, the most general one first.
-    :param instance_name: what people call the instance; empty: not known. The host name is made of
-        it, and the document's ``name`` is it, where the defaults have none.
-    :raises StoreError: a document among them is not a JSON object.
+    :param found: the existing defaults, the most general one first.
+    :param instance_name: display name of the instance; empty: not known. If the defaults have no
+        ``name`` or ``hostname``, the name is used, and a host name made of it.
+    :raises StoreError: the document of a default is not a JSON object.
     """
     there = [record for record in found if not record.empty]
     if not there:
@@ -78,9 +78,10 @@ def merged(
 
 
 def with_own(record: Record, own: Record | None) -> Record:
-    """Return a record made of defaults with what the instance's own, empty one holds.
+    """Return a record made of defaults, with the values of the instance's own, empty record.
 
-    :param own: an instance that has posted a password has a record, with nothing else in it.
+    :param own: record of an instance that has posted a password and has nothing else; None: there
+        is no such record.
     """
     if own is None:
         return record

@@ -1,6 +1,6 @@
-"""Which dialect a path is of, and what it answers. Pure functions.
+"""Select the dialect of a path, and answer. Pure functions.
 
-Trust: the path is a guest's; it chooses among what its own document says.
+Trust: the path comes from a guest; it only selects from the guest's own document.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from dfmeta.store.guest.paths import split_path
 OPENSTACK: Final = "openstack"
 NOCLOUD: Final = "nocloud"
 EC2_TREES: Final = ("cloud-init", "equinix")
-"""What ``/2009-04-04`` may give: Nova's form, which cloud-init crawls, or Equinix Metal's."""
+"""Forms of ``/2009-04-04``: Nova's form, which cloud-init crawls, or Equinix Metal's."""
 
 NOT_FOUND: Final = Answer(404, b"404 Not Found\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the configuration says of answers."""
+    """The configuration of answers."""
 
     ec2_tree: str = EC2_TREES[0]
     """One of :data:`EC2_TREES`."""
     templates: Mapping[str, str] = field(default_factory=dict)
-    """Members that ``/metadata`` gets where the document has none; see
+    """Members that are added to ``/metadata`` if the document lacks them; see
     :func:`dfmeta.store.guest.templates.filled`."""
 
 
 def answer(document: Document, segments: Sequence[str], settings: Settings) -> Answer | None:
-    """Answer a GET or HEAD; None for what is not there.
+    """Answer a GET or HEAD; None if the path does not exist.
 
     :param segments: the path, decoded, without empty parts; see
         :func:`dfmeta.store.guest.paths.split_path`.
@@ -44,9 +44,9 @@ def answer(document: Document, segments: Sequence[str], settings: Settings) -> A
 
 
 def need(path: str, settings: Settings) -> Need:
-    """Return what has to be known of a record to answer a request for *path*, of any method.
+    """Return the parts of a record that the answer for *path* depends on, for any method.
 
-    :param path: origin-form, a guest's words.
+    :param path: origin-form, from a guest.
     """
     segments = split_path(path)
     if segments is None:
@@ -66,7 +66,7 @@ def need(path: str, settings: Settings) -> Need:
 
 
 def not_found(segments: Sequence[str], settings: Settings) -> Answer:
-    """Return the 404 of a path, in the words of its dialect."""
+    """Return the 404 of a path, in the form of its dialect."""
     match _without_prefix(segments):
         case [first, *_] if first in (equinix.METADATA, equinix.USERDATA):
             return equinix.NOT_FOUND
@@ -76,7 +76,7 @@ def not_found(segments: Sequence[str], settings: Settings) -> Answer:
 
 
 def _without_prefix(segments: Sequence[str]) -> Sequence[str]:
-    """Take ``/api/v1`` off the two paths that are there below it as well."""
+    """Remove ``/api/v1`` from the two paths that also exist below it."""
     match segments:
         case ["api", "v1", name, *_] if name in (equinix.METADATA, equinix.USERDATA):
             return segments[2:]

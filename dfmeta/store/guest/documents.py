@@ -1,9 +1,9 @@
-"""What a guest is told, as one value: the same facts under every dialect. Pure functions.
+"""The facts for a guest as one value, the same for all dialects. Pure functions.
 
-Trust: a document is the operator's, but may have been written by another program. A member of
-another type than expected, or with control characters in it, counts as not there; nothing in a
-document can make a listing name what does not exist. doc/source/store-documents.rst says which
-member becomes what.
+Trust: a document comes from the operator, but another program may have written it. A member of an
+unexpected type, or with control characters in it, counts as absent; no content of a document can
+make a listing name an item that does not exist. doc/source/store-documents.rst lists the use of
+each member.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dfmeta.store.guest.roles import with_roles
 from dfmeta.store.guest.values import first_text, list_of, object_of, plain, text_of
 
 RANDOM_SEED_BYTES: Final = 512
-"""As many as Nova gives (nova/api/metadata/base.py)."""
+"""As many as in Nova (nova/api/metadata/base.py)."""
 USERDATA_TYPE: Final = "application/octet-stream"
 """Any bytes: gzip, MIME, scripts."""
 LABEL_MAX: Final = 63
@@ -37,16 +37,16 @@ CLOUD_INIT: Final = "cloud-init"
 """The member of vendor data that cloud-init reads."""
 
 DEVICES_KEPT: Final = 256
-"""Lists of devices whose check is remembered: it takes a millisecond for two of them."""
+"""Maximum number of device lists with a cached check: two devices take a millisecond."""
 
 _TAG_KEY: Final = re.compile(r"(?!\.{1,2}$|_index$)[A-Za-z0-9+.,_:@-]{1,128}")
-"""What EC2 allows of a tag's key in instance metadata, without ``=``: cloud-init takes a listed
-``0=x`` for an SSH key."""
+"""Tag keys that EC2 allows in instance metadata, without ``=``: cloud-init takes a listed ``0=x``
+for an SSH key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address of the guest, as its document has it."""
+    """An address of the guest, from its document."""
 
     text: str
     version: int
@@ -56,9 +56,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a guest may learn of itself. Secrets stay out of its ``repr``.
+    """The facts that a guest may read about itself. Secrets are not in its ``repr``.
 
-    Texts are one line, and empty where the document has none.
+    Texts are one line, and empty if the document has none.
     """
 
     instance_id: str
@@ -76,22 +76,22 @@ class Document:
     keys: tuple[Key, ...]
     addresses: tuple[Address, ...]
     instance_tags: Mapping[str, str]
-    """What the guest may see of tags; the keys are safe in a listing."""
+    """Tags that the guest may read; the keys are safe in a listing."""
     created_at: datetime
     random_seed: bytes = field(repr=False)
-    """The same for as long as the record lives; nobody can tell it from the instance's id."""
+    """Constant for the lifetime of the record; it cannot be derived from the instance's id."""
     userdata: bytes | None = field(repr=False)
-    """None: there is none, which is not the same as empty."""
+    """None: no user-data, which is not the same as empty user-data."""
     password: bytes = field(repr=False)
     """Empty before the guest has set it."""
     text: str | None = field(repr=False)
-    """The document as it was written; None: there is none, user-data alone."""
+    """The document as it was written; None: the record has user-data alone."""
     members: Mapping[str, Any] = field(repr=False)
-    """The document; ``{}`` where there is none. Of any types."""
+    """Members of the document, of any type; ``{}`` if there is no document."""
 
 
 def from_record(record: Record) -> Document:
-    """Return what a record's guest is told.
+    """Return the facts in a record for its guest.
 
     :raises StoreError: the record's document is not a JSON object.
     """
@@ -120,10 +120,10 @@ def from_record(record: Record) -> Document:
 
 
 def hostname_of(name: str) -> str:
-    """Return a host name made of a free-text name, or an empty string when nothing is left of it.
+    """Return a host name made of a free-text name, or an empty string if nothing remains of it.
 
-    Nova does the same with an instance's display name: blanks and underscores become dashes, what
-    else a host name may not hold goes.
+    Nova does the same with an instance's display name: spaces and underscores become dashes, and
+    other characters that a host name may not have are removed.
     """
     dashed = re.sub(r"[\s_]+", "-", name.lower())
     labels = [
@@ -133,13 +133,13 @@ def hostname_of(name: str) -> str:
 
 
 def meta_of(document: Document) -> dict[str, Any]:
-    """Return what the operator wrote for the guest to read; any names, any values."""
+    """Return the member ``meta``, the operator's own values for the guest; any names and values."""
     return object_of(plain(document.members.get("meta")))
 
 
 def devices_of(document: Document) -> list[dict[str, Any]]:
-    """Return the tagged devices, as Nova's meta_data.json has them; none where they break a rule:
-    a guest makes rules of its own of them."""
+    """Return the tagged devices as in Nova's meta_data.json; none if they break a rule, because the
+    guest makes udev rules of them."""
     given = document.members.get("devices")
     return list_of(given) if given and _are_devices(given) else []
 
@@ -161,9 +161,9 @@ def _valid_devices(text: str) -> bool:
 
 
 def vendor_data_of(document: Document) -> dict[str, Any]:
-    """Return the vendor's data as OpenStack has it: a text stands under ``cloud-init``.
+    """Return the vendor data in OpenStack's form: a text becomes the member ``cloud-init``.
 
-    With ``tag_devices`` it brings the program along that finds a guest's roles.
+    With ``tag_devices``, it includes the program that finds a guest's device roles.
     """
     found = _vendor_data(document.members.get("vendor_data"))
     if document.members.get("tag_devices") is True:
@@ -172,15 +172,15 @@ def vendor_data_of(document: Document) -> dict[str, Any]:
 
 
 def vendor_data2_of(document: Document) -> dict[str, Any]:
-    """Return the vendor's second data, which OpenStack alone has."""
+    """Return the second vendor data, which only OpenStack has."""
     return _vendor_data(document.members.get("vendor_data2"))
 
 
 def network_data_of(document: Document) -> dict[str, list[dict[str, Any]]] | None:
     """Return the network in the form of Nova's network_data.json: three lists of objects.
 
-    As the document gives it, else made of its ``network``. None where both say too little: of three
-    empty lists cloud-init makes a guest without a network.
+    It is the document's ``network_data``, else derived from its ``network``. None if both are
+    insufficient: with three empty lists, cloud-init would leave the guest without a network.
     """
     given = object_of(plain(document.members.get("network_data")))
     found = {
@@ -197,7 +197,7 @@ def network_config_of(document: Document) -> str | dict[str, Any]:
 
 
 def addresses_of(document: Document, version: int, *, public: bool) -> list[str]:
-    """Return the addresses of one kind in the document's order."""
+    """Return the addresses of one IP version, public or private, in the document's order."""
     return [
         one.text for one in document.addresses if one.version == version and one.public == public
     ]
@@ -210,7 +210,7 @@ def _vendor_data(value: object) -> dict[str, Any]:
 
 
 def _launch_index(value: object) -> int | None:
-    # A bool is an int, and is none here.
+    # bool is a subclass of int, and is refused.
     return value if type(value) is int and 0 <= value <= LAUNCH_INDEX_MAX else None
 
 

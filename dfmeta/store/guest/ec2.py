@@ -1,9 +1,9 @@
 """EC2's metadata tree, as an unmodified cloud-init crawls it. Pure functions.
 
 The form is Nova's (nova/api/metadata/base.py, handler.py): listings joined by line feeds without
-one at the end, folders with a slash, keys as ``0=name``. Only what the store knows is there; an
-item that is listed always answers 200, because cloud-init drops the whole tree over one that
-does not.
+one at the end, directories with a slash, keys as ``0=name``. Items without a value in the store do
+not exist. The answer for a listed item is always 200, because cloud-init drops the whole tree if
+one item has another status.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from dfmeta.store.guest.need import Need
 
 TAGS_SINCE: Final = "2021-03-23"
 VERSIONS: Final = ("2009-04-04", "2016-09-02", "2018-09-24", TAGS_SINCE, "latest")
-"""Those that cloud-init asks for: the oldest, and the newest of the others that is there. They
-differ in tags alone."""
+"""The versions that cloud-init requests: the oldest, and the newest of the others that exists. They
+differ only in tags."""
 METADATA: Final = "meta-data"
 USERDATA: Final = "user-data"
 DYNAMIC: Final = "dynamic"
 PUBLIC_KEYS: Final = "public-keys"
 IDENTITY_VERSION: Final = "2017-09-30"
-"""Of the form of AWS's instance identity document."""
+"""Version of the form of AWS's instance identity document."""
 
 Tree = Mapping[str, "Tree | bytes"]
 
 
 def answer(document: Document, segments: Sequence[str]) -> Answer | None:
-    """Answer a GET below a version, or the list of versions; None for what is not there.
+    """Answer a GET below a version, or of the list of versions; None if the path does not exist.
 
-    :param segments: the path, decoded, without empty parts; a guest's words.
+    :param segments: the path, decoded, without empty parts; from a guest.
     """
     if not segments:
         return Answer(200, "\n".join(VERSIONS).encode())
@@ -54,7 +54,7 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
 
 
 def need(segments: Sequence[str]) -> Need:
-    """Return what has to be known of a record to answer for a path.
+    """Return the parts of a record that the answer for a path depends on.
 
     :param segments: see :func:`answer`.
     """
@@ -69,7 +69,7 @@ def need(segments: Sequence[str]) -> Need:
 
 
 def _tree(document: Document, version: str) -> Tree:
-    """Return all that is below a version."""
+    """Return the tree below a version."""
     tree: dict[str, Tree | bytes] = {METADATA: _metadata(document, version)}
     if document.userdata is not None:
         tree[USERDATA] = document.userdata
@@ -98,7 +98,7 @@ def _metadata(document: Document, version: str) -> Tree:
             str(index): {"openssh-key": key.data.encode()}
             for index, key in enumerate(document.keys)
         }
-    # "latest" sorts behind every date.
+    # "latest" sorts after every date.
     if document.instance_tags and version >= TAGS_SINCE:
         tags = {key: text.encode() for key, text in document.instance_tags.items()}
         tree["tags"] = {"instance": tags}
@@ -106,7 +106,7 @@ def _metadata(document: Document, version: str) -> Tree:
 
 
 def _identity(document: Document) -> bytes:
-    """Return the instance identity document. Nobody signs it, so no signature is listed."""
+    """Return the instance identity document. It is not signed, so no signature is listed."""
     content = {
         "accountId": document.project_id,
         "availabilityZone": document.zone,

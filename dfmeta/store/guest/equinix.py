@@ -1,4 +1,4 @@
-"""Metadata as Equinix Metal's guests know it: the document, and an EC2 tree of its own form.
+"""Equinix Metal's dialect: the document, and an EC2 tree in its own form.
 
 The routes are those of specification 003. Pure functions.
 """
@@ -19,9 +19,9 @@ from dfmeta.store.guest.values import list_of, object_of, text_of
 METADATA: Final = "metadata"
 USERDATA: Final = "userdata"
 VERSION: Final = "2009-04-04"
-"""The only one that this tree has."""
+"""The only version of this tree."""
 USERDATA_TYPE: Final = "text/plain"
-"""Without a charset: the bytes may be of any, or of none."""
+"""Without a charset: the bytes may have any encoding, or none."""
 
 NOT_FOUND: Final = Answer(404, b'{"message":"resource not found"}', content_type="application/json")
 
@@ -32,9 +32,9 @@ Tree = Mapping[str, "Tree | str"]
 
 
 def metadata(document: Document, templates: Mapping[str, str]) -> Answer | None:
-    """Answer ``/metadata``: the document as it was written, with what the templates add.
+    """Answer ``/metadata``: the document as it was written, with the members of templates.
 
-    None when there is no document, but user-data alone.
+    None if there is no document, but user-data alone.
     """
     if document.text is None:
         return None
@@ -42,23 +42,23 @@ def metadata(document: Document, templates: Mapping[str, str]) -> Answer | None:
     members = filled(document.members, templates)
     added = {name: members[name] for name in members if name not in document.members}
     if added:
-        # Put in before the end: what another program wrote is not written anew.
+        # Inserted before the end: a document of another program is not reformatted.
         comma = "," if document.members else ""
         text = f"{text[:-1]}{comma}{json.dumps(added)[1:]}"
     return Answer(200, text.encode(), content_type="application/json")
 
 
 def userdata(document: Document) -> Answer | None:
-    """Answer ``/userdata``: raw bytes; None when there is none."""
+    """Answer ``/userdata``: raw bytes; None if there is no user-data."""
     if document.userdata is None:
         return None
     return Answer(200, document.userdata, content_type=USERDATA_TYPE)
 
 
 def answer(document: Document, segments: Sequence[str]) -> Answer | None:
-    """Answer a GET below ``/2009-04-04``; None for what is not there.
+    """Answer a GET below ``/2009-04-04``; None if the path does not exist.
 
-    :param segments: the path after the version, decoded, without empty parts; a guest's words.
+    :param segments: the path after the version, decoded, without empty parts; from a guest.
     """
     match segments:
         case []:
@@ -73,7 +73,7 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
 
 
 def need(segments: Sequence[str]) -> Need:
-    """Return what has to be known of a record to answer for a path.
+    """Return the parts of a record that the answer for a path depends on.
 
     :param segments: see :func:`answer`.
     """
@@ -98,7 +98,7 @@ def _item(tree: Tree, items: Sequence[str]) -> Answer | None:
 
 
 def _tree(document: Document) -> Tree:
-    """Return the items in the original's order; those at the end only where there are some."""
+    """Return the items in hollow-metadataservice's order; the last ones only if they exist."""
     members = document.members
     spot = members.get("spot")
     tree: dict[str, Tree | str] = {

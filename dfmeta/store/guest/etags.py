@@ -1,7 +1,7 @@
-"""Conditional requests: a guest that has an answer already is told so. Pure functions.
+"""Conditional requests: 304 for a guest that has an answer already. Pure functions.
 
-Trust: If-None-Match is a guest's word. One that is not well-formed counts as not there; nothing of
-it is repeated.
+Trust: If-None-Match comes from a guest. A header that is not well-formed counts as absent; no part
+of it is sent back.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dfmeta.model import Answer, GuestRequest
 DIGEST_BYTES: Final = 16
 
 _MEMBER: Final = re.compile(r'[ \t]*+(?:(?:W/)?("[\x21\x23-\x7e\x80-\xff]*+"))?[ \t]*+(?:,|\Z)')
-"""An entity tag and what ends it, or an empty member of a list (RFC 9110, 5.6.1 and 8.8.3).
+"""An entity tag and its end, or an empty member of a list (RFC 9110, 5.6.1 and 8.8.3).
 
-Possessive: spaces that the first loop has taken are not tried again with the last one, which takes
-the square of their number.
+Possessive: spaces that the first loop has matched are not tried again with the last one, which
+would take time in proportion to the square of their number.
 """
 
 
@@ -32,16 +32,16 @@ def etag_of(answer: Answer) -> str:
 
 
 def tagged(answer: Answer) -> Answer:
-    """Give a 200 its tag. What is not 200 stays as it is."""
+    """Add the entity tag to a 200. Another status stays as it is."""
     if answer.status != 200:
         return answer
     return replace(answer, headers=(*answer.headers, ("ETag", etag_of(answer))))
 
 
 def unless_known(answer: Answer, request: GuestRequest) -> Answer:
-    """Make a 200 that :func:`tagged` gave a 304 without a body where the guest names its tag.
+    """Return 304 without a body for a 200 of :func:`tagged` if the guest names its tag.
 
-    Tags are compared weakly and ``*`` is any (RFC 9110, 13.1.2).
+    Tags are compared weakly, and ``*`` matches any tag (RFC 9110, 13.1.2).
     """
     given = request.headers.get("if-none-match")
     if given is None or answer.status != 200:
@@ -53,12 +53,12 @@ def unless_known(answer: Answer, request: GuestRequest) -> Answer:
 
 
 def conditional(answer: Answer, request: GuestRequest) -> Answer:
-    """Do both: :func:`tagged` and :func:`unless_known`."""
+    """Apply :func:`tagged` and :func:`unless_known`."""
     return unless_known(tagged(answer), request)
 
 
 def _tags(given: str) -> list[str]:
-    """Return the opaque tags of a list; none of a list that is not well-formed."""
+    """Return the opaque tags of a list; none if the list is not well-formed."""
     members = [*_members(given)]
     return [] if None in members else [one for one in members if one]
 

@@ -1,4 +1,4 @@
-"""SSH public keys of a document, under names that listings can hold. Pure functions."""
+"""SSH public keys of a document, with names that are safe in listings. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMMENT_FIELD: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An SSH public key under a name that is safe in a listing and unique in its document."""
+    """An SSH public key with a name that is safe in a listing and unique in its document."""
 
     name: str
     data: str
@@ -26,9 +26,9 @@ class Key:
 def keys_of(members: Mapping[str, object]) -> tuple[Key, ...]:
     """Return the keys of a document, in its order.
 
-    ``ssh_keys`` is a list of texts or of objects with a ``key`` and perhaps a ``label``;
+    ``ssh_keys`` is a list of texts or of objects with a ``key`` and optionally a ``label``;
     ``public_keys`` is such a list as well, or an object from names to texts as in Nova's
-    meta_data.json, and adds what ``ssh_keys`` has not.
+    meta_data.json, and adds the keys that ``ssh_keys`` lacks.
     """
     entries = [*_listed(members.get("ssh_keys"))]
     there = {line for _label, line in entries}
@@ -39,16 +39,16 @@ def keys_of(members: Mapping[str, object]) -> tuple[Key, ...]:
 
 
 def name_keys(entries: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
-    """Give each key a name: letters, digits and ``. _ @ -``, no two the same.
+    """Give each key a unique name: letters, digits and ``. _ @ -``.
 
-    cloud-init takes a listed name that ends in ``/`` for a folder, splits it at ``=`` and drops
-    the second of two equal ones (cloudinit/sources/helpers/ec2.py, ``_parse``).
+    cloud-init takes a listed name that ends in ``/`` for a directory, splits it at ``=`` and drops
+    the second of two equal names (cloudinit/sources/helpers/ec2.py, ``_parse``).
 
-    :param entries: label and OpenSSH line of each; where the label is empty, the line's comment
-        takes its place.
+    :param entries: label and OpenSSH line of each key; if the label is empty, the line's comment is
+        used instead.
     """
     used: set[str] = set()
-    # Of those that have the same: each looks on from where the one before it has found its own.
+    # For equal names: the search for a free number continues where the previous one ended.
     numbers: dict[str, int] = {}
     keys = []
     for label, line in entries:

@@ -1,11 +1,11 @@
 """A guest's network as values, and as Nova's ``network_data.json``. Pure functions.
 
 Names and types are those of Nova (nova/virt/netutils.py and
-https://docs.openstack.org/nova/latest/user/metadata.html). cloud-init takes the same file with its
-``convert_net_json`` (cloudinit/sources/helpers/openstack.py): what that makes of a link says what a
-link may be here.
+https://docs.openstack.org/nova/latest/user/metadata.html). cloud-init reads the same file with its
+``convert_net_json`` (cloudinit/sources/helpers/openstack.py). The results of that function
+determine which links are possible here.
 
-Trust: values come from a document of any types; the caller has checked each.
+Trust: values come from a document, where they may be of any type; the caller has checked each one.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from typing import Any, Final, Literal
 from dfmeta.store.db.networks import Address, Network
 
 STATIC: Final = {4: "ipv4", 6: "ipv6"}
-"""Type of a network with an address of its own, by the version of IP."""
+"""Type of a network with a static address, by IP version."""
 DYNAMIC: Final = ("ipv4_dhcp", "ipv6_dhcp", "ipv6_slaac", "ipv6_dhcpv6-stateless")
 DYNAMIC_STATEFUL: Final = "ipv6_dhcpv6-stateful"
 DHCP6: Final = ("ipv6_dhcp", DYNAMIC_STATEFUL)
-"""Those of a link that takes router advertisements beside an address of its own."""
+"""Types with which a link accepts router advertisements beside a static address."""
 SLAAC: Final = ("ipv6_slaac", "ipv6_dhcpv6-stateless")
 
 Interface = IPv4Interface | IPv6Interface
 
 
 class UnfitError(ValueError):
-    """The network is one that ``network_data.json`` cannot say, or not in a form that is known."""
+    """``network_data.json`` cannot express the network, or the network has an unknown form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A network that a gateway leads to."""
+    """A network and the gateway to it."""
 
     to: Network
     via: Address
 
     @property
     def is_default(self) -> bool:
-        """Whether it leads everywhere."""
+        """Whether it is a default route."""
         return self.to.prefixlen == 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Link:
-    """A device of the guest's, with its addresses."""
+    """A network device of the guest, with its addresses."""
 
     id: str
     kind: Literal["phy", "bond", "vlan"]
     mac: str
     """Lower case."""
     name: str = ""
-    """The guest is to give it that name; empty: it has the kernel's, or cloud-init's."""
+    """Name that the guest gives to the device; empty: the kernel or cloud-init chooses it."""
     mtu: int | None = None
     addresses: list[Interface] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
@@ -63,25 +63,25 @@ class Link:
     """Types of networks that give the guest an address."""
     dns: list[Address] = field(default_factory=list)
     advertisements: bool | None = None
-    """Whether it takes routers' advertisements; None: as it likes."""
+    """Whether it accepts router advertisements; None: the guest decides."""
     members: tuple[str, ...] = ()
     """Ids of a bond's links."""
     bond: Mapping[str, str | int] = field(default_factory=dict)
-    """Members of a bond's link that say how it works."""
+    """Parameters of a bond, as members of its link."""
     below: str = ""
     """Id of the link that a VLAN is on."""
     vlan: int = 0
 
 
 def network_data(links: Sequence[Link], dns: Iterable[Address] = ()) -> dict[str, Any]:
-    """Return links as ``network_data.json`` has them.
+    """Return the content of ``network_data.json`` for links.
 
-    :param dns: name servers of the guest, beside those of its links.
-    :raises UnfitError: it cannot say them.
+    :param dns: name servers of the guest, in addition to those of its links.
+    :raises UnfitError: the file cannot express the links.
     """
     phys = [link.mac for link in links if link.kind == "phy"]
     if len({link.id for link in links}) != len(links) or len(set(phys)) != len(phys):
-        raise UnfitError("two links are one")
+        raise UnfitError("two links have the same id or MAC")
     networks = [one for link in links for one in _networks(link)]
     for number, one in enumerate(networks):
         one["id"] = one["network_id"] = f"network{number}"
@@ -96,7 +96,7 @@ def network_data(links: Sequence[Link], dns: Iterable[Address] = ()) -> dict[str
 
 
 def _link(link: Link, links: Sequence[Link]) -> dict[str, Any]:
-    """Return a link. Nova has no member ``name``, and cloud-init takes one."""
+    """Return a link. The member ``name`` is not Nova's; cloud-init accepts it."""
     found: dict[str, Any] = {"id": link.id, "type": link.kind, "ethernet_mac_address": link.mac}
     if link.kind == "bond":
         found |= {"bond_links": list(link.members), **link.bond}
@@ -114,12 +114,12 @@ def _link(link: Link, links: Sequence[Link]) -> dict[str, Any]:
 def _check_below(ids: Sequence[str], links: Sequence[Link], *kinds: str) -> None:
     known = {link.id for link in links if link.kind in kinds}
     if not ids or not known.issuperset(ids):
-        raise UnfitError("a link is on one that is not there")
+        raise UnfitError("a link is on an unknown link")
 
 
 def _networks(link: Link) -> list[dict[str, Any]]:
-    """Return a link's networks, static ones first: cloud-init goes by the last one that says
-    whether routers' advertisements are taken."""
+    """Return a link's networks, static ones first: the last one that sets whether router
+    advertisements are accepted is decisive for cloud-init."""
     routes: list[list[dict[str, str]]] = [[] for _ in link.addresses]
     for route in link.routes:
         routes[_next_to(route, link.addresses)].append(_route(route))
@@ -138,10 +138,10 @@ def _networks(link: Link) -> list[dict[str, Any]]:
 
 
 def _next_to(route: Route, addresses: Sequence[Interface]) -> int:
-    """Return the index of the address that a route's gateway is a neighbour of."""
+    """Return the index of the address with the route's gateway in its network."""
     for number, address in enumerate(addresses):
         same = route.via.version == route.to.version == address.version
-        # A router of IPv6 may be known by the address that it has on the link alone (RFC 4861).
+        # An IPv6 router may be known only by its link-local address (RFC 4861).
         neighbour = route.via.version == 6 and route.via.is_link_local
         if same and (neighbour or route.via in address.network):
             return number
@@ -149,16 +149,16 @@ def _next_to(route: Route, addresses: Sequence[Interface]) -> int:
 
 
 def _check_advertisements(link: Link) -> None:
-    """See that the guest takes routers' advertisements, or not, as the link says.
+    """Check that the guest would accept router advertisements, or ignore them, as the link says.
 
-    It takes none beside an IPv6 address of its own: with no route out it would be cut off.
+    It ignores them beside a static IPv6 address: without a default route it would be cut off.
     """
     static = any(address.version == 6 for address in link.addresses)
     out = any(route.is_default and route.to.version == 6 for route in link.routes)
     stateful = any(kind in DHCP6 for kind in link.dynamic)
     slaac = any(kind in SLAAC for kind in link.dynamic)
     if static and slaac:
-        raise UnfitError("an IPv6 address stands beside SLAAC")
+        raise UnfitError("a link has SLAAC and a static IPv6 address")
     if link.advertisements is None:
         fits = stateful or not static or out
     elif link.advertisements:
@@ -166,7 +166,7 @@ def _check_advertisements(link: Link) -> None:
     else:
         fits = static and not stateful
     if not fits:
-        raise UnfitError("it cannot say of routers' advertisements what the link says")
+        raise UnfitError("it cannot express the router advertisements of a link")
 
 
 def _route(route: Route) -> dict[str, str]:
@@ -184,24 +184,24 @@ def _services(servers: Iterable[Address]) -> list[dict[str, str]]:
 def interface(text: object, mask: object = None) -> Interface:
     """Return an address with its prefix.
 
-    :param text: ``10.0.0.5/24``, or without a prefix where *mask* has it.
-    :param mask: a netmask, or a prefix' length; None: there is none.
-    :raises UnfitError: it is no such address.
+    :param text: ``10.0.0.5/24``, or ``10.0.0.5`` if there is a *mask*.
+    :param mask: a netmask, or a prefix length; None: the text has it.
+    :raises UnfitError: it is not an address with a prefix length.
     """
     if not isinstance(text, str) or isinstance(mask, bool) or ("/" in text) == (mask is not None):
-        raise UnfitError("no address with a prefix")
+        raise UnfitError("not an address with a prefix length")
     try:
         if isinstance(mask, str) and ":" in mask:
-            # The standard library knows no netmask of IPv6.
+            # The standard library does not know netmasks of IPv6.
             bits = f"{int(ipaddress.IPv6Address(mask)):0128b}"
             if "01" in bits:
-                raise UnfitError("no netmask")
+                raise UnfitError("not a netmask")
             mask = bits.count("1")
         found = ipaddress.ip_interface(text if mask is None else f"{text}/{mask}")
     except ValueError as error:
-        raise UnfitError("no address with a prefix") from error
+        raise UnfitError("not an address with a prefix length") from error
     if getattr(found, "scope_id", None):
-        raise UnfitError("a zone means something on one host alone")
+        raise UnfitError("an address with a zone is valid on one host only")
     return found
 
 
@@ -213,11 +213,11 @@ def network(text: object, mask: object = None) -> Network:
 def address(text: object) -> Address:
     """Return an address without a prefix.
 
-    :raises UnfitError: it is none.
+    :raises UnfitError: it is not an address.
     """
     if not isinstance(text, str) or "%" in text:
-        raise UnfitError("no address")
+        raise UnfitError("not an address")
     try:
         return ipaddress.ip_address(text)
     except ValueError as error:
-        raise UnfitError("no address") from error
+        raise UnfitError("not an address") from error

@@ -1,6 +1,7 @@
 """The halves of a record that an answer depends on. Values.
 
-A dialect says for each of its paths which of these it is, so that upstream is asked for no more.
+A dialect names one of these for each of its paths, so that the upstream store is queried only for
+the needed halves.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from dfmeta.store.db.record import Kind
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What has to be known of a record before a path can be answered."""
+    """The parts of a record that have to be known before a path can be answered."""
 
     halves: tuple[Kind, ...] = ()
-    """Those whose contents, or absence, the answer shows, in the order to ask for them."""
+    """Halves of which the answer shows the contents or absence, in the order of lookups."""
     record: bool = False
-    """Whether the path is there for every record: with none of ``halves`` there, the answer still
-    depends on whether there is the other half."""
+    """Whether the path exists for every record: if the record has none of ``halves``, the answer
+    still depends on the existence of the other half."""
 
 
 HERE: Final = Need()
-"""What is here will do."""
+"""The parts that are here are sufficient."""
 ANY_HALF: Final = Need(record=True)
-"""Of a path that shows neither half: that there is a record is enough."""
+"""Of a path that shows neither half: the existence of the record is sufficient."""
 METADATA: Final = Need((Kind.METADATA,), record=True)
 USERDATA: Final = Need((Kind.USERDATA,), record=True)
 METADATA_ALONE: Final = Need((Kind.METADATA,))
-"""Of a path that is not there for a record without metadata."""
+"""Of a path that does not exist for a record without metadata."""
 USERDATA_ALONE: Final = Need((Kind.USERDATA,))
 BOTH: Final = Need((Kind.METADATA, Kind.USERDATA))

@@ -1,10 +1,10 @@
-"""A guest's network out of its document: cloud-init's versions 1 and 2, and Equinix Metal's form.
+"""Read a guest's network in its document: cloud-init's versions 1 and 2, or Equinix Metal's form.
 
-Pure functions. Each member has to be one that is known here: a link that lacks something that the
-document says of it would be a wrong one (see :class:`~dfmeta.store.guest.links.UnfitError`).
+Pure functions. An unknown member is refused: a link that lacks one of its properties would be wrong
+(see :class:`~dfmeta.store.guest.links.UnfitError`).
 
 Sources: https://docs.cloud-init.io/en/latest/reference/network-config-format-v1.html and -v2.html,
-and specification 003. Trust: a document is the operator's, of any types.
+and specification 003. Trust: a document comes from the operator; its values may be of any type.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from dfmeta.store.guest.links import (
 from dfmeta.store.guest.values import text_of
 
 MTU: Final = (68, 65535)
-"""Least and most (RFC 791)."""
+"""Smallest and largest (RFC 791)."""
 VLAN: Final = (1, 4094)
 MODES: Final = (
     *("balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb"),
     "balance-alb",
 )
-"""Of bonds, by the kernel's numbers (Documentation/networking/bonding.rst)."""
+"""Modes of bonds, by the kernel's numbers (Documentation/networking/bonding.rst)."""
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 _DEFAULT: Final[dict[int, Network]] = {4: IPv4Network("0.0.0.0/0"), 6: IPv6Network("::/0")}
 _DHCP: Final = {"dhcp": DYNAMIC[0], "dhcp4": DYNAMIC[0], "dhcp6": DYNAMIC[1]}
 _DYNAMIC: Final = _DHCP | {kind: kind for kind in (*DYNAMIC[2:], DYNAMIC_STATEFUL)}
-"""Version 1's types of subnets → Nova's of networks."""
+"""Types of subnets in version 1 → Nova's types of networks."""
 _IP: Final = (
     *("dhcp4", "dhcp6", "addresses", "gateway4", "gateway6", "routes", "nameservers", "mtu"),
     *("accept-ra", "optional"),
 )
-"""What version 2 says of any device."""
+"""Members of all devices in version 2."""
 _BOND: Final = {
     "mode": "bond_mode",
     "mii-monitor-interval": "bond_miimon",
@@ -57,19 +57,19 @@ _BOND: Final = {
     "xmit-hash-policy": "bond_xmit_hash_policy",
     "lacp-rate": "bond_lacp_rate",
 }
-"""Parameters of a bond, as either version calls them → as the link has them."""
+"""Names of a bond's parameters in both versions → their names in the link."""
 
 
 def derived(given: object) -> dict[str, Any] | None:
-    """Return ``network_data.json`` made of a document's ``network``; None where that says less than
-    a guest needs, or more than the file can say."""
+    """Return ``network_data.json`` made of a document's ``network``; None if that has less than a
+    guest needs, or more than the file can express."""
     try:
         config = _known(given)
         version = config.get("version")
         if "version" not in config:
             return network_data(_equinix(config))
         if type(version) is not int or version not in (1, 2):
-            raise UnfitError("no version that is known")
+            raise UnfitError("unknown version")
         return _version1(config) if version == 1 else network_data(_version2(config))
     except UnfitError:
         return None
@@ -100,7 +100,7 @@ def _configure2(link: Link, one: Mapping[str, Any]) -> None:
     link.advertisements = _flag(one.get("accept-ra"))
     link.dynamic = [_DHCP[name] for name in ("dhcp4", "dhcp6") if _flag(one.get(name))]
     link.addresses = [interface(text) for text in _list(one.get("addresses"))]
-    # Names to search are left out: there is no place for them.
+    # Search domains are omitted: the file has no place for them.
     servers = _known(one.get("nameservers", {}), "addresses", "search")
     link.dns = [address(text) for text in _list(servers.get("addresses"))]
     for version, name in ((4, "gateway4"), (6, "gateway6")):
@@ -140,7 +140,7 @@ def _link1(kind: str, one: Mapping[str, Any], links: Mapping[str, Link]) -> Link
         "vlan": ("vlan_link", "vlan_id"),
     }.get(kind)
     if own is None:
-        raise UnfitError("no type that is known")
+        raise UnfitError("unknown type")
     one = _known(one, "name", "mac_address", "mtu", "subnets", "accept-ra", *own)
     name, mac = _name(one.get("name")), one.get("mac_address")
     if name in links:
@@ -162,7 +162,7 @@ def _link1(kind: str, one: Mapping[str, Any], links: Mapping[str, Link]) -> Link
 def _configure1(link: Link, subnet: dict[str, Any]) -> None:
     kind = subnet.pop("type", None)
     if not isinstance(kind, str):
-        raise UnfitError("no type of a subnet")
+        raise UnfitError("a subnet has no type")
     static = ("address", "netmask", "gateway", "routes") if kind.startswith("static") else ()
     subnet = _known(subnet, "dns_nameservers", "dns_search", *static)
     link.dns += [address(text) for text in _one_or_more(subnet.get("dns_nameservers"))]
@@ -175,7 +175,7 @@ def _configure1(link: Link, subnet: dict[str, Any]) -> None:
     elif kind in _DYNAMIC:
         link.dynamic.append(_DYNAMIC[kind])
     elif kind != "manual":
-        raise UnfitError("no type of a subnet that is known")
+        raise UnfitError("unknown type of a subnet")
 
 
 def _route1(one: Mapping[str, Any]) -> Route:
@@ -183,7 +183,7 @@ def _route1(one: Mapping[str, Any]) -> Route:
     to = [one[name] for name in ("destination", "network") if name in one]
     masks = [one[name] for name in ("netmask", "prefix") if name in one]
     if len(to) != 1 or len(masks) > 1:
-        raise UnfitError("a route leads nowhere, or to two networks")
+        raise UnfitError("a route has no destination, or two")
     return Route(network(to[0], *masks), address(one.get("gateway")))
 
 
@@ -195,9 +195,9 @@ def _next_to(route: Route, links: Mapping[str, Link]) -> Link:
 
 
 def _equinix(given: Mapping[str, Any]) -> list[Link]:
-    """Return the links of Equinix Metal's form: one NIC, or a bond of all, has all addresses.
+    """Return the links of Equinix Metal's form: one NIC, or a bond of all NICs, has all addresses.
 
-    Members that say nothing of addresses are not looked at.
+    Members that do not concern addresses are ignored.
     """
     links: dict[str, Link] = {}
     bonds: set[str] = set()
@@ -220,8 +220,8 @@ def _equinix(given: Mapping[str, Any]) -> list[Link]:
 
 
 def _address(link: Link, addresses: list[dict[str, Any]]) -> None:
-    """Give a link its addresses. Of each family the first public gateway leads everywhere, or the
-    first where none is public; the others lead to the block that their network is of."""
+    """Add addresses and their routes to a link. In each family, the default gateway is the first
+    public one, or the first one if none is public; the others lead to their network's block."""
     default: set[int] = set()
     for one in sorted(addresses, key=lambda one: one.get("public") is not True):
         if one.get("enabled") is False:
@@ -239,12 +239,12 @@ def _address(link: Link, addresses: list[dict[str, Any]]) -> None:
 
 
 def _masked(one: Mapping[str, Any]) -> Interface:
-    """Return an entry's address; the mask may be there twice, and has to be the same."""
+    """Return the address of an entry; if it has its mask twice, both have to be the same."""
     found = {
         interface(one.get("address"), one[name]) for name in ("cidr", "netmask") if name in one
     }
     if len(found) != 1:
-        raise UnfitError("no prefix, or two")
+        raise UnfitError("no prefix length, or two")
     return found.pop()
 
 
@@ -255,46 +255,46 @@ def _block(block: Mapping[str, Any]) -> Network:
 def _bond(
     name: str, members: list[str], parameters: object, mac: object, links: Mapping[str, Link]
 ) -> Link:
-    """Return a bond. Its MAC is the first member's unless it has one, as the kernel does it."""
+    """Return a bond. Without a MAC of its own, it has its first member's, as in the kernel."""
     how: dict[str, str | int] = {}
     for key, value in _known(parameters).items():
         known = _BOND.get(key.replace("_", "-").removeprefix("bond-"))
         if known is None:
-            raise UnfitError("no parameter of a bond that is known")
+            raise UnfitError("unknown parameter of a bond")
         how[known] = _milliseconds(value) if known == "bond_miimon" else _id(value)
     first = links.get(members[0]) if members else None
     if first is None or how.get("bond_mode") not in MODES:
-        raise UnfitError("no member or no mode")
+        raise UnfitError("a bond has no member, or no known mode")
     own = first.mac if mac is None else _mac(mac)
     return Link(id=_id(name), kind="bond", mac=own, members=tuple(members), bond=how)
 
 
 def _vlan(name: str, below: object, vlan: object, mac: object, links: Mapping[str, Link]) -> Link:
-    """Return a VLAN. Its MAC is that of the link below unless it has one, as the kernel does it."""
+    """Return a VLAN. Without a MAC of its own, it has that of the link below, as in the kernel."""
     parent, number = links.get(_id(below)), _number(vlan, VLAN)
     if parent is None or number is None:
-        raise UnfitError("no link below, or no number")
+        raise UnfitError("a VLAN has no link below, or no number")
     own = parent.mac if mac is None else _mac(mac)
     return Link(id=_id(name), kind="vlan", mac=own, below=parent.id, vlan=number)
 
 
 def _known(value: object, *names: str) -> dict[str, Any]:
-    """Return an object without its nulls.
+    """Return an object without its members that are null.
 
-    :param names: all members that it may have; none: it may have any.
-    :raises UnfitError: it is no object, or has others.
+    :param names: the members that it may have; none: it may have any.
+    :raises UnfitError: it is not an object, or has other members.
     """
     if not isinstance(value, dict):
-        raise UnfitError("no object")
+        raise UnfitError("not an object")
     found = {name: one for name, one in value.items() if one is not None}
     if names and not found.keys() <= set(names):
-        raise UnfitError("more than is known")
+        raise UnfitError("unknown members")
     return found
 
 
 def _list(value: object) -> list[Any]:
     if value is not None and not isinstance(value, list):
-        raise UnfitError("no list")
+        raise UnfitError("not a list")
     return value or []
 
 
@@ -308,33 +308,33 @@ def _texts(value: object) -> list[str]:
 
 def _id(value: object) -> str:
     if not text_of(value) or text_of(value) != value:
-        raise UnfitError("no name")
+        raise UnfitError("not a name")
     return str(value)
 
 
 def _name(value: object) -> str:
-    """Return a name that a device can have; empty where there is none."""
+    """Return a name that a device can have; empty for None."""
     if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
-        raise UnfitError("no name of a device")
+        raise UnfitError("not a name of a device")
     return value or ""
 
 
 def _mac(value: object) -> str:
     if not isinstance(value, str) or not _MAC.fullmatch(value.lower()):
-        raise UnfitError("no MAC")
+        raise UnfitError("not a MAC address")
     return value.lower()
 
 
 def _number(value: object, bounds: tuple[int, int]) -> int | None:
     if value is not None and not (type(value) is int and bounds[0] <= value <= bounds[1]):
-        raise UnfitError("no number, or none that can be")
+        raise UnfitError("not a number in the allowed range")
     return value
 
 
 def _milliseconds(value: object) -> int:
     text = str(value).removesuffix("ms")
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,6}", text):
-        raise UnfitError("no number of milliseconds")
+        raise UnfitError("not a number of milliseconds")
     return int(text)
 
 

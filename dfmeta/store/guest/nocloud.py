@@ -1,9 +1,9 @@
 """cloud-init's NoCloud seed below ``/nocloud``. Pure functions.
 
 For a guest whose SMBIOS serial number or kernel command line says
-``ds=nocloud;s=http://169.254.169.254/nocloud/``. cloud-init puts the names behind that URL; from a
-seed it takes meta-data, user-data and vendor-data in this order, newer releases network-config as
-well, and a seed without one of the first two is no seed (cloudinit/util.py, ``read_seeded``;
+``ds=nocloud;s=http://169.254.169.254/nocloud/``. cloud-init appends the names to that URL. It reads
+meta-data, user-data and vendor-data in this order, newer releases also network-config, and refuses
+a seed without one of the first two (cloudinit/util.py, ``read_seeded``;
 https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html).
 """
 
@@ -34,9 +34,9 @@ NETWORK_CONFIG: Final = "network-config"
 
 
 def answer(document: Document, segments: Sequence[str]) -> Answer | None:
-    """Answer a GET below ``/nocloud``; None for what is not there.
+    """Answer a GET below ``/nocloud``; None if the path does not exist.
 
-    :param segments: the path after ``nocloud``, decoded, without empty parts; a guest's words.
+    :param segments: the path after ``nocloud``, decoded, without empty parts; from a guest.
     """
     network_config = network_config_of(document)
     names = [METADATA, USERDATA, VENDOR_DATA, *([NETWORK_CONFIG] if network_config else [])]
@@ -57,7 +57,7 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
 
 
 def need(segments: Sequence[str]) -> Need:
-    """Return what has to be known of a record to answer for a path.
+    """Return the parts of a record that the answer for a path depends on.
 
     :param segments: see :func:`answer`.
     """
@@ -74,7 +74,7 @@ def need(segments: Sequence[str]) -> Need:
 
 
 def _metadata(document: Document) -> dict[str, Any]:
-    """Return what cloud-init reads (cloudinit/sources/__init__.py), and ``meta`` for templates."""
+    """Return cloud-init's members (cloudinit/sources/__init__.py), and ``meta`` for templates."""
     content: dict[str, Any] = {
         "instance-id": document.instance_id,
         "local-hostname": document.hostname,
@@ -93,18 +93,18 @@ def _metadata(document: Document) -> dict[str, Any]:
 
 
 def _vendor_data(document: Document) -> str:
-    """Return the one text that a seed has; OpenStack may have a list of them."""
+    """Return vendor data as one text, as a seed needs it; OpenStack's may be a list of texts."""
     found = vendor_data_of(document).get(CLOUD_INIT)
     texts = found if isinstance(found, list) else [found]
     return together(*(one for one in texts if isinstance(one, str) and one))
 
 
 def _text(text: str) -> Answer:
-    # With a question mark for what UTF-8 cannot hold: a lone surrogate.
+    # A lone surrogate, which UTF-8 cannot hold, becomes a question mark.
     return Answer(200, text.encode("utf-8", "replace"))
 
 
 def _yaml(content: dict[str, Any]) -> Answer:
-    # Not JSON: PyYAML reads its escapes of what is beyond U+FFFF as two characters. In ASCII:
-    # what it writes otherwise it does not always read again (U+0085).
+    # Not JSON: PyYAML reads JSON's escapes of characters above U+FFFF as two characters. In ASCII:
+    # PyYAML cannot always read the other characters that it writes (U+0085).
     return _text(yaml.safe_dump(content, sort_keys=False))

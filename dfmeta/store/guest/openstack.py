@@ -1,9 +1,9 @@
 """OpenStack's metadata, as Nova serves it under ``/openstack``. Pure functions.
 
-Names, versions and what each version lists are Nova's (nova/api/metadata/base.py and
-https://docs.openstack.org/nova/latest/user/metadata.html). Where Nova answers a file in a version
-that does not list it, this answers 404: what is listed is what there is. The versions after
-2018-08-27 add facts about CPUs and shares, which the store does not have.
+Names, versions and the listing of each version are Nova's (nova/api/metadata/base.py and
+https://docs.openstack.org/nova/latest/user/metadata.html). Nova also answers requests for a file
+that a version does not list; this dialect answers 404, so that a listing names all files that
+exist. The versions after 2018-08-27 add facts about CPUs and shares, which the store does not have.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ PASSWORD: Final = "password"  # noqa: S105 - the name of a path
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of a version's folder, and the version that brought it."""
+    """A file in a version's directory, and the version that introduced it."""
 
     name: str
     since: str
     answer: Callable[[Document, str], Answer | None]
-    """None: this instance has none, so it is not listed either."""
+    """Returns None if the instance does not have the file, which is then not listed either."""
     need: Need = METADATA
 
 
 def answer(document: Document, segments: Sequence[str]) -> Answer | None:
-    """Answer a GET below ``/openstack``; None for what is not there.
+    """Answer a GET below ``/openstack``; None if the path does not exist.
 
-    :param segments: the path after ``openstack``, decoded, without empty parts; a guest's words.
+    :param segments: the path after ``openstack``, decoded, without empty parts; from a guest.
     """
     if not segments:
         return Answer(200, "\n".join((*VERSIONS, LATEST)).encode())
@@ -71,19 +71,19 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
             there = [file.name for file in files if file.answer(document, version) is not None]
             return Answer(200, "\n".join(there).encode())
         case [name]:
-            # One alone: each is made for the asking.
+            # Only the requested one: each file is built on request.
             return next((one.answer(document, version) for one in files if one.name == name), None)
     return None
 
 
 def need(segments: Sequence[str]) -> Need:
-    """Return what has to be known of a record to answer for a path.
+    """Return the parts of a record that the answer for a path depends on.
 
     :param segments: see :func:`answer`.
     """
     match segments:
         case [version]:
-            # It lists what may not be there; those that are always there say nothing new.
+            # The listing depends on the files that may be absent; the other ones are always listed.
             files = [file for file in _in_version(version) if not file.need.record]
             shown = {half for file in files for half in file.need.halves}
             return Need(tuple(kind for kind in Kind if kind in shown), record=True)
@@ -106,13 +106,13 @@ def _dated(version: str) -> str:
 
 
 def _in_version(version: str) -> list[_File]:
-    """Return the files of a version; none of one that is not there."""
+    """Return the files of a version; none for an unknown version."""
     dated = _dated(version)
     return [file for file in _FILES if dated in VERSIONS and file.since <= dated]
 
 
 def _metadata(document: Document, version: str) -> Answer:
-    """Build ``meta_data.json``. The launch index is 0 unless the document says otherwise."""
+    """Build ``meta_data.json``. The launch index is 0 unless the document has one."""
     content: dict[str, Any] = {
         "uuid": document.instance_id,
         "name": document.name,
@@ -172,4 +172,4 @@ _FILES: Final = (
     _File("network_data.json", LIBERTY, _network_data, METADATA_ALONE),
     _File("vendor_data2.json", NEWTON_TWO, _vendor_data2),
 )
-"""In the order in which Nova lists them."""
+"""In the order of Nova's listings."""

@@ -1,4 +1,4 @@
-"""Which path a guest means, however it spells it. Imports no database."""
+"""Decode the paths of guests' requests. Imports no database."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from urllib.parse import unquote_to_bytes
 
 
 def split_path(path: str) -> list[str] | None:
-    """Return the parts of an origin-form path, percent-decoded once; None for none of ours.
+    """Return the segments of an origin-form path, percent-decoded once; None for an invalid path.
 
-    Slashes at the end or doubled make no difference. A path with ``.`` or ``..`` in it, with
-    control characters or that is not UTF-8 is none of ours: it names nothing, whatever another
-    server would make of it.
+    Doubled slashes and slashes at the end make no difference. A path is invalid if it has a segment
+    ``.`` or ``..``, has control characters or is not UTF-8: it names nothing, even if another
+    server would resolve it.
     """
     if not path.startswith("/") or not path.isascii():
         return None
     try:
-        # Nearly always there is nothing to be decoded.
+        # Nearly every path needs no decoding.
         decoded = unquote_to_bytes(path).decode() if "%" in path else path
     except UnicodeDecodeError:
         return None

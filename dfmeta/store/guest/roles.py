@@ -1,7 +1,7 @@
-"""The program that finds device roles, in the vendor data of guests whose record asks for it.
+"""The program that finds device roles, in the vendor data of guests with ``tag_devices``.
 
-It stands beside what the operator gives: cloud-init takes the parts of a MIME message one by one,
-by what each begins with (cloudinit/user_data.py, ``UserDataProcessor``).
+It is added to the operator's vendor data: cloud-init handles the parts of a MIME message one by
+one, by the beginning of each (cloudinit/user_data.py, ``UserDataProcessor``).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Final
 from dfmeta.guest import snippet
 
 MIME: Final = "mime-version:"
-"""What makes a text a MIME message to cloud-init, in any case, where it stands near the start."""
+"""Marks a text as a MIME message for cloud-init, in lower or upper case, near its start."""
 _START: Final = 4096
-"""Characters that cloud-init looks at for it (cloudinit/user_data.py, ``convert_string``)."""
+"""Characters in which cloud-init looks for it (cloudinit/user_data.py, ``convert_string``)."""
 _BOUNDARY: Final = 40
 """Digits of a boundary; it has 70 characters at most (RFC 2046, section 5.1.1)."""
 
 
 def with_roles(own: object) -> object:
-    """Return vendor data that runs the program, after what is there already.
+    """Return vendor data that runs the program, after the operator's vendor data.
 
-    :param own: what stands under ``cloud-init``: a text, a list of them, or nothing. Anything else
-        means nothing to cloud-init, and gives way.
+    :param own: the member ``cloud-init``: a text, a list of texts, or None. Any other value means
+        nothing to cloud-init, and is replaced.
     """
     if isinstance(own, list):
         return [*own, _program()]
@@ -45,15 +45,16 @@ def _program() -> str:
 
 
 def together(*texts: str) -> str:
-    """Return texts as one that cloud-init takes apart again; one alone as it is, none as empty.
+    """Return texts as one MIME message, which cloud-init splits again.
 
-    A text that is a MIME message itself stays one: inside a text's part cloud-init would not look
-    for its parts.
+    A single text is returned as it is, and no text as an empty one. A text that is a MIME message
+    itself becomes a part as a message: cloud-init would not look for its parts inside a text.
     """
     if len(texts) < 2:
         return "".join(texts)
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()
-    # The same each time, so that the answer and its entity tag are; of no text that is inside.
+    # The boundary is the same each time, so that the answer and its entity tag are the same. It
+    # occurs in none of the texts.
     message = MIMEMultipart(boundary=f"=-dfmeta-{digest[:_BOUNDARY]}-=")
     for text in texts:
         message.attach(_part(text))
@@ -61,11 +62,11 @@ def together(*texts: str) -> str:
 
 
 def _part(text: str) -> Message:
-    # With a question mark for what UTF-8 cannot hold, as where it stands alone.
+    # Characters that UTF-8 cannot hold become question marks, as in a single text.
     text = text.encode("utf-8", "replace").decode()
     if MIME in text[:_START].lower():
         message = message_from_string(text)
-        # With a header that has odd line ends it can be read, and not be written.
+        # A message with odd line ends in its header can be read, but not written.
         with suppress(MessageError):
             message.as_string()
             return message

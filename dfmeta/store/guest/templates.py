@@ -1,7 +1,7 @@
-"""Members that a document gets where it has none: templates over the document. Pure functions.
+"""Templates of members that a document lacks, filled in from the document. Pure functions.
 
-The templates are the operator's, in the form of Go's text/template, of which this has fields
-alone: ``https://{{.facility}}.example.org/{{.operating_system.slug}}``.
+The templates come from the operator. They have the form of Go's text/template, with fields only:
+``https://{{.facility}}.example.org/{{.operating_system.slug}}``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _FIELD: Final = re.compile(r"\s*((?:\.[^\W\d]\w*)+)\s*")
-"""What stands between the braces of an action."""
+"""The text between the braces of an action."""
 
 
 def filled(document: Mapping[str, Any], templates: Mapping[str, str]) -> dict[str, Any]:
     """Return the document with a member for each template whose name it lacks.
 
-    A template that fails adds nothing: what it names is not there or is not a text, a number, true
-    or false, or it is written in another way than above. An empty template adds nothing either.
+    A template that fails adds nothing: a field is absent or is not a text, a number, true or false,
+    or the template is not written as above. An empty template adds nothing either.
 
     :param templates: name of the member → template.
     """
@@ -33,7 +33,7 @@ def filled(document: Mapping[str, Any], templates: Mapping[str, str]) -> dict[st
 
 
 def rendered(template: str, document: Mapping[str, Any]) -> str | None:
-    """Return a template's text, None when it fails."""
+    """Return a template's text; None if it fails."""
     text, *actions = template.split("{{")
     pieces = [text]
     for one in actions:

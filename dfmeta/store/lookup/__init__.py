@@ -1,1 +1,1 @@
-"""Upstream look-up: records that this store does not have, asked of another one."""
+"""Upstream lookup: queries another store for records that this store does not have."""

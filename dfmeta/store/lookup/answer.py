@@ -1,12 +1,12 @@
-"""What upstream's answers say of a record.
+"""Reads records from the answers of an upstream store.
 
-Two kinds of upstream are understood. dfmeta's own API, and whatever was written for
-hollow-metadataservice's client, give an envelope ``{id, ipAddresses, metadata}`` or
-``{id, ipAddresses, userdata}``. hollow-metadataservice itself gives the content alone when it is
-asked by id.
+Two kinds of upstream stores are supported. dfmeta's own API, and servers written for
+hollow-metadataservice's client, return an envelope ``{id, ipAddresses, metadata}`` or
+``{id, ipAddresses, userdata}``. hollow-metadataservice itself returns only the content for a query
+by id.
 
-Trust: upstream is the operator's, and may say what it likes of metadata. User-data that comes alone
-is some tenant's: what looks like an envelope there cannot name an address.
+Trust: the upstream store is the operator's, and its metadata is trusted. User-data without an
+envelope comes from a tenant: if it looks like an envelope, its addresses are ignored.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ _BLANK: Final = frozenset("\t\n\r\f")
 
 @dataclass(frozen=True, slots=True)
 class FetchedHalf:
-    """One half of a record as upstream has it."""
+    """One half of a record from the upstream store."""
 
     id: str
-    """Lower case."""
+    """The instance id, in lower case."""
     content: Mapping[str, object] | bytes = field(repr=False)
     networks: Sequence[Network] | Keep = KEEP
-    """KEEP: it does not say."""
+    """KEEP: the answer has no ``ipAddresses``."""
     http_tokens: str | Keep | None = KEEP
 
     def names(self, address: Address) -> bool:
-        """Whether an address is one of the record's."""
+        """Return whether the record has an address."""
         return self.networks is not KEEP and any(address in network for network in self.networks)
 
 
 def by_address(kind: Kind, reply: Reply) -> FetchedHalf:
-    """Return what an answer to a question for an address says: it has to be an envelope.
+    """Return the half in an answer to a query by address, which must be an envelope.
 
-    :raises ValueError: it is none. The error quotes nothing of it.
+    :raises ValueError: the answer is not a valid envelope. The error quotes nothing of it.
     """
     return _opened(kind, loads(reply.body))
 
 
 def by_id(kind: Kind, record_id: str, reply: Reply) -> FetchedHalf:
-    """Return what an answer to a question for an id says: an envelope, or the content alone.
+    """Return the half in an answer to a query by id: an envelope, or the content alone.
 
     :param record_id: in lower case.
-    :raises ValueError: it is neither, or another record's.
+    :raises ValueError: the answer is neither, or contains another record.
     """
     if kind is Kind.USERDATA and reply.content_type not in _JSON:
         return _alone(record_id, reply)
@@ -74,7 +74,7 @@ def by_id(kind: Kind, record_id: str, reply: Reply) -> FetchedHalf:
     if reply.content_type == ENVELOPE or _is_envelope(kind, document):
         found = _opened(kind, document)
         if found.id != record_id:
-            raise ValueError("it is another record's")
+            raise ValueError("it has the id of another record")
         return found
     if kind is Kind.USERDATA or not isinstance(document, dict):
         raise ValueError("it is neither a record nor a document")
@@ -85,13 +85,13 @@ def _alone(record_id: str, reply: Reply) -> FetchedHalf:
     try:
         document = loads(reply.body)
         if _is_envelope(Kind.USERDATA, document) and document["id"].lower() == record_id:
-            # Go's servers call JSON text when they are not told. Were it a tenant's, it would say
-            # nothing but what that tenant's own user-data is.
+            # Go's servers label JSON as text by default. If a tenant wrote this envelope, it can
+            # change only that tenant's own user-data.
             return FetchedHalf(record_id, _opened(Kind.USERDATA, document).content)
     except (ValueError, AttributeError):
         pass
     if not reply.whole:
-        raise ValueError("nothing says where it ends")
+        raise ValueError("it has neither a length nor chunks that show its end")
     return FetchedHalf(record_id, _bounded(reply.body))
 
 
@@ -109,7 +109,7 @@ def _opened(kind: Kind, envelope: Any) -> FetchedHalf:
         raise ValueError("it has no id that is a UUID")
     tokens = envelope.get("http_tokens", KEEP)
     if tokens is not KEEP and tokens is not None and tokens not in HTTP_TOKENS:
-        raise ValueError("its http_tokens is no mode")
+        raise ValueError("its http_tokens is not a mode")
     return FetchedHalf(
         record_id.lower(),
         _document(envelope) if kind is Kind.METADATA else _userdata(envelope),
@@ -121,11 +121,11 @@ def _opened(kind: Kind, envelope: Any) -> FetchedHalf:
 def _networks(listed: object) -> tuple[Network, ...]:
     listed = [] if listed is None else listed
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-        raise ValueError("its ipAddresses is no list of addresses")
+        raise ValueError("its ipAddresses is not a list of addresses")
     try:
         return tuple(parse_network(one) for one in listed)
     except ValueError:
-        raise ValueError("one of its ipAddresses is no address") from None
+        raise ValueError("one of its ipAddresses is not an address") from None
 
 
 def _document(envelope: Mapping[str, Any]) -> Mapping[str, object]:
@@ -134,14 +134,14 @@ def _document(envelope: Mapping[str, Any]) -> Mapping[str, object]:
         document = loads(document)
     if isinstance(document, dict):
         return _checked(document)
-    raise ValueError("its metadata is no object")
+    raise ValueError("its metadata is not an object")
 
 
 def _checked(document: dict[str, object]) -> Mapping[str, object]:
     try:
         validate_in(document)
     except DeviceError as error:
-        raise ValueError("its devices break a rule") from error
+        raise ValueError("its devices are invalid") from error
     return document
 
 
@@ -151,7 +151,7 @@ def _userdata(envelope: Mapping[str, Any]) -> bytes:
         return b""
     if isinstance(text, str):
         return _bounded(_decoded(text, envelope.get("userdata_encoding")))
-    raise ValueError("its userdata is no string")
+    raise ValueError("its userdata is not a string")
 
 
 def _decoded(text: str, encoding: object) -> bytes:
@@ -160,7 +160,7 @@ def _decoded(text: str, encoding: object) -> bytes:
     if encoding == "plain":
         return text.encode()
     if encoding != "base64":
-        raise ValueError("its userdata_encoding is not known")
+        raise ValueError("its userdata_encoding is unknown")
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError:
@@ -168,11 +168,11 @@ def _decoded(text: str, encoding: object) -> bytes:
 
 
 def _guessed(text: str) -> bytes:
-    """Return user-data of which nobody says how it is written.
+    """Return user-data whose encoding is not given.
 
-    hollow-metadataservice's client takes base64, its README plain text. What is base64 to the
-    letter and would be text or gzip (cloud-init takes both) is base64: a script is never, it has
-    blanks in it.
+    hollow-metadataservice's client takes base64, its README plain text. A text counts as base64 if
+    it is exactly the base64 encoding of text or gzip (cloud-init takes both). A script never is,
+    because it contains spaces.
     """
     plain = text.encode()
     try:
@@ -192,5 +192,5 @@ def _guessed(text: str) -> bytes:
 
 def _bounded(content: bytes) -> bytes:
     if len(content) > USERDATA_MAX:
-        raise ValueError(f"its userdata has over {USERDATA_MAX} bytes")
+        raise ValueError(f"its userdata has more than {USERDATA_MAX} bytes")
     return content

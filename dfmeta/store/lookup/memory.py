@@ -1,4 +1,4 @@
-"""What look-ups remember: who asks at the moment, what was not there, and what has failed."""
+"""The memory of lookups: queries under way, records not found, and failures."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from dfmeta.store.http import Clock
 LOG = logging.getLogger(__name__)
 
 ENTRIES: Final = 16384
-"""Of each memory. A guest that has a /64 can ask from as many addresses as it likes."""
+"""Maximum entries of each memory. A guest with a /64 can send requests from any number of
+addresses."""
 REST: Final = 1.0
-"""Seconds after a failure in which the same is not asked again: guests that come in a storm do not
-each wait for it."""
+"""Seconds after a failure during which the same query is not sent again, so that not every guest of
+a boot storm waits for it."""
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 Failure = LookupAwayError | LookupAnswerError
 Question = tuple[Kind, str]
-"""A half, and the record's id or address that it is asked for by."""
+"""The half that is queried, and the record's id or address."""
 
 
 class Memory(Generic[K, T]):
-    """Values by key, a bounded number of them; the oldest give way. Safe to use from threads."""
+    """A bounded number of values by key; the oldest is evicted first. Safe to use from threads."""
 
     def __init__(self, entries: int = ENTRIES) -> None:
         self._entries = entries
@@ -40,12 +41,12 @@ class Memory(Generic[K, T]):
         return len(self._values)
 
     def get(self, key: K) -> T | None:
-        """Return a value; None: there is none, or it has given way."""
+        """Return a value, None if there is no value or it was evicted."""
         with self._lock:
             return self._values.get(key)
 
     def put(self, key: K, value: T) -> None:
-        """Remember a value, as the newest."""
+        """Store a value as the newest."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -53,33 +54,33 @@ class Memory(Generic[K, T]):
                 self._values.popitem(last=False)
 
     def drop(self, key: K) -> None:
-        """Forget a value; one that is not here is no error."""
+        """Remove a value; do nothing if it does not exist."""
         with self._lock:
             self._values.pop(key, None)
 
 
 class _Flight:
-    """Somebody's work, and what has come of it."""
+    """A call under way, and its result."""
 
     def __init__(self) -> None:
         self.landed = threading.Event()
         self.result: Callable[[], Any] | None = None
-        """None: whoever did it has been ended; somebody else has to."""
+        """Returns or raises the result. None: the thread was ended, and another one must call."""
 
 
 class Flights:
-    """Has work of one name done once, for all that ask for it meanwhile."""
+    """Runs work of one name once, and shares the result with all callers that wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[Hashable, _Flight] = {}
 
     def busy(self, name: Hashable) -> bool:
-        """Whether work of that name is under way."""
+        """Return whether work of that name is under way."""
         return name in self._flights
 
     def run(self, name: Hashable, work: Callable[[], T]) -> T:
-        """Return what *work* returns, or raise what it raises, whoever has done it."""
+        """Return the result of *work* or raise its error; another caller may have run it."""
         while True:
             with self._lock:
                 flight = self._flights.get(name)
@@ -108,17 +109,18 @@ class Flights:
 
 
 def _raise_again(error: Exception) -> None:
-    # Each with a traceback of its own: one that is raised by many would grow.
+    # Each caller raises its own copy: the traceback of a shared error would grow.
     fields = getattr(error, "fields", None)
     raise (type(error)(**fields) if isinstance(fields, dict) else error) from error
 
 
 class Rests:
-    """Failures of late: what has failed is left alone for a moment, and said in the log.
+    """Recent failures: failed queries are logged, and not repeated for :data:`REST` seconds.
 
-    A failure rests what was asked for. All rest when nobody could have been answered; all of one
-    half rest when two different questions for it have failed without an answer between them: one
-    broken record of upstream's is no reason to keep others from theirs, nor is one broken half.
+    A failure suspends the query that failed. All queries are suspended when no query could have
+    been answered. All queries for one half are suspended when two different ones have failed
+    without an answer between them: one broken record of the upstream store must not block other
+    records, nor one broken half the other half.
 
     :param clock: monotonic seconds.
     """
@@ -127,19 +129,19 @@ class Rests:
         self._clock = clock
         self._failures: Memory[Hashable, tuple[float, Failure]] = Memory()
         self._last: dict[Hashable, Hashable] = {}
-        """Of each half, what failed last, unless something was answered since."""
+        """Half → the query that failed last, if none was answered since."""
         self._seldom = Seldom(clock=clock)
 
     def check(self, name: Question) -> None:
-        """Raise what has failed a moment ago, for *name*, for its half or for all."""
+        """Raise the error of a recent failure of *name*, of its half or of all queries."""
         for one in (name, name[0], None):
             found = self._failures.get(one)
             if found is not None and self._clock() < found[0]:
                 raise type(found[1])(**found[1].fields)
 
     def failed(self, name: Question, error: Failure) -> None:
-        """Remember a failure."""
-        # Without where it came from, which would keep all of it in memory.
+        """Record a failure of *name*."""
+        # A copy without traceback, which would keep its frames in memory.
         kept = type(error)(**error.fields)
         entry = (self._clock() + REST, kept)
         self._failures.put(name, entry)
@@ -151,10 +153,10 @@ class Rests:
             self._failures.put(half, entry)
         if whole is not False:
             self._last[half] = name
-        self._seldom.warn(LOG, "%s. What is stored is served meanwhile", error)
+        self._seldom.warn(LOG, "%s. Stored records are served meanwhile", error)
 
     def answered(self, name: Question) -> None:
-        """Forget the failures that an answer contradicts."""
+        """Remove the failures that an answer to *name* contradicts."""
         self._last.pop(name[0], None)
         for one in (name, name[0], None):
             self._failures.drop(one)

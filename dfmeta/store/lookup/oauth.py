@@ -1,10 +1,10 @@
-"""Tokens for upstream: OAuth 2.0 client credentials (RFC 6749, 4.4).
+"""Tokens for the upstream store: OAuth 2.0 client credentials (RFC 6749, 4.4).
 
-Where tokens are given is asked of the issuer (OpenID Connect Discovery 1.0, 4), once. A token is
-used until shortly before it expires.
+The token endpoint is read once from the issuer (OpenID Connect Discovery 1.0, 4). A token is used
+until shortly before it expires.
 
-Trust: the issuer is the operator's. It gets the client's secret, and nobody else does: neither a
-log nor an error nor a ``repr`` has it, or a token.
+Trust: the issuer is the operator's. Only the issuer gets the client's secret: no log, error or
+``repr`` contains the secret or a token.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from dfmeta.store.strictjson import loads
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 EARLY: Final = 30.0
-"""Seconds before its end in which a token is not used any more, but a tenth of its life at most."""
+"""Seconds before its expiry at which a token is no longer used; at most a tenth of its lifetime."""
 LIFE: Final = 300.0
-"""Seconds that a token is used for when nobody says how long it is good."""
+"""Lifetime of a token in seconds if the issuer does not give one."""
 LIFE_MAX: Final = 86400.0
+"""Longest lifetime of a token, in seconds."""
 _FORM: Final = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who we are, for whom, and who vouches for it."""
+    """The client's credentials at an issuer of tokens."""
 
     issuer: str
     client_id: str
     client_secret: str = field(repr=False)
     audience: str = ""
-    """Empty: the issuer's default."""
+    """The audience of the tokens; empty: the issuer's default."""
     scopes: tuple[str, ...] = ()
 
 
 class Tokens:
-    """Gives a token that is good for now. Safe to use from several threads: one asks for all.
+    """Returns valid tokens. Safe to use from several threads: one of them fetches for all.
 
     :param clock: monotonic seconds.
     """
@@ -63,12 +64,12 @@ class Tokens:
     def get(self, *, deadline: float, refused: str = "") -> str:
         """Return a token.
 
-        :param deadline: monotonic seconds by which it has to be here.
-        :param refused: one that upstream does not take; another one is fetched in its place.
-        :raises LookupAwayError: the issuer gives none.
+        :param deadline: monotonic seconds; latest time for the return.
+        :param refused: a token that the upstream store has refused, and that is replaced.
+        :raises LookupAwayError: the issuer does not provide a token.
         """
         if not self._lock.acquire(timeout=max(0.0, deadline - self._clock())):
-            raise self._away("no token in time")
+            raise self._away("the issuer did not provide one in time")
         try:
             if refused and self._token == refused:
                 self._token = ""
@@ -96,7 +97,7 @@ class Tokens:
         asked = self._clock()
         status, answer = self._exchange(Exchange(url, headers, body.encode(), deadline))
         if status != 200:
-            # It may have moved: the next one asks where to.
+            # The endpoint may have moved: the next fetch runs discovery again.
             self._endpoint = None
             raise self._away(f"{_error_of(answer)}the token endpoint answers {status}")
         try:
@@ -106,27 +107,27 @@ class Tokens:
             token = found["access_token"]
             life = float(found.get("expires_in") or LIFE)
         except (OAuth2Error, ValueError, TypeError, ArithmeticError, Warning):
-            # None of them is to be the cause of ours: they quote what came.
-            raise self._away("the token endpoint gives nothing that is a token") from None
+            # Not chained to our error, because these errors quote the answer.
+            raise self._away("the token endpoint's answer is not a valid token response") from None
         if not _is_token(token) or str(found.get("token_type", "bearer")).lower() != "bearer":
-            raise self._away("the token endpoint gives no bearer token")
+            raise self._away("the token endpoint's answer contains no bearer token")
         life = min(life, LIFE_MAX)
         self._token, self._until = token, asked + life - min(EARLY, life / 10)
 
     def _discover(self, deadline: float) -> tuple[str, bool]:
-        """Return where tokens are given, and whether the secret goes into a header there."""
+        """Return the token endpoint, and whether it takes the secret in a header."""
         issuer = self._credentials.issuer.rstrip("/")
         headers = {"Accept": "application/json", **_COMMON}
         exchange = Exchange(f"{issuer}{DISCOVERY}", headers, deadline=deadline)
         status, answer = self._exchange(exchange)
         if status != 200:
-            raise self._away(f"its {DISCOVERY} is answered with {status}")
+            raise self._away(f"it answers {DISCOVERY} with status {status}")
         try:
             found = loads(answer)
         except ValueError:
             found = None
         if not isinstance(found, dict) or not isinstance(found.get("issuer"), str):
-            raise self._away(f"its {DISCOVERY} is none")
+            raise self._away(f"its {DISCOVERY} is invalid")
         if found["issuer"].rstrip("/") != issuer:
             raise self._away(f"its {DISCOVERY} names another issuer")
         url = found.get("token_endpoint")
@@ -141,7 +142,7 @@ class Tokens:
         try:
             reply = self._client.exchange(exchange)
         except LookupAnswerError as error:
-            # It is not upstream that answers nonsense: it was not asked.
+            # The invalid answer is the issuer's, not that of the upstream store.
             raise self._away(str(error.fields["cause"])) from error
         return reply.status, reply.body
 
@@ -154,13 +155,13 @@ _COMMON: Final = {"User-Agent": "dfmeta", "Accept-Encoding": "identity"}
 
 
 def _basic(credentials: Credentials) -> str:
-    """The header's value (RFC 6749, 2.3.1): both are a form's before they are base64."""
+    """Return the header's value (RFC 6749, 2.3.1): id and secret are form-encoded before base64."""
     pair = f"{quote_plus(credentials.client_id)}:{quote_plus(credentials.client_secret)}"
     return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
 def _is_token(token: object) -> bool:
-    """Whether it can stand in a header as it is (RFC 6750, 2.1)."""
+    """Return whether *token* can be sent in a header unchanged (RFC 6750, 2.1)."""
     return (
         isinstance(token, str)
         and 0 < len(token) < 65536
@@ -180,11 +181,11 @@ _ERRORS: Final = frozenset(
         "invalid_scope",
     }
 )
-"""RFC 6749, 5.2."""
+"""Error codes of RFC 6749, 5.2."""
 
 
 def _error_of(answer: bytes) -> str:
-    """What an error is called, if it is one of those that may be."""
+    """Return the error code of an answer as a prefix; empty if it is not a known code."""
     try:
         found = loads(answer)
     except ValueError:

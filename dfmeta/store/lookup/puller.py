@@ -1,15 +1,16 @@
-"""Upstream look-up: what this store does not have is asked of another one, and kept.
+"""Upstream lookup: missing halves of records are fetched from the upstream store, and stored.
 
-Each half of a record is asked for by itself: a document may have been pushed here and its user-data
-be upstream's to know. Only what a request needs is asked for, so that neither half has to wait for
-the other, or fails with it.
+Each half of a record is fetched separately: the document may have been pushed here while only the
+upstream store has the user-data. Only the halves that a request needs are fetched, so that no half
+waits for the other one or fails with it.
 
-What was pushed is never asked for and never expires. What was fetched is asked for again when it
-has expired; while upstream is away, what is known is served. That upstream has nothing is believed
-for a while, that it has failed is not: whoever asks for what is not known gets the error.
+Pushed halves are never fetched and never expire. Fetched halves are fetched again after they
+expire; while the upstream store does not answer, the stored ones are served. The answer that
+the upstream store has no record is cached for a while. A failure is not cached as an answer: a
+request for a half that is not stored gets the error.
 
-Trust: ids and addresses are those that the caller has found to be the guest's. A record counts for
-an address only if it names it.
+Trust: the caller has verified that ids and addresses belong to the guest. A record is used for an
+address only if it names that address.
 """
 
 from __future__ import annotations
@@ -33,33 +34,34 @@ from dfmeta.store.lookup.memory import Flights, Memory, Question, Rests
 from dfmeta.store.lookup.upstream import Upstream
 
 LATER: Final = 5.0
-"""Seconds in which what has expired is served unasked once upstream was found to be away."""
+"""Seconds during which expired halves are served without a query after the upstream store was found
+away."""
 _MOVES: Final = 3
-"""Times that an address may turn out to have moved while it is looked up."""
+"""How often an address may move to another record during its lookup."""
 
 Now = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """How long what upstream has said is believed, in seconds."""
+    """How long answers of the upstream store are used, in seconds."""
 
     negative: float = 10.0
-    """That it has nothing."""
+    """Seconds for which "no record" is cached."""
     expiry: float = 0.0
-    """What it has; 0: for ever."""
+    """Seconds after which a fetched half expires; 0: never."""
 
 
 class Puller:
-    """Reads records, and asks upstream for what is missing. Safe to use from several threads.
+    """Reads records, and fetches missing halves. Safe to use from several threads.
 
-    Every method that reads raises, beside what the repository raises,
+    Besides the errors of the repository, every method that reads raises
     :class:`~dfmeta.exceptions.LookupAwayError` (503 for a guest) or
-    :class:`~dfmeta.exceptions.LookupAnswerError` (502), when something that is needed is not known
-    and upstream does not say.
+    :class:`~dfmeta.exceptions.LookupAnswerError` (502) when a needed half is not known and the
+    upstream store gives no usable answer.
 
     :param clock: monotonic seconds.
-    :param now: the time of day, with its zone; compared with when a record was fetched.
+    :param now: the time of day with its zone, compared with the time at which a record was fetched.
     """
 
     def __init__(
@@ -79,19 +81,20 @@ class Puller:
         self._flights = Flights()
         self._rests = Rests(clock=clock)
         self._absent: Memory[Question, float] = Memory()
-        """Until when it is believed that upstream has nothing."""
+        """Until when a query counts as "no record" at the upstream store."""
         self._later: Memory[Question, float] = Memory()
-        """Until when what has expired is not asked for again."""
+        """Until when an expired half is not queried again."""
 
     def get(self, record_id: str, need: Need = BOTH) -> Record | None:
-        """Return the record of an instance, None when there is none. The id's case is ignored.
+        """Return the record of an instance, None if it has no record. The id's case is ignored.
 
-        :param need: what the caller has to know; what else upstream has may be missing.
+        :param need: the halves that the caller needs; other halves of the upstream store may be
+            missing.
         """
         return self._complete(record_id.lower(), self._repository.get(record_id), need)
 
     def find(self, address: Address, need: Need = BOTH) -> Record | None:
-        """Return the record that has *address*, by the longest prefix; None when none has.
+        """Return the record whose network contains *address*, by the longest prefix, or None.
 
         :param need: see :meth:`get`.
         """
@@ -101,22 +104,22 @@ class Puller:
                 record = self._discover(address, need)
             if record is None or self._complete(record.id, record, need) is record:
                 return record
-            # What has come may have other addresses, or have been the last of the record.
+            # The fetched half may have other addresses, or the record's last half was removed.
             owner = self._repository.find(address)
             if owner is not None and owner.id == record.id and not owner.empty:
                 return owner
         return None
 
     def addresses(self, record_id: str) -> tuple[str, ...]:
-        """Return the networks of a record, as the store has them: upstream is not asked."""
+        """Return the stored networks of a record, without an upstream lookup."""
         return self._repository.addresses(record_id)
 
     def refresh(self, kind: Kind, record_id: str) -> Record | None:
-        """Ask upstream for one half now, whatever is stored, and return the record after that.
+        """Fetch one half from the upstream store now, in any case, and return the new record.
 
-        What was pushed before gives way to what upstream has, and stays where it has nothing.
+        The fetched half replaces a pushed one. A pushed half stays if the upstream store has none.
 
-        :returns: None when upstream has nothing.
+        :returns: None if the upstream store has no such half.
         """
         record_id = record_id.lower()
         if not UUID.fullmatch(record_id):
@@ -127,11 +130,11 @@ class Puller:
         return self._repository.get(record_id)
 
     def close(self) -> None:
-        """Close the connections to upstream. The repository stays open."""
+        """Close the connections to the upstream store. The repository stays open."""
         self._upstream.close()
 
     def _complete(self, record_id: str, record: Record | None, need: Need) -> Record | None:
-        """Return a record with the halves that were missing; itself when none was."""
+        """Return the record with its missing halves; *record* itself if none is missing."""
         if not UUID.fullmatch(record_id):
             return record
         for kind in need.halves:
@@ -142,8 +145,8 @@ class Puller:
     def _any_half(self, record_id: str, record: Record | None) -> Record | None:
         """Return a record with a half that has not expired, if there is one.
 
-        The other half may say what this one's nonsense leaves open, and says it at once; where this
-        one is slow or away the guest has waited long enough.
+        After an invalid answer for one half, the other half is tried, because the answer came
+        quickly. If the upstream store is slow or away, the guest has waited long enough.
         """
         nonsense: LookupAnswerError | None = None
         for kind in sorted(Kind, key=lambda one: record is None or not record.has(one)):
@@ -159,14 +162,14 @@ class Puller:
         return record
 
     def _is_wanted(self, kind: Kind, record_id: str, record: Record | None) -> bool:
-        """Whether upstream is to be asked for a half."""
+        """Return whether to query the upstream store for a half."""
         key = (kind, record_id)
         if record is None or not record.has(kind):
             return not self._is_until(self._absent, key)
         fetched, expiry = record.fetched_at(kind), self._lifetimes.expiry
         if fetched is None or not expiry or self._is_until(self._later, key):
             return False
-        # One that is to come was fetched by a host whose clock is ahead, or ours was set.
+        # A time in the future comes from a host whose clock is ahead, or our clock was set.
         return abs((self._now() - fetched).total_seconds()) >= expiry
 
     def _is_until(self, memory: Memory[Question, float], key: Question) -> bool:
@@ -174,11 +177,11 @@ class Puller:
         return until is not None and self._clock() < until
 
     def _pull(self, kind: Kind, record_id: str, record: Record | None) -> Record | None:
-        """Ask upstream for a half, unless somebody does; what is known will do if it fails."""
+        """Fetch a half, unless that is under way; return the stored record if it fails."""
         key = (kind, record_id)
         known = self._is_known(key, record)
         if record is not None and record.has(kind) and self._flights.busy(key):
-            # What has expired will do, what may have come has to be waited for.
+            # An expired half is used at once; for a missing one the caller waits.
             return record
         try:
             self._flights.run(key, lambda: self._ask(kind, record_id, retry=not known))
@@ -191,10 +194,10 @@ class Puller:
         return self._repository.get(record_id)
 
     def _is_known(self, key: Question, record: Record | None) -> bool:
-        """Whether a half is here, or was not there the last time that upstream could be asked.
+        """Return whether a half is stored, or was absent at the last answer of the upstream store.
 
-        That counts only where the other half is here: what an instance has none of may be about to
-        come, what it boots with has to be asked for.
+        Absence counts only if the other half is stored. A record with no half at all may be about
+        to appear upstream, and an instance needs one to boot, so it must be queried.
         """
         if record is None or record.empty:
             return False
@@ -202,7 +205,7 @@ class Puller:
 
     def _ask(self, kind: Kind, record_id: str, *, retry: bool) -> None:
         before = self._repository.get(record_id)
-        # Whoever was here a moment ago may have asked already.
+        # A previous call may just have fetched the half.
         if self._is_wanted(kind, record_id, before):
             found = self._asked(
                 (kind, record_id), lambda: self._upstream.by_id(kind, record_id, retry=retry)
@@ -225,14 +228,14 @@ class Puller:
         before: Record | None,
         forced: bool = False,
     ) -> None:
-        """Store what upstream has, or that it has nothing."""
+        """Store a fetched half, or remember that the upstream store has none."""
         key = (kind, record_id)
         if found is None:
             self._absent.put(key, self._clock() + self._lifetimes.negative)
             if before is not None and before.has(kind):
                 self._repository.remove(kind, record_id, fetched=True)
         elif not self._store_fetched(kind, found, over=before if forced else None):
-            # What is here is newer, and upstream was asked all the same.
+            # The stored half is newer; do not query again soon.
             self._later.put(key, self._clock() + max(LATER, self._lifetimes.expiry))
 
     def _store_fetched(self, kind: Kind, found: FetchedHalf, *, over: Record | None = None) -> bool:
@@ -247,7 +250,7 @@ class Puller:
         )
 
     def _discover(self, address: Address, need: Need) -> Record | None:
-        """Ask upstream whose an address is that no record here has."""
+        """Query the upstream store for an address that no record here has."""
         nonsense: LookupAnswerError | None = None
         others = (kind for kind in Kind if need.record and kind not in need.halves)
         for kind in (*need.halves, *others):
@@ -277,7 +280,7 @@ class Puller:
             if self._repository.find(address) is not None:
                 self._absent.drop(key)
                 return
-            # It was pushed here, and without that address.
+            # The record was pushed here without that address.
         self._absent.put(key, self._clock() + self._lifetimes.negative)
 
     def _asked(self, key: Question, ask: Callable[[], FetchedHalf | None]) -> FetchedHalf | None:

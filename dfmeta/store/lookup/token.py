@@ -1,6 +1,6 @@
-"""What shows another store who we are: a token in a file, or one that an issuer gives.
+"""Tokens that authenticate this store at the upstream store: from a file, or from an issuer.
 
-The file is read for each question, so that another token needs no restart.
+The file is read for each query, so that a new token needs no restart.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Final, Protocol
 from dfmeta.exceptions import LookupAwayError
 
 TOKEN_MAX: Final = 16384
-"""Bytes; as many as a server takes in a header."""
+"""Maximum bytes of a token, the limit of servers for a header."""
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
 class TokenSource(Protocol):
-    """Gives a token that is good for now."""
+    """Returns valid tokens."""
 
     def get(self, *, deadline: float, refused: str = "") -> str:
         """Return a token.
 
-        :param deadline: monotonic seconds by which it has to be here.
-        :param refused: one that upstream does not take.
-        :raises LookupAwayError: there is none.
+        :param deadline: monotonic seconds; latest time for the return.
+        :param refused: a token that the upstream store has refused.
+        :raises LookupAwayError: no token is available.
         """
         ...
 
 
 class FileToken:
-    """A token that stands in a file by itself, as ``dfmeta token create`` prints it.
+    """A token in a file that contains nothing else, as ``dfmeta token create`` prints it.
 
-    :param path: readable by its owner alone, or its group.
-    :param upstream: whom it is shown, for errors.
+    :param path: the file; only its owner and its group may have permissions for it.
+    :param upstream: name of the upstream store, for errors.
     """
 
     def __init__(self, path: Path, upstream: str) -> None:
@@ -47,25 +47,26 @@ class FileToken:
         try:
             return read_token(self._path)
         except (OSError, ValueError) as error:
-            cause = f"there is no token in {self._path}: {reason(error)}"
+            cause = f"the token cannot be read from {self._path}: {reason(error)}"
             raise LookupAwayError(upstream=self._upstream, cause=cause, whole=True) from error
 
 
 def read_token(path: Path) -> str:
     """Return the token in a file.
 
-    :raises OSError: it cannot be read.
-    :raises ValueError: others may read it, or it holds no token; the content is not repeated.
+    :raises OSError: the file cannot be read.
+    :raises ValueError: other users may read or change the file, or it does not contain exactly one
+        token. The error does not quote its content.
     """
     with path.open("rb") as file:
         if stat.S_IMODE(path.stat().st_mode) & stat.S_IRWXO:
             raise ValueError("other users may read or change it")
         text = file.read(TOKEN_MAX + 1).decode("ascii", "replace").strip()
     if len(text) > TOKEN_MAX or not _TOKEN.fullmatch(text):
-        raise ValueError("it does not hold one token and nothing else")
+        raise ValueError("it must contain one token and nothing else")
     return text
 
 
 def reason(error: Exception) -> str:
-    """Return what an error of :func:`read_token` says."""
+    """Return the cause in an error of :func:`read_token`."""
     return error.strerror or "" if isinstance(error, OSError) else str(error)

@@ -1,4 +1,4 @@
-"""Questions to upstream: one half of a record, by instance id or by address."""
+"""Queries to the upstream store for one half of a record, by instance id or by address."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from dfmeta.store.lookup.answer import ENVELOPE, FetchedHalf, by_address, by_id
 from dfmeta.store.lookup.token import TokenSource
 
 AT_ONCE: Final = 32
-"""Questions under way for each half; others wait for their turn, within the time that they have."""
+"""Concurrent queries for each half; further queries wait, within their time limit."""
 WAIT: Final = 0.05
-"""Seconds before the second try, doubled before each that follows, and up to as much again."""
+"""Seconds before the second try, doubled before each further one, plus up to as much at random."""
 WAIT_MAX: Final = 0.5
+"""Longest such wait in seconds, without the random part."""
 
 _ACCEPT: Final = f"{ENVELOPE}, application/json"
 _TRANSIENT: Final = frozenset({408, 425, 429})
-"""What a server says that can answer later (RFC 9110, 15.5; RFC 8470; RFC 6585), 5xx aside."""
+"""Statuses, besides 5xx, of a server that may answer later (RFC 9110, 15.5; RFC 8470; RFC 6585)."""
 _random: Final = random.SystemRandom()
 
 Wait = Callable[[int], float]
@@ -36,21 +37,22 @@ Wait = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long upstream is waited for."""
+    """Time limit and retries of a query."""
 
     timeout: float = 2.0
-    """Seconds for each try, its connection and token included; all of them share their sum."""
+    """Seconds for each try, including its connection and token; all tries share the sum."""
     retries: int = 2
-    """Tries after the first one."""
+    """Number of tries after the first one."""
 
 
 class Upstream:
-    """The store that knows more.
+    """Client of the upstream store.
 
     Safe to use from several threads. Blocks its caller.
 
-    :param base_url: the operator's, ``http`` or ``https``, with a path or without.
-    :param tokens: what shows who we are; None: nothing does.
+    :param base_url: URL that the operator has configured, ``http`` or ``https``, with or without a
+        path.
+    :param tokens: source of tokens; None: queries have no token.
     :param clock: monotonic seconds.
     """
 
@@ -74,27 +76,29 @@ class Upstream:
         self._turns = {kind: threading.BoundedSemaphore(AT_ONCE) for kind in Kind}
 
     def by_address(self, kind: Kind, address: Address, *, retry: bool = True) -> FetchedHalf | None:
-        """Return what upstream has for an address; None: nothing, or a record without it.
+        """Return the upstream store's half for an address.
 
-        :raises LookupAwayError: it is slow, away, or answers with an error that may pass.
-        :raises LookupAnswerError: what it answers is nonsense.
+        :returns: None if it has no record for the address, or its record does not name the address.
+        :raises LookupAwayError: it is slow, away, or answers with a temporary error.
+        :raises LookupAnswerError: its answer is invalid.
         """
         path = f"/device-{kind}?ip_address={quote(str(address), safe='')}"
         found = self._ask(kind, path, lambda reply: by_address(kind, reply), retry=retry)
-        # A record that does not name it would give one guest what is another's.
+        # A record that does not name the address could give one guest another guest's data.
         return found if found is not None and found.names(address) else None
 
     def by_id(self, kind: Kind, record_id: str, *, retry: bool = True) -> FetchedHalf | None:
-        """Return what upstream has for an instance id, a UUID in lower case; None: nothing.
+        """Return the upstream store's half for an instance id, a UUID in lower case.
 
+        :returns: None if it has no such half.
         :raises LookupAwayError: see :meth:`by_address`.
-        :raises LookupAnswerError: see there; another record is nonsense as well.
+        :raises LookupAnswerError: its answer is invalid, or contains another record.
         """
         path = f"/device-{kind}/{record_id}"
         return self._ask(kind, path, lambda reply: by_id(kind, record_id, reply), retry=retry)
 
     def try_out(self, record_id: str, *, seconds: float) -> Reply:
-        """Ask for an instance's metadata once, and return the answer, whatever it is.
+        """Query an instance's metadata once, and return the answer with any status.
 
         :param record_id: a UUID in lower case.
         :raises LookupAwayError, LookupAnswerError: see :meth:`by_address`.
@@ -104,7 +108,7 @@ class Upstream:
         return self._exchange(f"/device-metadata/{record_id}", token, deadline)
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the idle connections."""
         self._client.close()
 
     def _ask(
@@ -113,7 +117,7 @@ class Upstream:
         tries = self._patience.retries + 1 if retry else 1
         end = self._clock() + tries * self._patience.timeout
         if not self._turns[kind].acquire(timeout=end - self._clock()):
-            cause = f"{AT_ONCE} look-ups of {kind} are under way already"
+            cause = f"{AT_ONCE} lookups of {kind} are already under way"
             raise LookupAwayError(upstream=self._name, cause=cause, whole=False)
         try:
             retrying = tenacity.Retrying(
@@ -130,7 +134,7 @@ class Upstream:
         try:
             return read(reply)
         except ValueError as error:
-            cause = f"what it answers is no record that can be taken: {error}"
+            cause = f"its answer is not a usable record: {error}"
             raise LookupAnswerError(upstream=self._name, cause=cause) from error
 
     def _try(self, path: str, end: float) -> Reply:
@@ -155,5 +159,5 @@ class Upstream:
 
 
 def pause(attempt: int) -> float:
-    """Return the seconds to wait after a try: twice as many each time, and some more by chance."""
+    """Return the seconds to wait after a try: doubled each time, plus a random part."""
     return min(WAIT * 2.0 ** (attempt - 1), WAIT_MAX) * (1 + _random.random())

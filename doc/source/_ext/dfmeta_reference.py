@@ -1,7 +1,7 @@
 """Directives that write a reference from the code: options by group, by daemon, and programs'.
 
 ``dfmeta-options:: GROUP``: every option of a group of the configuration.
-``dfmeta-daemons::``: which daemon reads which option, and what becomes of it at SIGHUP.
+``dfmeta-daemons::``: the options that each daemon reads, and whether SIGHUP reloads them.
 ``dfmeta-program:: NAME``: every option of the command line of a program that is not click's.
 """
 
@@ -21,18 +21,18 @@ import dfmeta.conf
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
 from dfmeta.guest import tag_devices
 
-CLEANUP = "Remove dfmeta's flows, meters, port, rules and route from this host, and end."
+CLEANUP = "Remove dfmeta's flows, meters, port, rules and route from this host, and exit."
 """Of :data:`dfmeta.cmd.daemon.CLI`, which cannot be imported without os-ken."""
 OSLO: Mapping[str, str] = {
-    "--help": "Show what can be given, and end.",
+    "--help": "Show the usage, and end.",
     "--config-file": "A file with options. Repeatable; a later file overrides an earlier one. "
-    "Without it and ``--config-dir``: ``/etc/dfmeta/dfmeta.conf``, if it is there.",
-    "--config-dir": "A folder whose ``*.conf`` files are read after the files that are named, in "
-    "the order of their names.",
+    "Without it and ``--config-dir``: ``/etc/dfmeta/dfmeta.conf``, if it exists.",
+    "--config-dir": "A directory whose ``*.conf`` files are read after the files that are named, "
+    "in the order of their names.",
     "--version": "Show the version, and end.",
     "--shell_completion": "Print a script that completes these options in ``bash`` or ``zsh``.",
 }
-"""oslo.config's own options, in our words."""
+"""Option of oslo.config → its description."""
 
 
 def options_text(group: str) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _facts(group: str, option: Any) -> Iterator[str]:
 
 
 def at_sighup(group: str, name: str) -> str:
-    """What becomes of a change of an option, in words."""
+    """Return the effect of SIGHUP on a changed option, in words."""
     said = {daemon: _fate(daemon, (group, name)) for daemon in (AGENT, STORE)}
     if said[STORE] == "not read":
         return said[AGENT]

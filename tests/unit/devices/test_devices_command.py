@@ -203,13 +203,13 @@ def test_wrong_documents_and_folders_are_one_line(run: Run, tmp_path: Path, driv
     def line(text: str, folder: Path = drive) -> str:
         return refused(run("write-config-drive", str(folder), "--file", "-", stdin=text))
 
-    assert "no JSON" in line("{")
-    assert "twice" in line('{"devices": [], "devices": []}')
+    assert "not JSON" in line("{")
+    assert "same name" in line('{"devices": [], "devices": []}')
     assert "nested too deeply" in line("[" * 100_000)
     assert "more than 16777216 bytes" in line(" " * (16 << 20) + "{}")
     assert "has no devices" in line("{}")
     assert "devices[0]: has no type" in line('{"devices": [{}]}')
-    assert "no such folder" in line('{"devices": []}', tmp_path / "missing")
+    assert "no such directory" in line('{"devices": []}', tmp_path / "missing")
 
 
 def test_a_document_is_named_in_one_way(run: Run, drive: Path) -> None:

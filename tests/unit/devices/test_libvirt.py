@@ -295,9 +295,9 @@ def test_a_device_may_have_several_tags_and_each_once() -> None:
 @pytest.mark.parametrize(
     ("rule", "cause"),
     [
-        ("nic:vnet9=a", f"no such device. There are: nic mac:{MAC}1 target:vnet0"),
+        ("nic:vnet9=a", f"no such device. Known devices: nic mac:{MAC}1 target:vnet0"),
         ("nic:target:net0=a", "no such device"),
-        ("disk:vnet0=a", "no such device. There are: disk serial:root-1 target:vda"),
+        ("disk:vnet0=a", "no such device. Known devices: disk serial:root-1 target:vda"),
     ],
 )
 def test_a_rule_for_no_device_is_refused_with_what_there_is(rule: str, cause: str) -> None:

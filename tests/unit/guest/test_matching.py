@@ -301,7 +301,7 @@ def test_a_nic_at_its_place_is_not_taken_where_another_has_its_mac(
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", OTHER_MAC)
     machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
     assert found(machine, [nic("a", mac=MAC, **where)], said) == {}
-    assert "'eth0', 'eth1' match: none of them" in said[0]
+    assert "'eth0', 'eth1' match: none is tagged" in said[0]
     shared = [nic("a", mac=MAC, **where), nic("b", mac=MAC, devname="eth9")]
     assert found(machine, shared, said) == {"eth0": ["a"]}
 
@@ -313,7 +313,7 @@ def test_a_disk_at_its_place_is_not_taken_where_another_has_its_serial(
     machine.disk(f"{PCI}:08.0/virtio5/block/vdb", serial="s1")
     at = disk("db", bus="pci", address="0000:00:07.0", serial="s1")
     assert found(machine, [at], said) == {}
-    assert "'vda', 'vdb' match: none of them" in said[0]
+    assert "'vda', 'vdb' match: none is tagged" in said[0]
 
 
 @pytest.mark.parametrize("tags", [[], None, ["b"]])
@@ -386,7 +386,7 @@ def test_a_disk_of_another_serial_is_another_disk(machine: Machine, said: list[s
     machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial="new")
     at = disk("db", bus="pci", address="0000:00:07.0", path="/dev/vda", serial="old")
     assert found(machine, [at], said) == {}
-    assert said == ["disk 'pci' '0000:00:07.0' 'vda' 'old': not here"]
+    assert said == ["disk 'pci' '0000:00:07.0' 'vda' 'old': not found"]
 
 
 def test_a_usb_disk_has_the_serial_of_its_device(machine: Machine, said: list[str]) -> None:

@@ -214,7 +214,7 @@ def test_a_name_that_udev_would_not_take_as_it_is_gets_no_rule(
     machine.nic(f"virtual/net/{name}", "")
     machine.nic("virtual/net/eth0", "")
     assert rules(machine, {"devices": [nic("a", bus="none", devname=name)]}, said) == []
-    assert "no name that udev could match" in said[0]
+    assert "no name that udev can match" in said[0]
     machine.disk(f"virtual/block/{name}d")
     assert rules(machine, {"devices": [disk("a", bus="none", path=f"/dev/{name}d")]}, said) == []
 
@@ -248,8 +248,8 @@ def test_more_tags_than_udev_takes_are_left_out_and_said(small: Machine, said: l
     lines = rules(small, {"devices": [disk(*tags), disk("more", "m" * 100)]}, said)
     assert decoded(lines[0]) == [*tags[:2], "more"]
     assert [one.rpartition(": no")[2] for one in said] == [
-        f" room for its tag '{'0' * 60}...: left out",
-        f" room for its tag '{'m' * 60}...: left out",
+        f" room for its tag '{'0' * 60}... in DFMETA_TAGS: left out",
+        f" room for its tag '{'m' * 60}... in DFMETA_TAGS: left out",
     ]
     said.clear()
     [line] = rules(small, {"devices": [nic(*"abcdefghijklmnopqrstuvwxyz")]}, said)
@@ -287,7 +287,7 @@ def test_tags_that_are_no_list_are_left_out_and_said(
     small: Machine, said: list[str], tags: object
 ) -> None:
     assert rules(small, {"devices": [nic("a", tags=tags)]}, said) == []
-    assert said == ["tags of devices[0] are no list: left out"]
+    assert said == ["tags of devices[0] are not a list: left out"]
 
 
 @pytest.mark.parametrize("document", [{}, {"devices": None}, {"devices": []}, {"uuid": "x"}])

@@ -191,7 +191,7 @@ def test_an_udev_that_does_not_answer_is_said(
     (tmp_path / "bin" / f"rc-{step}").write_text("1")
     assert run() == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"dfmeta-tag-devices: udevadm {step} failed: the rules wait")
+    assert said.startswith(f"dfmeta-tag-devices: udevadm {step} failed: the rules apply from")
     assert udevadm()[-1].startswith(step)
 
 
@@ -205,4 +205,4 @@ def test_what_is_no_file_is_not_replaced(
     before = output.stat().st_mode
     assert run("--output", str(output)) == 1
     assert output.stat().st_mode == before
-    assert "it stays as it is. Name another file with --output" in capsys.readouterr().err
+    assert "it is unchanged. Name another file with --output" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_another_way_than_ours_is_told_only_where_ours_is_there() -> None:
     (finding,) = checks_host.way_back(replace(HOST, way_back="lo"), SETTINGS)
     assert status(finding) is Status.WRONG
     assert "but: lo" in finding.text
-    assert "before 32764" in finding.remedy
+    assert "before priority 32764" in finding.remedy
     assert not list(checks_host.way_back(replace(HOST, way_back="lo", route=False), SETTINGS))
 
 
@@ -134,7 +134,7 @@ def test_a_small_table_is_no_fault_and_the_line_says_the_cost(guests: int | None
     small = ConntrackFacts(room=8192, count=31, guests=guests)
     finding = checks_limits.conntrack(small, rate=1000)
     assert status(finding) is Status.OK
-    assert "takes one until 120 s after its end" in finding.text
+    assert "keeps its entry until 120 s after its end" in finding.text
     assert "nf_conntrack_max=240000`" in finding.text
     soon = checks_limits.conntrack(replace(small, kept=30), rate=1000)
     assert "until 30 s" in soon.text
@@ -304,7 +304,7 @@ def test_which_matches_take_guests_packets(match: dict[str, int | str], taken: b
 def test_the_daemon() -> None:
     down = checks_daemon.daemon(DaemonFacts(running=False, cause="Connection refused"), SETTINGS)
     assert down.text == (
-        "dfmeta-agent is not running: nobody answers at 127.0.0.1:9697: Connection refused"
+        "dfmeta-agent is not running: no answer from 127.0.0.1:9697: Connection refused"
     )
     taken = DaemonFacts(running=False, cause="no JSON", other="python3, pid 7")
     finding = checks_daemon.daemon(taken, SETTINGS)
@@ -313,7 +313,7 @@ def test_the_daemon() -> None:
     waiting = DaemonFacts(running=True, missing=("flows", "novelty"))
     assert "has not confirmed its flows; novelty" in checks_daemon.daemon(waiting, SETTINGS).text
     mute = checks_daemon.daemon(DaemonFacts(running=True), SETTINGS)
-    assert "does not say why" in mute.text
+    assert "gives no reason" in mute.text
     up = checks_daemon.daemon(DaemonFacts(running=True, ready=True), SETTINGS)
     assert status(up) is Status.OK
 
@@ -359,23 +359,25 @@ def test_the_values_of_the_daemon() -> None:
     assert "no daemon answers" in away.text
     assert [status(one) for one in found(cause="no")] == [Status.OK, Status.UNKNOWN]
     restart, again = found(restart=["[a] b"], reload=["[c] d", "[e] f"])
-    assert "in [a] b: restart dfmeta-agent" in restart.text
-    assert "in [c] d, [e] f: reload dfmeta-agent" in again.text
+    assert "for [a] b;" in restart.text
+    assert "`systemctl restart dfmeta-agent`" in restart.remedy
+    assert "for [c] d, [e] f;" in again.text
+    assert "`systemctl reload dfmeta-agent`" in again.remedy
     (files,) = found(restart=["[a] b"], files=["/one", "/two"])
     assert "`dfmeta doctor --config-file /one --config-file /two`" in files.remedy
     (none,) = found(reload=["[a] b"], files=[])
-    assert "have it read these files" in none.remedy
+    assert "start dfmeta-agent with these files" in none.remedy
 
 
 def test_what_was_asked_with_a_secret_that_is_not_the_daemons_is_unknown() -> None:
-    fine, bad = ok("a", "it answers"), wrong("a", "it refuses", "mend it")
+    fine, bad = ok("a", "it answers"), wrong("a", "it refuses", "fix it")
     assert by_files(fine, []) is fine
     told = by_files(fine, ["[b] c"])
     assert status(told) is Status.UNKNOWN
-    assert told.text == "it answers, by the files' [b] c; the daemon has another one"
+    assert told.text == "it answers, with [b] c of the files; the daemon has another value"
     told = by_files(bad, ["[b] c"])
-    assert (status(told), told.remedy) == (Status.WRONG, "mend it")
-    assert "the daemon has another one" in told.text
+    assert (status(told), told.remedy) == (Status.WRONG, "fix it")
+    assert "the daemon has another value" in told.text
 
 
 def test_whoever_is_not_root_is_told_so() -> None:
@@ -415,7 +417,7 @@ def test_nova_answers_no_port_whose_project_the_daemon_does_not_know() -> None:
     (finding,) = checks_daemon.ports([PORT], nova, running=True)
     assert status(finding) is Status.WRONG
     assert "no project is known for tap1" in finding.text
-    assert "ovsdb, libvirt says none" in finding.text
+    assert "ovsdb, libvirt does not know it" in finding.text
     for port, running in ((PORT, False), (replace(PORT, project="p"), True)):
         (finding,) = checks_daemon.ports([port], nova, running=running)
         assert status(finding) is Status.OK
@@ -428,7 +430,7 @@ def test_ports_that_are_cut_off_are_named_with_what_ends_it() -> None:
     (finding,) = checks_daemon.ports([PORT, off, told], SETTINGS, running=True)
     assert status(finding) is Status.WRONG
     assert finding.text == (
-        "cut off: t0 (the switch takes no frame from it (no-receive)), t1 (told)"
+        "cut off: t0 (the switch accepts no frames from it (no-receive)), t1 (told)"
     )
     assert finding.remedy == "`ovs-ofctl -O OpenFlow13 mod-port br-int t0 receive`"
     (finding,) = checks_daemon.ports([told], SETTINGS, running=True)
@@ -450,8 +452,8 @@ def test_guests_without_a_connection_on_a_userspace_datapath_have_their_kinds_re
 ) -> None:
     rows = tuple(Interface(name, "br-int", driver=one) for name, one in interfaces.items())
     remedy = without_connection(Snapshot((Bridge("br-int", "netdev"),), rows), *interfaces)
-    assert remedy.startswith("in this order: whole checksums")
-    assert ("`ethtool -K DEVICE tx off` at the guest's own end" in remedy) is namespace
+    assert remedy.startswith("check in this order: complete TCP checksums")
+    assert ("`ethtool -K DEVICE tx off` in the guest, on its own end" in remedy) is namespace
     assert ("`<driver name='qemu'><host csum='off'" in remedy) is machine
 
 
@@ -470,7 +472,7 @@ def test_guests_of_the_kernels_datapath_need_no_offload_turned_off(datapath: str
     row = Interface("tap1", "br-int", driver="tun")
     there = None if datapath is None else Snapshot((Bridge("br-int", datapath),), (row,))
     remedy = without_connection(there, "tap1")
-    assert remedy.startswith("in this order: a packet filter of the host")
+    assert remedy.startswith("check in this order: a packet filter of the host")
     assert "csum" not in remedy
     assert "ethtool" not in remedy
 
@@ -505,17 +507,17 @@ def test_ports_that_could_be_a_guests_and_are_not_are_one_line() -> None:
     snapshot = Snapshot(interfaces=(*none, *others))
     (finding,) = checks_switch.other_ports(snapshot, SETTINGS)
     assert status(finding) is Status.OK
-    assert finding.text.startswith("ports of br-int that are not guests' (10): eth0, eth1")
+    assert finding.text.startswith("ports of br-int that are not guests' ports (10): eth0, eth1")
     assert "eth7 and 2 more" in finding.text
     assert "`ovs-vsctl set Interface eth0 external_ids:vm-uuid=" in finding.text
     (finding,) = checks_switch.other_ports(Snapshot(interfaces=(others[3],)), SETTINGS)
-    assert "(1): eth3. An uplink" in finding.text
+    assert "(1): eth3. That is right for an uplink" in finding.text
 
 
 def test_tap_metadata_that_the_switch_cuts_off() -> None:
     cut = cut_of(PortBits(config=NO_FWD), TAP.name, bridge="br-int")
     finding, _ = checks_switch.tap_port(TAP, Snapshot(), wanted=SETTINGS, cut=cut)
-    assert "cut off, and all guests with it: the switch sends no frame to it" in finding.text
+    assert "cut off, so no guest is served: the switch sends no frames to it" in finding.text
     assert finding.remedy == "`ovs-ofctl -O OpenFlow13 mod-port br-int tap-metadata forward`"
 
 
@@ -587,10 +589,10 @@ def test_what_is_no_guests_port() -> None:
         assert f"its type is {kind}: a tunnel to other hosts" in tunnel
     patch = Interface("int-br-ex", "br-int", type="patch", options={"peer": "phy-br-ex"})
     assert "it leads to another bridge (phy-br-ex), and a guest behind that" in why(patch)
-    assert "its type is dpdk, and no guest" in why(Interface("nic0", "br-int", type="dpdk"))
+    assert "its type is dpdk, and such a port" in why(Interface("nic0", "br-int", type="dpdk"))
     command = "`ovs-vsctl set Interface {} external_ids:vm-uuid=<instance's UUID>`"
     internal = why(Interface("tapd", "br-int", type="internal"))
-    assert "an agent's" in internal
+    assert "belong to an agent" in internal
     assert command.format("tapd") in internal
     plain = why(Interface("eth1", "br-int"))
     assert "neither an instance" in plain

@@ -28,7 +28,8 @@ def test_none_fails_of_those_that_have_asked() -> None:
     (line,) = judge(port(1), port(2, asked=False), port(3, asked=False))
     assert line.status is Status.OK
     assert line.text == (
-        "no guest fails, of 1 that have asked since dfmeta-agent's start; 2 of 3 have not asked"
+        "no guest fails, of 1 that have sent requests since dfmeta-agent's start; 2 of 3 guests "
+        "have sent none"
     )
 
 
@@ -42,8 +43,8 @@ def test_those_that_fail_are_named_with_how_and_what_to_do() -> None:
     (line,) = judge(port(1), port(2, yesterday), port(3, NO_RECORD))
     assert line.status is Status.WRONG
     assert line.text == (
-        "2 of 3 guests that have asked get 404 (no record): tap3 (since 14:28:00 UTC, 12 times), "
-        "tap2 (since 2026-11-21 14:30:00 UTC)"
+        "2 of 3 guests that have sent requests get 404 (no record): "
+        "tap3 (since 14:28:00 UTC, 12 times), tap2 (since 2026-11-21 14:30:00 UTC)"
     )
     assert line.remedy == f"`dfmeta store put x`; {ALL}"
     (line,) = judge(port(3, NO_RECORD))
@@ -59,7 +60,7 @@ def test_one_way_to_fail_does_not_hide_another_and_the_lines_have_an_end() -> No
     odd = [port(number, replace(refused, status=500 + number)) for number in range(50)]
     *named, last = judge(*odd)
     assert len(named) == KINDS
-    assert last.text == f"{50 - KINDS} of 50 guests that fail do so in {50 - KINDS} more ways"
+    assert last.text == f"{50 - KINDS} of 50 guests that fail do so in {50 - KINDS} other ways"
     assert all(line.status is Status.WRONG for line in (*named, last))
 
 

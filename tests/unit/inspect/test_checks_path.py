@@ -15,7 +15,7 @@ from tests.unit.inspect.values import SETTINGS
         (None, Status.UNKNOWN, "does not run"),
         (PathFacts(asked=False, cause="not connected"), Status.UNKNOWN, "not connected"),
         (PathFacts(answered=True, seconds=0.0012), Status.OK, "in 1.2 ms"),
-        (PathFacts(answered=True, whole=False), Status.WRONG, "unfinished TCP checksum"),
+        (PathFacts(answered=True, whole=False), Status.WRONG, "incomplete TCP checksum"),
         (PathFacts(cause="the host is silent"), Status.WRONG, "the host is silent"),
     ],
 )

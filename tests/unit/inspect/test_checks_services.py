@@ -34,12 +34,12 @@ def test_a_made_up_instance_that_is_not_there_shows_that_the_signature_was_taken
 @pytest.mark.parametrize(
     ("fact", "real", "text", "remedy"),
     [
-        (NovaFact("n:8775", 403), False, "the secrets differ", "reload dfmeta-agent"),
+        (NovaFact("n:8775", 403), False, "_secret here differs", "reload dfmeta-agent"),
         (NovaFact("n:8775", 404, 404), False, "service_metadata_proxy is off", "nova-api-metadata"),
         (NovaFact("n:8775", 404, 200), True, "service_metadata_proxy is off", "nova-api-metadata"),
         (GOOD, True, f"has no instance {INSTANCE} in project p", "openstack server show"),
         (NovaFact("n:8775", 200), False, "answers 200", "curl"),
-        (NovaFact("n:8775", 400), True, "drops our headers", "curl"),
+        (NovaFact("n:8775", 400), True, "drops dfmeta's headers", "curl"),
         (NovaFact("n:8775", 502), True, "has failed (502)", "its log"),
         (NovaFact("n:8775", cause="gone", remedy="Look"), False, "n:8775: gone", f"curl -sv {URL}"),
     ],
@@ -62,10 +62,10 @@ def test_the_guests_that_nova_does_not_have_are_named_and_how_many_were_asked_ab
     good = [guest(f"tap{number}", 200) for number in range(8)]
     finding = checks_nova.guests([*good, guest("tap8", 0)], of=200)
     assert status(finding) is Status.OK
-    assert "each of 8 asked about, of 200 guests with a project" in finding.text
+    assert "each of 8 queried guests, of 200 with a project" in finding.text
     finding = checks_nova.guests([*good, guest("tap8", 404), guest("tap9", 404)], of=200)
     assert status(finding) is Status.WRONG
-    assert "(404) for 2 of 10 asked about, of 200 guests" in finding.text
+    assert "(404) for 2 of 10 queried guests, of 200 with" in finding.text
     assert f"tap8 (instance {INSTANCE}, project p), tap9 (" in finding.text
     assert f"`openstack server show {INSTANCE} -c project_id`" in finding.remedy
     finding = checks_nova.guests([*good, guest("tap8", 500)], of=9)
@@ -135,8 +135,8 @@ def test_a_database_that_is_gone_is_wrong_while_the_daemon_runs() -> None:
 def test_a_database_that_is_cut_to_nothing_is_restored_and_not_begun_anew() -> None:
     finding = checks_store.database(replace(STORE, cut=True), running=True)
     assert status(finding) is Status.WRONG
-    assert "cut to 0 bytes" in finding.text
-    assert finding.remedy.startswith("put a back-up back: `dfmeta store restore FILE`")
+    assert "truncated to 0 bytes" in finding.text
+    assert finding.remedy.startswith("restore a backup: `dfmeta store restore FILE`")
 
 
 @pytest.mark.parametrize(("facts", "word"), [(STORE, "sqlite3"), (SERVER, "pg_isready")])
@@ -169,7 +169,7 @@ def test_the_answers_of_the_store_that_ours_asks() -> None:
         finding = checks_store.lookup(LookupFacts("u", bad))
         assert status(finding) is Status.WRONG
         assert str(bad) in finding.text
-    assert "cannot be asked: gone" in checks_store.lookup(LookupFacts("u", cause="gone")).text
+    assert "cannot be queried: gone" in checks_store.lookup(LookupFacts("u", cause="gone")).text
 
 
 @pytest.mark.parametrize(

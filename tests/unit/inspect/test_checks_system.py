@@ -160,8 +160,8 @@ def test_meters_that_no_flow_uses_are_named(flows: list[Seen]) -> None:
     [
         ([seen(1, None)], (), "SYNs of tap1 are not limited"),
         ([seen(1, 5)], (), "SYNs of tap1 are not limited"),
-        ([seen(2, None)], (), "SYNs of gone are not limited"),
-        ([seen(1, 5)], (MeterFact(5, 3, 0, 1),), "changed meters of ours: 5"),
+        ([seen(2, None)], (), "SYNs of a removed port are not limited"),
+        ([seen(1, 5)], (MeterFact(5, 3, 0, 1),), "changed dfmeta's meters: 5"),
         ([seen(1, 5)], None, "has no meters"),
     ],
 )
@@ -220,8 +220,8 @@ def test_a_clock_is_wrong_where_that_does_harm(
 
 def test_who_is_ahead_is_said() -> None:
     ahead, behind = checks_system.clock(ClockFacts(True, [("n", -90.0), ("m", 90.0)]), ())
-    assert "of n are 90 s apart (ours is ahead)" in ahead.text
-    assert "of m are 90 s apart (ours is behind)" in behind.text
+    assert "of n are 90 s apart (this host's is ahead)" in ahead.text
+    assert "of m are 90 s apart (this host's is behind)" in behind.text
 
 
 def test_networkd_is_wrong_while_it_runs_and_removes_something() -> None:

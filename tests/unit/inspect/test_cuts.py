@@ -17,9 +17,9 @@ from tests.unit.support import port_desc
 MAC = "fa:16:3e:00:00:01"
 HIDDEN = "00:00:00:00:00:00"
 DOWN = "its device is down"
-NO_LINK = "its device has no link: the guest is off, or has its own interface down"
-OUT = "the switch sends no frame to it (no-forward)"
-IN = "the switch takes no frame from it (no-receive)"
+NO_LINK = "its device has no link: the guest is off, or its own interface is down"
+OUT = "the switch sends no frames to it (no-forward)"
+IN = "the switch accepts no frames from it (no-receive)"
 MODIFY = "ovs-ofctl -O OpenFlow13 mod-port br-int tap1"
 
 

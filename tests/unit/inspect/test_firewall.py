@@ -249,8 +249,8 @@ def test_one_filter_that_drops_is_enough() -> None:
     assert allowed.status is Status.OK
     # Other hooks are not read, and nothing is said of them.
     assert allowed.text == (
-        "no rule of the input chains that doctor can read drops TCP to port 18080 that comes in on "
-        "tap-metadata"
+        "no rule of the input chains that doctor can parse drops TCP to port 18080 that comes in "
+        "on tap-metadata"
     )
     found = judge((one(Step(True, Verdict.ACCEPT)), one()), SETTINGS)
     assert found.status is Status.WRONG
@@ -258,4 +258,4 @@ def test_one_filter_that_drops_is_enough() -> None:
     assert found.remedy.startswith("`let it in`")
     unsure = judge((one(Step(None, Verdict.ACCEPT)),), SETTINGS)
     assert unsure.status is Status.UNKNOWN
-    assert "cannot tell whether chain a lets" in unsure.text
+    assert "cannot decide whether chain a accepts" in unsure.text

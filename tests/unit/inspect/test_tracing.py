@@ -152,32 +152,32 @@ def test_a_first_syn_goes_to_the_controller() -> None:
     assert there(text) == replace(there(text), stop="", to_controller=True)
     nobody = replace(PORT, state=PortState.NO_INSTANCE, instance="")
     assert there(text, nobody).stop.startswith(
-        "stops in the metadata service table: the port has no instance, external_ids:vm-uuid"
+        "stops in the metadata service table: the port tap1 has no instance (external_ids:vm-uuid"
     )
 
 
 @pytest.mark.parametrize(
     ("text", "stop"),
     [
-        (cut(THERE, "200. No match.\n    drop"), "there is no flow for it"),
-        (cut(THERE, ""), "stops before the metadata service table: the switch drops what comes in"),
+        (cut(THERE, "200. No match.\n    drop"), "no flow matches it"),
+        (cut(THERE, ""), "stops before the metadata service table: the switch drops packets from"),
         (
             cut(THERE, "200. priority 0, cookie 0x64666d6501020006\n    drop"),
             "first-SYN flow is missing",
         ),
         (
             cut(THERE, f"{SERVICE}900\n    drop"),
-            "a flow of somebody else (cookie 0x0, priority 900",
+            "another program's flow (cookie 0x0, priority 900",
         ),
         (THERE.replace("output:9", "output:8"), "does not lead to tap-metadata's port (9)"),
-        (THERE.replace("tp_dst=18080", "tp_dst=1"), "tp_dst is 1 and ought to be 18080"),
+        (THERE.replace("tp_dst=18080", "tp_dst=1"), "tp_dst is 1 and should be 18080"),
         (THERE.replace("0x64666d650101000a", "0x64666d6501010003"), "guest-syn flow is missing"),
-        (FOREIGN, "takes it, before our hooks (priority 300)"),
-        (FOREIGN.replace("402", "0"), "guest-syn flow is missing, so that a flow of somebody"),
+        (FOREIGN, "takes it, before dfmeta's hooks (priority 300)"),
+        (FOREIGN.replace("402", "0"), "guest-syn flow is missing, so another program's flow"),
         (" 0. No match.\n    drop\n", "guest-syn flow is missing"),
-        (" 7. priority 1\n    drop\n", "never comes to the classification table (0)"),
+        (" 7. priority 1\n    drop\n", "does not reach the classification table (0)"),
         (" 7. No match.\n    drop\n", "table 7, which has no flow for it, takes it first"),
-        ("", "never comes to the classification table (0): nothing takes it first"),
+        ("", "does not reach the classification table (0): no flow matches it"),
     ],
 )
 def test_the_way_there_stops_in_words(text: str, stop: str) -> None:
@@ -187,16 +187,16 @@ def test_the_way_there_stops_in_words(text: str, stop: str) -> None:
 @pytest.mark.parametrize(
     ("text", "stop"),
     [
-        (FOREIGN, "before our hooks"),
+        (FOREIGN, "before dfmeta's hooks"),
         (BACK.replace("0x64666d6501030007", "0x64666d6501030009"), "no reply flow for its key"),
-        (BACK.replace("0x64666d6501030007", "0x7"), "there is no flow for it"),
+        (BACK.replace("0x64666d6501030007", "0x7"), "no flow matches it"),
         (BACK[: BACK.index("201. ")], "stops before the metadata service reply table: the switch"),
         (BACK.replace("    output:1\n", "    output:2\n"), "does not leave at tap1 (ofport 1)"),
         (BACK.replace("nw_dst=10.0.0.5", "nw_dst=10.0.0.9"), "nw_dst is 10.0.0.9"),
     ],
 )
 def test_the_way_back_stops_in_words(text: str, stop: str) -> None:
-    assert back(text).stop.startswith("on the way back: ")
+    assert back(text).stop.startswith("on the return path: ")
     assert stop in back(text).stop
 
 
@@ -216,4 +216,4 @@ def test_the_way_back_of_an_address_not_known_yet_ends_in_the_reply_table() -> N
 def test_a_flow_of_another_version_is_shown_as_unknown() -> None:
     text = THERE.replace("0x64666d6501020005", "0x64666d65ff020005")
     assert "unknown flow, cookie 0x64666d65ff020005" in there(text).steps[1]
-    assert "a flow of ours (cookie 0x64666d65ff020005" in there(text).stop
+    assert "a flow of dfmeta (cookie 0x64666d65ff020005" in there(text).stop

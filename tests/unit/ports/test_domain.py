@@ -61,7 +61,7 @@ def test_a_vhost_user_port_is_called_after_its_socket() -> None:
     [
         (b"", "no element"),
         (b"<domain/>", "no domain/uuid"),
-        (f"<network><uuid>{A}</uuid></network>".encode(), "root is network"),
+        (f"<network><uuid>{A}</uuid></network>".encode(), "root element is network"),
         (f"<domstatus><uuid>{A}</uuid></domstatus>".encode(), "no domain/uuid"),
         (f"<domain><uuid>{A}x</uuid></domain>".encode(), "no domain/uuid"),
         (BOMB.encode(), "document type"),

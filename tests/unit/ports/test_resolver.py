@@ -20,6 +20,8 @@ from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Ownership, Question
 from tests.harness.examples import examples
 
+pytestmark = pytest.mark.greenthreads
+
 ROW = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 ALL = frozenset({INSTANCE, PROJECT, NAME})
 
@@ -476,4 +478,4 @@ def test_a_defect_costs_a_port_some_seconds_and_not_its_life(
     world.resolver.update(ROW)
     until(lambda: world.port.instance_id == "an instance", "the port's instance")
     assert caplog.text.count("ZeroDivisionError: a defect") == 2
-    assert "Asking about port tap0 failed" in caplog.text
+    assert "The identity query for port tap0 failed" in caplog.text

@@ -67,7 +67,7 @@ def test_a_put_of_nothing_is_refused(run: Run, instance_id: str) -> None:
             succeeded(result)
             continue
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "nothing is named that the record is to have" in result.stderr
+        assert "no part of the record is given" in result.stderr
         assert run("get", *target).exit_code == 1
 
 
@@ -178,7 +178,7 @@ def test_an_unknown_id_is_exit_status_1(run: Run, command: str) -> None:
     result = run(command, OTHER)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        f"dfmeta: store: no record of {OTHER}. dfmeta store list shows what there is [no-record]\n"
+        f"dfmeta: store: no record of {OTHER}. dfmeta store list lists the records [no-record]\n"
     )
 
 
@@ -201,7 +201,7 @@ def test_get_of_what_is_not_there_is_exit_status_1(run: Run, instance_id: str, w
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
         f"dfmeta: store: {instance_id} has no {what}. dfmeta store get without that option shows "
-        "what it has [no-record]\n"
+        "the record [no-record]\n"
     )
 
 
@@ -299,7 +299,7 @@ def test_what_delete_prints_puts_the_record_back(
     before = shown()
     _deleted, back = succeeded(run("delete", *target)).splitlines()
     assert run("get", *target).exit_code == 1
-    words = shlex.split(back.partition("puts it back: dfmeta ")[2])
+    words = shlex.split(back.partition("To restore it: dfmeta ")[2])
     succeeded(CliRunner().invoke(cli, words))
     assert shown() == before
     files = [*(tmp_path / "state/deleted").iterdir()]
@@ -321,7 +321,7 @@ def test_delete_keeps_a_copy_where_it_is_told_or_none(
     (tmp_path / "file").write_text("")
     refused = run("delete", instance_id, "--copy", str(tmp_path / "file"))
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "no copy can be kept" in refused.stderr
+    assert "the copy cannot be written" in refused.stderr
     assert "Nothing was deleted" in refused.stderr
     succeeded(run("get", instance_id))
     assert f"{tmp_path}/there/" in succeeded(
@@ -340,7 +340,7 @@ def test_on_a_terminal_delete_asks_first(
     command = [*program("dfmeta"), "store", "delete", instance_id, "--config-file", str(config)]
     done = on_terminal([*command, *options], columns=80, typed=typed)
     assert done.status == status, done.text
-    assert ("Remove the record of" in done.text) == bool(typed)
+    assert ("Delete the record of" in done.text) == bool(typed)
     assert ("Nothing was changed." in done.text) == bool(status)
     assert run("get", instance_id).exit_code == 1 - status
 

@@ -76,12 +76,12 @@ def test_a_folder_of_seeds_is_a_record_for_each(
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         (
-            f"{seeds}/{OTHER_INSTANCE.upper()}: {OTHER_INSTANCE}, by its folder's name: empty; "
+            f"{seeds}/{OTHER_INSTANCE.upper()}: {OTHER_INSTANCE}, by its directory's name: empty; "
             "left out: odd"
         ),
         (
-            f"{seeds}/web1: {instance_id}, by its folder's name: hostname, ssh keys, vendor data, "
-            "network config, user-data"
+            f"{seeds}/web1: {instance_id}, by its directory's name: hostname, ssh keys, "
+            "vendor data, network config, user-data"
         ),
         "imported: 2 seeds, 0 lines",
     ]
@@ -121,16 +121,16 @@ def test_a_folder_may_have_the_name_of_a_record(run: Run, url: str, tmp_path: Pa
     for words in (("--dry-run", str(seed)), (str(seed),)):
         missing = run("import", *words)
         assert missing.exit_code == 1
-        assert "or of a record: name the folder after the instance" in missing.stderr
+        assert "or of a record: name the directory after the instance" in missing.stderr
     run("put", OTHER_INSTANCE, "--name", "web9")
     for words in (("--dry-run", str(seed)), (str(seed),), (str(seed),)):
         result = run("import", *words)
         assert (result.exit_code, result.stderr) == (0, "")
-        assert f"{OTHER_INSTANCE}, by the record of its folder's name: hostname" in result.stdout
+        assert f"{OTHER_INSTANCE}, by the record of its directory's name: hostname" in result.stdout
     (found,) = records(url).values()
     assert found["is"] == {"hostname": "a", "name": "web9"}
     run("put", "7a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", "--name", "web9")
-    assert "2 records are called web9" in run("import", str(seed)).stderr
+    assert "2 records have the name web9" in run("import", str(seed)).stderr
 
 
 def test_a_seed_takes_the_place_of_the_record_and_leaves_what_it_cannot_say(
@@ -160,17 +160,18 @@ def test_what_is_wrong_with_seeds_is_named_and_the_rest_goes_on(
     result = run("import", str(seeds), str(seeds / "y"), str(tmp_path / "missing"), str(domains))
     assert result.exit_code == 1
     causes = [line.removeprefix(f"dfmeta: {seeds}/") for line in result.stderr.splitlines()]
-    assert causes[0].startswith("a-nobody: neither its folder's name nor its instance-id")
-    assert causes[1].startswith("b-broken: meta-data: it is no YAML")
-    assert causes[2].startswith("c-empty: it is no seed: it has neither meta-data nor user-data")
-    assert causes[3].startswith("d-other: it is no seed")
-    assert causes[4] == f"x-again: its instance {instance_id} is that of {seeds}/web1 too"
-    assert causes[5].startswith("y: it is no seed")
+    assert causes[0].startswith("a-nobody: neither its directory's name nor its instance-id")
+    assert causes[1].startswith("b-broken: meta-data: it is not YAML")
+    assert causes[2].startswith("c-empty: it is not a seed: it has neither meta-data nor user-data")
+    assert causes[3].startswith("d-other: it is not a seed")
+    assert causes[4] == f"x-again: {seeds}/web1 is for instance {instance_id} too"
+    assert causes[5].startswith("y: it is not a seed")
     assert causes[6] == "z/user-data: Is a directory"
-    assert causes[7].startswith(f"y/{OTHER_INSTANCE}: its folder's name says {OTHER_INSTANCE}, its")
+    said = f"y/{OTHER_INSTANCE}: its directory's name is of instance {OTHER_INSTANCE}, its"
+    assert causes[7].startswith(said)
     assert causes[8] == f"dfmeta: {tmp_path}/missing: No such file or directory"
-    assert causes[9].startswith(f"dfmeta: {domains}: there is no seed in it")
-    assert causes[10].startswith("dfmeta: store: 10 of what was named were not imported. Mend ")
+    assert causes[9].startswith(f"dfmeta: {domains}: it contains no seed")
+    assert causes[10].startswith("dfmeta: store: 10 items not imported. ")
     assert len(causes) == 11
     assert "secret" not in result.stderr
     assert result.stdout.splitlines()[-1] == "imported: 1 seeds, 0 lines"
@@ -216,7 +217,7 @@ def test_a_link_that_changes_meanwhile_gives_no_instance_what_is_another_s(
     monkeypatch.setattr(store_import, "parse_seed", parse_late)
     result = run("import", str(tmp_path / "seeds"))
     assert result.exit_code == 1
-    assert f"{link}: neither its folder's name nor its instance-id" in result.stderr
+    assert f"{link}: neither its directory's name nor its instance-id" in result.stderr
     assert records(url) == {}
 
 
@@ -237,13 +238,13 @@ BOMB = f"a0: &a0 [k]\n{LAUGHS}"
 @pytest.mark.parametrize(
     ("bomb", "cause"),
     [
-        ({"meta_data": f"{BOMB}public-keys: *a9\n"}, "meta-data: it is no YAML: more than 100000"),
-        ({"meta_data": "public-keys: &a [*a]\n"}, "meta-data: it is no YAML: an alias of what"),
-        ({"meta_data": f"meta: {'[' * 5000}\n"}, "meta-data: it is no YAML: more than 100 values"),
-        ({"user_data": "", "network_config": BOMB}, "network-config: it is no YAML: more than"),
-        ({"meta_data": f"instance-id: 0x{'f' * 9000}\n"}, "meta-data: it is no YAML: a number"),
-        ({"meta_data": 'a: "\\UFFFFFFFF"\n'}, "meta-data: it is no YAML"),
-        ({"meta_data": "a: !!bool x\n"}, "meta-data: it is no YAML"),
+        ({"meta_data": f"{BOMB}public-keys: *a9\n"}, "meta-data: it is not YAML: more than 100000"),
+        ({"meta_data": "public-keys: &a [*a]\n"}, "meta-data: it is not YAML: an alias of a value"),
+        ({"meta_data": f"meta: {'[' * 5000}\n"}, "meta-data: it is not YAML: more than 100 nested"),
+        ({"user_data": "", "network_config": BOMB}, "network-config: it is not YAML: more than"),
+        ({"meta_data": f"instance-id: 0x{'f' * 9000}\n"}, "meta-data: it is not YAML: a number"),
+        ({"meta_data": 'a: "\\UFFFFFFFF"\n'}, "meta-data: it is not YAML"),
+        ({"meta_data": "a: !!bool x\n"}, "meta-data: it is not YAML"),
     ],
 )
 def test_a_seed_that_would_grow_without_bound_costs_itself_alone(
@@ -261,8 +262,8 @@ def test_a_seed_that_would_grow_without_bound_costs_itself_alone(
     assert causes[0].startswith(f"dfmeta: {seeds}/{OTHER_INSTANCE}: {cause}")
     assert causes[1] == f"dfmeta: {lines}:1: it is nested too deeply"
     assert causes[2] == f"dfmeta: {lines}:2: a number in it has more digits than can be read"
-    assert causes[3].startswith(f"dfmeta: {lines}:3: it is no JSON")
-    assert causes[4].startswith("dfmeta: store: 4 of what was named were not imported. ")
+    assert causes[3].startswith(f"dfmeta: {lines}:3: it is not JSON")
+    assert causes[4].startswith("dfmeta: store: 4 items not imported. ")
     assert (result.exit_code, len(causes)) == (1, 5)
     assert result.stdout.splitlines()[-1] == "imported: 1 seeds, 1 lines"
     assert [records(url)[one]["is"] for one in (instance_id, OTHER_INSTANCE)] == [
@@ -321,13 +322,13 @@ def test_a_line_that_is_wrong_is_named_by_its_number(
     *causes, last = result.stderr.splitlines()
     assert causes == [
         (
-            f"dfmeta: {file}:2: it is no JSON: Expecting property name enclosed in double quotes "
+            f"dfmeta: {file}:2: it is not JSON: Expecting property name enclosed in double quotes "
             "at column 2"
         ),
         f"dfmeta: {file}:3: its id is not a UUID with dashes",
-        f"dfmeta: {file}:4: its userdata is no text",
+        f"dfmeta: {file}:4: its userdata is not a string",
     ]
-    assert last.startswith("dfmeta: store: 3 of what was named were not imported. Mend ")
+    assert last.startswith("dfmeta: store: 3 items not imported. ")
     assert result.stdout == "imported: 0 seeds, 2 lines\n"
     assert [one["is"] for one in records(url).values()] == [{"n": 2}, {"n": 1}]
 
@@ -366,7 +367,7 @@ def test_what_is_older_than_what_is_there_is_counted(
         for day in (2, 1, 3)
     ]
     file = write_lines(tmp_path / "records.jsonl", *lines)
-    expected = "imported: 0 seeds, 3 lines, 1 of them older than what is there\n"
+    expected = "imported: 0 seeds, 3 lines, 1 of them older than the store's records\n"
     assert run("import", str(file)).stdout == expected
 
 
@@ -378,7 +379,7 @@ def test_a_dry_run_reads_everything_and_writes_nothing(
     result = run("import", "--dry-run", str(seed), str(file))
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
-        f"{seed}: {instance_id}, by its folder's name: hostname",
+        f"{seed}: {instance_id}, by its directory's name: hostname",
         "would be imported: 1 seeds, 1 lines",
     ]
     assert f"{file}:2: " in result.stderr
@@ -427,7 +428,7 @@ def test_on_a_terminal_a_bar_is_shown_and_what_is_said_stays_whole(config: Path,
         os.close(main)
     assert (status, printed) == (1, b"imported: 0 seeds, 100 lines\n")
     assert "importing -" in text_of(shown)
-    assert "were not imported" in text_of(shown)
+    assert "not imported" in text_of(shown)
     assert len(records(url)) == 100
 
 

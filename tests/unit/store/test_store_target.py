@@ -65,7 +65,7 @@ def test_an_instance_is_found_by_its_records_name(
 def test_a_name_that_nobody_has_is_an_error_with_a_remedy(run: Run, web1: str, name: str) -> None:
     for command in ("get", "put", "delete"):
         said = failed(run(command, "--", name))
-        assert said.startswith(f"dfmeta: INSTANCE = {name!r} is wrong: it is no UUID with dashes")
+        assert said.startswith(f"dfmeta: INSTANCE = {name!r} is wrong: it is not a UUID with ")
         assert "Give the UUID as virsh domuuid" in said
     assert succeeded(run("list", "--format", "json")) == "[]\n", "and nothing was made"
 
@@ -120,7 +120,7 @@ def test_defaults_stand_in_the_place_of_an_instance(
     assert f"{record_id}: deleted\n" in succeeded(run("delete", *options))
     missing = run("get", *options)
     assert missing.exit_code == 1
-    assert "dfmeta store list --default shows what there is" in missing.stderr
+    assert "dfmeta store list --default lists the defaults" in missing.stderr
 
 
 def test_what_is_one_instances_own_is_no_default(run: Run, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_there_is_one_target(run: Run, instance_id: str) -> None:
     for arguments in ([], [instance_id, "--default"], ["--default", "--default-host", "a"]):
         result = run("get", *arguments)
         assert result.exit_code == 2
-        assert "name one of INSTANCE, --default, --default-host" in result.stderr
+        assert "give one of INSTANCE, --default, --default-host" in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--default-host", "--default-project"])
@@ -228,7 +228,7 @@ def test_a_put_says_what_the_instance_loses_of_its_defaults(
     assert first.exit_code == 0
     assert first.stdout == f"{instance_id} (web1): created, with hostname\n"
     (said,) = first.stderr.splitlines()
-    assert said.startswith(f"dfmeta: {instance_id} (web1) had this from the defaults")
+    assert said.startswith(f"dfmeta: {instance_id} (web1) had these from the defaults")
     assert ": name, ssh keys, meta, user-data. A record of its own" in said
     assert said.endswith(f"dfmeta store delete {instance_id}")
     again = run("put", "web1", "--meta", "b=2")

@@ -1,7 +1,7 @@
-"""Bringing a database to the schema that this version of the code knows.
+"""Migrates a database to the schema of this version of the code.
 
-The scripts are Alembic's and are found beside this file, wherever the package is installed; no
-``alembic.ini`` is needed.
+The scripts are Alembic's and are found beside this file in every installation; ``alembic.ini`` is
+not needed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-# Alembic keeps the running migration in module globals: one at a time in a process.
+# Alembic keeps the running migration in module globals, so a process runs one at a time.
 _alembic_lock: Final = threading.Lock()
 
 
 def current_revision(connection: Connection) -> str | None:
-    """Return the revision that the database is at, None for an empty one."""
+    """Return the revision of the database, None for an empty one."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -42,11 +42,11 @@ def configuration(connection: Connection) -> Config:
 
 
 def ensure_schema(connection: Connection) -> None:
-    """Bring the database to :data:`~dfmeta.store.db.schema.HEAD`; do nothing when it is there.
+    """Migrate the database to :data:`~dfmeta.store.db.schema.HEAD`, unless it has that schema.
 
-    :param connection: inside a transaction that keeps other writers out, so that the second of
-        two processes finds the work done.
-    :raises StoreError: the database is at a revision that this version does not know.
+    :param connection: inside a transaction that locks out other writers, so that the second of two
+        processes finds the migration done.
+    :raises StoreError: the database has a revision that this version does not know.
     """
     found = current_revision(connection)
     if found != schema.HEAD:
@@ -54,7 +54,7 @@ def ensure_schema(connection: Connection) -> None:
 
 
 def known_revisions(connection: Connection) -> list[str]:
-    """Return the revisions that this version can bring a database to, the oldest first."""
+    """Return the revisions to which this version can migrate a database, the oldest first."""
     from alembic.script import ScriptDirectory
 
     scripts = ScriptDirectory.from_config(configuration(connection)).walk_revisions()
@@ -62,11 +62,11 @@ def known_revisions(connection: Connection) -> list[str]:
 
 
 def move(connection: Connection, revision: str) -> None:
-    """Bring the database to *revision*, forward or back.
+    """Migrate the database to *revision*, forward or back.
 
-    :param connection: inside a transaction that keeps other writers out.
+    :param connection: inside a transaction that locks out other writers.
     :param revision: one of :func:`known_revisions`.
-    :raises StoreError: the database is at a revision that this version does not know.
+    :raises StoreError: the database has a revision that this version does not know.
     """
     found, known = current_revision(connection), known_revisions(connection)
     _check_known(found, known)
@@ -90,7 +90,7 @@ def _check_known(found: str | None, known: list[str]) -> None:
 
 
 def _run(what: str, connection: Connection, revision: str) -> None:
-    """Run migrations. Alembic is imported here: it is slow and seldom needed."""
+    """Run migrations. Alembic is imported here because its import is slow and rarely needed."""
     from alembic import command
 
     with _alembic_lock:

@@ -1,6 +1,6 @@
 """Alembic's entry point: run the migrations on the connection that the caller opened.
 
-The caller's transaction is the migration's: it commits the whole step or none of it.
+The migration runs in the caller's transaction, which commits the complete step or nothing.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import TracebackType
 from typing import Any, Self
 
 from tests.harness import netns
+from tests.harness.closing import Closing
 from tests.harness.poll import wait_for
 
 ROOT = Path(__file__).parents[4]
 
 
-class ApiServer:
+class ApiServer(Closing):
     """A server on a port of loopback; a context manager.
 
     It ends with the thread that has started it (see :func:`tests.harness.netns.spawn`).
@@ -38,12 +38,8 @@ class ApiServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Kill the server."""
         self.kill()
         self._stderr.close()
 
@@ -84,17 +80,15 @@ class ApiServer:
         return True
 
 
-class Connection:
+class Connection(Closing):
     """A kept-alive connection to a server; a context manager."""
 
     def __init__(self, port: int, *, headers: Mapping[str, str] | None = None) -> None:
         self._headers = dict(headers or {})
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
+        """Close the connection."""
         self._http.close()
 
     def ask(self, method: str, path: str, members: Any = None) -> tuple[int, bytes]:

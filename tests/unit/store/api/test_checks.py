@@ -85,7 +85,7 @@ def test_a_file_of_keys() -> None:
 
 def test_an_empty_key_is_no_key_but_an_empty_file_is_a_mistake() -> None:
     assert checks.ssh_keys("--ssh-key", "") == []
-    with pytest.raises(RecordError, match="'@f' is wrong: it holds no key"):
+    with pytest.raises(RecordError, match="'@f' is wrong: it contains no key"):
         checks.ssh_keys("--ssh-key", "# nothing\n", name="@f")
 
 
@@ -170,11 +170,11 @@ def test_vendor_data_is_an_object_or_a_text_that_says_what_it_is() -> None:
     ("content", "cause"),
     [
         (b"packages: [vim]\n", "first line"),
-        (b"#cloud-config\n- a\n", "no mapping"),
-        (b"#cloud-config\na: [\n", "no YAML"),
-        (b"#cloud-config\n", "no mapping"),
+        (b"#cloud-config\n- a\n", "not a mapping"),
+        (b"#cloud-config\na: [\n", "not YAML"),
+        (b"#cloud-config\n", "not a mapping"),
         (b'{"a": NaN}', "NaN"),
-        (b'{"a": 1', "no JSON"),
+        (b'{"a": 1', "not JSON"),
         (b"#!/bin/sh\0", "NUL"),
         (b"\x1f\x8b", "not UTF-8"),
         (b"", "first line"),
@@ -199,9 +199,9 @@ def test_a_network_config_that_is_no_mapping_is_refused(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         (b'{"a": 1} {', "Extra data"),
-        (b'{"a": {"b": 1, "b": 2}}', "twice"),
+        (b'{"a": {"b": 1, "b": 2}}', "same name"),
         (b'{"a": Infinity}', "Infinity"),
         (b'{"a": 1e999}', "too large"),
         (b'{"a": "\\ud800"}', "surrogate"),
@@ -210,7 +210,7 @@ def test_a_network_config_that_is_no_mapping_is_refused(content: bytes) -> None:
         (b'{"a":' * 101 + b"1" + b"}" * 101, "deep"),
         (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"a": "\xff"}', "UTF-8"),
-        (b"", "no JSON"),
+        (b"", "not JSON"),
     ],
 )
 def test_a_document_that_cannot_be_stored_is_refused(content: bytes, cause: str) -> None:

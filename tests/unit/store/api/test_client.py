@@ -125,8 +125,8 @@ def test_a_token_that_may_only_write_puts_a_whole_record(
     userdata = ("--user-data", "-", "--address", "10.0.0.10")
     said = succeeded(over("put", OTHER_INSTANCE, *userdata, stdin=b"u"))
     assert said == (
-        f"{OTHER_INSTANCE}: written, with user-data, addresses; what was there before was not "
-        "read\n"
+        f"{OTHER_INSTANCE}: written, with user-data, addresses; not compared with the earlier "
+        "record\n"
     )
     record = elsewhere.get(OTHER_INSTANCE)
     assert record is not None
@@ -151,7 +151,7 @@ def test_a_put_that_has_to_read_says_which_scopes_it_needs(
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert "dfmeta token create --scope read --scope write" in line
-    assert "name the whole record: --json or --user-data, and --address" in line
+    assert "give the whole record: --json or --user-data, and --address" in line
     assert elsewhere.get(instance_id) is None
     api.allowed = frozenset({"read", "write"})
     succeeded(over("put", instance_id, *options, stdin=b"u"))
@@ -287,7 +287,7 @@ def test_what_is_no_page_is_refused(page: str) -> None:
 def test_a_page_that_does_not_follow_is_refused() -> None:
     page = json.dumps([{"id": OTHER_INSTANCE}]).encode()
     assert listing.load(page, after="") == [{"id": OTHER_INSTANCE}]
-    with pytest.raises(ValueError, match="no page that follows"):
+    with pytest.raises(ValueError, match="not a page that follows"):
         listing.load(page, after=OTHER_INSTANCE)
 
 
@@ -322,7 +322,7 @@ def test_what_is_no_token_is_not_sent(
     file.write_text(content, encoding="latin-1")
     result = run("get", "--url", api.url, "--token-file", str(file), instance_id)
     assert result.exit_code == 2
-    assert f"--token-file = '{file}' is wrong: it holds no token" in result.stderr
+    assert f"--token-file = '{file}' is wrong: it contains no token" in result.stderr
     assert api.requests == []
     missing = run("get", "--url", api.url, "--token-file", "/nonexistent", instance_id)
     assert "--token-file = '/nonexistent' is wrong: No such file" in missing.stderr
@@ -331,7 +331,7 @@ def test_what_is_no_token_is_not_sent(
 def test_a_token_without_a_url_is_a_mistake(run: Run, instance_id: str) -> None:
     result = run("get", "--token-file", "x", instance_id)
     assert result.exit_code == 2
-    assert "go with --url" in result.stderr
+    assert "need --url" in result.stderr
 
 
 def test_whoever_may_not_is_told_so_once(over: Run, api: Api) -> None:
@@ -402,7 +402,7 @@ def test_a_store_that_does_not_tell_addresses_is_not_written_to(
     monkeypatch.setattr("dfmeta.store.api.admin.wants_envelope", lambda _accept: False)
     result = over("put", instance_id, "--name", "n")
     assert result.exit_code == 1
-    assert "it is no store of dfmeta's" in result.stderr
+    assert "it is not a dfmeta store" in result.stderr
     assert document(elsewhere, instance_id) == {"a": 1}
 
 
@@ -413,7 +413,7 @@ def test_an_answer_is_shown_only_if_it_is_one_line_of_text(
     api.failing, api.message = 500, message  # type: ignore[assignment]  # any type is tried
     result = over("get", instance_id)
     assert result.exit_code == 1
-    assert result.stderr.endswith("answers 500. Its log says why [store]\n")
+    assert result.stderr.endswith("answers 500. See its log for the cause [store]\n")
 
 
 def test_a_token_is_in_no_repr(api: Api) -> None:
@@ -460,13 +460,13 @@ def test_authorities_that_are_none_are_named(over: Run, tmp_path: Path, instance
     ("error", "remedy"),
     [
         (ssl.SSLCertVerificationError(), "--ca-file FILE"),
-        (ssl.SSLError(), "Write http:// where no TLS is spoken"),
-        (http.client.BadStatusLine("x"), "Write https:// where TLS is spoken"),
+        (ssl.SSLError(), "Write http:// if the server does not use TLS"),
+        (http.client.BadStatusLine("x"), "Write https:// if the server uses TLS"),
         (UnicodeError(), "Give a name in --url that this host can resolve"),
-        (ConnectionRefusedError(), "See that dfmeta-store or dfmeta-agent runs there"),
-        (BrokenPipeError(), "its [store] max_body is as large as what is sent"),
-        (ConnectionResetError(), "its [store] max_body is as large as what is sent"),
-        (http.client.RemoteDisconnected(), "Write https:// where TLS is spoken"),
+        (ConnectionRefusedError(), "Check that dfmeta-store or dfmeta-agent runs there"),
+        (BrokenPipeError(), "its [store] max_body is large enough for the record"),
+        (ConnectionResetError(), "its [store] max_body is large enough for the record"),
+        (http.client.RemoteDisconnected(), "Write https:// if the server uses TLS"),
     ],
     ids=["authority", "tls", "plain", "name", "refused", "broken", "reset", "disconnected"],
 )

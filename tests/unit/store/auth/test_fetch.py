@@ -58,7 +58,7 @@ def test_a_document_is_fetched(issuer: Issuer) -> None:
 def test_an_answer_that_is_too_long_is_not_read_to_its_end(issuer: Issuer) -> None:
     document = json.dumps({"a": "a" * ANSWER_MAX}).encode()
     issuer.answers["/x"] = lambda handler: send_bytes(handler, document)
-    with pytest.raises(IssuerError, match="over 262144 bytes"):
+    with pytest.raises(IssuerError, match="more than 262144 bytes"):
         fetch_json(f"{issuer.url}/x")
 
 
@@ -70,7 +70,7 @@ def test_neither_is_a_head(issuer: Issuer) -> None:
         send_bytes(handler, b"{}")
 
     issuer.answers["/x"] = endless
-    with pytest.raises(IssuerError, match="over 262144 bytes"):
+    with pytest.raises(IssuerError, match="more than 262144 bytes"):
         fetch_json(f"{issuer.url}/x")
 
 
@@ -78,7 +78,7 @@ def test_a_body_that_is_packed_is_not_unpacked(issuer: Issuer) -> None:
     bomb = gzip.compress(b" " * (50 << 20))
     assert len(bomb) < ANSWER_MAX
     issuer.answers["/x"] = lambda handler: send_bytes(handler, bomb, Content_Encoding="gzip")
-    with pytest.raises(IssuerError, match="packed, unasked"):
+    with pytest.raises(IssuerError, match="compressed, although"):
         fetch_json(f"{issuer.url}/x")
 
 

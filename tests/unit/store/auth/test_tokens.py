@@ -190,7 +190,7 @@ def test_what_an_operator_writes_by_hand_is_read(path: Path) -> None:
 
 def test_a_file_that_is_too_large_or_none_is_refused(path: Path, write: Write) -> None:
     write("#" * (FILE_MAX + 1))
-    with pytest.raises(TokenFileError, match="it has over"):
+    with pytest.raises(TokenFileError, match="it has more than"):
         read_tokens(path)
     path.unlink()
     os.mkfifo(path, 0o600)

@@ -71,7 +71,7 @@ def test_what_was_backed_up_is_what_is_restored(
     inode = store_file(url).stat().st_ino
     restored = succeeded(run("restore", str(file)))
     kept = f"{store_file(url)}.before-restore"
-    assert restored == f"1 record as in {file}; what was in the store before is in {kept}\n"
+    assert restored == f"1 record as in {file}; the earlier content of the store is in {kept}\n"
     assert repository.get(instance_id) == before, "with the repository open all the time"
     assert repository.get(OTHER_INSTANCE) is None
     repository.put(OTHER_INSTANCE)
@@ -86,7 +86,7 @@ def test_what_was_backed_up_is_what_is_restored(
     assert stat.S_IMODE(Path(kept).stat().st_mode) == 0o600
     repository.delete(instance_id)
     back = succeeded(run("restore", kept, "--copy", ""))
-    assert back == f"2 records as in {kept}; what was in the store before is gone\n"
+    assert back == f"2 records as in {kept}; the earlier content of the store is deleted\n"
     after = repository.get(instance_id)
     assert after is not None
     assert after.metadata == '{"hostname":"after"}'
@@ -101,7 +101,7 @@ def test_on_a_terminal_restore_asks_first(
     command = [*program("dfmeta"), "store", "restore", str(file), "--config-file", str(config)]
     done = on_terminal(command, columns=80, typed=typed)
     assert done.status == status, done.text
-    assert f"Replace all that is in the store by {file}?" in " ".join(done.text.split())
+    assert f"Replace the whole content of the store by {file}?" in " ".join(done.text.split())
     assert (repository.get(OTHER_INSTANCE) is None) == (status == 0)
 
 
@@ -199,11 +199,11 @@ def test_an_earlier_schema_is_brought_up_to_date(
 @pytest.mark.parametrize(
     ("damage", "cause"),
     [
-        (lambda file: file.write_bytes(b"text"), "it is no SQLite file"),
+        (lambda file: file.write_bytes(b"text"), "it is not an SQLite file"),
         (lambda file: file.unlink(), "No such file or directory"),
         (lambda file: file.write_bytes(file.read_bytes()[:9000]), "malformed|damaged"),
-        (lambda file: execute(file, "DROP TABLE records"), "no store of dfmeta's"),
-        (lambda file: execute(file, "DROP TABLE alembic_version"), "no store of dfmeta's"),
+        (lambda file: execute(file, "DROP TABLE records"), "not a dfmeta store"),
+        (lambda file: execute(file, "DROP TABLE alembic_version"), "not a dfmeta store"),
         (
             lambda file: execute(file, "UPDATE alembic_version SET version_num = '9999'"),
             "has schema 9999, this version of dfmeta knows up to",
@@ -243,20 +243,20 @@ def test_a_file_that_is_there_is_not_overwritten(
     run: Run, repository: Repository, url: str, file: Path
 ) -> None:
     file.write_text("mine")
-    assert "it is there already. Name a new file" in failed(run("backup", str(file)))
+    assert "it already exists. Name a new file" in failed(run("backup", str(file)))
     assert file.read_text() == "mine"
-    assert "it is there already" in failed(run("backup", str(store_file(url))))
+    assert "it already exists" in failed(run("backup", str(store_file(url))))
 
 
 def test_a_store_that_is_not_there_has_no_back_up(run: Run, url: str, file: Path) -> None:
-    assert "there is no store" in failed(run("backup", str(file)))
+    assert "the store does not exist" in failed(run("backup", str(file)))
     assert not store_file(url).exists()
     assert not file.exists()
 
 
 def test_a_folder_that_is_not_there_is_named(run: Run, repository: Repository, file: Path) -> None:
     said = failed(run("backup", str(file.parent / "missing" / "a.db")))
-    assert "there is no such folder" in said
+    assert "its directory does not exist" in said
 
 
 def test_a_store_that_is_gone_or_damaged_is_restored_too(
@@ -287,7 +287,7 @@ def test_a_file_that_is_cut_to_nothing_is_named_and_restored_while_it_is_open(
             daemon.ping,
             lambda: daemon.put(OTHER_INSTANCE, document={"n": 2}),
         ):
-            with pytest.raises(StoreDamagedError, match=r"store\.db: it has been cut to 0 bytes"):
+            with pytest.raises(StoreDamagedError, match=r"store\.db: it was truncated to 0 bytes"):
                 ask()
         assert look(url).cut
         program = "from dfmeta.cli.ctl import main; main()"
@@ -303,7 +303,7 @@ def test_a_file_that_is_cut_to_nothing_is_named_and_restored_while_it_is_open(
             )
             if words[0] != "restore":
                 assert done.returncode == 1
-                assert "it has been cut to 0 bytes" in done.stderr
+                assert "it was truncated to 0 bytes" in done.stderr
                 assert "dfmeta store restore FILE" in done.stderr
         assert (done.returncode, done.stderr) == (0, "")
         record = daemon.get(instance_id)
@@ -321,7 +321,7 @@ def test_another_program_that_keeps_the_store_locked_is_named(
     monkeypatch.setattr(copies, "BUSY_SECONDS", 0.01)
     other = sqlite3.connect(store_file(url), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match=r"another program is writing|locked"):
+    with pytest.raises(StoreError, match=r"another program has been writing|locked"):
         copies.restore(url, file)
     other.close()
 

@@ -270,5 +270,5 @@ def test_the_options_make_a_puller(
         puller.get(INSTANCE)
     puller.close()
     assert store.targets() == ["/.well-known/openid-configuration"]
-    assert "lookup_issuer is http" in caplog.text
+    assert "lookup_issuer is an http" in caplog.text
     assert "a secret nobody may see" not in caplog.text

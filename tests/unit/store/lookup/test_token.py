@@ -46,7 +46,7 @@ def test_each_question_carries_the_token_that_the_file_has_then(
 )
 def test_a_file_without_one_token_is_away_and_not_repeated(file: Path, content: str) -> None:
     file.write_text(content)
-    with pytest.raises(LookupAwayError, match="does not hold one token") as caught:
+    with pytest.raises(LookupAwayError, match="must contain one token") as caught:
         FileToken(file, "https://store").get(deadline=0)
     assert "words" not in str(caught.value)
 

@@ -32,5 +32,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the table and all that is in it."""
+    """Drop the table with all records."""
     op.drop_table("records")

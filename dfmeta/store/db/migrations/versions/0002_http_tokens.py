@@ -1,4 +1,4 @@
-"""A record's own word on tokens."""
+"""A record's own setting for tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; the records that are there leave it to the configuration."""
+    """Add the column; for existing records the configuration decides."""
     op.add_column(
         "records",
         sa.Column("http_tokens", sa.Text, comment="off, optional or required; null: as configured"),
@@ -20,5 +20,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the column and what the records say in it."""
+    """Drop the column with the records' settings."""
     op.drop_column("records", "http_tokens")

@@ -1,4 +1,4 @@
-"""Addresses, defaults, and what was fetched from upstream."""
+"""Addresses, default records, and the times of upstream lookups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add what is new; the records that are there count as pushed, and have no address."""
+    """Add the columns and the table; existing records count as pushed, and have no address."""
     with op.batch_alter_table("records") as table:
         table.alter_column(
             "id",
@@ -43,7 +43,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the addresses and the defaults, which the release before would take for instances."""
+    """Drop the addresses and the defaults, which the previous release would take for instances."""
     op.drop_table("addresses")
     op.execute("DELETE FROM records WHERE id LIKE 'default:%'")
     with op.batch_alter_table("records") as table:

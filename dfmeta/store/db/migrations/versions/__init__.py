@@ -1,1 +1,1 @@
-"""The migrations, one file a step. A released one is never edited; a new one is added."""
+"""The migrations, one file for each step. A released migration is never edited; add a new one."""
