@@ -192,7 +192,9 @@ class GuestAddress:
     """Source addresses of a guest's SYN. Untrusted: used to reach the guest, not to identify it."""
 
     mac: str
-    ip: IPv4Address
+    ip: IPv4Address | IPv6Address
+    service: IPv6Address | None = None
+    """Address of the service that the guest uses; None for IPv4, where the service has only one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Registry:
 
     def __init__(
         self,
-        host_addresses: Callable[[], Collection[IPv4Address]] = tuple,
+        host_addresses: Callable[[], Collection[IPv4Address | IPv6Address]] = tuple,
         *,
         ask: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
@@ -295,9 +295,10 @@ class Registry:
                 slot.last_used = now
                 return Learned(known, new=False, epoch=slot.epoch)
         displaced = None
-        number = self._free_slot(guest)
+        version = address.ip.version
+        number = self._free_slot(guest, version)
         if number is None:
-            number = guest.longest_idle()
+            number = guest.longest_idle(self.keys.slots(version))
             if number is None or not guest.may_displace(now):
                 return None
             displaced = guest.slots[number].address
@@ -487,7 +488,7 @@ class Registry:
             self.rest(guest.endpoint, guest.slots)
         self._waits.take_all(guest.endpoint)
 
-    def _free_slot(self, guest: Guest) -> int | None:
+    def _free_slot(self, guest: Guest, version: int) -> int | None:
         taken, now = self._host_addresses(), self._clock()
         resting = self._resting.get(guest.endpoint, {})
         for number in [number for number, until in resting.items() if until <= now]:
@@ -496,11 +497,11 @@ class Registry:
             self._resting.pop(guest.endpoint, None)
         free = [
             number
-            for number in self.keys.slots
+            for number in self.keys.slots(version)
             if number not in guest.slots and self.keys.key_of(guest.endpoint, number) not in taken
         ]
         rested = [number for number in free if number not in resting]
-        if rested or guest.slots:
+        if rested or not guest.slots.keys().isdisjoint(self.keys.slots(version)):
             return rested[0] if rested else None
         # All of them rest, after a new guest for each within two minutes: take the longest resting.
         return min(free, key=lambda number: resting[number], default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from dfmeta.model import Endpoint, GuestAddress, Identity, Port
@@ -56,9 +57,12 @@ class Guest:
         self.room -= 1
         return True
 
-    def longest_idle(self) -> int | None:
-        """Return the least recently used slot without an open connection; None if there is none."""
+    def longest_idle(self, numbers: Container[int]) -> int | None:
+        """Return the least recently used of the slots *numbers* without an open connection; None if
+        there is none."""
         idle = [
-            (one.last_used, number) for number, one in self.slots.items() if not one.connections
+            (one.last_used, number)
+            for number, one in self.slots.items()
+            if number in numbers and not one.connections
         ]
         return min(idle)[1] if idle else None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pwd
 import re
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Final
 
 from oslo_config import cfg, types
 
 from dfmeta.conf.kinds import Several, Text, absolute_path, has_port, host_port
 from dfmeta.exceptions import ConfigError
+from dfmeta.flows.key import PREFIX6
 from dfmeta.flows.pipeline import METADATA_IP, TABLES_TAKEN
 
 GROUP: Final = cfg.OptGroup(
@@ -30,6 +31,35 @@ def _is_reachable(text: str) -> bool:
     """Return whether a listener on an IPv4 address can be reached from another interface."""
     address = IPv4Address(text)
     return not (address.is_unspecified or address.is_loopback or address.is_multicast)
+
+
+SERVICE6: Final = ("fe80::a9fe:a9fe", "fd00:ec2::254")
+HOST_IP6: Final = "fd00:a9fe:a9fe:a9fe::a9fe"
+
+
+def _is_service6(text: str) -> bool:
+    """Return whether guests can ask a service at an IPv6 address of their network's link."""
+    address = IPv6Address(text)
+    return not (
+        address.is_unspecified
+        or address.is_loopback
+        or address.is_multicast
+        or address.ipv4_mapped
+        or address.scope_id
+    )
+
+
+def _is_host6(text: str) -> bool:
+    """Return whether a listener can be bound to an IPv6 address without a device."""
+    return _is_service6(text) and not IPv6Address(text).is_link_local
+
+
+def _is_prefix6(text: str) -> bool:
+    network = IPv6Network(text)
+    first = network.network_address
+    return network.prefixlen == PREFIX6.prefixlen and not (
+        first.is_link_local or first.is_multicast or first.is_unspecified
+    )
 
 
 _ADDRESS: Final = Text(
@@ -54,6 +84,48 @@ OPTS: Final = [
         help="Address of tap-metadata on the host, as a /32. Set an address other than ip where "
         "the host itself needs that address because it is a guest of a cloud: the flows then "
         "rewrite the destination. No other interface may have this address.",
+    ),
+    cfg.Opt(
+        "ip6",
+        type=Several(
+            Text(
+                "a unicast IPv6 address without a zone",
+                _is_service6,
+                example=SERVICE6[0],
+                type_name="IP address value",
+            ),
+            least=0,
+        ),
+        default=list(SERVICE6),
+        help="IPv6 addresses at which guests request metadata, on TCP port 80, with commas between "
+        "them: OpenStack's and Amazon EC2's by default. Empty: IPv4 only. On a host without IPv6, "
+        "guests are served over IPv4.",
+    ),
+    cfg.Opt(
+        "host_ip6",
+        type=Text(
+            "a unicast IPv6 address that is not link-local",
+            _is_host6,
+            example=HOST_IP6,
+            type_name="IP address value",
+        ),
+        default=HOST_IP6,
+        help="IPv6 address of tap-metadata on the host, as a /128; the proxy listens there on the "
+        "same port. The flows rewrite the destination of guests' packets to it. No other interface "
+        "may have this address.",
+    ),
+    cfg.Opt(
+        "key_prefix6",
+        type=Text(
+            "a unicast IPv6 network of prefix length 64 that is not link-local",
+            _is_prefix6,
+            example=str(PREFIX6),
+            type_name="IP network value",
+        ),
+        default=str(PREFIX6),
+        help="Network of the source addresses by which the proxy tells guests apart over IPv6. "
+        "Packets with them never leave the host: change it only if the host needs this network "
+        "itself. A change resets guests' open IPv6 connections.",
     ),
     cfg.PortOpt(
         "port",
@@ -277,7 +349,39 @@ def check(group: Any) -> None:
             cause="it names a source twice",
             remedy="Name each source once",
         )
+    _check_ip6(group)
     _check_user("proxy_worker_user", group.proxy_worker_user)
+
+
+def _check_ip6(group: Any) -> None:
+    keys = IPv6Network(group.key_prefix6)
+    services = [IPv6Address(text) for text in group.ip6]
+    listener = IPv6Address(group.host_ip6)
+    cause = ""
+    if len(set(services)) < len(services):
+        cause = "it names an address twice"
+    elif any(one in keys for one in services):
+        cause = f"the addresses of [df_metadata] key_prefix6 = {keys} stand for guests"
+    if cause:
+        raise ConfigError(
+            option="[df_metadata] ip6",
+            value=",".join(group.ip6),
+            cause=cause,
+            remedy="Name each address once, and none of key_prefix6",
+        )
+    slot = int(listener) >> 48 & 0xFFFF
+    if listener in services:
+        cause = "it is also one of [df_metadata] ip6"
+    elif listener in keys and slot:
+        cause = f"in {keys}, addresses with a slot (the first 16 bits after the prefix) stand for "
+        cause += "guests"
+    if cause:
+        raise ConfigError(
+            option="[df_metadata] host_ip6",
+            value=group.host_ip6,
+            cause=cause,
+            remedy=f"Give an address of the host's own, such as {HOST_IP6}",
+        )
 
 
 def _check_user(option: str, value: str) -> None:

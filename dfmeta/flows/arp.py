@@ -1,4 +1,4 @@
-"""ARP (RFC 826) in flows: the match of a request, and the actions that turn it into a reply."""
+"""ARP (RFC 826) in flows: requests are answered by the flow that they match."""
 
 from __future__ import annotations
 
@@ -9,23 +9,46 @@ from dfmeta.flows.flow import (
     ARP_REQUEST,
     ETH_ARP,
     Action,
+    Flow,
     Move,
     Output,
     SetField,
     Value,
+    flow,
+    frames_of,
 )
-from dfmeta.flows.pipeline import PORT_IN_PORT
+from dfmeta.flows.pipeline import PORT_IN_PORT, Purpose
+from dfmeta.model import Endpoint
 
 _MAC_BITS = 48
 _IPV4_BITS = 32
 
 
-def question(ip: str) -> Mapping[str, Value]:
-    """Return the match of a request for the MAC of *ip*."""
+def guest_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
+    """Answer a request for *ip* from the guest at *endpoint* with *mac*.
+
+    The classification flows do not match on the MAC, but the guest's network stack needs one
+    (specification, "Proposed Change").
+    """
+    match = {**frames_of(endpoint), **_question(ip)}
+    return flow(Purpose.GUEST_ARP, match, actions=_answer(mac, ip))
+
+
+def key_request(key: str, mac: str) -> Flow:
+    """Answer the host's request for *key* with the guest's *mac*.
+
+    The flow is in the reply table, which only frames from tap-metadata reach. *mac* is under the
+    guest's control: the answer goes to tap-metadata only, and the reply flow sets its own
+    destination.
+    """
+    return flow(Purpose.KEY_ARP, _question(key), actions=_answer(mac, key))
+
+
+def _question(ip: str) -> Mapping[str, Value]:
     return {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
 
 
-def answer(mac: str, ip: str) -> tuple[Action, ...]:
+def _answer(mac: str, ip: str) -> tuple[Action, ...]:
     """Return actions that turn a request into the reply "*ip* is at *mac*", and send it back."""
     return (
         Move("eth_src", "eth_dst", _MAC_BITS),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from dfmeta.flows import nd
 from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
+from dfmeta.flows.family import family_of
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.neighbour import guest_arp, key_arp
 from dfmeta.flows.reply import probe, reply, reply_drop
-from dfmeta.flows.service import Tap, first_syn, known_address, service_drop
+from dfmeta.flows.service import Service, Tap, first_syn, known_address, service_drop
 from dfmeta.model import Endpoint, GuestAddress
 
 
@@ -28,7 +29,13 @@ class Guest:
 
 def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
     """Return the flows that do not depend on guests."""
-    return from_tap(tap.ofport), service_drop(), probe(tap), reply_drop()
+    return (
+        from_tap(tap.ofport),
+        service_drop(),
+        *(probe(tap, service) for service in tap.services()),
+        *(nd.fixed(tap.mac, tap.guest_ip6) if tap.guest_ip6 else ()),
+        reply_drop(),
+    )
 
 
 def has_flows(endpoint: Endpoint) -> bool:
@@ -53,23 +60,32 @@ def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
         for slot, address in sorted(guest.addresses.items())
         for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
     ]
-    endpoint, ip, family = guest.endpoint, tap.guest_ip, tap.family
     return (
         *flows,
-        first_syn(endpoint, family, meter=guest.meter),
-        guest_arp(endpoint, tap.mac, ip=ip, family=family),
-        guest_fragment(endpoint, ip, family),
-        guest_http(endpoint, ip, family),
-        guest_syn(endpoint, ip, family, meter=guest.syn_meter),
+        *(one for service in tap.services() for one in _port_flows(guest, tap, service)),
     )
+
+
+def _port_flows(guest: Guest, tap: Tap, service: Service) -> Iterator[Flow]:
+    """Return the flows of one version of IP that lead a guest to the service."""
+    endpoint, family = guest.endpoint, service.family
+    yield first_syn(endpoint, family, meter=guest.meter)
+    if not family.arp:
+        yield nd.bare_request(endpoint, meter=guest.meter)
+    for ip in service.guest_ips:
+        yield family.guest_request(endpoint, tap.mac, ip)
+        yield guest_fragment(endpoint, ip, family)
+        yield guest_http(endpoint, ip, family)
+        yield guest_syn(endpoint, ip, family, meter=guest.syn_meter)
 
 
 def address_flows(
     endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap
 ) -> tuple[Flow, ...]:
     """Return the flows of one known address: first its return path, then its path to the proxy."""
+    key = tap.keys.key_of(endpoint, slot)
     return (
-        key_arp(str(tap.keys.key_of(endpoint, slot)), address.mac, family=tap.family),
+        family_of(key.version).key_request(str(key), address.mac),
         reply(endpoint, address, slot=slot, tap=tap),
         known_address(endpoint, address, slot=slot, tap=tap),
     )

@@ -1,8 +1,7 @@
-"""One version of IP for flows and the kernel: names, numbers, and answers to neighbours' requests.
+"""One version of IP for flows and the kernel: names, numbers, and how neighbours are found.
 
-Builders of flows, the host's side and doctor's checks take a family as a parameter. So a second
-version needs a second value and no second builder (faucet handles its IPv4 and IPv6 routing tables
-the same way).
+Builders of flows, the host's side and doctor's checks take a family as a parameter, as faucet's
+IPv4 and IPv6 routing tables do.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dfmeta.flows import arp
-from dfmeta.flows.flow import ETH_IP, PROTO_TCP, Action, Value
+from dfmeta.flows import arp, nd
+from dfmeta.flows.flow import ETH_IP, ETH_IPV6, PROTO_TCP, Flow, Value
+from dfmeta.model import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Family:
     af: int
     """Number of the address family in the kernel (address_families(7))."""
     arp: bool
-    """Whether neighbours are found with ARP (RFC 826)."""
+    """Whether neighbours are found with ARP (RFC 826), and not with ICMPv6 (RFC 4861)."""
     eth_type: int
     bits: int
     """Length of an address, which is also the prefix length of a single address."""
@@ -32,10 +32,10 @@ class Family:
     destination: str
     asked: str
     """Field with the address that a neighbour request asks for."""
-    question: Callable[[str], Mapping[str, Value]]
-    """Returns the match of a neighbour request for an address."""
-    answer: Callable[[str, str], tuple[Action, ...]]
-    """Returns the actions that turn a request into a reply (MAC, address) and send it back."""
+    guest_request: Callable[[Endpoint, str, str], Flow]
+    """Returns the flow for a guest's neighbour request for the service (endpoint, MAC, address)."""
+    key_request: Callable[[str, str], Flow]
+    """Returns the flow that answers the host's neighbour request for a key (key, MAC)."""
 
     @property
     def tcp(self) -> Mapping[str, Value]:
@@ -52,6 +52,24 @@ IPV4: Final = Family(
     source="ipv4_src",
     destination="ipv4_dst",
     asked="arp_tpa",
-    question=arp.question,
-    answer=arp.answer,
+    guest_request=arp.guest_request,
+    key_request=arp.key_request,
 )
+IPV6: Final = Family(
+    version=6,
+    af=10,
+    arp=False,
+    eth_type=ETH_IPV6,
+    bits=128,
+    source="ipv6_src",
+    destination="ipv6_dst",
+    asked="ipv6_nd_target",
+    guest_request=nd.guest_request,
+    key_request=nd.key_request,
+)
+FAMILIES: Final = (IPV4, IPV6)
+
+
+def family_of(version: int) -> Family:
+    """Return the family of an address's ``version``, 4 or 6."""
+    return IPV4 if version == 4 else IPV6

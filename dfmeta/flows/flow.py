@@ -18,8 +18,12 @@ Value = int | str | tuple[int, int] | tuple[str, str]
 """Value of a match field: plain, or with its mask. Addresses are text, other values numbers."""
 
 ETH_IP = 0x0800
+ETH_IPV6 = 0x86DD
 ETH_ARP = 0x0806
 PROTO_TCP = 6
+PROTO_ICMPV6 = 58
+ND_SOLICITATION = 135
+ND_ADVERTISEMENT = 136
 ARP_REQUEST = 1
 ARP_REPLY = 2
 UNTAGGED = 0
@@ -34,19 +38,36 @@ IP_FRAG_ANY = 0x01
 TCP_SYN_ACK_MASK = 0x12
 """Mask of SYN and ACK: an ECN guest's first SYN also has ECE and CWR (RFC 3168, 6.1.1)."""
 
-_PREREQUISITES: Mapping[str, Mapping[str, int]] = {
-    "ip_proto": {"eth_type": ETH_IP},
-    "ip_frag": {"eth_type": ETH_IP},
-    "ipv4_src": {"eth_type": ETH_IP},
-    "ipv4_dst": {"eth_type": ETH_IP},
-    "tcp_src": {"eth_type": ETH_IP, "ip_proto": PROTO_TCP},
-    "tcp_dst": {"eth_type": ETH_IP, "ip_proto": PROTO_TCP},
-    "tcp_flags": {"eth_type": ETH_IP, "ip_proto": PROTO_TCP},
-    "arp_op": {"eth_type": ETH_ARP},
-    "arp_spa": {"eth_type": ETH_ARP},
-    "arp_tpa": {"eth_type": ETH_ARP},
-    "arp_sha": {"eth_type": ETH_ARP},
-    "arp_tha": {"eth_type": ETH_ARP},
+_IP: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_IP, ETH_IPV6})}
+_V4: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_IP})}
+_V6: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_IPV6})}
+_TCP: Mapping[str, frozenset[int]] = {**_IP, "ip_proto": frozenset({PROTO_TCP})}
+_ARP: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_ARP})}
+_ICMPV6: Mapping[str, frozenset[int]] = {**_V6, "ip_proto": frozenset({PROTO_ICMPV6})}
+_ND: Mapping[str, frozenset[int]] = {
+    **_ICMPV6,
+    "icmpv6_type": frozenset({ND_SOLICITATION, ND_ADVERTISEMENT}),
+}
+
+_PREREQUISITES: Mapping[str, Mapping[str, frozenset[int]]] = {
+    "ip_proto": _IP,
+    "ip_frag": _IP,
+    "ipv4_src": _V4,
+    "ipv4_dst": _V4,
+    "ipv6_src": _V6,
+    "ipv6_dst": _V6,
+    "tcp_src": _TCP,
+    "tcp_dst": _TCP,
+    "tcp_flags": _TCP,
+    "icmpv6_type": _ICMPV6,
+    "icmpv6_code": _ICMPV6,
+    "ipv6_nd_target": _ND,
+    "ipv6_nd_sll": {**_ICMPV6, "icmpv6_type": frozenset({ND_SOLICITATION})},
+    "arp_op": _ARP,
+    "arp_spa": _ARP,
+    "arp_tpa": _ARP,
+    "arp_sha": _ARP,
+    "arp_tha": _ARP,
 }
 
 
@@ -167,9 +188,10 @@ def _check_match(table: Table, match: Mapping[str, Value]) -> None:
     if stray:
         raise _refuse(table, f"it may not match {', '.join(sorted(stray))}")
     for name in match:
-        for needed, value in _PREREQUISITES.get(name, {}).items():
-            if match.get(needed) != value:
-                raise _refuse(table, f"{name} needs {needed}={value:#x} in the match")
+        for needed, values in _PREREQUISITES.get(name, {}).items():
+            if match.get(needed) not in values:
+                either = " or ".join(f"{value:#x}" for value in sorted(values))
+                raise _refuse(table, f"{name} needs {needed}={either} in the match")
 
 
 def _check_action(table: Table, action: Action) -> None:

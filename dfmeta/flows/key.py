@@ -1,13 +1,23 @@
-"""The key: an IPv4 source address that identifies an endpoint and one of its addresses.
+"""The key: a source address that identifies an endpoint and one of its addresses.
 
-``0x80000000 | slot << 28 | VID << 16 | ofport``. Slot 0 and VID 0 give 128.0.x.y, the address of
-the Dragonflow metadata specification ("Proposed Change": ``int(src_ip) <- in_port | 0x80000000``).
+IPv4: ``0x80000000 | slot << 28 | VID << 16 | ofport``. Slot 0 and VID 0 give 128.0.x.y, the address
+of the Dragonflow metadata specification ("Proposed Change": ``int(src_ip) <- in_port |
+0x80000000``).
+
+IPv6: a /64 of unique local addresses (RFC 4193), with the interface id ``slot (16 bits) | VID (16)
+| ofport (32)``, slots from 1. Slot 0 is left for the host's own address. The prefix of the
+specification, fe80:ffff:a9fe:a9fe::/64, is not used: Linux binds a connection with a link-local
+peer to the index of the device, and no such connection survives a tap-metadata that is created
+again.
+
+The slots of an endpoint have one sequence of numbers for both versions: 0 to 7 are IPv4's, and
+:data:`SLOT6` + n is slot n of IPv6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Final, Protocol
 
 from dfmeta.exceptions import KeyRangeError
@@ -20,10 +30,22 @@ OFPORT_MASK = 0xFFFF
 VID_MASK = 0x0FFF
 VID_MAX = 4094
 SLOTS = (0, 1, 2, 3, 4, 5, 7)
-"""Slots in the order in which they are assigned. Slot 6 would be 224.0.0.0/4, multicast, which
-Linux drops as martian; replies to the others were observed to arrive."""
+"""Slots of IPv4 in the order in which they are assigned. Slot 6 would be 224.0.0.0/4, multicast,
+which Linux drops as martian; replies to the others were observed to arrive."""
+SLOT6: Final = 16
+"""Number of an IPv6 slot minus the slot in its key."""
+SLOTS6: Final = tuple(range(SLOT6 + 1, SLOT6 + 17))
+"""Slots of IPv6 in the order in which they are assigned."""
+PREFIX6: Final = IPv6Network("fd00:a9fe:a9fe:a9fe::/64")
 
 _SLOT_MASK = 0x7
+_SLOT6_SHIFT = 48
+_VID6_SHIFT = 32
+_OFPORT6_MASK = 0xFFFFFFFF
+_VID6_MASK = 0xFFFF
+_SLOT6_MASK = 0xFFFF
+_CONTROLLER = 0xFFFFFFFD
+"""OFPP_CONTROLLER (OpenFlow 1.3.5, A.2.1), a number that no guest's port has."""
 NEXT_HOP = "128.0.0.0"
 """Next hop on the host for all addresses behind tap-metadata. As a key, it would stand for OpenFlow
 port 0, a number that no port has (OpenFlow 1.3.5, A.2.1)."""
@@ -40,12 +62,11 @@ class Keys(Protocol):
     that a guest has the same key on the switch and at the proxy.
     """
 
-    @property
-    def slots(self) -> Sequence[int]:
-        """Slots of an endpoint, in the order in which they are assigned."""
+    def slots(self, version: int) -> Sequence[int]:
+        """Return the slots of an endpoint for one version of IP, in the order of assignment."""
         ...
 
-    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address:
+    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """Return the source address that frames of *endpoint* in *slot* have towards the proxy.
 
         :raises KeyRangeError: for an endpoint or a slot that has no key.
@@ -62,36 +83,84 @@ class Keys(Protocol):
         """
         ...
 
+    def covers(self, address: IPv4Address | IPv6Address) -> bool:
+        """Return whether *address* is in the range of the keys of its version, used or not."""
+        ...
+
+    def next_hop(self, version: int) -> str:
+        """Return the host's next hop for all keys of that version."""
+        ...
+
+    def probe_key(self, version: int) -> str:
+        """Return the source address of the daemon's own SYN in that version."""
+        ...
+
 
 class InPortKeys:
-    """``identity_scheme = in_port``: the key contains the port's numbers; see the module."""
+    """``identity_scheme = in_port``: the key contains the port's numbers; see the module.
 
-    slots: Sequence[int] = SLOTS
+    :param prefix6: ``[df_metadata] key_prefix6``, a /64.
+    """
 
-    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address:
+    def __init__(self, prefix6: IPv6Network = PREFIX6) -> None:
+        self.prefix6 = prefix6
+        self._base6 = int(prefix6.network_address)
+        self._slots: Mapping[int, Sequence[int]] = {4: SLOTS, 6: SLOTS6}
+
+    def slots(self, version: int) -> Sequence[int]:
+        """See :meth:`Keys.slots`."""
+        return self._slots[version]
+
+    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """See :meth:`Keys.key_of`; keys that cannot be source addresses are refused as well."""
-        if slot not in SLOTS:
+        if slot not in SLOTS and slot not in SLOTS6:
             raise _refuse(endpoint, slot, "the slot is not one of those that Linux accepts")
         if not 1 <= endpoint.ofport <= OFPORT_MAX:
             raise _refuse(endpoint, slot, "the ofport is not that of an ordinary port")
         if not 0 <= endpoint.vid <= VID_MAX:
             raise _refuse(endpoint, slot, "the VID is not one that 802.1Q gives to a VLAN")
+        if slot > SLOT6:
+            return self._key6(slot - SLOT6, endpoint.vid, endpoint.ofport)
         number = BASE | slot << SLOT_SHIFT | endpoint.vid << VID_SHIFT | endpoint.ofport
         return IPv4Address(number)
 
     def parse(self, address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
         """See :meth:`Keys.parse`."""
         number = int(address)
-        endpoint = Endpoint(ofport=number & OFPORT_MASK, vid=number >> VID_SHIFT & VID_MASK)
-        slot = number >> SLOT_SHIFT & _SLOT_MASK
-        if not number & BASE or address.version != 4:
-            raise _refuse(endpoint, slot, f"{address} is not an IPv4 address from 128.0.0.0 on")
+        if address.version == 6:
+            vid = number >> _VID6_SHIFT & _VID6_MASK
+            endpoint = Endpoint(ofport=number & _OFPORT6_MASK, vid=vid)
+            slot = SLOT6 + (number >> _SLOT6_SHIFT & _SLOT6_MASK)
+            wrong = f"{address} is not in {self.prefix6}"
+        else:
+            endpoint = Endpoint(ofport=number & OFPORT_MASK, vid=number >> VID_SHIFT & VID_MASK)
+            slot = number >> SLOT_SHIFT & _SLOT_MASK
+            wrong = f"{address} is not an IPv4 address from 128.0.0.0 on"
+        if not self.covers(address):
+            raise _refuse(endpoint, slot, wrong)
         self.key_of(endpoint, slot)
         return endpoint, slot
 
+    def covers(self, address: IPv4Address | IPv6Address) -> bool:
+        """See :meth:`Keys.covers`."""
+        if address.version == 6:
+            return address in self.prefix6
+        return bool(int(address) & BASE)
+
+    def next_hop(self, version: int) -> str:
+        """See :meth:`Keys.next_hop`. As a key, it would stand for OpenFlow port 0."""
+        return NEXT_HOP if version == 4 else str(self._key6(1, 0, 0))
+
+    def probe_key(self, version: int) -> str:
+        """See :meth:`Keys.probe_key`. As a key, it would stand for OFPP_CONTROLLER."""
+        return PROBE_KEY if version == 4 else str(self._key6(1, 0, _CONTROLLER))
+
+    def _key6(self, slot: int, vid: int, ofport: int) -> IPv6Address:
+        return IPv6Address(self._base6 | slot << _SLOT6_SHIFT | vid << _VID6_SHIFT | ofport)
+
 
 IN_PORT: Final[Keys] = InPortKeys()
-"""The key scheme of the specification."""
+"""The key scheme with the default prefix for IPv6."""
 
 
 def _refuse(endpoint: Endpoint, slot: int, cause: str) -> KeyRangeError:

@@ -43,6 +43,7 @@ class Stage(enum.IntEnum):
     CLASSIFY = 1
     SERVICE = 2
     REPLY = 3
+    ND = 4
 
 
 class Priority(enum.Enum):
@@ -51,11 +52,26 @@ class Priority(enum.Enum):
     HOOK = "hook"
     ADDRESS = 200
     SYN = 100
+    ANY = 50
     DROP = 0
 
 
+class Register(enum.StrEnum):
+    """The registers that flows use; ``classification`` leaves all of them to other programs.
+
+    A frame whose register was set never leaves dfmeta's own tables.
+    """
+
+    ND_FLAGS = "reg0"
+    """Owner: the answers to solicitations. The flags of an advertisement."""
+    ND_OPTION = "reg1"
+    """Owner: the answers to solicitations. The type of an advertisement's option."""
+
+
 _L2 = frozenset({"in_port", "eth_type", "vlan_vid"})
-_TCP = _L2 | {"ip_proto", "ipv4_dst", "tcp_dst"}
+_TCP = _L2 | {"ip_proto", "ipv4_dst", "ipv6_dst", "tcp_dst"}
+_ND = frozenset({"ip_proto", "icmpv6_type", "icmpv6_code", "ipv6_nd_target"})
+_ND_PREPARES = frozenset({"icmpv6_type", "nd_reserved", "nd_options_type", *Register})
 _ARP_SETS = frozenset({"eth_dst", "eth_src", "arp_op", "arp_tha", "arp_tpa", "arp_sha", "arp_spa"})
 
 
@@ -77,7 +93,7 @@ TABLES: Mapping[Stage, Table] = {
         name="classification",
         why="Separates guests' metadata traffic from all other traffic on the bridge. Other "
         "programs may use the same table; dfmeta's flows affect only the packets they match.",
-        matches=_TCP | {"tcp_flags", "ip_frag", "arp_op", "arp_tpa"},
+        matches=_TCP | _ND | {"tcp_flags", "ip_frag", "arp_op", "arp_tpa"},
         sets=_ARP_SETS,
         successors=frozenset({Stage.SERVICE, Stage.REPLY}),
         outputs=True,
@@ -85,10 +101,15 @@ TABLES: Mapping[Stage, Table] = {
     Stage.SERVICE: Table(
         name="metadata service",
         why="Sends guests' packets for the service to tap-metadata, with the key as the source "
-        "address; the first SYN of an unknown address goes to the controller.",
-        matches=_L2 | {"eth_src", "ip_proto", "ipv4_src", "tcp_flags"},
-        sets=frozenset({"ipv4_src", "ipv4_dst", "eth_dst", "tcp_dst"}),
-        successors=frozenset(),
+        "address; the first SYN of an unknown address goes to the controller. Turns guests' "
+        "solicitations for the service into advertisements.",
+        matches=_L2
+        | _ND
+        | {"eth_src", "ipv4_src", "ipv6_src", "ipv6_dst", "tcp_flags"}
+        | {"ipv6_nd_sll"},
+        sets=frozenset({"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "eth_dst", "tcp_dst"})
+        | _ND_PREPARES,
+        successors=frozenset({Stage.ND}),
         outputs=True,
         to_controller=True,
     ),
@@ -97,13 +118,21 @@ TABLES: Mapping[Stage, Table] = {
         why="Receives the frames from tap-metadata: an answer to a key goes to that key's port "
         "with the guest's addresses restored, a request for a key's MAC is answered, the answer "
         "to the daemon's own probe goes to the controller, and all other frames are dropped.",
-        matches=frozenset(
-            {"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "arp_op", "arp_tpa"}
-        ),
-        sets=_ARP_SETS | {"ipv4_src", "ipv4_dst", "tcp_src"},
-        successors=frozenset(),
+        matches=frozenset({"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst"})
+        | {"tcp_src", "arp_op", "arp_tpa", "icmpv6_type", "icmpv6_code"},
+        sets=_ARP_SETS | {"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "tcp_src"} | _ND_PREPARES,
+        successors=frozenset({Stage.ND}),
         outputs=True,
         to_controller=True,
+    ),
+    Stage.ND: Table(
+        name="neighbour discovery",
+        why="Fills the addresses into an advertisement and sends it back to the port of its "
+        "solicitation: for the service's addresses to guests, for keys to tap-metadata.",
+        matches=_ND | {"eth_type"},
+        sets=frozenset({"eth_dst", "eth_src", "ipv6_dst", "ipv6_src", "ipv6_nd_tll"}),
+        successors=frozenset(),
+        outputs=True,
     ),
 }
 
@@ -135,6 +164,22 @@ class Purpose(enum.IntEnum):
     """A fragment of a guest's TCP to 169.254.169.254: dropped."""
     PROBE = 12
     """An answer to the daemon's own SYN (:mod:`dfmeta.apps.probe`) → controller."""
+    GUEST_ND = 13
+    """A guest's neighbour solicitation for an IPv6 address of the service → service table."""
+    GUEST_DAD = 14
+    """A guest's duplicate address detection for an address of the service: dropped."""
+    GUEST_ND_BARE = 15
+    """A guest's solicitation without its MAC → controller, through the meter of first SYNs."""
+    GUEST_ND_ANSWER = 16
+    """Any other solicitation of a guest for the service, as an advertisement → neighbour table."""
+    KEY_ND_ANSWER = 17
+    """The host's solicitation, as an advertisement → neighbour table."""
+    SERVICE_ND = 18
+    """An advertisement of an address of the service: back to the guest, with tap-metadata's MAC."""
+    KEY_ND = 19
+    """An advertisement of a key: back to tap-metadata, with the guest's MAC."""
+    ND_DROP = 20
+    """An advertisement of any other address: dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +203,23 @@ PURPOSES: Mapping[Purpose, Declared] = {
     Purpose.KEY_ARP: Declared(Stage.REPLY, Priority.ADDRESS),
     Purpose.PROBE: Declared(Stage.REPLY, Priority.ADDRESS),
     Purpose.REPLY_DROP: Declared(Stage.REPLY, Priority.DROP),
+    Purpose.GUEST_ND: Declared(Stage.CLASSIFY, Priority.HOOK),
+    Purpose.GUEST_DAD: Declared(Stage.SERVICE, Priority.ADDRESS),
+    Purpose.GUEST_ND_BARE: Declared(Stage.SERVICE, Priority.SYN),
+    Purpose.GUEST_ND_ANSWER: Declared(Stage.SERVICE, Priority.ANY),
+    Purpose.KEY_ND_ANSWER: Declared(Stage.REPLY, Priority.ADDRESS),
+    Purpose.SERVICE_ND: Declared(Stage.ND, Priority.ADDRESS),
+    Purpose.KEY_ND: Declared(Stage.ND, Priority.ADDRESS),
+    Purpose.ND_DROP: Declared(Stage.ND, Priority.DROP),
 }
 
 RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
-"""Purpose → packets per second, and burst in packets, that the flow of one port lets through. An
+"""Purpose → packets per second, and burst in packets, that the flows of one port let through. An
 address needs one first SYN; cloud-init opens about thirty connections. A host's conntrack keeps
 connections for two minutes: at 1,000 per second one guest uses less than half of the 262,144 that
 Linux allows by default on a host with more than 4 GB of memory."""
 
-_OFFSET = {Stage.SERVICE: 0, Stage.REPLY: 1}
+_OFFSET = {Stage.SERVICE: 0, Stage.REPLY: 1, Stage.ND: 2}
 TABLES_TAKEN = len(_OFFSET)
 """Number of tables, from ``table_base`` up, that dfmeta uses."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.family import IPV4, Family
-from dfmeta.flows.flow import Flow, SetField, Value, comes_in_at
+from dfmeta.flows.family import IPV4, IPV6
+from dfmeta.flows.flow import ETH_IPV6, Flow, SetField, Value, comes_in_at
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, GuestAddress
@@ -31,28 +31,32 @@ class FlowAddress:
     """None when the flow has no key, or a key of another endpoint."""
     mac: str = ""
     """The guest's own MAC; empty in a flow without it."""
-    ip: IPv4Address | None = None
+    ip: IPv4Address | IPv6Address | None = None
     """The guest's own IP address; None in a flow without it."""
+    service: IPv6Address | None = None
+    """Address of the service that an IPv6 address uses; None in a flow without it."""
 
     @property
     def address(self) -> GuestAddress | None:
-        """The guest's own addresses, or None when the flow does not have both."""
-        return GuestAddress(self.mac, self.ip) if self.mac and self.ip is not None else None
+        """The guest's own addresses, or None when the flow does not have all of them."""
+        if not self.mac or self.ip is None or (self.ip.version == 6) != (self.service is not None):
+            return None
+        return GuestAddress(self.mac, self.ip, self.service)
 
 
 NONE = FlowAddress()
 
 
-def read_address(flow: Flow, keys: Keys = IN_PORT, family: Family = IPV4) -> FlowAddress:
+def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
     """Return endpoint, key, slot and address of *flow*, as far as it has them.
 
     :param keys: key scheme of the flow.
-    :param family: IP version of its addresses.
     """
     if flow.purpose is Purpose.FROM_TAP:
         return NONE
+    family = IPV6 if flow.field("eth_type") == ETH_IPV6 else IPV4
     # These flows match the key and not the guest's port.
-    if flow.purpose in (Purpose.REPLY, Purpose.KEY_ARP):
+    if flow.purpose in (Purpose.REPLY, Purpose.KEY_ARP, Purpose.KEY_ND):
         is_reply = flow.purpose is Purpose.REPLY
         key = flow.field(family.destination if is_reply else family.asked)
         if not isinstance(key, str):
@@ -61,7 +65,7 @@ def read_address(flow: Flow, keys: Keys = IN_PORT, family: Family = IPV4) -> Flo
         if not is_reply:
             return FlowAddress(endpoint, key, slot)
         mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
-        return FlowAddress(endpoint, key, slot, mac, ip)
+        return FlowAddress(endpoint, key, slot, mac, ip, _service(_set(flow, family.source)))
     endpoint = comes_in_at(flow)
     if flow.purpose is not Purpose.ADDRESS:
         return FlowAddress(endpoint)
@@ -70,12 +74,13 @@ def read_address(flow: Flow, keys: Keys = IN_PORT, family: Family = IPV4) -> Flo
         return FlowAddress(endpoint)
     meant, slot = _parsed(key, keys)
     mac, ip = _mac(flow.field("eth_src")), _ip(flow.field(family.source))
-    return FlowAddress(endpoint, key, slot if meant == endpoint else None, mac, ip)
+    service = _service(flow.field(family.destination))
+    return FlowAddress(endpoint, key, slot if meant == endpoint else None, mac, ip, service)
 
 
 def _parsed(key: str, keys: Keys) -> tuple[Endpoint | None, int | None]:
     try:
-        return keys.parse(IPv4Address(key))
+        return keys.parse(ip_address(key))
     except (KeyRangeError, ValueError):
         return None, None
 
@@ -90,7 +95,12 @@ def _mac(value: Value | None) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _ip(value: Value | None) -> IPv4Address | None:
+def _ip(value: Value | None) -> IPv4Address | IPv6Address | None:
     with contextlib.suppress(ValueError):
-        return IPv4Address(value) if isinstance(value, str) else None
+        return ip_address(value) if isinstance(value, str) else None
     return None
+
+
+def _service(value: Value | None) -> IPv6Address | None:
+    ip = _ip(value)
+    return ip if isinstance(ip, IPv6Address) else None

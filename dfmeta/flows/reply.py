@@ -8,11 +8,11 @@ from dfmeta.flows.flow import (
     Output,
     SetField,
     ToController,
+    Value,
     flow,
 )
-from dfmeta.flows.key import PROBE_KEY
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_PORT, Purpose
-from dfmeta.flows.service import Tap
+from dfmeta.flows.service import Service, Tap
 from dfmeta.model import Endpoint, GuestAddress
 
 
@@ -21,35 +21,27 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
 
     The flow sets eth_dst, because the host's neighbour table may contain the guest's previous MAC.
     """
+    service = tap.service(address.ip.version)
+    family, asked = service.family, str(address.service or tap.guest_ip)
     actions: list[Action] = [
         SetField("eth_dst", address.mac),
-        SetField(tap.family.destination, str(address.ip)),
+        SetField(family.destination, str(address.ip)),
         SetField("tcp_src", METADATA_PORT),
     ]
-    if tap.ip != tap.guest_ip:
-        actions.append(SetField(tap.family.source, tap.guest_ip))
+    if service.ip != asked:
+        actions.append(SetField(family.source, asked))
     return flow(
         Purpose.REPLY,
-        {
-            **tap.family.tcp,
-            tap.family.source: tap.ip,
-            tap.family.destination: str(tap.keys.key_of(endpoint, slot)),
-            "tcp_src": tap.port,
-        },
+        _from_listener(tap, service, str(tap.keys.key_of(endpoint, slot))),
         actions=(*actions, Output(endpoint.ofport)),
     )
 
 
-def probe(tap: Tap) -> Flow:
+def probe(tap: Tap, service: Service) -> Flow:
     """Send the answer of the proxy's listener to the daemon's own SYN to the controller."""
     return flow(
         Purpose.PROBE,
-        {
-            **tap.family.tcp,
-            tap.family.source: tap.ip,
-            tap.family.destination: PROBE_KEY,
-            "tcp_src": tap.port,
-        },
+        _from_listener(tap, service, tap.keys.probe_key(service.family.version)),
         actions=(ToController(CONTROLLER_ID),),
     )
 
@@ -57,3 +49,13 @@ def probe(tap: Tap) -> Flow:
 def reply_drop() -> Flow:
     """Drop all other frames from tap-metadata: the host is not reachable through it."""
     return flow(Purpose.REPLY_DROP, {})
+
+
+def _from_listener(tap: Tap, service: Service, key: str) -> dict[str, Value]:
+    family = service.family
+    return {
+        **family.tcp,
+        family.source: service.ip,
+        family.destination: key,
+        "tcp_src": tap.port,
+    }

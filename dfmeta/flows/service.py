@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dfmeta.flows.family import IPV4, Family
+from dfmeta.flows.family import IPV4, IPV6, Family, family_of
 from dfmeta.flows.flow import (
     TCP_SYN,
     TCP_SYN_ACK_MASK,
@@ -22,6 +23,17 @@ from dfmeta.model import Endpoint, GuestAddress
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """The service in one version of IP."""
+
+    family: Family
+    ip: str
+    """Address of the proxy's listener."""
+    guest_ips: tuple[str, ...]
+    """Addresses of the service for guests, on TCP port 80."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tap:
     """The port that leads to the proxy."""
 
@@ -30,13 +42,27 @@ class Tap:
     port: int
     """TCP port of the proxy's listener."""
     ip: str = METADATA_IP
-    """Address of the proxy's listener (``host_ip``)."""
+    """IPv4 address of the proxy's listener (``host_ip``)."""
     guest_ip: str = METADATA_IP
-    """Address of the service for guests (``ip``)."""
-    family: Family = IPV4
-    """IP version of both addresses and of the keys."""
+    """IPv4 address of the service for guests (``ip``)."""
+    ip6: str = ""
+    """IPv6 address of the proxy's listener (``host_ip6``)."""
+    guest_ip6: tuple[str, ...] = ()
+    """IPv6 addresses of the service for guests (``ip6``); empty: no IPv6."""
     keys: Keys = IN_PORT
     """The key scheme, which identifies guests."""
+
+    def services(self) -> Iterator[Service]:
+        """Return the service in each version of IP that guests can use."""
+        yield Service(IPV4, self.ip, (self.guest_ip,))
+        if self.guest_ip6:
+            yield Service(IPV6, self.ip6, self.guest_ip6)
+
+    def service(self, version: int) -> Service:
+        """Return the service in one version of IP; without addresses if guests cannot use it."""
+        if version == 4:
+            return Service(IPV4, self.ip, (self.guest_ip,))
+        return Service(IPV6, self.ip6, self.guest_ip6)
 
 
 def first_syn(endpoint: Endpoint, family: Family = IPV4, *, meter: int | None) -> Flow:
@@ -57,15 +83,19 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
 
     The flow matches all TCP segments, not only SYNs, so that a connection keeps its slot. It
     matches both MAC and IP, which are under the guest's control: they only select one of the
-    endpoint's own slots.
+    endpoint's own slots. An IPv6 flow also matches the address of the service: the answer has to
+    come from the address that the guest has asked.
     """
+    family = family_of(address.ip.version)
+    asked = {family.destination: str(address.service)} if address.service is not None else {}
     return flow(
         Purpose.ADDRESS,
         {
             **frames_of(endpoint),
             "eth_src": address.mac,
-            **tap.family.tcp,
-            tap.family.source: str(address.ip),
+            **family.tcp,
+            family.source: str(address.ip),
+            **asked,
         },
         actions=towards_proxy(endpoint, slot, tap=tap),
     )
@@ -77,12 +107,14 @@ def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, .
     They set eth_dst because the kernel drops a frame that is not addressed to tap-metadata's own
     MAC, and a guest may send it to the MAC of its gateway.
     """
+    key = tap.keys.key_of(endpoint, slot)
+    service = tap.service(key.version)
     actions: list[Action] = [
         SetField("eth_dst", tap.mac),
-        SetField(tap.family.source, str(tap.keys.key_of(endpoint, slot))),
+        SetField(service.family.source, str(key)),
     ]
-    if tap.ip != tap.guest_ip:
-        actions.append(SetField(tap.family.destination, tap.ip))
+    if service.guest_ips != (service.ip,):
+        actions.append(SetField(service.family.destination, service.ip))
     return (*actions, SetField("tcp_dst", tap.port), Output(tap.ofport))
 
 

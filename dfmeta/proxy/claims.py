@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Protocol
 
 from dfmeta.exceptions import KeyRangeError
@@ -154,8 +154,8 @@ class Mirror:
                 self._known[endpoint] = _Known(
                     Identity(**one["identity"]),
                     {
-                        slot: (GuestAddress(mac, IPv4Address(ip)), epoch)
-                        for slot, mac, ip, epoch in one["slots"]
+                        slot: (_address(mac, ip, service), epoch)
+                        for slot, mac, ip, service, epoch in one["slots"]
                     },
                     _latest({**(before.waits if before else {}), **dict(one["waits"])}),
                     one["certain"],
@@ -163,6 +163,14 @@ class Mirror:
             if before is not None and _lost(before, self._known.get(endpoint)):
                 for listener in self._listeners:
                     listener(endpoint)
+
+
+def _address(mac: str, ip: str, service: str) -> GuestAddress:
+    return GuestAddress(mac, ip_address(ip), IPv6Address(service) if service else None)
+
+
+def _text(service: IPv6Address | None) -> str:
+    return str(service) if service is not None else ""
 
 
 def _latest(waits: dict[int, float]) -> dict[int, float]:
@@ -197,7 +205,13 @@ def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[
             "instance_name": identity.instance_name,
         },
         "slots": [
-            [number, slot.address.mac, str(slot.address.ip), slot.epoch]
+            [
+                number,
+                slot.address.mac,
+                str(slot.address.ip),
+                _text(slot.address.service),
+                slot.epoch,
+            ]
             for number, slot in registry.slots(endpoint).items()
         ],
         "waits": registry.take_waits(endpoint) if waits else [],
