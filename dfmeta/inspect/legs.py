@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from dfmeta.flows.flow import ND_SOLICITATION
+from dfmeta.flows.nd import solicited_node
 from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort
@@ -33,8 +34,6 @@ UNSEEN6: Final = IPv6Address("2001:db8::1")
 """As :data:`UNSEEN` (RFC 3849)."""
 _BACK: Final = "IN_PORT"
 """The action that outputs to the ingress port, as ovs-ofctl(8) prints it."""
-_SOLICITED_NODE: Final = int(IPv6Address("ff02::1:ff00:0"))
-"""Prefix of solicited-node multicast addresses (RFC 4291, 2.7.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +118,14 @@ def solicitation(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
     It is sent to the solicited-node multicast address (RFC 4861, 7.2.2), with the guest's MAC.
     """
     target = IPv6Address(asked(address, tap))
-    low = int(target) & 0xFFFFFF
+    group = solicited_node(target)
     return packet(
         "icmp6",
         in_port=port.ofport,
         dl_src=address.mac,
-        dl_dst="33:33:ff:" + low.to_bytes(3, "big").hex(":"),
+        dl_dst=f"33:33:{group.packed[-4:].hex(':')}",
         ipv6_src=address.ip,
-        ipv6_dst=IPv6Address(_SOLICITED_NODE | low),
+        ipv6_dst=group,
         nw_ttl=HOP_LIMIT_OF_ND,
         icmpv6_type=ND_SOLICITATION,
         icmpv6_code=0,

@@ -6,7 +6,7 @@ address, may have any value: a match on such a field takes some guest's packets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from ipaddress import ip_address
 
 from dfmeta.flows.family import family_of
@@ -20,6 +20,7 @@ from dfmeta.flows.flow import (
     UNTAGGED,
     Value,
 )
+from dfmeta.flows.nd import solicited_node
 from dfmeta.flows.pipeline import METADATA_PORT
 
 _ZERO = ("reg", "xreg", "xxreg", "metadata", "tun", "ct_", "conj_id")
@@ -53,9 +54,20 @@ def takes(match: Mapping[str, Value], ofports: Collection[int], *, ip: str) -> b
         family.destination: ip,
         "tcp_dst": METADATA_PORT,
     }
-    request = {**_UNTAGGED, **(_ARP if family.arp else _SOLICITATION), family.asked: ip}
     others = (*_OTHER_PROTOCOLS, *_OTHER_VERSIONS[version])
-    return any(_fits(match, packet, ofports, others) for packet in (http, request))
+    requests = [{**_UNTAGGED, **one, family.asked: ip} for one in _requests(ip)]
+    return any(_fits(match, packet, ofports, others) for packet in (http, *requests))
+
+
+def _requests(ip: str) -> Iterator[Mapping[str, int | str]]:
+    address = ip_address(ip)
+    if address.version == 4:
+        yield _ARP
+    else:
+        # A solicitation is sent to the target itself or to its group (RFC 4861, 4.3).
+        yield from (
+            {**_SOLICITATION, "ipv6_dst": str(one)} for one in (address, solicited_node(address))
+        )
 
 
 def _fits(
