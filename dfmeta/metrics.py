@@ -41,10 +41,11 @@ class By(Protocol[M_co, *V]):
 
 
 PACKET_INS: By[
-    Counter, Literal["learned", "known", "held", "no_slot", "unknown_port", "malformed"]
+    Counter,
+    Literal["learned", "known", "held", "no_slot", "unknown_port", "malformed", "solicitation"],
 ] = Counter(
     "dfmeta_packet_ins",
-    "SYNs that the switch sent to the controller, by outcome",
+    "SYNs and neighbour solicitations that the switch sent to the controller, by outcome",
     ["outcome"],
     registry=REGISTRY,
 )

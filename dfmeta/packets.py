@@ -1,38 +1,57 @@
-"""Frames ↔ values, pure. A guest writes the frames for :func:`parse_syn`: they are untrusted.
+"""Frames ↔ values, pure. A guest writes the frames for :func:`parse_syn` and
+:func:`parse_solicitation`: they are untrusted.
 
-The parser covers only the fields that the controller needs: Ethernet II with an optional 802.1Q
-tag, IPv4 (RFC 791) and the fixed part of TCP (RFC 9293, 3.1). This module also writes the daemon's
-own probe.
+The parsers cover only the fields that the controller needs: Ethernet II with an optional 802.1Q
+tag, IPv4 (RFC 791), IPv6 (RFC 8200) with the extension headers that Open vSwitch skips and Linux
+accepts, the fixed part of TCP (RFC 9293, 3.1), and neighbour solicitations (RFC 4861, 4.3). This
+module also writes the daemon's own probe and neighbour advertisements.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from dfmeta.exceptions import PacketError
 from dfmeta.model import GuestAddress
 
 ETH_TYPE_IPV4 = 0x0800
+ETH_TYPE_IPV6 = 0x86DD
 ETH_TYPE_VLAN = 0x8100
 PROTO_TCP = 6
+PROTO_ICMPV6 = 58
 FLAG_SYN = 0x02
 FLAG_RST = 0x04
 FLAG_ACK = 0x10
+SOLICITATION = 135
+ADVERTISEMENT = 136
 
 _ETH = struct.Struct("!6s6sH")
 _TAG = struct.Struct("!HH")
 _IPV4 = struct.Struct("!BBHHHBBH4s4s")
+_IPV6 = struct.Struct("!IHBB16s16s")
+_EXTENSION = struct.Struct("!BBxB4x")
+"""Next header, length in units of 8 bytes without the first one, and the fourth byte: in a routing
+header (RFC 8200, 4.4) the number of segments left."""
 _TCP = struct.Struct("!HHIIBB")
 _TCP_WHOLE = struct.Struct("!HHIIBBHHH")
+_ND = struct.Struct("!BBHI16s")
+"""Type, code, checksum, flags and target of a solicitation or an advertisement."""
 _VID_MASK = 0x0FFF
 _TTL = 64
+_ND_HOP_LIMIT = 255
 _WINDOW = 1024
 _DONT_FRAGMENT = 0x4000
 _FRAGMENT_MASK = 0x3FFF
 """Flag more-fragments and the offset; both are 0 in an unfragmented packet."""
+_HOP_BY_HOP, _ROUTING, _DESTINATION = 0, 43, 60
+_VERSION6 = 6 << 28
+_SOLICITED_OVERRIDE = 0x60000000
+_TARGET_LINK_LAYER = 2
+
+Address = IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +60,20 @@ class Syn:
 
     address: GuestAddress
     vid: int
-    destination: IPv4Address
+    destination: Address
     source_port: int
     destination_port: int
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A TCP segment without data and options, or the fixed header of any segment."""
+    """A TCP segment without data and options, or the fixed header of any segment.
 
-    source: IPv4Address
-    destination: IPv4Address
+    Both addresses are of the same version.
+    """
+
+    source: Address
+    destination: Address
     source_port: int
     destination_port: int
     sequence: int
@@ -59,24 +81,20 @@ class Segment:
     flags: int
 
 
+@dataclass(frozen=True, slots=True)
+class Solicitation:
+    """A neighbour solicitation, as the guest sent it."""
+
+    mac: str
+    """Source address of the frame."""
+    vid: int
+    source: IPv6Address
+    target: IPv6Address
+
+
 def write_segment(segment: Segment, *, source_mac: str, destination_mac: str) -> bytes:
     """Return *segment* as an untagged frame with complete checksums, without preamble and FCS."""
     source, destination = segment.source.packed, segment.destination.packed
-    header = bytearray(
-        _IPV4.pack(
-            0x45,
-            0,
-            _IPV4.size + _TCP_WHOLE.size,
-            0,
-            _DONT_FRAGMENT,
-            _TTL,
-            PROTO_TCP,
-            0,
-            source,
-            destination,
-        )
-    )
-    header[10:12] = _checksum(bytes(header)).to_bytes(2, "big")
     body = bytearray(
         _TCP_WHOLE.pack(
             segment.source_port,
@@ -90,28 +108,53 @@ def write_segment(segment: Segment, *, source_mac: str, destination_mac: str) ->
             0,
         )
     )
-    body[16:18] = _checksum(_pseudo(source, destination, len(body)) + bytes(body)).to_bytes(
-        2, "big"
+    pseudo = _pseudo(source, destination, PROTO_TCP, len(body))
+    body[16:18] = _checksum(pseudo + bytes(body)).to_bytes(2, "big")
+    if segment.source.version == 6:
+        header = _IPV6.pack(_VERSION6, len(body), PROTO_TCP, _TTL, source, destination)
+        kind = ETH_TYPE_IPV6
+    else:
+        header, kind = _ipv4_header(source, destination, len(body)), ETH_TYPE_IPV4
+    return _frame(destination_mac, source_mac, kind) + header + bytes(body)
+
+
+def write_advertisement(solicitation: Solicitation, mac: str) -> bytes:
+    """Return the answer "the target is at *mac*" to a solicitation, as an untagged frame.
+
+    It is complete (RFC 4861, 4.4 and 7.2.4): solicited, override, with the target's link-layer
+    address.
+    """
+    source, destination = solicitation.target.packed, solicitation.source.packed
+    body = bytearray(
+        _ND.pack(ADVERTISEMENT, 0, 0, _SOLICITED_OVERRIDE, source)
+        + bytes((_TARGET_LINK_LAYER, 1))
+        + bytes.fromhex(mac.replace(":", ""))
     )
-    macs = bytes.fromhex(destination_mac.replace(":", "") + source_mac.replace(":", ""))
-    return macs + ETH_TYPE_IPV4.to_bytes(2, "big") + bytes(header) + bytes(body)
+    pseudo = _pseudo(source, destination, PROTO_ICMPV6, len(body))
+    body[2:4] = _checksum(pseudo + bytes(body)).to_bytes(2, "big")
+    header = _IPV6.pack(_VERSION6, len(body), PROTO_ICMPV6, _ND_HOP_LIMIT, source, destination)
+    return _frame(solicitation.mac, mac, ETH_TYPE_IPV6) + header + bytes(body)
 
 
 def parse_segment(frame: bytes) -> tuple[Segment, bool]:
     """Parse a frame that the host's own TCP sent; return it and whether its checksum is correct.
 
-    :raises PacketError: if it is not a complete, unfragmented IPv4 TCP segment.
+    :raises PacketError: if it is not a complete, unfragmented TCP segment.
     """
-    _source, _vid, payload = _ethernet(frame)
-    (source, destination), segment = _ipv4(payload)
-    source_port, destination_port, seq, ack, _offset, flags = _unpack(_TCP, segment, "TCP")
-    length = int.from_bytes(payload[2:4], "big") - (payload[0] & 0x0F) * 4
+    _source, _vid, kind, payload = _ethernet(frame)
     # A short frame is padded after the packet (IEEE 802.3).
-    whole = segment[:length]
-    right = _checksum(_pseudo(source.packed, destination.packed, len(whole)) + whole) == 0
+    source: Address
+    destination: Address
+    if kind == ETH_TYPE_IPV6:
+        source, destination, whole = _ipv6(payload, PROTO_TCP)
+    else:
+        source, destination, rest = _ipv4(payload)
+        whole = rest[: int.from_bytes(payload[2:4], "big") - (payload[0] & 0x0F) * 4]
+    source_port, destination_port, seq, ack, _offset, flags = _unpack(_TCP, whole, "TCP")
+    pseudo = _pseudo(source.packed, destination.packed, PROTO_TCP, len(whole))
     return (
         Segment(source, destination, source_port, destination_port, seq, ack, flags),
-        right,
+        _checksum(pseudo + whole) == 0,
     )
 
 
@@ -119,35 +162,90 @@ def parse_syn(frame: bytes) -> Syn:
     """Parse a frame that the switch has classified as a SYN.
 
     :param frame: the frame from its destination MAC on, without FCS.
-    :raises PacketError: if it is not a complete, unfragmented IPv4 TCP SYN. Bytes after the fixed
-        TCP header (options, TCP Fast Open data) are ignored.
+    :raises PacketError: if it is not a complete, unfragmented TCP SYN, or cannot be answered: its
+        IPv6 source is unspecified, loopback, multicast or IPv4-mapped. Bytes after the fixed TCP
+        header (options, TCP Fast Open data) are ignored.
     """
-    source, vid, payload = _ethernet(frame)
-    ip, segment = _ipv4(payload)
+    mac, vid, kind, payload = _ethernet(frame)
+    destination: Address
+    if kind == ETH_TYPE_IPV6:
+        source, destination, segment = _ipv6(payload, PROTO_TCP)
+        if not _can_answer(source):
+            raise PacketError(layer="IPv6", cause=f"{source} is not the address of one host")
+        address = GuestAddress(mac, source, destination)
+    else:
+        source4, destination, segment = _ipv4(payload)
+        address = GuestAddress(mac, source4)
     source_port, destination_port, _seq, _ack, _offset, flags = _unpack(_TCP, segment, "TCP")
     if flags & (FLAG_SYN | FLAG_ACK) != FLAG_SYN:
         raise PacketError(layer="TCP", cause=f"flags {flags:#04x} are not those of a first SYN")
     return Syn(
-        GuestAddress(source, ip[0]),
+        address,
         vid=vid,
-        destination=ip[1],
+        destination=destination,
         source_port=source_port,
         destination_port=destination_port,
     )
 
 
-def _ethernet(frame: bytes) -> tuple[str, int, bytes]:
+def parse_solicitation(frame: bytes) -> Solicitation:
+    """Parse a frame that the switch has classified as a neighbour solicitation.
+
+    :param frame: the frame from its destination MAC on, without FCS.
+    :raises PacketError: if it is not a valid solicitation (RFC 4861, 7.1.1), or is one for
+        duplicate address detection, from the unspecified address.
+    """
+    mac, vid, kind, payload = _ethernet(frame)
+    if kind != ETH_TYPE_IPV6:
+        raise PacketError(layer="Ethernet", cause=f"type {kind:#06x} is not IPv6")
+    source, destination, message = _ipv6(payload, PROTO_ICMPV6)
+    what, code, _sum, _reserved, target = _unpack(_ND, message, "ICMPv6")
+    if (what, code) != (SOLICITATION, 0):
+        raise PacketError(layer="ICMPv6", cause=f"type {what}, code {code} is not a solicitation")
+    if payload[7] != _ND_HOP_LIMIT:
+        raise PacketError(layer="IPv6", cause=f"hop limit {payload[7]}: a router has forwarded it")
+    pseudo = _pseudo(source.packed, destination.packed, PROTO_ICMPV6, len(message))
+    if _checksum(pseudo + message):
+        raise PacketError(layer="ICMPv6", cause="the checksum is wrong")
+    if not _can_answer(source):
+        raise PacketError(layer="IPv6", cause=f"{source} is not the address of one host")
+    return Solicitation(mac, vid, source, IPv6Address(target))
+
+
+def _can_answer(source: IPv6Address) -> bool:
+    """Return whether *source* is an address that an answer can be sent to."""
+    return not (
+        source.is_unspecified or source.is_loopback or source.is_multicast or source.ipv4_mapped
+    )
+
+
+def _frame(destination_mac: str, source_mac: str, kind: int) -> bytes:
+    macs = bytes.fromhex(destination_mac.replace(":", "") + source_mac.replace(":", ""))
+    return macs + kind.to_bytes(2, "big")
+
+
+def _ipv4_header(source: bytes, destination: bytes, length: int) -> bytes:
+    whole = _IPV4.size + length
+    header = bytearray(
+        _IPV4.pack(0x45, 0, whole, 0, _DONT_FRAGMENT, _TTL, PROTO_TCP, 0, source, destination)
+    )
+    header[10:12] = _checksum(bytes(header)).to_bytes(2, "big")
+    return bytes(header)
+
+
+def _ethernet(frame: bytes) -> tuple[str, int, int, bytes]:
+    """Return source MAC, VLAN id, type and payload of a frame."""
     _destination, source, eth_type = _unpack(_ETH, frame, "Ethernet")
     payload, vid = frame[_ETH.size :], 0
     if eth_type == ETH_TYPE_VLAN:
         tci, eth_type = _unpack(_TAG, payload, "802.1Q")
         payload, vid = payload[_TAG.size :], tci & _VID_MASK
-    if eth_type != ETH_TYPE_IPV4:
-        raise PacketError(layer="Ethernet", cause=f"type {eth_type:#06x} is not IPv4")
-    return source.hex(":"), vid, payload
+    if eth_type not in (ETH_TYPE_IPV4, ETH_TYPE_IPV6):
+        raise PacketError(layer="Ethernet", cause=f"type {eth_type:#06x} is not IPv4 or IPv6")
+    return source.hex(":"), vid, eth_type, payload
 
 
-def _ipv4(packet: bytes) -> tuple[tuple[IPv4Address, IPv4Address], bytes]:
+def _ipv4(packet: bytes) -> tuple[IPv4Address, IPv4Address, bytes]:
     first, _tos, _length, _ident, fragment, _ttl, proto, _sum, source, destination = _unpack(
         _IPV4, packet, "IPv4"
     )
@@ -156,12 +254,33 @@ def _ipv4(packet: bytes) -> tuple[tuple[IPv4Address, IPv4Address], bytes]:
         raise PacketError(layer="IPv4", cause=f"first octet {first:#04x} is not that of a header")
     if proto != PROTO_TCP or fragment & _FRAGMENT_MASK:
         raise PacketError(layer="IPv4", cause="it is not a whole TCP segment")
-    return (IPv4Address(source), IPv4Address(destination)), packet[header:]
+    return IPv4Address(source), IPv4Address(destination), packet[header:]
 
 
-def _pseudo(source: bytes, destination: bytes, length: int) -> bytes:
-    """Return TCP's pseudo header (RFC 9293, 3.1)."""
-    return source + destination + bytes((0, PROTO_TCP)) + length.to_bytes(2, "big")
+def _ipv6(packet: bytes, wanted: int) -> tuple[IPv6Address, IPv6Address, bytes]:
+    """Return source, destination and the payload of the protocol *wanted*, without padding."""
+    first, length, proto, _limit, source, destination = _unpack(_IPV6, packet, "IPv6")
+    if first >> 28 != 6:
+        raise PacketError(layer="IPv6", cause=f"version {first >> 28} is not 6")
+    rest = packet[_IPV6.size : _IPV6.size + length]
+    if len(rest) < length:
+        raise PacketError(layer="IPv6", cause=f"{len(rest)} bytes are fewer than its {length}")
+    while proto in (_HOP_BY_HOP, _ROUTING, _DESTINATION):
+        following, units, left = _unpack(_EXTENSION, rest, "IPv6 extension header")
+        if proto == _ROUTING and left:
+            raise PacketError(layer="IPv6", cause="its routing header has segments left")
+        proto, rest = following, rest[(units + 1) * 8 :]
+    if proto != wanted:
+        raise PacketError(layer="IPv6", cause=f"next header {proto} is not {wanted}")
+    return IPv6Address(source), IPv6Address(destination), rest
+
+
+def _pseudo(source: bytes, destination: bytes, proto: int, length: int) -> bytes:
+    """Return the pseudo header of TCP (RFC 9293, 3.1) or of IPv6 (RFC 8200, 8.1).
+
+    The two differ in zero bytes, which a checksum does not count.
+    """
+    return source + destination + bytes((0, proto)) + length.to_bytes(2, "big")
 
 
 def _checksum(data: bytes) -> int:

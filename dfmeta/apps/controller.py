@@ -13,6 +13,7 @@ from eventlet.queue import Empty, LightQueue
 
 from dfmeta import hub, metrics
 from dfmeta.apps import tally
+from dfmeta.apps.advertiser import Advertiser
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.meters import Memory, Meters
@@ -87,7 +88,10 @@ class Controller:
             pause=pause,
         )
         self.numbers = Numbers(self.channel, registry)
+        self.advertiser = Advertiser(self.channel, registry, lambda: self.reconciler.tap)
         self.probe = Probe(self.channel, lambda: self.reconciler.tap)
+        self.probe6 = Probe(self.channel, lambda: self.reconciler.tap, version=6)
+        self.probes = (self.probe, self.probe6)
         self._datapath_id = datapath_id
         self._doubts = LightQueue(1)
         self._lost_flows = False
@@ -160,6 +164,13 @@ class Controller:
         """
         self.probe.ask()
         hub.VITAL.spawn("probe of the path", self.probe.run, lambda: self.ready)
+        hub.VITAL.spawn("probe of the path, IPv6", self.probe6.run, self._ready6)
+
+    def _ready6(self) -> bool:
+        """Return whether guests are led to the proxy over IPv6."""
+        return (
+            self.ready and self.reconciler.tap is not None and bool(self.reconciler.tap.guest_ip6)
+        )
 
     def changed(self, endpoint: Endpoint) -> None:
         """Update the flows of *endpoint*, whose guest has changed."""

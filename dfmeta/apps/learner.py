@@ -21,7 +21,7 @@ from dfmeta.exceptions import DfmetaError, PacketError
 from dfmeta.flows.service import towards_proxy
 from dfmeta.guest_counts import GuestCounts
 from dfmeta.hub import Turns
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.packets import Syn, parse_syn
 from dfmeta.registry import Registry
 from dfmeta.slots import Learned
@@ -39,8 +39,8 @@ a second later (observed for one such connection in six).
 """
 
 
-_Connection = tuple[Endpoint, str, str, int]
-"""A guest's end of a connection: endpoint, MAC, IP and source port."""
+_Connection = tuple[Endpoint, GuestAddress, int]
+"""A guest's end of a connection: endpoint, addresses and source port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,7 @@ class Holds:
 
     def put(self, held: Held) -> None:
         """Hold a SYN; a repeated SYN replaces the earlier one and keeps its waiting time."""
-        address = held.syn.address
-        key = (held.endpoint, address.mac, str(address.ip), held.syn.source_port)
+        key = (held.endpoint, held.syn.address, held.syn.source_port)
         before = self._held.get(key)
         if before is not None:
             self._drop(key)
@@ -150,6 +149,9 @@ class Learner:
             self.first_syns.add(endpoint, identity.incarnation)
         if self.registry.port_at(endpoint) is None:
             metrics.PACKET_INS.labels("unknown_port").inc()
+        elif not self._is_source(syn.address):
+            LOG.debug("A SYN from ofport %d has the source %s", ofport, syn.address.ip)
+            metrics.PACKET_INS.labels("malformed").inc()
         elif not self._may_learn(endpoint):
             self._hold(endpoint, syn, frame)
         else:
@@ -184,6 +186,17 @@ class Learner:
                 gone,
             )
         metrics.HELD_SYNS.set(len(self.holds))
+
+    def _is_source(self, address: GuestAddress) -> bool:
+        """Return whether a guest's own IPv6 address may be *address*, for a service that exists.
+
+        A key or an address of the service as a source would be the host's own on the way back.
+        """
+        tap = self.reconciler.tap
+        if address.service is None or tap is None:
+            return True
+        own = tap.keys.covers(address.ip) or str(address.ip) in (tap.ip6, *tap.guest_ip6)
+        return not own and str(address.service) in tap.guest_ip6
 
     def _may_learn(self, endpoint: Endpoint) -> bool:
         # Before the adoption, an address that already has a slot would get a second one.

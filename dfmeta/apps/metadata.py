@@ -109,7 +109,10 @@ class MetadataApp(OSKenApp):
             return
         purpose = purpose_of(message.cookie)
         if purpose is Purpose.PROBE:
-            self.controller.probe.packet_in(bytes(message.data))
+            for probe in self.controller.probes:
+                probe.packet_in(bytes(message.data))
+        elif purpose is Purpose.GUEST_ND_BARE:
+            self.controller.advertiser.packet_in(message.match["in_port"], bytes(message.data))
         elif purpose is Purpose.SYN:
             self.controller.learner.packet_in(message.match["in_port"], bytes(message.data))
             # os-ken handles all queued packet-ins one after the other, without a pause.

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from typing import Any, Final
 
 import eventlet
@@ -23,8 +23,9 @@ from dfmeta import hub
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
-from dfmeta.flows.key import NEXT_HOP_MAC, PROBE_KEY
+from dfmeta.flows.key import NEXT_HOP_MAC
 from dfmeta.flows.service import Tap
+from dfmeta.model import HttpHost
 from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
 
 LOG = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Probe:
     """Sends a SYN to tap-metadata, and waits for the answer of the proxy's listener.
 
     :param tap: returns the port and the address of the proxy; None while they are not known.
+    :param version: version of IP, 4 or 6.
     :param clock: monotonic seconds.
     """
 
@@ -72,10 +74,12 @@ class Probe:
         channel: Channel,
         tap: Callable[[], Tap | None],
         *,
+        version: int = 4,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
         self._tap = tap
+        self._version = version
         self._clock = clock
         self._waits: dict[int, tuple[Event, int, Tap]] = {}
         """Source port of a probe under way → event for its answer, its sequence number, its tap."""
@@ -187,11 +191,20 @@ class Probe:
         tap = self._tap()
         if tap is None:
             return Result(answered=False, sent=False, cause="tap-metadata is not in place")
+        service = tap.service(self._version)
+        if not service.guest_ips:
+            return Result(answered=False, sent=False, cause="guests are not served over IPv6")
         port = self._free_port()
         sequence, event = secrets.randbits(32), Event()
         self._waits[port] = event, sequence, tap
         syn = Segment(
-            IPv4Address(PROBE_KEY), IPv4Address(tap.ip), port, tap.port, sequence, 0, FLAG_SYN
+            ip_address(tap.keys.probe_key(self._version)),
+            ip_address(service.ip),
+            port,
+            tap.port,
+            sequence,
+            0,
+            FLAG_SYN,
         )
         begun = self._clock()
         try:
@@ -204,7 +217,7 @@ class Probe:
         finally:
             del self._waits[port]
         seconds = self._clock() - begun
-        where = f"{tap.ip}:{tap.port}"
+        where = HttpHost(service.ip, tap.port).authority
         if answer is None:
             return Result(
                 answered=False,

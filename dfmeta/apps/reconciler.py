@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ from dfmeta.exceptions import (
     SwitchTimeoutError,
 )
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows, has_flows
-from dfmeta.flows.flow import Flow
+from dfmeta.flows.flow import Flow, comes_in_at
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.service import Tap
@@ -125,6 +125,8 @@ class Reconciler:
         """Keys of flows that events have changed since the last dump was requested."""
         self._refused = 0
         self._removals = Removals(channel.layout.pipeline)
+        self._keys = registry.keys
+        self._rates = channel.layout.pipeline.rates
         self._drops = Drops()
         self._doubted = False
 
@@ -221,7 +223,7 @@ class Reconciler:
             self._overtaken = {}
             self._removals.forget_old()
             found = self._dump(turns)
-            self.meters.learn(self.channel, _meters_of(found, turns))
+            self.meters.learn(self.channel, _meters_of(found, turns, self._rates))
             self._drops.flows(_each(found, turns))
             self._drops.meters(self.meters.dropped(self.channel))
             if not self.adopted:
@@ -246,7 +248,7 @@ class Reconciler:
     def _clear(self) -> tuple[int, int]:
         wire, turns = self.channel.wire, Turns()
         found = self._dump(turns)
-        meters = self.meters.left_over(self.channel, _meters_of(found, turns))
+        meters = self.meters.left_over(self.channel, _meters_of(found, turns, self._rates))
         self.channel.commit([wire.remove_all()], "the removal of flows").wait()
         meters = self.meters.unused(self.channel, meters)
         removals = [wire.remove_meter(number) for number in meters]
@@ -271,7 +273,7 @@ class Reconciler:
         """
         if removed.flow is None or self._removals.take(removed.flow.match_key):
             return False
-        key, endpoint = removed.flow.match_key, read_address(removed.flow).endpoint
+        key, endpoint = removed.flow.match_key, read_address(removed.flow, self._keys).endpoint
         if endpoint is None:
             return key in self._fixed
         return key in self._sent.get(endpoint, {})
@@ -288,7 +290,7 @@ class Reconciler:
         while entries:
             one = wire.found(entries.pop())
             if one is not None:
-                owner = read_address(one.read).endpoint if one.read else None
+                owner = read_address(one.read, self._keys).endpoint if one.read else None
                 found.setdefault(owner, []).append(one)
             turns.give_way()
         return found
@@ -421,7 +423,7 @@ class Reconciler:
         for one in (one for mine in list(found.values()) for one in mine):
             if one.read is None or one.read.purpose is not Purpose.ADDRESS:
                 continue
-            known = read_address(one.read)
+            known = read_address(one.read, self._keys)
             endpoint, number, address = known.endpoint, known.slot, known.address
             if endpoint is None or number is None or address is None:
                 continue
@@ -475,19 +477,23 @@ def _way_in_first(strays: list[DumpedFlow]) -> list[DumpedFlow]:
         Purpose.GUEST_HTTP: 0,
         Purpose.GUEST_FRAGMENT: 0,
         Purpose.GUEST_ARP: 0,
+        Purpose.GUEST_ND: 0,
         Purpose.SYN: 1,
         Purpose.ADDRESS: 1,
     }
     return sorted(strays, key=lambda one: rank.get(one.read.purpose, 2) if one.read else 0)
 
 
-def _meters_of(found: Grouped, turns: Turns) -> dict[Use, int]:
-    """Return endpoint and purpose of our flows with a meter → the id of the meter."""
+def _meters_of(found: Grouped, turns: Turns, rates: Container[Purpose]) -> dict[Use, int]:
+    """Return endpoint and purpose of our flows with a meter → the id of the meter.
+
+    :param rates: the purposes that have a meter of their own; other flows share one of them.
+    """
     uses: dict[Use, int] = {}
     for flow in (one.read or one.elsewhere for one in _each(found, turns)):
         if flow is not None and flow.meter is not None:
-            endpoint = read_address(flow).endpoint
-            if endpoint is not None:
+            endpoint = comes_in_at(flow)
+            if endpoint is not None and flow.purpose in rates:
                 uses[endpoint, flow.purpose] = flow.meter
     return uses
 

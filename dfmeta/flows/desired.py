@@ -58,6 +58,7 @@ def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
     flows = [
         one
         for slot, address in sorted(guest.addresses.items())
+        if address.service is None or str(address.service) in tap.guest_ip6
         for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
     ]
     return (

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.support import asks_own, end_holders, failures, holders, put
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import METADATA_IP, Guest, Sample
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
 
@@ -19,15 +19,18 @@ MAC = "fa:16:3e:00:00:07"
 REQUESTS = 1000
 UNDER_WAY = 50
 """Requests that have been answered when the fault is made."""
-FIXED_FLOWS = 4
-GUEST_FLOWS = 8
+FIXED_FLOWS = 11
+GUEST_FLOWS = 15 + 2 * 3
+"""Of its port, and of one address of each version of IP."""
+SERVICES = (METADATA_IP, OPENSTACK6)
 NORMAL = "priority=0,actions=NORMAL"
 
 Fault = Callable[[OpenvSwitch, Agent], None]
 
 
 class Busy:
-    """Two guests with the same IP and MAC that ask for their names, a connection for each time."""
+    """Two guests with the same addresses and MAC that ask for their names, over IPv4 and IPv6, a
+    connection for each time."""
 
     def __init__(self, agent: Agent, make_guest: MakeGuest) -> None:
         self.agent = agent
@@ -35,18 +38,26 @@ class Busy:
         for guest in self.guests:
             agent.ctl("store", "put", guest.instance_id, "--hostname", guest.name)
             # Both are known before the fault: on a busy machine one may start late.
-            assert guest.curl(PATH).text == guest.name
+            assert all(guest.curl(PATH, host=host).text == guest.name for host in SERVICES)
 
     def through(
         self, fault: Callable[[], None], count: int = REQUESTS
     ) -> dict[Guest, list[Sample]]:
         """Ask *count* times each, and have the *fault* in the midst of it."""
         answered = self._answered()
-        batches = [guest.start_many(count, path=PATH, timeout=10) for guest in self.guests]
+        batches = [
+            (guest, guest.start_many(count // 2, path=PATH, host=host, timeout=10))
+            for guest in self.guests
+            for host in SERVICES
+        ]
         wait_for(lambda: self._answered() >= answered + UNDER_WAY, 10, "requests to be under way")
         fault()
-        assert all(batch.running for batch in batches), "the fault came too late to be felt"
-        return {guest: batch.samples() for guest, batch in zip(self.guests, batches, strict=True)}
+        running = all(batch.running for _guest, batch in batches)
+        assert running, "the fault came too late to be felt"
+        samples: dict[Guest, list[Sample]] = {guest: [] for guest in self.guests}
+        for guest, batch in batches:
+            samples[guest] += batch.samples()
+        return samples
 
     def _answered(self) -> float:
         metrics = self.agent.metrics()
@@ -114,8 +125,22 @@ def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
         "route flush table 2",
         "rule del priority 32764",
         "rule del priority 32765",
+        "-6 route flush table 2",
+        "-6 rule del priority 32764",
+        "-6 rule del priority 32765",
     )
-    wait_for(lambda: "32765" in host.namespace.ip("rule show"), 10, "the rules to be back")
+    rules = ("rule show", "-6 rule show")
+    wait_for(
+        lambda: all("32765" in host.namespace.ip(one) for one in rules), 10, "the rules to be back"
+    )
+    await_repair(host, agent)
+
+
+def set_link_down(host: OpenvSwitch, agent: Agent) -> None:
+    """The kernel takes IPv6's address, route and neighbour away with it."""
+    host.namespace.ip("link set tap-metadata down")
+    shown = "-6 route show table 2"
+    wait_for(lambda: "default" in host.namespace.ip(shown), 10, "the route to be back")
     await_repair(host, agent)
 
 
@@ -154,6 +179,7 @@ def await_repair(host: OpenvSwitch, agent: Agent) -> None:
         delete_meters,
         delete_tap,
         delete_host_side,
+        set_link_down,
         kill_vswitchd,
         kill_ovsdb,
     ],
@@ -186,8 +212,8 @@ def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy
 
     samples = busy.through(kill)
     wrong = failures(samples)
-    # At most the one request of each guest that the killed process had taken.
-    assert wrong.total() <= len(busy.guests), wrong
+    # At most the one request of each guest and service that the killed process had taken.
+    assert wrong.total() <= len(busy.guests) * len(SERVICES), wrong
     assert not any("refused" in kind or "ANOTHER" in kind for kind in wrong), wrong
 
 

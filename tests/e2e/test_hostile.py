@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from dfmeta.flows.key import SLOTS
+from dfmeta.flows.key import SLOTS, SLOTS6
 from dfmeta.proxy.limits import Limits
 from tests.e2e.support import asks_own, open_connection, put, resident, served, uuid_in
 from tests.harness.agent import Agent
@@ -68,14 +68,18 @@ def counted(host: OpenvSwitch, agent: Agent, *, reason: str) -> float:
 
 @pytest.mark.parametrize(
     ("kind", "reasons"),
-    [("own", ["syn_rate"]), ("forged", ["syn_rate", "first_syn_rate"])],
-    ids=["one address", "forged addresses"],
+    [
+        ("own", ["syn_rate"]),
+        ("forged", ["syn_rate", "first_syn_rate"]),
+        ("forged6", ["syn_rate", "first_syn_rate"]),
+    ],
+    ids=["one address", "forged addresses", "forged IPv6 addresses"],
 )
 def test_a_flood_of_syns_is_nobody_elses(
     host: OpenvSwitch,
     make_agent: MakeAgent,
     make_guest: MakeGuest,
-    kind: Literal["own", "forged"],
+    kind: Literal["own", "forged", "forged6"],
     reasons: list[str],
 ) -> None:
     agent = make_agent()
@@ -96,7 +100,8 @@ def test_a_flood_of_syns_is_nobody_elses(
     assert [sample.error for sample in samples if sample.status != 200] == []
     assert {uuid_in(one.body) for one in samples[:200]} == {other.instance_id}
     assert {uuid_in(one.body) for one in samples[200:]} == {late.instance_id}
-    assert ours(host) <= before + 3 * len(SLOTS) + 3, "an address each, and all slots of the flood"
+    taken = len(SLOTS6 if kind == "forged6" else SLOTS)
+    assert ours(host) <= before + 3 * taken + 3, "an address each, and all slots of the flood"
     assert resident(agent) < memory + 16 * 1024
     wait_for(lambda: served(flooding), 5, "the flooding guest to be served again")
     assert all(counted(host, agent, reason=reason) > 0 for reason in reasons)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ class MakeGuest:
         name: str = "guest",
         *,
         address: str = "10.0.0.5/24",
+        address6: Iterable[str] = (),
         mac: str = "",
         route: Route = "on-link",
         ids: Ids | None = None,
@@ -42,7 +43,9 @@ class MakeGuest:
     ) -> Guest:
         """Make a guest that is removed after the test."""
         options = {"address": address, "mac": mac, "bridge": bridge}
-        guest = Guest(self.host, name, route=route, ids=ids, plug=plug, **options)
+        guest = Guest(
+            self.host, name, route=route, ids=ids, plug=plug, address6=address6, **options
+        )
         _things.append((self.host, guest))
         return self.stack.enter_context(guest)
 

@@ -1,6 +1,7 @@
 """``flood.py DEVICE MAC IP RATE SECONDS KIND``: a flood of SYNs to the metadata service.
 
-KIND is ``forged``, with another source MAC and address in each SYN, or ``own``, with the given MAC
+KIND is ``forged``, with another source MAC and address in each SYN, ``forged6``, which is the same
+over IPv6, or ``own``, with the given MAC
 and address and another source port in each. The program prints the number of sent SYNs. It uses a
 raw socket and the standard library.
 """
@@ -36,10 +37,31 @@ def syn(mac: bytes, source: bytes, target: bytes, port: int) -> bytes:
     return ROUTER + mac + struct.pack("!H", 0x0800) + head + segment
 
 
+def syn6(mac: bytes, source: bytes, target: bytes, port: int) -> bytes:
+    """Return a SYN over IPv6 with a correct checksum (RFC 8200, 9293)."""
+    segment = struct.pack("!HHIIHHHH", port, 80, 1, 0, 5 << 12 | 0x02, 64240, 0, 0)
+    pseudo = source + target + struct.pack("!II", len(segment), 6)
+    segment = segment[:16] + struct.pack("!H", ~total(pseudo + segment) & 0xFFFF) + segment[18:]
+    head = struct.pack("!IHBB16s16s", 6 << 28, len(segment), 6, 64, source, target)
+    return ROUTER + mac + struct.pack("!H", 0x86DD) + head + segment
+
+
 def frames(kind: str, mac: bytes, source: bytes, target: bytes) -> list[bytes]:
     """Return the frames that are sent in turn."""
     if kind == "own":
         return [syn(mac, source, target, 1024 + n) for n in range(DIFFERENT)]
+    if kind == "forged6":
+        prefix = socket.inet_pton(socket.AF_INET6, "fe80::77:0:0")[:12]
+        service = socket.inet_pton(socket.AF_INET6, "fe80::a9fe:a9fe")
+        return [
+            syn6(
+                bytes((0xFA, 0x18)) + n.to_bytes(4, "big"),
+                prefix + n.to_bytes(4, "big"),
+                service,
+                4242,
+            )
+            for n in range(DIFFERENT)
+        ]
     return [
         syn(
             bytes((0xFA, 0x17)) + n.to_bytes(4, "big"),

@@ -20,6 +20,10 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import PATIENCE
 
 METADATA_IP = "169.254.169.254"
+OPENSTACK6 = "[fe80::a9fe:a9fe%25eth0]"
+"""Host of a URL: OpenStack's IPv6 address of the service, with the guest's device as its zone."""
+EC2_6 = "[fd00:ec2::254]"
+"""Host of a URL: Amazon EC2's IPv6 address of the service."""
 GATEWAY_MAC = "fa:16:3e:ff:00:01"
 """MAC of the next hop, for the kinds of route that have one; no device needs this MAC."""
 
@@ -91,6 +95,7 @@ class Guest(Closing):
         name: str = "guest",
         *,
         address: str = "10.0.0.5/24",
+        address6: Iterable[str] = (),
         mac: str = "",
         route: Route = "on-link",
         ids: Ids | None = None,
@@ -99,7 +104,11 @@ class Guest(Closing):
     ) -> None:
         """Make a guest; several guests may have the same address and MAC.
 
+        Its link-local IPv6 address, from its MAC, is usable at once: the guest does no duplicate
+        address detection.
+
         :param address: IPv4 with its prefix length; for ``link-local`` one of 169.254.0.0/16.
+        :param address6: IPv6 addresses with their prefix lengths; see :meth:`add_address6`.
         :param mac: empty: derived from the guest's number.
         :param ids: None: attached-mac, and an iface-id and a vm-uuid derived from the number.
         :param plug: false: the port is added to the bridge only by :meth:`plug`.
@@ -119,10 +128,13 @@ class Guest(Closing):
         self.namespace = netns.Namespace(name)
         host.on_close(self.close)
         try:
+            self.namespace.setting("net/ipv6/conf/default/accept_dad", "0")
             netns.veth(host.namespace, self.port, self.namespace, self.device, mac=self.mac)
             self.namespace.ip(
                 f"addr add {self.interface} dev {self.device}", *self._route_commands()
             )
+            for one in address6:
+                self.add_address6(one)
             if plug:
                 self.plug()
         except BaseException:
@@ -219,6 +231,20 @@ class Guest(Closing):
     def add_address(self, address: str) -> None:
         """Add an address; ``source=`` of :meth:`curl` selects it."""
         self.namespace.ip(f"addr add {address} dev {self.device}")
+
+    @property
+    def link_local(self) -> str:
+        """Return the link-local IPv6 address that Linux derives from the MAC (RFC 4291, A)."""
+        packed = bytes.fromhex(self.mac.replace(":", ""))
+        host = bytes((packed[0] ^ 2, *packed[1:3], 0xFF, 0xFE, *packed[3:]))
+        return str(ipaddress.IPv6Address(bytes.fromhex("fe80000000000000") + host))
+
+    def add_address6(self, address: str) -> None:
+        """Add an IPv6 address; one that is not link-local comes with a route to EC2's service."""
+        commands = [f"-6 addr add {address} dev {self.device} nodad"]
+        if not ipaddress.IPv6Interface(address).is_link_local:
+            commands.append(f"-6 route replace {EC2_6.strip('[]')}/128 dev {self.device}")
+        self.namespace.ip(*commands)
 
     def add_route(self, *routes: str) -> None:
         """Run ``ip route add …`` for each route."""
@@ -317,8 +343,9 @@ class Guest(Closing):
         """Start :meth:`http_many` in the background, so that several guests send at once."""
         timeout *= PATIENCE
         command = [sys.executable, "-IS", str(Path(__file__).with_name("client.py"))]
-        name, _, port = host.partition(":")
-        command += ["--host", name, "--port", port or "80", "--path", path]
+        name, _, port = host.partition(":") if "]" not in host else host[1:].partition("]")
+        port = port.removeprefix(":")
+        command += ["--host", name.replace("%25", "%"), "--port", port or "80", "--path", path]
         command += ["--timeout", str(timeout)]
         command += ["--count", str(count), "--concurrency", str(concurrency)]
         if source:
@@ -330,14 +357,16 @@ class Guest(Closing):
         process = self.namespace.spawn(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return Batch(process, limit)
 
-    def flood(self, kind: Literal["own", "forged"], *, rate: int, seconds: float) -> Flood:
+    def flood(
+        self, kind: Literal["own", "forged", "forged6"], *, rate: int, seconds: float
+    ) -> Flood:
         """Send SYNs to the metadata service, and ignore the answers.
 
         :param kind: ``own``: from one unused address, with another source port in each;
-            ``forged``: with another MAC and address in each.
+            ``forged``: with another MAC and address in each; ``forged6``: over IPv6.
         :param rate: SYNs a second.
         """
-        source = self.ip if kind == "forged" else str(self.interface.network[-2])
+        source = str(self.interface.network[-2]) if kind == "own" else self.ip
         script = str(Path(__file__).with_name("flood.py"))
         command = [sys.executable, "-IS", script, self.device, self.mac, source]
         process = self.namespace.spawn(

@@ -258,6 +258,14 @@ class Namespace(Closing):
         with self.inside():
             return socket.socket(family, kind)
 
+    def setting(self, name: str, value: str = "") -> str:
+        """Return a setting below /proc/sys of this namespace; set it first if *value* is given."""
+        path = Path("/proc/sys", name)
+        with self.inside():
+            if value:
+                path.write_text(value, encoding="ascii")
+            return path.read_text(encoding="ascii").strip()
+
     def connect(self, host: str, port: int, *, timeout: float = 5) -> socket.socket:
         """A TCP connection that starts in this namespace."""
         connection = self.open_socket()

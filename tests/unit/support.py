@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import eventlet
 import eventlet.green.socket
-from os_ken.lib.packet import ethernet, ipv4, packet, tcp, vlan
+from os_ken.lib.packet import ethernet, icmpv6, ipv4, ipv6, packet, tcp, vlan
 from os_ken.ofproto import ofproto_common, ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
@@ -108,6 +108,43 @@ def syn(
         frame.add_protocol(vlan.vlan(vid=vid, pcp=5, ethertype=0x0800))
     frame.add_protocol(ipv4.ipv4(src=ip, dst="169.254.169.254", **{"proto": 6} | of_ip))
     frame.add_protocol(tcp.tcp(source_port, 80, seq=1, bits=bits))
+    frame.serialize()
+    return bytes(frame.data)
+
+
+def syn6(
+    ip: str = GUEST_IP6,
+    *,
+    mac: str = GUEST_MAC,
+    service: str = SERVICE6[0],
+    source_port: int = 40000,
+) -> bytes:
+    """A SYN over IPv6 to the service, as os-ken's packet library writes it."""
+    frame = packet.Packet()
+    frame.add_protocol(ethernet.ethernet("02:64:66:6d:65:fe", mac, 0x86DD))
+    frame.add_protocol(ipv6.ipv6(src=ip, dst=service, nxt=6))
+    frame.add_protocol(tcp.tcp(source_port, 80, seq=1, bits=0x02))
+    frame.serialize()
+    return bytes(frame.data)
+
+
+def solicit(
+    *,
+    source: str = GUEST_IP6,
+    target: str = SERVICE6[0],
+    option: bool = True,
+    kind: int = icmpv6.ND_NEIGHBOR_SOLICIT,
+) -> bytes:
+    """A unicast neighbour solicitation.
+
+    :param option: with the source link-layer address.
+    """
+    sender = icmpv6.nd_option_sla(hw_src=GUEST_MAC) if option else None
+    frame = packet.Packet()
+    frame.add_protocol(ethernet.ethernet("02:64:66:6d:65:fe", GUEST_MAC, 0x86DD))
+    frame.add_protocol(ipv6.ipv6(src=source, dst=target, nxt=58, hop_limit=255))
+    message = icmpv6.nd_neighbor(0, target, sender)
+    frame.add_protocol(icmpv6.icmpv6(type_=kind, data=message))
     frame.serialize()
     return bytes(frame.data)
 

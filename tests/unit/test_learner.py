@@ -8,11 +8,24 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta import metrics
 from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, SETTLE, Held, Holds
 from dfmeta.exceptions import NotConnectedError
+from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS6
 from dfmeta.flows.service import towards_proxy
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
-from tests.unit.support import OTHER_INSTANCE, TAP, Rig, address, let_hub_run, port, syn
+from tests.unit.support import (
+    OTHER_INSTANCE,
+    SERVICE6,
+    TAP,
+    TAP6,
+    Rig,
+    address,
+    address6,
+    let_hub_run,
+    port,
+    syn,
+    syn6,
+)
 
 pytestmark = pytest.mark.greenthreads
 
@@ -363,3 +376,63 @@ def test_what_a_first_syn_takes_counts_from_its_packet_in(
     before = total()
     Hub(rig).send(syn())
     assert total() == pytest.approx(before + 0.5)
+
+
+@pytest.fixture
+def rig6() -> Rig:
+    rig = Rig()
+    rig.registry.set_port(port())
+    return rig.connect(tap=TAP6)
+
+
+def test_a_first_syn_over_ipv6_gets_a_slot_of_its_own_for_each_service(rig6: Rig) -> None:
+    hub = Hub(rig6)
+    for service in SERVICE6:
+        hub.send(syn6(service=service))
+    hub.send(syn())
+    slots = {number: slot.address for number, slot in rig6.registry.slots(HERE).items()}
+    assert slots == {
+        0: address(),
+        SLOT6 + 1: address6(),
+        SLOT6 + 2: address6(service=SERVICE6[1]),
+    }
+    assert [one.frame for one in rig6.switch.packet_outs()] == [
+        *(syn6(service=service) for service in SERVICE6),
+        syn(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ip", "service"),
+    [
+        ("::", SERVICE6[0]),
+        ("::1", SERVICE6[0]),
+        ("ff02::1", SERVICE6[0]),
+        ("::ffff:10.0.0.1", SERVICE6[0]),
+        (SERVICE6[0], SERVICE6[0]),
+        (SERVICE6[1], SERVICE6[0]),
+        (TAP6.ip6, SERVICE6[0]),
+        (str(IN_PORT.key_of(Endpoint(14), SLOT6 + 1)), SERVICE6[0]),
+        ("fd12:3456::5", "fd00:ec2::255"),
+    ],
+)
+def test_a_source_or_a_service_that_does_not_exist_gets_no_slot(
+    rig6: Rig, ip: str, service: str
+) -> None:
+    before = counted("malformed")
+    Hub(rig6).send(syn6(ip, service=service))
+    assert rig6.registry.slots(HERE) == {}
+    assert rig6.switch.packet_outs() == []
+    assert counted("malformed") == before + 1
+
+
+def test_sixteen_addresses_over_ipv6_leave_those_over_ipv4_alone(rig6: Rig) -> None:
+    hub = Hub(rig6)
+    hub.send(syn())
+    for number in range(20):
+        hub.send(syn6(f"fd12:3456::{number + 1:x}"))
+    slots = rig6.registry.slots(HERE)
+    assert slots[0].address == address()
+    assert set(slots) == {0, *SLOTS6}
+    known = {str(slot.address.ip) for number, slot in slots.items() if number}
+    assert known == {f"fd12:3456::{number + 1:x}" for number in range(4, 20)}, "longest idle gone"

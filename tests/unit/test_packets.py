@@ -98,12 +98,12 @@ def test_a_wrong_version_or_header_length_is_refused(first: int) -> None:
         parse_syn(bytes(frame))
 
 
-@pytest.mark.parametrize("eth_type", [0x0806, 0x86DD, 0x88A8, 0x05DC])
-def test_what_is_not_ipv4_is_refused(eth_type: int) -> None:
+@pytest.mark.parametrize("eth_type", [0x0806, 0x8847, 0x88A8, 0x05DC])
+def test_what_is_not_ip_is_refused(eth_type: int) -> None:
     frame = packet.Packet()
     frame.add_protocol(ethernet.ethernet(GUEST_MAC, GUEST_MAC, eth_type))
     frame.serialize()
-    with pytest.raises(PacketError, match=f"type {eth_type:#06x} is not IPv4"):
+    with pytest.raises(PacketError, match=f"type {eth_type:#06x} is not IPv4 or IPv6"):
         parse_syn(bytes(frame.data) + bytes(46))
 
 

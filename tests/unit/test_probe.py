@@ -15,12 +15,12 @@ from os_ken.lib.packet import ethernet, ipv4, packet, tcp
 
 from dfmeta.apps.probe import FAILURES, FROM_CONTROLLER, Probe, Result
 from dfmeta.exceptions import NotConnectedError, PacketError
-from dfmeta.flows.key import NEXT_HOP_MAC, PROBE_KEY
+from dfmeta.flows.key import IN_PORT, NEXT_HOP_MAC, PROBE_KEY
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
 from tests.harness.examples import examples
-from tests.unit.support import TAP
+from tests.unit.support import TAP, TAP6
 
 pytestmark = pytest.mark.greenthreads
 
@@ -33,13 +33,23 @@ PORTS = st.integers(0, 0xFFFF)
 class Host:
     """A switch with the host behind it: *answers* gives what comes back of a segment."""
 
-    def __init__(self, answers: Callable[[Segment], bytes | None]) -> None:
+    def __init__(
+        self,
+        answers: Callable[[Segment], bytes | None],
+        *,
+        version: int = 4,
+        tap: Tap = TAP,
+    ) -> None:
         self.answers = answers
         self.sent: list[Segment] = []
         self.connected = True
         self.layout = Layout()
-        self.tap: Tap | None = TAP
-        self.probe = Probe(self, lambda: self.tap)  # type: ignore[arg-type]  # what it uses of it
+        self.tap: Tap | None = tap
+        self.probe = Probe(
+            self,  # type: ignore[arg-type]  # what it uses of it
+            lambda: self.tap,
+            version=version,
+        )
 
     @property
     def wire(self) -> Host:
@@ -91,6 +101,24 @@ def test_an_answer_proves_the_path_and_is_reset() -> None:
     assert (syn.destination_port, syn.flags) == (TAP.port, FLAG_SYN)
     assert (reset.flags, reset.sequence) == (FLAG_RST, (syn.sequence + 1) & 0xFFFFFFFF)
     assert reset.source_port == syn.source_port
+
+
+def test_an_answer_over_ipv6_proves_the_path_and_is_reset() -> None:
+    host = Host(of_syns(), version=6, tap=TAP6)
+    assert host.probe.ask().answered
+    syn, reset = host.sent
+    assert str(syn.source) == IN_PORT.probe_key(6)
+    assert (str(syn.destination), syn.destination_port) == (TAP6.ip6, TAP6.port)
+    assert reset.flags == FLAG_RST
+    silent = Host(lambda _segment: None, version=6, tap=TAP6)
+    assert f"[{TAP6.ip6}]:{TAP6.port}" in silent.probe.ask(QUICK).cause
+
+
+def test_without_ipv6_no_probe_is_sent() -> None:
+    host = Host(of_syns(), version=6)
+    result = host.probe.ask()
+    assert (result.sent, result.cause) == (False, "guests are not served over IPv6")
+    assert (host.sent, host.probe.last) == ([], None)
 
 
 @pytest.mark.parametrize(
