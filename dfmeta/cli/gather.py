@@ -173,17 +173,22 @@ def path_facts(conf: cfg.ConfigOpts) -> PathFacts:
     """Request a probe of the path to the proxy from the running daemon, and return its result."""
     try:
         found = ask_agent(conf, "/probe")
-        return PathFacts(
-            asked=bool(found["sent"]),
-            answered=bool(found["answered"]),
-            cause=str(found["cause"]),
-            seconds=float(found["seconds"]),
-            whole=bool(found["whole_checksum"]),
-        )
+        six = found.get("ip6")
+        return replace(_path(found), ip6=None if six is None else _path(six))
     except NotRunningError as error:
         return PathFacts(asked=False, cause=str(error.fields["cause"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return PathFacts(asked=False, cause="dfmeta-agent of another version runs: restart it")
+
+
+def _path(found: Mapping[str, Any]) -> PathFacts:
+    return PathFacts(
+        asked=bool(found["sent"]),
+        answered=bool(found["answered"]),
+        cause=str(found["cause"]),
+        seconds=float(found["seconds"]),
+        whole=bool(found["whole_checksum"]),
+    )
 
 
 def daemon_version(conf: cfg.ConfigOpts) -> str:

@@ -160,7 +160,8 @@ def follow(scene: Scene, port: KnownPort, versions: tuple[int, ...] = (4,)) -> s
     ways = [way for version in versions for way in _ways(port, tap, version)]
     ends = {way: _follow_way(scene, port, tap, way, alone=len(ways) == 1) for way in ways}
     stop = _conclusion(ends)
-    probed = scene.path is not None and scene.path.answered
+    path = scene.path
+    probed = path is not None and all(path.over(way.address.ip.version).answered for way in ways)
     click.echo(f"{stop[:1].upper()}{stop[1:]}." if stop else LEADS if probed else UNPROBED)
     return stop
 
@@ -289,7 +290,7 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
     yield from _steps("back ", legs.back(back, port, address=expected, tap=tap, layout=layout))
     if expected is None:
         yield "         where the controller installs the flow of the key before that SYN goes on"
-    yield from _probe(scene)
+    yield from _probe(scene, family_of(version))
     if port.state in OBSERVED:
         yield Stop(f"the port is in the state '{port.state}': {port.fault}")
 
@@ -318,12 +319,13 @@ def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
         yield Stop(f"stops at the host: {wrong[0].text}; {wrong[0].remedy}")
 
 
-def _probe(scene: Scene) -> Iterator[str | Stop]:
+def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
     """Report the daemon's own probe, which shows the actual behaviour of the host."""
     if scene.path is None:
         yield "  probe  not sent: dfmeta-agent does not run"
         return
-    probe = checks_path.path(scene.path, scene.wanted)
+    facts = scene.path.over(family.version)
+    probe = checks_path.path(facts, scene.wanted.over(family))
     yield f"  probe  {probe.text}"
     if probe.status is Status.WRONG:
         yield Stop(f"stops at the host: {probe.text}: `dfmeta doctor` shows the remedy")

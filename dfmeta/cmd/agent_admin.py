@@ -37,7 +37,7 @@ class AgentAdmin:
         listings = {
             "/ports": parts.ports.rows,
             "/service": self._service,
-            "/probe": parts.controller.probe.report,
+            "/probe": lambda: rows.probe_row(parts.controller),
             "/options": options.Options(lambda: parts.conf).document,
         }
         page = status_page.page_of_agent(

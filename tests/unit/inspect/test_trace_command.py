@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from dfmeta.apps.switch_facts import Reading
 from dfmeta.cli import trace_command
-from dfmeta.cli.trace_command import LEADS, Scene, follow, trace
+from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
@@ -81,7 +81,7 @@ def scene(**values: Any) -> Scene:
         "running": True,
         "bits": dict[int, PortBits](),
         "ip6": SERVICE6,
-        "path": PathFacts(answered=True),
+        "path": PathFacts(answered=True, ip6=PathFacts(answered=True)),
     }
     return Scene(WANTED, SNAPSHOT, (PORT6,), **known | values)
 
@@ -197,6 +197,20 @@ def test_a_fault_of_the_port_is_told_once(
     assert lines[-1] == f"S{stop[1:]}."
     broken = replace(PORT6, state=PortState.BROKEN, fault="a fault")
     assert told(capsys, broken, (4, 6))[1] == ["Not traced: tap1 is broken: a fault."]
+
+
+def test_the_probe_is_that_of_the_version(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch()
+    failed = PathFacts(answered=True, ip6=PathFacts(answered=False, cause="no answer"))
+    stop, _lines = told(capsys, PORT6, (4, 6), path=failed)
+    assert stop.startswith(f"over IPv6 to {SERVICE6[0]}: stops at the host: guests' SYNs do not")
+    assert told(capsys, PORT6, (4,), path=failed)[1][-1] == LEADS
+    unsent = PathFacts(answered=True)
+    stop, lines = told(capsys, PORT6, (4, 6), path=unsent)
+    assert (stop, lines[-1]) == ("", UNPROBED)
+    assert "  probe  not probed: guests are served over IPv4 only" in lines
 
 
 @pytest.mark.parametrize(
