@@ -40,6 +40,7 @@ from dfmeta.cli.progress import shown
 from dfmeta.conf import limits as limit_options
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
+from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.host_facts import read_host
@@ -142,6 +143,8 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     yield from _host(conf, wanted, snapshot, running=facts.running)
     path = gather.path_facts(conf) if facts.running else None
     yield checks_path.path(path, wanted)
+    if path is not None and path.ip6 is not None:
+        yield checks_path.path(path.ip6, wanted.over(IPV6))
     yield from doctor_system.system(wanted, root)
     yield from services.findings()
     yield from doctor_system.clock(conf, services.skews)
@@ -228,7 +231,8 @@ def _switch(
         yield unknown("meters", "the switch does not answer")
         return
     names = _guest_ports(there, wanted)
-    yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted)
+    ip6 = gather.served_ip6(conf) if conf is not None else wanted.ip6
+    yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted, ip6=ip6)
     yield from _our_flows(conf, wanted, there)
     yield _meters(reading, names, wanted)
 
