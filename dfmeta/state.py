@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Device, address and table for which dfmeta configured rules, route and address."""
+    """Device, addresses and table for which dfmeta configured rules, route and addresses."""
 
     device: str
     address: str
     table: int
+    address6: str = ""
+    """The IPv6 address; empty: none was configured."""
 
 
 @dataclass(slots=True)
@@ -219,7 +221,11 @@ def _host_memory(raw: Any) -> HostMemory | None:
     if raw is None:
         return None
     address = str(IPv4Address(str(raw["address"])))
-    return HostMemory(str(raw["device"]), address, int(raw["table"]))
+    # State files of versions without IPv6 lack the member.
+    address6 = str(raw.get("address6", ""))
+    if address6:
+        address6 = str(IPv6Address(address6))
+    return HostMemory(str(raw["device"]), address, int(raw["table"]), address6)
 
 
 def _unusable(folder: Path, error: OSError) -> StartError:
