@@ -228,7 +228,8 @@ def _switch(
         yield unknown("meters", "the switch does not answer")
         return
     names = _guest_ports(there, wanted)
-    yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted)
+    ip6 = gather.served_ip6(conf) if conf is not None else wanted.ip6
+    yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted, ip6=ip6)
     yield from _our_flows(conf, wanted, there)
     yield _meters(reading, names, wanted)
 

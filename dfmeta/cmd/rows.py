@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dfmeta.conditions import Conditions
+from dfmeta.flows.key import slot_in_key
+from dfmeta.flows.service import Tap
 from dfmeta.hub import Turns
 from dfmeta.model import Port
 from dfmeta.proxy.nova import remedies
@@ -38,10 +40,11 @@ def port_rows(
         state, cause = conditions.of(port)
         keys = [
             {
-                "slot": number,
+                "slot": slot_in_key(number),
                 "key": str(registry.keys.key_of(endpoint, number)),
                 "mac": slot.address.mac,
                 "ip": str(slot.address.ip),
+                "service": str(slot.address.service) if slot.address.service else None,
                 "connections": slot.connections,
             }
             for number, slot in sorted(slots.items())
@@ -67,6 +70,16 @@ def port_rows(
             }
         )
     return sorted(rows, key=_place)
+
+
+def service_row(tap: Tap | None) -> dict[str, Any]:
+    """Return the addresses at which guests are served at this moment: ``GET /service``.
+
+    :param tap: the target of the flows; None while there is none.
+    """
+    if tap is None:
+        return {"ip": None, "ip6": []}
+    return {"ip": tap.guest_ip, "ip6": list(tap.guest_ip6)}
 
 
 def _place(row: dict[str, Any]) -> tuple[bool, int, int, str]:

@@ -17,6 +17,7 @@ from os_ken.lib import type_desc
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
+from dfmeta.flows import oxm
 from dfmeta.flows.flow import Action, Output, SetField, Value
 
 _HEAD = struct.Struct(ofp.OFP_FLOW_STATS_0_PACK_STR)
@@ -173,5 +174,6 @@ def _known_fields() -> Iterator[tuple[int, tuple[str, Callable[[bytes], int | st
             yield one.num << 9 | one.type.size, (one.name, reader)
 
 
+oxm.register()
 _FIELDS = dict(_known_fields())
 """Header of a field without a mask (class, number, length) → its name and its reader."""

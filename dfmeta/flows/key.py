@@ -172,6 +172,11 @@ class InPortKeys:
         return IPv6Address(self._base6 | slot << _SLOT6_SHIFT | vid << _VID6_SHIFT | ofport)
 
 
+def slot_in_key(slot: int) -> int:
+    """Return the number of a slot within its key: the number that listings show."""
+    return slot - SLOT6 if slot > SLOT6 else slot
+
+
 IN_PORT: Final[Keys] = InPortKeys()
 """The key scheme with the default prefix for IPv6."""
 

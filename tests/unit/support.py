@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, TypeVar
 
 import eventlet
@@ -43,13 +43,21 @@ OTHER_INSTANCE = "0d2c8a8e-54e0-4a9d-a9b1-2f1d5c3b7e02"
 PROJECT = "b9a3d2f07c7e4f4b8f4f7f0a1c2d3e4f"
 GUEST_MAC = "fa:16:3e:00:00:01"
 GUEST_IP = "10.0.0.5"
+GUEST_IP6 = "fd12:3456::5"
+SERVICE6 = ("fe80::a9fe:a9fe", "fd00:ec2::254")
 TAP = Tap(ofport=9, mac="02:64:66:6d:65:fe", port=18080)
+TAP6 = replace(TAP, ip6="fd00:a9fe:a9fe:a9fe::a9fe", guest_ip6=SERVICE6)
 DATAPATH = 0x0000AABBCCDDEEFF
 
 
 def address(ip: str = GUEST_IP, mac: str = GUEST_MAC) -> GuestAddress:
     """What a guest calls itself."""
     return GuestAddress(mac, IPv4Address(ip))
+
+
+def address6(ip: str = GUEST_IP6, mac: str = GUEST_MAC, service: str = SERVICE6[0]) -> GuestAddress:
+    """An IPv6 address of a guest, and the address of the service that it uses."""
+    return GuestAddress(mac, IPv6Address(ip), IPv6Address(service))
 
 
 Load = Callable[..., cfg.ConfigOpts]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Opaque, Output, SetField
+from dfmeta.flows.key import SLOT6
 from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
@@ -26,12 +29,15 @@ from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.model import OFPORT_MAX, Endpoint
 from tests.harness.examples import examples
 from tests.unit.support import (
+    SERVICE6,
     TAP,
+    TAP6,
     Bundle,
     Datapath,
     PacketOut,
     Sent,
     address,
+    address6,
     removed_of,
     stats_of,
     unpack,
@@ -41,12 +47,20 @@ ELSEWHERE = Tap(ofport=7, mac=TAP.mac, port=8080, ip="192.0.2.1", guest_ip="169.
 GUEST = Guest(
     Endpoint(13), 77, {0: address(), 5: address("10.0.0.6", "fa:16:3e:00:00:02")}, syn_meter=78
 )
+GUEST6 = Guest(
+    Endpoint(14),
+    79,
+    {0: address(), SLOT6 + 1: address6(), SLOT6 + 16: address6(service=SERVICE6[1])},
+    syn_meter=80,
+)
 FLOWS = list(
     dict.fromkeys(
         [
             *fixed_flows(TAP),
             *guest_flows(GUEST, TAP),
             *guest_flows(Guest(Endpoint(OFPORT_MAX), None, {7: address()}), ELSEWHERE),
+            *fixed_flows(TAP6),
+            *guest_flows(GUEST6, TAP6),
         ]
     )
 )
@@ -86,17 +100,16 @@ def test_a_dump_reads_as_what_was_added(wire: Wire, flow: Flow) -> None:
 @given(
     st.integers(1, OFPORT_MAX),
     st.integers(1, 65535),
-    st.integers(0, 0xFFFFFFFF),
+    st.ip_addresses(v=4),
+    st.ip_addresses(v=6),
     st.binary(min_size=6, max_size=6),
 )
 def test_whatever_a_guest_calls_itself_a_dump_reads_as_what_was_added(
-    ofport: int, proxy_port: int, ip: int, mac: bytes
+    ofport: int, proxy_port: int, ip: IPv4Address, ip6: IPv6Address, mac: bytes
 ) -> None:
-    from ipaddress import IPv4Address
-
     wire = Wire(Layout())
-    tap = Tap(9, TAP.mac, proxy_port, ip="192.0.2.1")
-    known = {0: address(str(IPv4Address(ip)), mac.hex(":"))}
+    tap = replace(TAP6, port=proxy_port, ip="192.0.2.1")
+    known = {0: address(str(ip), mac.hex(":")), SLOT6 + 1: address6(str(ip6), mac.hex(":"))}
     for flow in guest_flows(Guest(Endpoint(ofport), 0x10000 + ofport, known), tap):
         assert as_found(wire, stats_of(sent(wire.add(flow)).body)).flow == flow
 
