@@ -64,7 +64,7 @@ class State:
     port: int = 0
     """Last TCP port of the proxy; used with port = 0."""
     listener: int = 0
-    """Inode of the proxy's listening socket, by which other programs identify it."""
+    """Inode of the proxy's listening socket for IPv4, by which other programs identify it."""
     holders: dict[Endpoint, Holder] = field(default_factory=dict)
     """Endpoint → its guest when its flows were installed."""
     meters: dict[Endpoint, int] = field(default_factory=dict)
@@ -76,6 +76,8 @@ class State:
 
     host: HostMemory | None = None
     """Configuration of dfmeta's side of the host; None: not known."""
+    listener6: int = 0
+    """Inode of the proxy's listening socket for IPv6; 0: there was none."""
 
 
 _BY_ENDPOINT = ("holders", "meters", "syn_meters")
@@ -203,6 +205,8 @@ def read_state(folder: Path) -> State:
         syn_meters={_endpoint(k): int(v) for k, v in raw.get("syn_meters", {}).items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
         host=_host_memory(raw.get("host")),
+        # State files of versions without IPv6 lack the member.
+        listener6=int(raw.get("listener6", 0)),
     )
 
 

@@ -46,7 +46,7 @@ class Parts:
             made_anew=self._rebind,
         )
         self.registry = Registry(
-            self.tap.addresses, ask=lambda: self.watcher.ask(), keys=layout.keys_of(group)
+            self.tap.host.addresses, ask=lambda: self.watcher.ask(), keys=layout.keys_of(group)
         )
         self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
         self.registry.when_replaced(self.identities.renew)

@@ -19,9 +19,10 @@ from dfmeta.cmd.keeping import Keeper
 from dfmeta.exceptions import DfmetaError, HostError, StartError
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.service import Tap
-from dfmeta.host import device, ipv6
+from dfmeta.host import device
 from dfmeta.host.changes import Changes
-from dfmeta.host.netlink import HostSide, Wanted
+from dfmeta.host.netlink import Wanted
+from dfmeta.host.sides import HostSides
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.proxy.sockets import NO_DEVICE, confine, confined, keep_room, listen, silence
@@ -60,18 +61,12 @@ class TapKeeper:
         self._group = group
         self._state = state
         self._keeper = keeper
+        wanted = Wanted(group.metadata_interface, IPv4Address(group.host_ip), group.route_table)
         self._keys = keys_of(group)
         self._guest_ip6 = tuple(str(IPv6Address(text)) for text in group.ip6)
-        wanted = Wanted(group.metadata_interface, IPv4Address(group.host_ip), group.route_table)
-        self.host = HostSide(wanted)
-        self.host6 = HostSide(self._wanted6(wanted.device, group.host_ip6, wanted.table))
-        """The host's side of IPv6; unused while ``ip6`` is empty."""
-        self.serves_ipv6 = False
-        """Whether the host's side of IPv6 is in place. It stays so while the device is down or is
-        created again: flows may lead to it."""
-        self.ipv6_fault = ""
-        """What is wrong with IPv6 on the host, for people; empty when nothing is, and when ``ip6``
-        is empty."""
+        self._host_ip6 = str(IPv6Address(group.host_ip6)) if group.ip6 else ""
+        wanted6 = self._wanted6(wanted.device, self._host_ip6, wanted.table)
+        self.host = HostSides(wanted, wanted6)
         self._family = wanted.family
         self.sock: Any = None
         self._made_anew = made_anew
@@ -91,14 +86,18 @@ class TapKeeper:
         """Return the configured address of the listener, HOST:PORT."""
         return f"{self._group.host_ip}:{self._group.port}"
 
-    def addresses(self) -> frozenset[IPv4Address | IPv6Address]:
-        """Return the host's own addresses as of the last check; no key may be one of them."""
-        return self.host.addresses() | self.host6.addresses()
-
     @property
     def fault(self) -> str:
         """Return the fault of the device; empty when there is none."""
         return "" if self.in_place else f"{self._group.metadata_interface}: {self.last_error}"
+
+    @property
+    def ipv6_fault(self) -> str:
+        """Return what is wrong with IPv6 on the host; empty when nothing is, or ``ip6`` is empty.
+
+        Guests are served over IPv4 all the same.
+        """
+        return self.host.ipv6_fault
 
     def take_over(self, sock: Any) -> None:
         """Use a listener that a service manager has opened; drop any listener kept before.
@@ -139,7 +138,7 @@ class TapKeeper:
                 self._follow()
             # Before the device is up, so that no connection is refused.
             sock = self.sock or self._take_kept() or self._listen_anew(self._port)
-            self._ensure_host()
+            self.host.ensure()
         except (HostError, StartError, OSError) as error:
             LOG.debug("Not listening yet: %s", error)
             return None
@@ -260,11 +259,10 @@ class TapKeeper:
         now = time.monotonic()
         # Taken before the check, so that a change during the check causes another one.
         changed = self._changes.take()
-        # The kernel reports no change of these settings.
-        done, came = self._look_at_ipv6()
-        if changed or came or not self.in_place or now >= self._next_full_look:
+        done, wanting = self.host.look()
+        if changed or wanting or not self.in_place or now >= self._next_full_look:
             self._next_full_look = now + FULL_LOOK_INTERVAL
-            done += self._ensure_host()
+            done += self.host.ensure()
         if device.disable_tx_checksum(self._group.metadata_interface):
             done.append("TX checksum offload off")
         before = device.raise_arp_ignore() if self._family.arp else None
@@ -275,71 +273,18 @@ class TapKeeper:
         if done:
             LOG.info("Configured %s: %s", self._group.metadata_interface, ", ".join(done))
 
-    def _ensure_host(self) -> list[str]:
-        """Put the host's side of each family in place; a failure of IPv6's is only noted.
-
-        :return: a description of each change that was made.
-        :raises HostError: when the kernel refuses a change of IPv4's.
-        """
-        # IPv6's settings come before the device is up.
-        done, _came = self._look_at_ipv6()
-        done += self.host.ensure()
-        if self._wants_ipv6 and ipv6.lack_of(self._group.metadata_interface) is None:
-            try:
-                done += self.host6.ensure()
-                self._note_ipv6("", serves=True)
-            except HostError as error:
-                # A device that is gone at this moment comes back: the flows stay.
-                self._note_ipv6(str(error), serves=self.serves_ipv6)
-        return done
-
-    def _look_at_ipv6(self) -> tuple[list[str], bool]:
-        """Check the settings of IPv6, and put those of the device in force.
-
-        :return: a description of each change that was made, and whether the host has got IPv6.
-        """
-        if not self._wants_ipv6:
-            return [], False
-        done: list[str] = []
-        lack = ipv6.lack_of(self._group.metadata_interface)
-        try:
-            # Also while IPv6 is off: when it comes, the kernel generates an address at once.
-            done = self.host6.settle()
-        except HostError as error:
-            if lack is None:
-                self._note_ipv6(str(error), serves=self.serves_ipv6)
-        if lack is not None:
-            self._note_ipv6(lack.cause, serves=False)
-        return done, lack is None and not self.serves_ipv6
-
-    @property
-    def _wants_ipv6(self) -> bool:
-        return bool(self._group.ip6)
-
-    def _note_ipv6(self, fault: str, *, serves: bool) -> None:
-        """Keep the state of IPv6 and log a change of it."""
-        if fault and fault != self.ipv6_fault:
-            what = "IPv6 is not complete" if serves else "Guests are not served over IPv6"
-            LOG.warning("%s: %s", what, fault)
-        elif self.ipv6_fault and not fault:
-            LOG.info("Guests are served over IPv6")
-        self.ipv6_fault, self.serves_ipv6 = fault, serves
-
-    def _wanted6(self, name: str, address: str, table: int) -> Wanted:
-        return Wanted(name, IPv6Address(address), table, IPV6, self._keys.next_hop(6))
-
     def remove_former(self, watcher: OvsdbWatcher) -> None:
         """Remove objects that the previous run created for another device, address or table."""
         group, former = self._group, self._state.host
-        address6 = str(self.host6.wanted.address) if self._wants_ipv6 else ""
-        now = HostMemory(group.metadata_interface, str(group.host_ip), group.route_table, address6)
+        address = str(group.host_ip)
+        now = HostMemory(group.metadata_interface, address, group.route_table, self._host_ip6)
         if former is None or former == now:
             self._state.host = now
             return
         wanted = Wanted(former.device, IPv4Address(former.address), former.table)
         try:
-            done = self.host.remove_former(wanted)
-            done += self._remove_former6(former)
+            wanted6 = self._wanted6(former.device, former.address6, former.table)
+            done = self.host.remove_former(wanted, wanted6)
             if former.device != now.device:
                 done += [f"port {name}" for name in watcher.remove_taps(former.device)]
         except DfmetaError as error:
@@ -350,13 +295,11 @@ class TapKeeper:
         if done:
             LOG.info("Removed leftovers of the former configuration: %s", ", ".join(done))
 
-    def _remove_former6(self, former: HostMemory) -> list[str]:
-        if not former.address6 or not ipv6.in_kernel():
-            return []
-        wanted = self._wanted6(former.device, former.address6, former.table)
-        if self._wants_ipv6:
-            return self.host6.remove_former(wanted)
-        return HostSide(wanted).remove(device_stays=True)
+    def _wanted6(self, name: str, address: str, table: int) -> Wanted | None:
+        """Return IPv6's side of the host; None for an empty address."""
+        if not address:
+            return None
+        return Wanted(name, IPv6Address(address), table, IPV6, self._keys.next_hop(6))
 
     def undo(self, watcher: OvsdbWatcher, controller: Controller) -> None:
         """Remove everything that a failed start has created, and nothing that existed before.
@@ -369,8 +312,6 @@ class TapKeeper:
                 controller.withdraw()
             if "listener" in self._made:
                 self._keeper.drop()
-            # The device goes down last, if this start has brought it up.
-            done += self.host6.undo()
             done += self.host.undo()
             before = self._state.arp_ignore
             if "arp_ignore" in self._made and before is not None:
@@ -416,7 +357,7 @@ class TapKeeper:
             port=int(sock.getsockname()[1]),
             ip=self._group.host_ip,
             guest_ip=self._group.ip,
-            ip6=str(self.host6.wanted.address) if self.serves_ipv6 else "",
-            guest_ip6=self._guest_ip6 if self.serves_ipv6 else (),
+            ip6=self._host_ip6 if self.host.serves_ipv6 else "",
+            guest_ip6=self._guest_ip6 if self.host.serves_ipv6 else (),
             keys=self._keys,
         )
