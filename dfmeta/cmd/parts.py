@@ -45,7 +45,9 @@ class Parts:
             keeper(group, memory.state, os.environ),
             made_anew=self._rebind,
         )
-        self.registry = Registry(self.tap.host.addresses, ask=lambda: self.watcher.ask())
+        self.registry = Registry(
+            self.tap.host.addresses, ask=lambda: self.watcher.ask(), keys=layout.keys_of(group)
+        )
         self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
         self.registry.when_replaced(self.identities.renew)
         self.controller = Controller(

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import eventlet
@@ -17,14 +17,17 @@ import eventlet.green.socket as green_socket
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import Keeper
 from dfmeta.exceptions import DfmetaError, HostError, StartError
+from dfmeta.flows.family import IPV6
 from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.changes import Changes
-from dfmeta.host.netlink import HostSide, Wanted
+from dfmeta.host.netlink import Wanted
+from dfmeta.host.sides import HostSides
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.proxy.sockets import NO_DEVICE, confine, confined, keep_room, listen, silence
 from dfmeta.state import HostMemory, State
+from dfmeta.wiring.layout import keys_of
 
 LOG = logging.getLogger(__name__)
 
@@ -59,7 +62,11 @@ class TapKeeper:
         self._state = state
         self._keeper = keeper
         wanted = Wanted(group.metadata_interface, IPv4Address(group.host_ip), group.route_table)
-        self.host = HostSide(wanted)
+        self._keys = keys_of(group)
+        self._guest_ip6 = tuple(str(IPv6Address(text)) for text in group.ip6)
+        self._host_ip6 = str(IPv6Address(group.host_ip6)) if group.ip6 else ""
+        wanted6 = self._wanted6(wanted.device, self._host_ip6, wanted.table)
+        self.host = HostSides(wanted, wanted6)
         self._family = wanted.family
         self.sock: Any = None
         self._made_anew = made_anew
@@ -70,7 +77,7 @@ class TapKeeper:
         self._kept_elsewhere = False
         """Whether a service manager opened the listener, and so keeps it."""
         self._next_look = self._next_full_look = 0.0
-        self._changes = Changes((self._family,))
+        self._changes = Changes()
         self._made: set[str] = set()
         """Objects that this process has created or changed: "port", "listener", "arp_ignore"."""
 
@@ -83,6 +90,14 @@ class TapKeeper:
     def fault(self) -> str:
         """Return the fault of the device; empty when there is none."""
         return "" if self.in_place else f"{self._group.metadata_interface}: {self.last_error}"
+
+    @property
+    def ipv6_fault(self) -> str:
+        """Return what is wrong with IPv6 on the host; empty when nothing is, or ``ip6`` is empty.
+
+        Guests are served over IPv4 all the same.
+        """
+        return self.host.ipv6_fault
 
     def take_over(self, sock: Any) -> None:
         """Use a listener that a service manager has opened; drop any listener kept before.
@@ -244,8 +259,8 @@ class TapKeeper:
         now = time.monotonic()
         # Taken before the check, so that a change during the check causes another one.
         changed = self._changes.take()
-        done = []
-        if changed or not self.in_place or now >= self._next_full_look:
+        done, wanting = self.host.look()
+        if changed or wanting or not self.in_place or now >= self._next_full_look:
             self._next_full_look = now + FULL_LOOK_INTERVAL
             done += self.host.ensure()
         if device.disable_tx_checksum(self._group.metadata_interface):
@@ -261,13 +276,15 @@ class TapKeeper:
     def remove_former(self, watcher: OvsdbWatcher) -> None:
         """Remove objects that the previous run created for another device, address or table."""
         group, former = self._group, self._state.host
-        now = HostMemory(group.metadata_interface, str(group.host_ip), group.route_table)
+        address = str(group.host_ip)
+        now = HostMemory(group.metadata_interface, address, group.route_table, self._host_ip6)
         if former is None or former == now:
             self._state.host = now
             return
         wanted = Wanted(former.device, IPv4Address(former.address), former.table)
         try:
-            done = self.host.remove_former(wanted)
+            wanted6 = self._wanted6(former.device, former.address6, former.table)
+            done = self.host.remove_former(wanted, wanted6)
             if former.device != now.device:
                 done += [f"port {name}" for name in watcher.remove_taps(former.device)]
         except DfmetaError as error:
@@ -277,6 +294,12 @@ class TapKeeper:
         self._state.host = now
         if done:
             LOG.info("Removed leftovers of the former configuration: %s", ", ".join(done))
+
+    def _wanted6(self, name: str, address: str, table: int) -> Wanted | None:
+        """Return IPv6's side of the host; None for an empty address."""
+        if not address:
+            return None
+        return Wanted(name, IPv6Address(address), table, IPV6, self._keys.next_hop(6))
 
     def undo(self, watcher: OvsdbWatcher, controller: Controller) -> None:
         """Remove everything that a failed start has created, and nothing that existed before.
@@ -334,4 +357,7 @@ class TapKeeper:
             port=int(sock.getsockname()[1]),
             ip=self._group.host_ip,
             guest_ip=self._group.ip,
+            ip6=self._host_ip6 if self.host.serves_ipv6 else "",
+            guest_ip6=self._guest_ip6 if self.host.serves_ipv6 else (),
+            keys=self._keys,
         )
