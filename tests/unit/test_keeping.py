@@ -58,6 +58,13 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
+def six() -> Iterator[socket.socket]:
+    """A listening socket for IPv6."""
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as sock:
+        yield sock
+
+
+@pytest.fixture
 def held() -> Iterator[HolderKeeper]:
     """A keeper under a name of its own; its holder goes with the test."""
     one = HolderKeeper(uuid.uuid4().hex, TERMS)
@@ -315,6 +322,121 @@ def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
         sock.send(holder.DROP)
     thread.join(5)
     assert not thread.is_alive()
+
+
+# Two listeners, and a release that knew one
+
+
+def test_systemd_stores_each_listener_under_the_name_of_its_version(
+    systemd: Systemd, held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    SystemdKeeper(systemd.environ, held).keep([listener.fileno(), six.fileno()])
+    for _ in FD_NAMES:
+        systemd.told()
+    for name, sock in ((FD_NAME, listener), (FD_NAME6, six)):
+        message, fds = systemd.told()
+        assert message == f"FDSTORE=1\nFDNAME={name}"
+        assert same(fds, sock)
+
+
+def test_both_stored_listeners_are_found_and_the_latest_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+    held: HolderKeeper,
+    listener: socket.socket,
+    six: socket.socket,
+) -> None:
+    first, names = 200, (FD_NAME6, FD_NAME, FD_NAME6)
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as spare:
+        for number, sock in enumerate((spare, listener, six)):
+            os.dup2(sock.fileno(), first + number)
+    monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", first)
+    environ = {
+        "LISTEN_PID": str(os.getpid()),
+        "LISTEN_FDS": str(len(names)),
+        "LISTEN_FDNAMES": ":".join(names),
+    }
+    assert same(SystemdKeeper(environ, held).take(), listener, six)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(first)
+
+
+def test_a_holder_gives_both_listeners_in_their_order(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    held.keep([listener.fileno(), six.fileno()])
+    held.release()
+    assert same(held.take(), listener, six)
+    held.keep([six.fileno()])
+    assert same(held.take(), six)
+
+
+def test_a_daemon_that_knows_one_listener_gets_the_first_and_keeps_its_own(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    held.keep([listener.fileno(), six.fileno()])
+    held.release()
+    with connect(held.name) as sock:
+        sock.send(holder.TAKE)
+        message, fds = holder.receive(sock)
+        assert message == holder.TAKE
+        assert same(fds, listener)
+        with socket.create_server(("127.0.0.1", 0)) as another:
+            holder.send_fds(sock, holder.KEEP, [another.fileno()])
+            assert holder.receive(sock) == (holder.KEEP, [])
+            sock.close()
+            assert same(held.take(), another)
+
+
+def hold_one(name: str, listener: socket.socket) -> threading.Thread:
+    """A holder of the release before: it keeps one, and disconnects at what it does not know."""
+    held = [os.dup(listener.fileno())]
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.bind(holder.address(name))
+    server.listen(4)
+
+    def attend(connection: socket.socket) -> None:
+        while held:
+            message, given = holder.receive(connection)
+            for fd in given:
+                os.close(fd)
+            if message == holder.TAKE:
+                holder.send_fds(connection, holder.TAKE, held)
+            elif message == holder.DROP:
+                os.close(held.pop())
+            elif not message.startswith(holder.WAIT):
+                return
+
+    def serve() -> None:
+        with server:
+            while held:
+                with server.accept()[0] as connection:
+                    attend(connection)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_a_holder_that_knows_one_listener_gives_it_and_is_replaced_for_two(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    former = hold_one(held.name, listener)
+    assert same(held.take(), listener)
+    assert former.is_alive()
+    held.keep([listener.fileno(), six.fileno()])
+    former.join(30)
+    assert not former.is_alive()
+    held.release()
+    assert same(held.take(), listener, six)
+
+
+def test_the_holder_of_another_configuration_and_release_gives_its_listener(
+    later: HolderKeeper, listener: socket.socket
+) -> None:
+    former = hold_one(uuid.uuid4().hex, listener)
+    assert same(later.take(), listener)
+    former.join(30)
+    assert not former.is_alive()
 
 
 # Another configuration
