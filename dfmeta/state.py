@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dfmeta.exceptions import StartError
 from dfmeta.model import Endpoint
@@ -55,6 +55,17 @@ class HostMemory:
     table: int
     address6: str = ""
     """The IPv6 address; empty: none was configured."""
+
+
+class Listeners(NamedTuple):
+    """The proxy's listening sockets, by which other programs identify them."""
+
+    port: int
+    """TCP port of all of them."""
+    inode: int
+    """Inode of IPv4's socket."""
+    inode6: int = 0
+    """Inode of IPv6's socket; 0: there is none."""
 
 
 @dataclass(slots=True)

@@ -145,7 +145,7 @@ class Daemon:
         tap = self.parts.tap
         try:
             tap.look_after(self.parts.watcher, self.parts.update)
-            tap.keep_listener()
+            tap.keep_listeners()
         except DfmetaError as error:
             if str(error) != tap.last_error:
                 LOG.warning("%s", error)
