@@ -189,6 +189,11 @@ class Registry:
         """Return the number of ports in *state*."""
         return self._states[state]
 
+    def count_addresses(self, version: int) -> int:
+        """Return the number of guests' addresses of that version of IP that have a slot."""
+        slots = frozenset(self.keys.slots(version))
+        return sum(len(slots & guest.slots.keys()) for guest in self._guests.values())
+
     def holder(self, endpoint: Endpoint) -> tuple[Port, dict[int, Slot]] | None:
         """Return the port at *endpoint* and its slots; None if its instance is not known."""
         guest = self._guests.get(endpoint)

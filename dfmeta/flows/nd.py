@@ -16,6 +16,7 @@ link-layer address has no option that could become the target's; the controller 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv6Address
 
 from dfmeta.flows.flow import (
     ETH_IPV6,
@@ -42,8 +43,15 @@ TARGET_LINK_LAYER = 2
 NO_MAC = "00:00:00:00:00:00"
 """Value of nd_sll in a solicitation without that option."""
 UNSPECIFIED = "::"
+_SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
+_LOW_BITS = 0xFFFFFF
 _MAC_BITS = 48
 _IPV6_BITS = 128
+
+
+def solicited_node(target: IPv6Address) -> IPv6Address:
+    """Return the multicast address of solicitations for *target* (RFC 4291, 2.7.1)."""
+    return IPv6Address(_SOLICITED_NODE | int(target) & _LOW_BITS)
 
 
 def guest_request(endpoint: Endpoint, _mac: str, ip: str) -> Flow:

@@ -219,6 +219,10 @@ address needs one first SYN; cloud-init opens about thirty connections. A host's
 connections for two minutes: at 1,000 per second one guest uses less than half of the 262,144 that
 Linux allows by default on a host with more than 4 GB of memory."""
 
+METER_OF: Mapping[Purpose, Purpose] = {Purpose.GUEST_ND_BARE: Purpose.SYN}
+"""Purpose whose flows use a meter of another purpose → that purpose. A rate of its own would give a
+guest more packet-ins per second in all."""
+
 _OFFSET = {Stage.SERVICE: 0, Stage.REPLY: 1, Stage.ND: 2}
 TABLES_TAKEN = len(_OFFSET)
 """Number of tables, from ``table_base`` up, that dfmeta uses."""
