@@ -10,7 +10,7 @@ from dfmeta.inspect.facts import Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, wrong
 from dfmeta.model import HttpHost
 
-CHECKS: Final[Mapping[int, str]] = {4: "path", 6: "path-ipv6"}
+CHECKS = {4: "path", 6: "path-ipv6"}
 """Version of IP → name of the check."""
 
 

@@ -84,8 +84,11 @@ def _cookie(page: str) -> Iterator[str]:
         if there.get(bits) != text:
             yield f"bits {bits} of a cookie: {text}"
     sets = {field for table in TABLES.values() for field in table.sets | table.matches}
-    if any(field.startswith(("reg", "ct_", "metadata")) for field in sets):
-        yield "a register or a conntrack zone is used"
+    if any(field.startswith(("xreg", "xxreg", "ct_", "metadata")) for field in sets):
+        yield "a conntrack zone or OpenFlow's metadata is used"
+    numbers = sorted(field.removeprefix("reg") for field in sets if field.startswith("reg"))
+    if f"registers {' and '.join(numbers)} only" not in " ".join(page.split()):
+        yield f"the registers {numbers} are used"
 
 
 def _columns(page: str) -> Iterator[str]:

@@ -24,8 +24,8 @@ MODULES = [
 ]
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in MODULES}
 FIELDS = ("Looks at", "Wrong when", "Remedy")
-VERDICTS = {"ok", "wrong", "unknown"}
-_ENTRY = re.compile(r"^``([a-z_-]+)``\n((?:   .*\n)+)", re.MULTILINE)
+VERDICTS = {"ok", "warning", "wrong", "unknown"}
+_ENTRY = re.compile(r"^``([a-z0-9_-]+)``\n((?:   .*\n)+)", re.MULTILINE)
 _LITERAL = re.compile(r"``([^`]+)``")
 _PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b")
 _COMMAND = re.compile(r"[a-z][a-z0-9-]+ \S")
