@@ -140,6 +140,7 @@ def closed(connection: object) -> bool:
         return True
 
 
+PLACE_IDS = ("port", "any", "IPv6", "admin")
 WRONG_PLACES: list[tuple[str, tuple[str, int], str]] = [
     ("dfmeta-agent-guests", (METADATA_IP, 18081), "host_ip:port = '169.254.169.254:18080'"),
     ("dfmeta-agent-guests", ("0.0.0.0", PROXY_PORT), "host_ip:port = '169.254.169.254:18080'"),
@@ -149,7 +150,7 @@ WRONG_PLACES: list[tuple[str, tuple[str, int], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "said"), WRONG_PLACES, ids=["port", "any", "IPv6", "admin"]
+    ("name", "place", "said"), WRONG_PLACES, ids=("port", "any", "IPv6", "admin")
 )
 def test_a_listener_at_another_place_is_one_clear_line(
     host: OpenvSwitch, make_agent: MakeAgent, name: str, place: tuple[str, int], said: str
