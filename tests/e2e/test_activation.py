@@ -149,9 +149,7 @@ WRONG_PLACES: list[tuple[str, tuple[str, int], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "said"), WRONG_PLACES, ids=("port", "any", "IPv6", "admin")
-)
+@pytest.mark.parametrize(("name", "place", "said"), WRONG_PLACES, ids=PLACE_IDS)
 def test_a_listener_at_another_place_is_one_clear_line(
     host: OpenvSwitch, make_agent: MakeAgent, name: str, place: tuple[str, int], said: str
 ) -> None:
