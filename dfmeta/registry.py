@@ -42,7 +42,7 @@ from dfmeta.model import (
     PortState,
 )
 from dfmeta.numbering import Device, Numbering
-from dfmeta.slots import Guest, Learned, Slot
+from dfmeta.slots import EXPECTED, Guest, Learned, Slot
 from dfmeta.waits import Waits
 
 REST = 120.0
@@ -303,13 +303,13 @@ class Registry:
         version = address.ip.version
         number = self._free_slot(guest, version)
         if number is None:
-            number = guest.longest_idle(self.keys.slots(version))
+            number = guest.longest_idle(self.keys.slots(version), now)
             if number is None or not guest.may_displace(now):
                 return None
             displaced = guest.slots[number].address
         self.touch(endpoint)
         epoch = next(self._epochs)
-        guest.slots[number] = Slot(address, epoch, now)
+        guest.slots[number] = Slot(address, epoch, now, expected_until=now + EXPECTED)
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
 
     def has_slot(self, endpoint: Endpoint, learned: Learned) -> bool:
@@ -390,6 +390,7 @@ class Registry:
         if slot is not None and slot.epoch == epoch:
             slot.connections += change
             slot.last_used = now
+            slot.expected_until = 0.0
 
     # Time that a first SYN waited, which counts towards hold_timeout of its requests
 

@@ -65,6 +65,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         needs_project=group.backend == "nova",
         ip6=tuple(str(IPv6Address(one)) for one in group.ip6),
         host_ip6=str(IPv6Address(group.host_ip6)),
+        listener6=remembered.listener6,
         keys=keys_of(group),
     )
 

@@ -24,7 +24,7 @@ from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_address, read_service
 from dfmeta.flows.service import Tap
 from dfmeta.host.host_facts import read_host
-from dfmeta.inspect import checks_host, checks_path, legs, which
+from dfmeta.inspect import checks_path, legs, which
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
@@ -304,9 +304,15 @@ def _steps(name: str, leg: legs.Leg) -> Iterator[str | Stop]:
 def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
     """Run doctor's checks of the host; the first fault ends the path."""
     wanted = scene.wanted.over(family)
-    host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table, family=wanted.family)
+    host = read_host(
+        wanted.tap,
+        wanted.host_ip,
+        table=wanted.route_table,
+        family=wanted.family,
+        keys=wanted.keys,
+    )
     findings = list(doctor_host.way(host, wanted, scene.snapshot))
-    listener = checks_host.listener(host, wanted, running=scene.running)
+    listener = doctor_host.listener(host, wanted, running=scene.running)
     fine = [one.check for one in findings if one.status is Status.OK]
     yield f"  host   ok: {', '.join(fine)}"
     for one in findings:

@@ -21,7 +21,7 @@ from dfmeta.registry import (
     Phase,
     Registry,
 )
-from dfmeta.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, Learned
+from dfmeta.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, EXPECTED, Learned
 from tests.harness.examples import examples
 from tests.unit.support import (
     GUEST_MAC,
@@ -445,9 +445,34 @@ def test_the_longest_idle_address_gives_way_and_its_claims_end(registry: Registr
     assert claimed(registry, 1).address == ADDRESSES[7]
 
 
+def accepted(registry: Registry, found: Learned, now: float = 0.0) -> Learned:
+    """A connection of that address has been accepted, and has ended."""
+    for change in (1, -1):
+        registry.count_connections(HERE, found.slot, found.epoch, change, now)
+    return found
+
+
+def test_an_address_whose_connection_is_expected_does_not_give_way(registry: Registry) -> None:
+    first, *others = [learned(registry, number) for number in range(7)]
+    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is None
+    for one in others:
+        accepted(registry, one)
+    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is not None
+    assert registry.has_slot(HERE, first), "its connection is still expected"
+    assert not registry.has_slot(HERE, others[0])
+
+
+def test_an_address_that_never_connects_gives_way_later(registry: Registry) -> None:
+    for number in range(7):
+        learned(registry, number)
+    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is None
+    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED) is not None
+
+
 def test_addresses_give_way_only_so_often(registry: Registry) -> None:
     def made_up(number: int, now: float) -> Learned | None:
-        return registry.learn(HERE, address(mac=f"fa:16:3e:00:{number:02x}:01"), now)
+        found = registry.learn(HERE, address(mac=f"fa:16:3e:00:{number:02x}:01"), now)
+        return accepted(registry, found, now) if found is not None else None
 
     at_once = len(SLOTS) + DISPLACED_AT_ONCE
     assert all(made_up(number, 100.0) for number in range(at_once))
@@ -750,7 +775,7 @@ def test_when_all_keys_rest_the_one_that_did_longest_is_given(
         assert learned(registry, 0).slot == SLOTS[number]
         clock.now += 1
     registry.set_port(port(instance=OTHER_INSTANCE))
-    assert learned(registry, 0).slot == 0
+    assert accepted(registry, learned(registry, 0)).slot == 0
     assert learned(registry, 1).displaced == ADDRESSES[0]
 
 

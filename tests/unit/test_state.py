@@ -20,6 +20,8 @@ ENDPOINTS = st.builds(Endpoint, st.integers(1, 65279), st.just(0) | st.integers(
 STATES = st.builds(
     State,
     port=st.integers(0, 65535),
+    listener=st.integers(0, 2**64 - 1),
+    listener6=st.integers(0, 2**64 - 1),
     holders=st.dictionaries(
         ENDPOINTS,
         st.builds(Holder, st.text(), st.text(), st.lists(st.integers(0, 7)).map(tuple)),
@@ -71,6 +73,13 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
 
 def test_a_state_of_before_the_hosts_side_was_remembered_has_none(tmp_path: Path) -> None:
     assert write(tmp_path, json.dumps(GOOD)).load() == State(port=7, listener=4711)
+
+
+def test_a_state_of_before_there_was_ipv6_has_no_such_listener(tmp_path: Path) -> None:
+    assert "listener6" not in GOOD
+    assert write(tmp_path, json.dumps(GOOD)).load().listener6 == 0
+    new = write(tmp_path, json.dumps(GOOD | {"listener6": 4712})).load()
+    assert (new.listener, new.listener6) == (4711, 4712)
 
 
 @pytest.mark.parametrize("host", [5, {}, {"device": "x", "address": "10.0.0", "table": 2}])

@@ -19,7 +19,14 @@ from dfmeta.state import State
 BRIDGE = Bridge(1, controllers=0)
 THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", ours=True, marked=True))
 NO_NUMBER = Update(True, BRIDGE, TapPort(None, "", ours=True, marked=True))
-GROUP = SimpleNamespace(metadata_interface="lo", host_ip="169.254.169.254", route_table=2, port=0)
+GROUP = SimpleNamespace(
+    metadata_interface="lo",
+    host_ip="169.254.169.254",
+    host_ip6="fd00:a9fe:a9fe:a9fe::a9fe",
+    ip6=[],
+    route_table=2,
+    port=0,
+)
 
 
 class Host:
@@ -106,10 +113,12 @@ def test_a_listener_keeps_room_for_others_whoever_has_opened_it() -> None:
     group = SimpleNamespace(**{**vars(GROUP), "host_ip": "127.0.0.1"})
     with socket.create_server(("127.0.0.1", 0)) as kept:
         state = State(port=kept.getsockname()[1])
-        old: Any = SimpleNamespace(take=kept.detach, keep=lambda _fd: None)
-        new: Any = SimpleNamespace(take=lambda: None, keep=lambda _fd: None)
+        old: Any = SimpleNamespace(take=lambda: [kept.detach()], keep=lambda _fds: None)
+        new: Any = SimpleNamespace(take=list, keep=lambda _fds: None)
         for keeper in (old, new):
-            sock = TapKeeper(group, state, keeper).listen()
+            tap = TapKeeper(group, state, keeper)
+            tap.listen()
+            sock = tap.sock
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
             sock.close()
 
@@ -133,7 +142,7 @@ class Calls:
 
 def undone(keeper: Any) -> list[tuple[object, ...]]:
     calls: Any = Calls()
-    keeper._keeper = keeper.host = calls
+    keeper.host = calls
     keeper.undo(calls, calls)
     return list(calls.made)
 
