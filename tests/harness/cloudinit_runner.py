@@ -39,7 +39,8 @@ def bind_read_only(source: Path, target: Path) -> None:
 
 def unwanted(folder: str, names: list[str]) -> set[str]:
     """Return names of /etc to omit: secrets, the host's own cloud-init, and special files."""
-    secret = {name for name in names if name in ("ssh", "ssl", "cloud") or "shadow" in name}
+    # requests from 2.32 on needs certificates, /etc/ssl/certs, as soon as it is imported.
+    secret = {name for name in names if name in ("ssh", "private", "cloud") or "shadow" in name}
     paths = {name: Path(folder, name) for name in names}
     odd = {n for n, p in paths.items() if not (p.is_symlink() or p.is_file() or p.is_dir())}
     return secret | odd

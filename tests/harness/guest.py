@@ -241,14 +241,14 @@ class Guest(Closing):
 
     def add_address6(self, address: str) -> None:
         """Add an IPv6 address; one that is not link-local comes with a route to EC2's service."""
-        commands = [f"-6 addr add {address} dev {self.device} nodad"]
+        commands = [f"addr add {address} dev {self.device} nodad"]
         if not ipaddress.IPv6Interface(address).is_link_local:
-            commands.append(f"-6 route replace {EC2_6.strip('[]')}/128 dev {self.device}")
+            commands.append(f"route replace {EC2_6.strip('[]')}/128 dev {self.device}")
         self.namespace.ip(*commands)
 
     def drop_ipv4(self) -> None:
         """Remove the guest's IPv4 address, and with it all routes of IPv4."""
-        self.namespace.ip(f"-4 addr flush dev {self.device}")
+        self.namespace.ip(f"addr del {self.interface} dev {self.device}")
 
     def add_route(self, *routes: str) -> None:
         """Run ``ip route add …`` for each route."""
