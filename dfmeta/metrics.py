@@ -62,6 +62,12 @@ PORTS: By[Gauge, PortState] = Gauge(
     ["state"],
     registry=REGISTRY,
 )
+ADDRESSES: By[Gauge, Literal["4", "6"]] = Gauge(
+    "dfmeta_addresses",
+    "Guests' addresses that have a slot, and so flows, by version of IP",
+    ["family"],
+    registry=REGISTRY,
+)
 FLOWS: By[Gauge, Annotated[str, "the names of dfmeta.flows.pipeline:Purpose"]] = Gauge(
     "dfmeta_flows",
     "Flows that dfmeta maintains on the switch, by purpose, as dfmeta sent them",

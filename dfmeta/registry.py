@@ -42,7 +42,7 @@ from dfmeta.model import (
     PortState,
 )
 from dfmeta.numbering import Device, Numbering
-from dfmeta.slots import Guest, Learned, Slot
+from dfmeta.slots import EXPECTED, Guest, Learned, Slot
 from dfmeta.waits import Waits
 
 REST = 120.0
@@ -189,6 +189,11 @@ class Registry:
         """Return the number of ports in *state*."""
         return self._states[state]
 
+    def count_addresses(self, version: int) -> int:
+        """Return the number of guests' addresses of that version of IP that have a slot."""
+        slots = frozenset(self.keys.slots(version))
+        return sum(len(slots & guest.slots.keys()) for guest in self._guests.values())
+
     def holder(self, endpoint: Endpoint) -> tuple[Port, dict[int, Slot]] | None:
         """Return the port at *endpoint* and its slots; None if its instance is not known."""
         guest = self._guests.get(endpoint)
@@ -298,14 +303,21 @@ class Registry:
         version = address.ip.version
         number = self._free_slot(guest, version)
         if number is None:
-            number = guest.longest_idle(self.keys.slots(version))
+            number = guest.longest_idle(self.keys.slots(version), now)
             if number is None or not guest.may_displace(now):
                 return None
             displaced = guest.slots[number].address
         self.touch(endpoint)
         epoch = next(self._epochs)
-        guest.slots[number] = Slot(address, epoch, now)
+        guest.slots[number] = Slot(address, epoch, now, expected_until=now + EXPECTED)
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
+
+    def expect(self, endpoint: Endpoint, learned: Learned, now: float) -> None:
+        """Expect the connection of an address that was *learned*: its first SYN is sent on now."""
+        guest = self._guests.get(endpoint)
+        slot = guest.slots.get(learned.slot) if guest else None
+        if slot is not None and slot.epoch == learned.epoch and not slot.connections:
+            slot.expected_until = now + EXPECTED
 
     def has_slot(self, endpoint: Endpoint, learned: Learned) -> bool:
         """Return whether the address that was *learned* still has its slot."""
@@ -385,6 +397,7 @@ class Registry:
         if slot is not None and slot.epoch == epoch:
             slot.connections += change
             slot.last_used = now
+            slot.expected_until = 0.0
 
     # Time that a first SYN waited, which counts towards hold_timeout of its requests
 

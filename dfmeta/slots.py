@@ -11,6 +11,10 @@ DISPLACED_AT_ONCE = 16
 DISPLACED_PER_SECOND = 4.0
 """Limits on evictions of an endpoint's addresses: a guest that invents a source address for each
 packet cannot make the switch change more flows than that."""
+EXPECTED = 0.9
+"""Seconds after its first SYN was sent on, during which an address without a connection is not
+evicted: the connection may be established already and wait to be accepted. A guest repeats a SYN
+after 1 s."""
 
 
 @dataclass(slots=True)
@@ -21,6 +25,8 @@ class Slot:
     epoch: int
     last_used: float
     connections: int = 0
+    expected_until: float = 0.0
+    """Until when the connection of its first SYN is expected; 0.0: it has been accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,12 @@ class Guest:
         self.room -= 1
         return True
 
-    def longest_idle(self, numbers: Container[int]) -> int | None:
-        """Return the least recently used of the slots *numbers* without an open connection; None if
-        there is none."""
+    def longest_idle(self, numbers: Container[int], now: float) -> int | None:
+        """Return the least recently used of the slots *numbers* without an open or an expected
+        connection; None if there is none."""
         idle = [
             (one.last_used, number)
             for number, one in self.slots.items()
-            if number in numbers and not one.connections
+            if number in numbers and not one.connections and one.expected_until <= now
         ]
         return min(idle)[1] if idle else None

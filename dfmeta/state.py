@@ -13,9 +13,9 @@ import logging
 import os
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dfmeta.exceptions import StartError
 from dfmeta.model import Endpoint
@@ -48,11 +48,24 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Device, address and table for which dfmeta configured rules, route and address."""
+    """Device, addresses and table for which dfmeta configured rules, route and addresses."""
 
     device: str
     address: str
     table: int
+    address6: str = ""
+    """The IPv6 address; empty: none was configured."""
+
+
+class Listeners(NamedTuple):
+    """The proxy's listening sockets, by which other programs identify them."""
+
+    port: int
+    """TCP port of all of them."""
+    inode: int
+    """Inode of IPv4's socket."""
+    inode6: int = 0
+    """Inode of IPv6's socket; 0: there is none."""
 
 
 @dataclass(slots=True)
@@ -62,7 +75,7 @@ class State:
     port: int = 0
     """Last TCP port of the proxy; used with port = 0."""
     listener: int = 0
-    """Inode of the proxy's listening socket, by which other programs identify it."""
+    """Inode of the proxy's listening socket for IPv4, by which other programs identify it."""
     holders: dict[Endpoint, Holder] = field(default_factory=dict)
     """Endpoint → its guest when its flows were installed."""
     meters: dict[Endpoint, int] = field(default_factory=dict)
@@ -74,6 +87,8 @@ class State:
 
     host: HostMemory | None = None
     """Configuration of dfmeta's side of the host; None: not known."""
+    listener6: int = 0
+    """Inode of the proxy's listening socket for IPv6; 0: there was none."""
 
 
 _BY_ENDPOINT = ("holders", "meters", "syn_meters")
@@ -201,6 +216,8 @@ def read_state(folder: Path) -> State:
         syn_meters={_endpoint(k): int(v) for k, v in raw.get("syn_meters", {}).items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
         host=_host_memory(raw.get("host")),
+        # State files of versions without IPv6 lack the member.
+        listener6=int(raw.get("listener6", 0)),
     )
 
 
@@ -219,7 +236,11 @@ def _host_memory(raw: Any) -> HostMemory | None:
     if raw is None:
         return None
     address = str(IPv4Address(str(raw["address"])))
-    return HostMemory(str(raw["device"]), address, int(raw["table"]))
+    # State files of versions without IPv6 lack the member.
+    address6 = str(raw.get("address6", ""))
+    if address6:
+        address6 = str(IPv6Address(address6))
+    return HostMemory(str(raw["device"]), address, int(raw["table"]), address6)
 
 
 def _unusable(folder: Path, error: OSError) -> StartError:

@@ -12,15 +12,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from tests.flows.frames import FIELDS, TCP, Frame, NotModelled
+from dfmeta.flows import oxm
+from tests.flows.frames import FIELDS, Frame, NotModelled
 
+oxm.register()
 _DATAPATH = ProtocolDesc(version=ofp.OFP_VERSION)
 _ONF, _NX, _SET_CONTROLLER_ID = 0x4F4E4600, 0x2320, 20
 _BUNDLE_FLAGS = ofp.ONF_BF_ATOMIC | ofp.ONF_BF_ORDERED
@@ -29,6 +31,7 @@ _METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
 _METER_DELETED = 4
 """OpenFlow 1.4's reason for a flow that went with its meter; Open vSwitch gives it on 1.3 too."""
 _READ_ONLY = {"in_port", "eth_type", "ip_proto", "ip_frag", "tcp_flags"}
+_EXACT = {"eth_type", "ip_proto", "icmpv6_type", "icmpv6_code"}
 _ORDER = (parser.OFPInstructionMeter, parser.OFPInstructionActions, parser.OFPInstructionGotoTable)
 Match = dict[str, tuple[int, int]]
 
@@ -144,7 +147,7 @@ class Switch:
         for act in actions:
             match act:
                 case parser.OFPActionSetField():
-                    frame.put(act.key, _plain(act.value))
+                    frame.put(act.key, _plain(act.key, act.value))
                 case parser.NXActionRegMove():
                     value = frame[_name(act.src_field)] >> act.src_ofs
                     frame.put(act.dst_field, value, act.dst_ofs, act.n_bits)
@@ -162,10 +165,12 @@ class Switch:
     def _output(self, frame: Frame, port: int) -> Iterator[Out]:
         echo = port == frame["in_port"]  # OpenFlow 1.3.5, 7.2.5: only OFPP_IN_PORT sends back
         port = frame["in_port"] if port == ofp.OFPP_IN_PORT else port
+        frame.commit()
         if not echo and port in {*self.ports, ofp.OFPP_NORMAL}:
             yield Out(port, bytes(frame.data), meters=frame.meters)
 
     def _packet_in(self, frame: Frame, target: int, entry: Entry | None) -> Out:
+        frame.commit()
         data, match = bytes(frame.data), bytearray()
         table, cookie = (entry.table, entry.cookie) if entry else (0, 0)
         parser.OFPMatch(in_port=frame["in_port"]).serialize(match, 0)
@@ -341,10 +346,16 @@ def _require(holds: bool, text: str) -> None:
         raise NotModelled(text)
 
 
-def _plain(value: int | str) -> int:
+def _plain(name: str, value: int | str) -> int:
     if isinstance(value, str):
-        return int(value.replace(":", ""), 16) if ":" in value else int(IPv4Address(value))
+        return int(value.replace(":", ""), 16) if FIELDS[name][0] == 48 else int(ip_address(value))
     return value
+
+
+def _holds(name: str, known: dict[str, int]) -> bool:
+    """Whether a prerequisite of a field is among what is *known*."""
+    needs = FIELDS[name][1]
+    return not needs or any(one.items() <= known.items() for one in needs)
 
 
 def _name(name: str) -> str:
@@ -360,11 +371,11 @@ def _match(match: Any) -> Match:
         name = _name(given)
         full = (1 << FIELDS[name][0]) - 1
         # As they come: what is needed has to come before what needs it.
-        _require(FIELDS[name][1].items() <= known.items(), f"{name} without {FIELDS[name][1]}")
+        _require(_holds(name, known), f"{name} without {FIELDS[name][1]}")
         pair = value if isinstance(value, tuple) else (value, full)
-        read[name] = _plain(pair[0]), _plain(pair[1])
+        read[name] = _plain(name, pair[0]), _plain(name, pair[1])
         _require(not read[name][0] & ~read[name][1], f"{name}: a value outside of its mask")
-        _require(read[name][1] == full or name not in TCP, f"{name} with a mask")
+        _require(read[name][1] == full or name not in _EXACT, f"{name} with a mask")
         known[name] = read[name][0]
     return read
 
@@ -406,7 +417,7 @@ def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
         _require(port <= ofp.OFPP_MAX or port in (ofp.OFPP_IN_PORT, ofp.OFPP_NORMAL), str(act))
         _require(not _READ_ONLY & {*used[:1]}, f"{act} sets what is read only")
         for name in map(_name, used):
-            _require(FIELDS[name][1].items() <= known.items(), f"{act} without {FIELDS[name][1]}")
+            _require(_holds(name, known), f"{act} without {FIELDS[name][1]}")
             tagged = known.get("vlan_vid", 0) & ofp.OFPVID_PRESENT
             _require(name != "vlan_vid" or bool(tagged), f"{act} of a frame that may be untagged")
         if isinstance(act, parser.OFPActionPopVlan):

@@ -2,7 +2,8 @@
 
 Tables, purposes, priorities and cookies come from the declaration (:mod:`dfmeta.flows.pipeline`).
 The destinations of a purpose's packets come from the builders of flows, run on a guest with one
-address. The program uses only the standard library, and its output is deterministic.
+address of each version of IP. The program uses only the standard library, and its output is
+deterministic.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dfmeta.flows import pipeline
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Output, ToController
+from dfmeta.flows.key import SLOTS, SLOTS6
 from dfmeta.flows.pipeline import (
     PORT_IN_PORT,
     PURPOSES,
@@ -41,9 +43,22 @@ PICTURE = "pipeline.svg"
 INDEX = "pipeline-index.inc"
 LAYOUT = Layout()
 
-_TAP = Tap(ofport=2, mac="02:00:00:00:00:01", port=18080)
+_SERVICE6 = IPv6Address("fe80::a9fe:a9fe")
+_TAP = Tap(
+    ofport=2,
+    mac="02:00:00:00:00:01",
+    port=18080,
+    ip6="fd00:a9fe:a9fe:a9fe::a9fe",
+    guest_ip6=(str(_SERVICE6),),
+)
+_MAC = "fa:16:3e:00:00:01"
 _GUEST = Guest(
-    Endpoint(1), meter=1, addresses={0: GuestAddress("fa:16:3e:00:00:01", IPv4Address("10.0.0.5"))}
+    Endpoint(1),
+    meter=1,
+    addresses={
+        SLOTS[0]: GuestAddress(_MAC, IPv4Address("10.0.0.5")),
+        SLOTS6[0]: GuestAddress(_MAC, IPv6Address("fe80::1"), _SERVICE6),
+    },
 )
 _PORTS = {
     _TAP.ofport: "tap-metadata",
@@ -55,7 +70,7 @@ DROPPED = "dropped"
 
 
 def sample_flows() -> tuple[Flow, ...]:
-    """Return all flows of a switch that has one guest with one address."""
+    """Return all flows of a switch that has one guest with an address of each version of IP."""
     return *fixed_flows(_TAP), *guest_flows(_GUEST, _TAP)
 
 
@@ -72,7 +87,7 @@ def exits(purpose: Purpose) -> list[Stage | str]:
                 found.append(CONTROLLER)
         if flow.goto is not None:
             found.append(flow.goto)
-    return found or [DROPPED]
+    return list(dict.fromkeys(found)) or [DROPPED]
 
 
 def descriptions() -> dict[Purpose, str]:
@@ -291,8 +306,10 @@ def _draw_row(row: Row) -> Iterator[str]:
 def _gotos(all_boxes: list[Box]) -> Iterator[str]:
     """Yield arrows to the next table on the left, and to tables further down on the right."""
     at = {box.stage: number for number, box in enumerate(all_boxes)}
-    left = right = 0
+    right = 0
     for box in all_boxes:
+        # Arrows to the next table share the left side with no arrow of another table.
+        left = 0
         for row in box.rows:
             for stage in exits(row.purpose):
                 if not isinstance(stage, Stage):

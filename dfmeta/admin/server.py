@@ -83,7 +83,7 @@ class AdminServer(GuestServer):
         self._held = 0
         self._sweeper: Any = None
         """Greenthread that runs while connections wait for a place."""
-        super().__init__(sock, "", Peers(), self._answer, hold_timeout=0.0, limits=limits)
+        super().__init__([sock], "", Peers(), self._answer, hold_timeout=0.0, limits=limits)
         # Clients can use many addresses, so complaints are not kept by address: see the class.
         self._complaints = Together(LOG)
 

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -181,11 +182,19 @@ def _matches(row: Mapping[str, Any], query: Query) -> bool:
         return False
     if not query.port:
         return True
-    wanted = query.port.lower()
+    wanted = _canonical(query.port)
     names = (row["port"], row["instance"], row["instance_name"], row["project"], row["iface_id"])
     texts = [*names, row["record"], row["key"] or "", row["mac"]]
     texts += [one[name] for one in row["addresses"] for name in ("ip", "mac", "key")]
     return any(wanted in text.lower() for text in texts)
+
+
+def _canonical(text: str) -> str:
+    """Return text of the filter in lower case, and a whole IP address as listings write it."""
+    try:
+        return str(ip_address(text.strip().partition("%")[0]))
+    except ValueError:
+        return text.lower()
 
 
 def _told(one: Row, now: float) -> dict[str, Any]:

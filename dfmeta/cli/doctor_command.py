@@ -40,7 +40,9 @@ from dfmeta.cli.progress import shown
 from dfmeta.conf import limits as limit_options
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
+from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import Purpose
+from dfmeta.host import ipv6
 from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import (
@@ -54,7 +56,7 @@ from dfmeta.inspect import (
 )
 from dfmeta.inspect.checks_daemon import OptionFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
-from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
+from dfmeta.inspect.facts import HostFacts, KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, Status, healthy, unknown, wrong
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.model import Endpoint
@@ -62,7 +64,9 @@ from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.proxy.limits import BACKLOG
 
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
-STYLES: Final = {"status": {"ok": "green", "wrong": "bold red", "unknown": "yellow"}}
+STYLES: Final = {
+    "status": {"ok": "green", "warning": "yellow", "wrong": "bold red", "unknown": "yellow"}
+}
 
 
 @click.command(
@@ -86,8 +90,8 @@ STYLES: Final = {"status": {"ok": "green", "wrong": "bold red", "unknown": "yell
 def doctor(config_files: tuple[str, ...], *, fmt: str, wide: bool, root: str) -> None:
     """Check everything that a working host needs, and show the remedy for each fault.
 
-    Each check has a line: its status (ok, wrong, unknown), its name, the finding and, if it is
-    wrong, the remedy. The command changes nothing. Run it as root, on the host.
+    Each check has a line: its status (ok, warning, wrong, unknown), its name, the finding and, for
+    a warning and a fault, the remedy. The command changes nothing. Run it as root, on the host.
     """
     conf = load_config(config_files)
     # Errors of libraries are in the findings; their log lines would not help the operator.
@@ -142,6 +146,8 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     yield from _host(conf, wanted, snapshot, running=facts.running)
     path = gather.path_facts(conf) if facts.running else None
     yield checks_path.path(path, wanted)
+    if path is not None and path.ip6 is not None:
+        yield checks_path.path(path.ip6, wanted.over(IPV6))
     yield from doctor_system.system(wanted, root)
     yield from services.findings()
     yield from doctor_system.clock(conf, services.skews)
@@ -228,7 +234,8 @@ def _switch(
         yield unknown("meters", "the switch does not answer")
         return
     names = _guest_ports(there, wanted)
-    yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted)
+    ip6 = gather.served_ip6(conf) if conf is not None else wanted.ip6
+    yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted, ip6=ip6)
     yield from _our_flows(conf, wanted, there)
     yield _meters(reading, names, wanted)
 
@@ -259,7 +266,7 @@ def _host(
     conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot | None, *, running: bool
 ) -> Iterator[Finding]:
     try:
-        host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table, family=wanted.family)
+        host = _read(wanted)
     except HostError as error:
         yield wrong("host", str(error), "run doctor as root, in the host's own network namespace")
         return
@@ -267,6 +274,7 @@ def _host(
     if wanted.family.arp:
         yield checks_host.arp_ignore(host, wanted)
     yield checks_host.listener(host, wanted, running=running)
+    yield from _host6(wanted, running=running)
     yield from checks_limits.queue(host.limits, backlog=BACKLOG)
     tracked = read_conntrack(wanted.host_ip, wanted.port)
     yield checks_limits.conntrack(tracked, rate=wanted.layout.pipeline.rates[Purpose.GUEST_SYN])
@@ -274,6 +282,35 @@ def _host(
     if conf.df_metadata.backend == "nova":
         needed = conf[limit_options.GROUP.name].connections
         yield checks_limits.local_ports(host.limits, needed=needed)
+
+
+def _host6(wanted: Settings, *, running: bool) -> Iterator[Finding]:
+    """Check IPv6's side of the host; no line if guests are to be served over IPv4 only."""
+    if not wanted.ip6:
+        return
+    lack = ipv6.lack_of(wanted.tap)
+    if lack is not None:
+        yield checks_host.no_ipv6(lack.cause, lack.remedy)
+        return
+    wanted = wanted.over(IPV6)
+    try:
+        yield from doctor_host.beside(_read(wanted), wanted, running=running)
+    except HostError as error:
+        yield unknown("ipv6", str(error))
+
+
+def _read(wanted: Settings) -> HostFacts:
+    """Read the host's side in the version of IP of *wanted*.
+
+    :raises HostError: when the kernel does not answer.
+    """
+    return read_host(
+        wanted.tap,
+        wanted.host_ip,
+        table=wanted.route_table,
+        family=wanted.family,
+        keys=wanted.keys,
+    )
 
 
 def _known_ports(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import IPv4Address
+from dataclasses import replace
+from ipaddress import ip_address
 
+from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.inspect import checks_host, firewall
 from dfmeta.inspect.facts import HostFacts, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, unknown
 from dfmeta.inspect.programs import read_filters
+
+IPV6_NAME = "-ipv6"
+"""End of the name of a check that both versions of IP have, for IPv6."""
 
 
 def way(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> Iterator[Finding]:
@@ -17,14 +22,38 @@ def way(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> Iterato
     :param snapshot: None when OVSDB does not answer.
     """
     yield checks_host.device(host, wanted)
-    yield checks_host.address(host, wanted)
-    yield from checks_host.rules(host, wanted)
-    yield checks_host.route(host, wanted)
-    yield from checks_host.way_back(host, wanted)
-    yield checks_host.neighbour(host, wanted)
-    yield checks_host.rp_filter(host, wanted)
+    yield from _routing(host, wanted)
     yield _checksum(host, wanted, snapshot)
-    yield _firewall(wanted)
+    yield named(_firewall(wanted), wanted)
+
+
+def beside(host: HostFacts, wanted: Settings, *, running: bool) -> Iterator[Finding]:
+    """Run the checks that another version of IP than IPv4 has of its own."""
+    yield from _routing(host, wanted)
+    yield named(_firewall(wanted), wanted)
+    yield listener(host, wanted, running=running)
+
+
+def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
+    """Run the check of the listener at the end of the path."""
+    return named(checks_host.listener(host, wanted, running=running), wanted)
+
+
+def named(finding: Finding, wanted: Settings) -> Finding:
+    """Return *finding* with the name that its check has for one version of IP."""
+    if wanted.family is not IPV6:
+        return finding
+    return replace(finding, check=f"{finding.check}{IPV6_NAME}")
+
+
+def _routing(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
+    yield named(checks_host.address(host, wanted), wanted)
+    yield from (named(one, wanted) for one in checks_host.rules(host, wanted))
+    yield named(checks_host.route(host, wanted), wanted)
+    yield from (named(one, wanted) for one in checks_host.way_back(host, wanted))
+    yield named(checks_host.neighbour(host, wanted), wanted)
+    if wanted.family is IPV4:
+        yield checks_host.rp_filter(host, wanted)
 
 
 def _checksum(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> Finding:
@@ -39,5 +68,6 @@ def _checksum(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> F
 def _firewall(wanted: Settings) -> Finding:
     if wanted.port is None:
         return unknown("firewall", "the proxy's port is not known")
-    syn = firewall.Syn(wanted.tap, IPv4Address(wanted.host_ip), wanted.port)
+    keys = wanted.keys.network(wanted.family.version)
+    syn = firewall.Syn(wanted.tap, ip_address(wanted.host_ip), wanted.port, keys)
     return firewall.judge(read_filters(syn), wanted)

@@ -38,14 +38,15 @@ COLUMNS: Final = {
     "port": "PORT",
     "instance": "INSTANCE",
     "address": "ADDRESS",
+    "service": "SERVICE",
     "packets": "PACKETS",
     "bytes": "BYTES",
     "dropped": "DROPPED",
     "state": "STATE",
 }
-DROP: Final = ("bytes", "dropped", "instance", "table", "address", "packets")
+DROP: Final = ("bytes", "dropped", "service", "instance", "table", "address", "packets")
 """Columns that are left out on a narrow terminal, the least important one first."""
-FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter")
+FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter", "family")
 STYLES: Final = {
     "state": {
         "ok": "green",
@@ -74,8 +75,9 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
     """Show dfmeta's flows on the bridge, and mark unknown and missing flows.
 
     Each flow is shown with the names of its table and purpose, the port and instance that it
-    serves, its counters, and the number of packets that its meter has dropped because the guest
-    sends too many. Flows of other programs are not shown.
+    serves, the guest's address and the service's address if it has one, its counters, and the
+    number of packets that its meter has dropped because the guest sends too many. Flows of other
+    programs are not shown.
     """
     conf = load_config(config_files)
     say(take_over(conf))
@@ -106,7 +108,7 @@ def compare(
     for _ in range(SETTLE_TRIES):
         ports, desired, problem = _desired(conf, wanted, snapshot)
         reading: Reading = read_flows(Path(wanted.socket), wanted.layout)
-        rows = entries(reading.ours, desired, layout=wanted.layout)
+        rows = entries(reading.ours, desired, layout=wanted.layout, keys=wanted.keys)
         if problem or not faulty(rows):
             break
         time.sleep(SETTLE_PAUSE)
@@ -121,7 +123,7 @@ def _desired(
     except NotRunningError as error:
         problem = f"dfmeta-agent does not answer at {wanted.admin}: {error.fields['cause']}"
         return gather.ovsdb_ports(snapshot, wanted.bridge), None, problem
-    tap = gather.tap_of(wanted, snapshot)
+    tap = gather.tap_of(wanted, snapshot, ip6=gather.served_ip6(conf))
     if tap is None:
         return ports, None, f"{wanted.tap} is not on {wanted.bridge}, or its port is not known"
     return ports, wanted_flows(ports, tap), ""
@@ -166,6 +168,8 @@ def _row(
         "priority": entry.priority,
         "cookie": f"{entry.cookie:#x}",
         "meter": entry.meter,
+        "family": entry.family,
+        "service": entry.service or None,
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from oslo_config import cfg
 from packaging.requirements import Requirement
 
 from dfmeta.cli.client import ask_agent
-from dfmeta.exceptions import NotRunningError
+from dfmeta.exceptions import KeyRangeError, NotRunningError
+from dfmeta.flows.key import Keys
 from dfmeta.flows.service import Tap
 from dfmeta.host.listeners import listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process
@@ -31,7 +32,7 @@ from dfmeta.model import OBSERVED, GuestAddress, PortState
 from dfmeta.proxy.tokens import unusable_key
 from dfmeta.state import UNREADABLE, State, read_state
 from dfmeta.store import strictjson
-from dfmeta.wiring.layout import layout_of
+from dfmeta.wiring.layout import keys_of, layout_of
 from dfmeta.wiring.lock import lock_name
 
 TIMEOUT = 3.0
@@ -62,6 +63,10 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         state_path=group.state_path,
         sources=tuple(group.identity_sources),
         needs_project=group.backend == "nova",
+        ip6=tuple(str(IPv6Address(one)) for one in group.ip6),
+        host_ip6=str(IPv6Address(group.host_ip6)),
+        listener6=remembered.listener6,
+        keys=keys_of(group),
     )
 
 
@@ -70,15 +75,26 @@ def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
 
     :raises NotRunningError: when the daemon does not run.
     """
-    rows = ask_agent(conf, "/ports")
+    rows, keys = ask_agent(conf, "/ports"), keys_of(conf.df_metadata)
     try:
-        return tuple(_known(row) for row in rows)
-    except (KeyError, TypeError, ValueError) as error:
+        return tuple(_known(row, keys) for row in rows)
+    except (KeyError, TypeError, ValueError, KeyRangeError) as error:
         raise NotRunningError(
             address=conf.df_metadata.admin_listen,
             cause="the answer for /ports has an unknown format",
             remedy="It is another program, or a dfmeta-agent of another version: restart it",
         ) from error
+
+
+def served_ip6(conf: cfg.ConfigOpts) -> tuple[str, ...]:
+    """Return the IPv6 addresses at which the running daemon serves guests at this moment.
+
+    Empty if the daemon or the host has no IPv6, and if the daemon does not run or is of a version
+    without IPv6.
+    """
+    with contextlib.suppress(NotRunningError, KeyError, TypeError, ValueError):
+        return tuple(str(IPv6Address(one)) for one in ask_agent(conf, "/service")["ip6"])
+    return ()
 
 
 def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
@@ -119,8 +135,11 @@ def _with_cut(port: KnownPort, bits: PortBits | None, bridge: str) -> KnownPort:
     return replace(port, cut=cut, state=PortState.CUT_OFF, fault=str(cut))
 
 
-def tap_of(wanted: Settings, snapshot: Snapshot) -> Tap | None:
-    """Return tap-metadata as the flows address it; None while a part of it is unknown."""
+def tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap | None:
+    """Return tap-metadata as the flows address it; None while a part of it is unknown.
+
+    :param ip6: the IPv6 addresses at which guests are served; see :func:`served_ip6`.
+    """
     found = snapshot.interface(wanted.tap, wanted.bridge)
     if found is None or found.ofport is None or not found.mac_in_use or wanted.port is None:
         return None
@@ -130,6 +149,9 @@ def tap_of(wanted: Settings, snapshot: Snapshot) -> Tap | None:
         port=wanted.port,
         ip=wanted.host_ip,
         guest_ip=wanted.ip,
+        ip6=wanted.host_ip6 if ip6 else "",
+        guest_ip6=ip6,
+        keys=wanted.keys,
     )
 
 
@@ -152,17 +174,22 @@ def path_facts(conf: cfg.ConfigOpts) -> PathFacts:
     """Request a probe of the path to the proxy from the running daemon, and return its result."""
     try:
         found = ask_agent(conf, "/probe")
-        return PathFacts(
-            asked=bool(found["sent"]),
-            answered=bool(found["answered"]),
-            cause=str(found["cause"]),
-            seconds=float(found["seconds"]),
-            whole=bool(found["whole_checksum"]),
-        )
+        six = found.get("ip6")
+        return replace(_path(found), ip6=None if six is None else _path(six))
     except NotRunningError as error:
         return PathFacts(asked=False, cause=str(error.fields["cause"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return PathFacts(asked=False, cause="dfmeta-agent of another version runs: restart it")
+
+
+def _path(found: Mapping[str, Any]) -> PathFacts:
+    return PathFacts(
+        asked=bool(found["sent"]),
+        answered=bool(found["answered"]),
+        cause=str(found["cause"]),
+        seconds=float(found["seconds"]),
+        whole=bool(found["whole_checksum"]),
+    )
 
 
 def daemon_version(conf: cfg.ConfigOpts) -> str:
@@ -261,7 +288,7 @@ def _ask(conf: cfg.ConfigOpts, path: str) -> Any:
         connection.close()
 
 
-def _known(row: Mapping[str, Any]) -> KnownPort:
+def _known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
     return KnownPort(
         row["port"],
         row["ofport"],
@@ -272,7 +299,7 @@ def _known(row: Mapping[str, Any]) -> KnownPort:
         fault=row["fault"],
         project=row["project"],
         instance_name=row["instance_name"],
-        addresses={one["slot"]: _address(one) for one in row["addresses"]},
+        addresses={_slot(one, keys): _address(one) for one in row["addresses"]},
         asked=row["requests"] is not None,
         failure=_failure(row["last_failure"]),
         # A daemon of an older version that still runs does not report VLAN ids.
@@ -288,7 +315,13 @@ def _failure(row: Mapping[str, Any] | None) -> GuestFailure | None:
 
 
 def _address(row: Mapping[str, Any]) -> GuestAddress:
-    try:
-        return GuestAddress(row["mac"], IPv4Address(row["ip"]))
-    except AddressValueError as error:
-        raise ValueError(row["ip"]) from error
+    ip, service = ip_address(row["ip"]), row.get("service")
+    if ip.version == 6:
+        return GuestAddress(row["mac"], ip, IPv6Address(service))
+    return GuestAddress(row["mac"], ip)
+
+
+def _slot(row: Mapping[str, Any], keys: Keys) -> int:
+    """Return the slot with the number that the registry uses: listings show the one in the key."""
+    _endpoint, slot = keys.parse(ip_address(row["key"]))
+    return slot

@@ -80,8 +80,9 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     status, the number of such answers and the reason. It is empty if the guest has sent no request
     since the start of dfmeta-agent. A guest that has received its metadata does not count as
     failing because of its own bad requests (a wrong token, a malformed request, too many requests).
-    SLOT: ADDRESS lists the addresses that guests have sent requests from; FROM names the identity
-    sources of instance and project.
+    SLOT: ADDRESS lists the addresses that guests have sent requests from, an IPv6 address with the
+    address of the service that it uses; each version of IP has its own slots. FROM names the
+    identity sources of instance and project.
     """
     rows = ask_running(load_config(config_files), "/ports")
     if failing:
@@ -101,9 +102,15 @@ def _well(row: dict[str, Any]) -> bool:
 
 
 def _for_people(row: dict[str, Any], now: datetime) -> dict[str, Any]:
-    addresses = [f"{one['slot']}: {one['ip']} {one['mac']}" for one in row["addresses"]]
+    addresses = [_address(one) for one in row["addresses"]]
     state = f"{row['state']}: {row['fault']}" if row["fault"] else row["state"]
     return {**row, "addresses": addresses, "state": state, ANSWER: answer_of(row, now)}
+
+
+def _address(one: dict[str, Any]) -> str:
+    # A daemon of an older version that still runs has no IPv6.
+    service = f" to {one['service']}" if one.get("service") else ""
+    return f"{one['slot']}: {one['ip']} {one['mac']}{service}"
 
 
 def answer_of(row: dict[str, Any], now: datetime) -> str:

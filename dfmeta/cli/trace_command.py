@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -18,18 +19,18 @@ from dfmeta.cli import doctor_host, gather
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
-from dfmeta.flows.key import IN_PORT
+from dfmeta.flows.family import FAMILIES, IPV6, Family, family_of
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.flows.reading import read_address
+from dfmeta.flows.reading import read_address, read_service
 from dfmeta.flows.service import Tap
 from dfmeta.host.host_facts import read_host
-from dfmeta.inspect import checks_host, checks_path, legs, which
+from dfmeta.inspect import checks_path, legs, which
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Status
 from dfmeta.inspect.moments import clock
-from dfmeta.inspect.tracing import parse
+from dfmeta.inspect.tracing import Trace, parse
 from dfmeta.inspect.vswitchd import Vswitchd, run_folder
 from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
 from dfmeta.ports.ovsdb_facts import read_snapshot
@@ -55,6 +56,8 @@ class Scene:
     """Whether the daemon runs and has reported the ports."""
     bits: Mapping[int, PortBits]
     """Port number → the switch's description of the port."""
+    ip6: tuple[str, ...] = ()
+    """The IPv6 addresses at which guests are served; empty: they are served over IPv4 only."""
     unseen: str = ""
     """The reason why the switch has not described the ports; empty if it has."""
     path: PathFacts | None = None
@@ -67,19 +70,27 @@ class Scene:
         "dfmeta trace tap3c1f2a5e-7b",
         "dfmeta trace 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10",
         "dfmeta trace 10.0.0.5",
+        "dfmeta trace tap3c1f2a5e-7b --family 6",
         failed="a fault is found on the path, or the port is not served",
     ),
 )
 @config_options
 @click.argument("port")
-def trace(config_files: tuple[str, ...], *, port: str) -> None:
+@click.option(
+    "--family",
+    type=click.Choice([str(one.version) for one in FAMILIES]),
+    help="Version of IP to trace. Without it, IPv4 is traced, and IPv6 where guests are served "
+    "over IPv6.",
+)
+def trace(config_files: tuple[str, ...], *, port: str, family: str | None) -> None:
     """Trace a SYN of PORT through the switch and the host, and the answer back.
 
     PORT is a port's name, iface-id, MAC or guest's address, or an instance's id or name; each port
     that matches is traced. The switch simulates the packets, the host is checked with the checks of
     `dfmeta doctor`, and a running dfmeta-agent probes the path through the host with a SYN of its
-    own. No packet is sent in the guest's name, and nothing is changed. The last line names the
-    place where the path ends, or says that no fault was found.
+    own. Over IPv6, the path to each address of the service that the guest uses is traced. No packet
+    is sent in the guest's name, and nothing is changed. The last line names the place where the
+    path ends, or says that no fault was found; if a port's paths differ in that, it names them.
     """
     conf = load_config(config_files)
     say(take_over(conf))
@@ -92,7 +103,11 @@ def trace(config_files: tuple[str, ...], *, port: str) -> None:
         why = which.no_port(snapshot, port, wanted=wanted, running=scene.running)
         click.echo(f"Not traced: {why}.")
         sys.exit(1)
-    stops = [follow(scene, one) for one in found]
+    versions = tuple(one.version for one in FAMILIES if family in (None, str(one.version)))
+    if versions == (IPV6.version,) and not scene.ip6:
+        click.echo(f"Not traced: {_without_ip6(scene)}.")
+        sys.exit(1)
+    stops = [follow(scene, one, versions) for one in found]
     sys.exit(1 if any(stops) else 0)
 
 
@@ -109,11 +124,14 @@ def look(conf: cfg.ConfigOpts) -> Scene:
         unseen = str(error)
     try:
         ports, running = gather.daemon_ports(conf), True
+        ip6 = gather.served_ip6(conf)
     except NotRunningError:
-        ports, running = _without_daemon(wanted, snapshot), False
+        (ports, ip6), running = _without_daemon(wanted, snapshot), False
     ports = gather.with_cuts(ports, bits, wanted.bridge)
     path = gather.path_facts(conf) if running else None
-    return Scene(wanted, snapshot, ports, running=running, bits=bits, unseen=unseen, path=path)
+    return Scene(
+        wanted, snapshot, ports, running=running, bits=bits, ip6=ip6, unseen=unseen, path=path
+    )
 
 
 def _of_domain(conf: cfg.ConfigOpts, scene: Scene, text: str) -> list[KnownPort]:
@@ -124,21 +142,45 @@ def _of_domain(conf: cfg.ConfigOpts, scene: Scene, text: str) -> list[KnownPort]
     return [port for instance in ids for port in which.named(scene.ports, instance)]
 
 
-def follow(scene: Scene, port: KnownPort) -> str:
+def follow(scene: Scene, port: KnownPort, versions: tuple[int, ...] = (4,)) -> str:
     """Trace one port and print it.
 
-    :return: the place where it stops; empty when no fault is found.
+    :param versions: the versions of IP to trace.
+    :return: the places where it stops; empty when no fault is found.
     """
-    stop = ""
-    for line in _walk(scene, port):
-        if isinstance(line, Stop):
-            stop = line.text
-            break
-        click.echo(line)
-    text = stop[:1].upper() + stop[1:]
-    probed = scene.path is not None and scene.path.answered
-    click.echo(f"{text}." if stop else LEADS if probed else UNPROBED)
+    tap = gather.tap_of(scene.wanted, scene.snapshot, ip6=scene.ip6)
+    stop = which.unusable(port)
+    if not stop and tap is None:
+        wanted = scene.wanted
+        stop = f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
+    if stop or tap is None:
+        stop = f"not traced: {stop}"
+        click.echo(f"{stop[:1].upper()}{stop[1:]}.")
+        return stop
+    ways = [way for version in versions for way in _ways(port, tap, version)]
+    ends = {way: _follow_way(scene, port, tap, way, alone=len(ways) == 1) for way in ways}
+    stop = _conclusion(ends)
+    path = scene.path
+    probed = path is not None and all(path.over(way.address.ip.version).answered for way in ways)
+    click.echo(f"{stop[:1].upper()}{stop[1:]}." if stop else LEADS if probed else UNPROBED)
     return stop
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A path to trace: from an address of the guest to an address of the service."""
+
+    slot: int
+    address: GuestAddress
+    known: bool
+    """Whether the guest has used ``address``; if not, it stands for any address."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the last line, if a port has several paths."""
+        if self.address.service is None:
+            return "over IPv4"
+        return f"over IPv6 to {self.address.service}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,81 +190,129 @@ class Stop:
     text: str
 
 
-def _walk(scene: Scene, port: KnownPort) -> Iterator[str | Stop]:
+def _ways(port: KnownPort, tap: Tap, version: int) -> list[Way]:
+    """Return the paths of one version of IP.
+
+    There is one for each address of the service that the guest uses; if it uses none, one for an
+    address that is not known yet, to the first address of the service.
+    """
+    found: dict[IPv6Address | None, Way] = {}
+    for slot, address in sorted(port.addresses.items()):
+        if address.ip.version == version:
+            found.setdefault(address.service, Way(slot, address, known=True))
+    service = tap.service(version)
+    if found or not service.guest_ips:
+        return list(found.values())
+    asked = service.guest_ips[0] if version == IPV6.version else ""
+    return [Way(tap.keys.slots(version)[0], legs.unseen(port.mac, asked), known=False)]
+
+
+def _follow_way(scene: Scene, port: KnownPort, tap: Tap, way: Way, *, alone: bool) -> str:
+    """Print one path; return the place where it stops, or empty text.
+
+    :param alone: whether the port has no other path, so that its end is in the last line only.
+    """
+    for line in _walk(scene, port, tap, way):
+        if isinstance(line, Stop):
+            if not alone:
+                click.echo(f"  end    {line.text}")
+            return line.text
+        click.echo(line)
+    return ""
+
+
+def _conclusion(ends: Mapping[Way, str]) -> str:
+    """Return where the paths of a port stop; empty if they all lead to the proxy and back."""
+    names: dict[str, list[str]] = {}
+    for way, stop in ends.items():
+        if stop:
+            names.setdefault(stop, []).append(way.name)
+    if len(names) == 1 and all(ends.values()):
+        return next(iter(names))
+    return "; ".join(f"{' and '.join(which)}: {stop}" for stop, which in names.items())
+
+
+def _without_ip6(scene: Scene) -> str:
+    """Return why there is no path of IPv6."""
+    if not scene.wanted.ip6:
+        return "[df_metadata] ip6 is empty, so guests are served over IPv4 only"
+    if scene.running:
+        return "dfmeta-agent serves guests over IPv4 only on this host: see `dfmeta doctor`"
+    return "dfmeta-agent does not run, and the switch has no flows of it for IPv6"
+
+
+def _walk(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[str | Stop]:
+    """Yield the lines on one path; the first :class:`Stop` ends it, and no more lines are taken."""
     wanted = scene.wanted
-    tap = gather.tap_of(wanted, scene.snapshot)
-    stop = which.unusable(port)
-    if not stop and tap is None:
-        stop = f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
-    if stop or tap is None:
-        yield Stop(f"not traced: {stop}")
-        return
-    slot, address = _address(port)
-    yield _head(port, slot, address)
+    yield _head(port, tap, way)
     if port.cut or port.state is PortState.CUT_OFF:
         yield Stop(f"stops at {port.name}: {port.cut or port.fault}")
-        return
     of_tap = cut_of(scene.bits.get(tap.ofport), wanted.tap, bridge=wanted.bridge)
     if of_tap is not None:
         yield Stop(f"stops at {wanted.tap}: {of_tap}")
-        return
     if scene.unseen:
         yield f"         unknown whether a port is cut off: {scene.unseen}"
-    yield from _both_ways(scene, port, tap, (slot, address))
+    yield from _both_ways(scene, port, tap, way)
 
 
-def _both_ways(
-    scene: Scene, port: KnownPort, tap: Tap, known: tuple[int, GuestAddress | None]
-) -> Iterator[str | Stop]:
-    wanted, (slot, address) = scene.wanted, known
-    vswitchd = Vswitchd(run_folder(wanted.ovsdb))
-    used = address or _guess(port)
-    text = vswitchd.trace(wanted.bridge, legs.syn(port, used, tap=tap))
-    leg = legs.there(parse(text), port, tap=tap, layout=wanted.layout)
-    yield from (f"  there  {step}" for step in leg.steps)
-    if leg.stop:
-        yield Stop(leg.stop)
-        return
-    after = parse(vswitchd.trace(wanted.bridge, legs.syn(port, used, tap=tap, flags="ack")))
-    stop = legs.on(after, wanted.layout)
+def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[str | Stop]:
+    wanted, used, version = scene.wanted, way.address, way.address.ip.version
+    layout = wanted.layout
+
+    def traced(packet: str) -> Trace:
+        return parse(Vswitchd(run_folder(wanted.ovsdb)).trace(wanted.bridge, packet))
+
+    if version == IPV6.version:
+        found = traced(legs.solicitation(port, used, tap=tap))
+        leg = legs.neighbour(found, port, used, tap=tap, layout=layout)
+        yield from _steps("finds", leg)
+    leg = legs.there(
+        traced(legs.syn(port, used, tap=tap)), port, version=version, tap=tap, layout=layout
+    )
+    yield from _steps("there", leg)
+    stop = legs.on(traced(legs.syn(port, used, tap=tap, flags="ack")), layout)
     if stop:
         yield Stop(stop)
-        return
     if leg.to_controller:
-        yield from _controller(scene, port, address)
-    yield from _host(scene)
+        yield from _controller(scene, port, way)
+    yield from _host(scene, family_of(version))
     if not scene.running:
         yield Stop("stops at the proxy: dfmeta-agent does not run, or not with this configuration")
-        return
     if port.state is PortState.NO_PROJECT:
         yield Stop(
             f"stops at the proxy (no project): {port.fault}. `ovs-vsctl set Interface {port.name} "
             "external_ids:project-id=<project's id>`"
         )
-        return
     if port.failure is not None:
         yield f"  proxy  the guest gets an answer, and fails: {_experience(port.failure)}"
-    answer = legs.syn_ack(port, used, slot=slot, tap=tap)
-    way_back = parse(vswitchd.trace(wanted.bridge, answer))
-    expected = None if leg.to_controller else address
-    leg = legs.back(way_back, port, address=expected, tap=tap, layout=wanted.layout)
-    yield from (f"  back   {step}" for step in leg.steps)
-    if leg.stop:
-        yield Stop(leg.stop)
-        return
+    expected = used if way.known and not leg.to_controller else None
+    back = traced(legs.syn_ack(port, used, slot=way.slot, tap=tap))
+    yield from _steps("back ", legs.back(back, port, address=expected, tap=tap, layout=layout))
     if expected is None:
         yield "         where the controller installs the flow of the key before that SYN goes on"
-    yield from _probe(scene)
+    yield from _probe(scene, family_of(version))
     if port.state in OBSERVED:
         yield Stop(f"the port is in the state '{port.state}': {port.fault}")
 
 
-def _host(scene: Scene) -> Iterator[str | Stop]:
+def _steps(name: str, leg: legs.Leg) -> Iterator[str | Stop]:
+    yield from (f"  {name}  {step}" for step in leg.steps)
+    if leg.stop:
+        yield Stop(leg.stop)
+
+
+def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
     """Run doctor's checks of the host; the first fault ends the path."""
-    wanted = scene.wanted
-    host = read_host(wanted.tap, wanted.host_ip, table=wanted.route_table, family=wanted.family)
+    wanted = scene.wanted.over(family)
+    host = read_host(
+        wanted.tap,
+        wanted.host_ip,
+        table=wanted.route_table,
+        family=wanted.family,
+        keys=wanted.keys,
+    )
     findings = list(doctor_host.way(host, wanted, scene.snapshot))
-    listener = checks_host.listener(host, wanted, running=scene.running)
+    listener = doctor_host.listener(host, wanted, running=scene.running)
     fine = [one.check for one in findings if one.status is Status.OK]
     yield f"  host   ok: {', '.join(fine)}"
     for one in findings:
@@ -235,12 +325,13 @@ def _host(scene: Scene) -> Iterator[str | Stop]:
         yield Stop(f"stops at the host: {wrong[0].text}; {wrong[0].remedy}")
 
 
-def _probe(scene: Scene) -> Iterator[str | Stop]:
+def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
     """Report the daemon's own probe, which shows the actual behaviour of the host."""
     if scene.path is None:
         yield "  probe  not sent: dfmeta-agent does not run"
         return
-    probe = checks_path.path(scene.path, scene.wanted)
+    facts = scene.path.over(family.version)
+    probe = checks_path.path(facts, scene.wanted.over(family))
     yield f"  probe  {probe.text}"
     if probe.status is Status.WRONG:
         yield Stop(f"stops at the host: {probe.text}: `dfmeta doctor` shows the remedy")
@@ -252,53 +343,57 @@ def _experience(failure: GuestFailure) -> str:
     return f"{said} ({failure.brief}) since {since}: {failure.remedy}"
 
 
-def _controller(
-    scene: Scene, port: KnownPort, address: GuestAddress | None
-) -> Iterator[str | Stop]:
-    why = "no address is known yet" if address is None else f"{address.ip} has no flow"
+def _controller(scene: Scene, port: KnownPort, way: Way) -> Iterator[str | Stop]:
+    ip = way.address.ip
+    why = f"{ip} has no flow" if way.known else "no address is known yet"
     yield f"         the first SYN goes to the controller: {why}"
     if not scene.running:
         yield Stop(
             "stops at the controller: dfmeta-agent does not run, or not with this configuration"
         )
-    elif address is not None:
+    elif way.known:
         yield Stop(
-            f"stops at the controller: it knows {address.ip} of {port.name}, but the flow of the "
+            f"stops at the controller: it knows {ip} of {port.name}, but the flow of the "
             "address is missing in the metadata service table"
         )
     else:
         yield f"         which installs the flows of {port.name} for instance {port.instance}"
 
 
-def _address(port: KnownPort) -> tuple[int, GuestAddress | None]:
-    """Return the slot and address to trace: the first known one, or slot 0 and None."""
-    for slot, address in sorted(port.addresses.items()):
-        return slot, address
-    return 0, None
+def _without_daemon(
+    wanted: Settings, snapshot: Snapshot
+) -> tuple[tuple[KnownPort, ...], tuple[str, ...]]:
+    """Return guests' ports from OVSDB, and the IPv6 addresses of the service that have flows.
 
-
-def _without_daemon(wanted: Settings, snapshot: Snapshot) -> tuple[KnownPort, ...]:
-    """Return guests' ports from OVSDB, with the addresses for which the switch still has flows."""
+    The ports have the addresses for which the switch still has flows.
+    """
     found: dict[Endpoint, dict[int, GuestAddress]] = {}
+    ip6: list[str] = []
     with contextlib.suppress(DfmetaError):  # without flows, trace the path of an unseen address
         for seen in read_flows(Path(wanted.socket), wanted.layout).ours:
-            if seen.flow is None or seen.flow.purpose is not Purpose.ADDRESS:
+            if seen.flow is None:
                 continue
-            read = read_address(seen.flow)
+            if seen.flow.purpose is Purpose.SERVICE_ND:
+                ip6.append(read_service(seen.flow))
+            if seen.flow.purpose is not Purpose.ADDRESS:
+                continue
+            read = read_address(seen.flow, wanted.keys)
             if read.endpoint is not None and read.slot is not None and read.address is not None:
                 found.setdefault(read.endpoint, {})[read.slot] = read.address
     ports = gather.ovsdb_ports(snapshot, wanted.bridge)
-    return tuple(replace(port, addresses=found.get(port.endpoint, {})) for port in ports)
+    # In the order of the option, so that the same address is traced with and without the daemon.
+    ordered = [one for one in wanted.ip6 if one in ip6]
+    return tuple(replace(port, addresses=found.get(port.endpoint, {})) for port in ports), tuple(
+        ordered
+    )
 
 
-def _guess(port: KnownPort) -> GuestAddress:
-    return replace(legs.UNSEEN, mac=port.mac) if port.mac else legs.UNSEEN
-
-
-def _head(port: KnownPort, slot: int, address: GuestAddress | None) -> str:
+def _head(port: KnownPort, tap: Tap, way: Way) -> str:
     who = f"instance {port.instance}" if port.instance else "no instance"
     what = "no address known yet"
-    if address is not None:
-        key = IN_PORT.key_of(port.endpoint, slot)
-        what = f"{address.ip} {address.mac}, key {key}"
-    return f"{port.name} (ofport {port.ofport}), {who}, {what}"
+    if way.known:
+        key = tap.keys.key_of(port.endpoint, way.slot)
+        what = f"{way.address.ip} {way.address.mac}, key {key}"
+    service = way.address.service
+    where = f", to {service}" if service is not None else ""
+    return f"{port.name} (ofport {port.ofport}), {who}, {what}{where}"

@@ -20,8 +20,8 @@ from dfmeta.exceptions import StartError
 FIRST_FD = 3
 """SD_LISTEN_FDS_START of sd_listen_fds(3)."""
 ADMIN_OPTION = "[df_metadata] admin_listen"
-GUEST_OPTIONS = "[df_metadata] host_ip:port"
-"""The options that set the addresses of a host's listeners."""
+GUEST_OPTIONS = {4: "[df_metadata] host_ip:port", 6: "[df_metadata] host_ip6:port"}
+"""Version of IP → the options that set the address of a host's listener for guests."""
 
 
 def passed(environ: Mapping[str, str], name: str) -> list[int]:
@@ -47,18 +47,49 @@ def activated(
         return None
     for spare in found[1:]:
         os.close(spare)
-    os.set_inheritable(found[0], False)
-    # socket.socket reads the family from the descriptor; eventlet's class would assume another one.
-    sock = green_socket.socket(original("socket").socket(fileno=found[0]))
-    if not _listens(sock) or not _stands_at(sock, place):
-        where = _where(sock)
-        sock.close()
-        raise StartError(
-            cause=f"the service manager passes {name} at {where}, and {option} = {place!r}",
-            remedy=f"Give ListenStream= of {name}.socket and {option} the same address and port, "
-            "or disable that unit",
-        )
+    sock = green(found[0])
+    _check(sock, name, option, place)
     return sock
+
+
+def activated_guests(
+    name: str, places: Mapping[int, str], *, environ: Mapping[str, str] = os.environ
+) -> dict[int, Any]:
+    """Return the listeners that were passed under *name*: version of IP → listening socket.
+
+    :param places: version of IP → configured place, HOST:PORT, as in :func:`activated`.
+    :raises StartError: when one is not a TCP listener, or does not listen at the place of its
+        version of IP.
+    """
+    there: dict[int, Any] = {}
+    for fd in passed(environ, name):
+        sock = green(fd)
+        version = 6 if sock.family == socket.AF_INET6 else 4
+        if version in there:
+            sock.close()
+            continue
+        _check(sock, name, GUEST_OPTIONS[version], places[version])
+        there[version] = sock
+    return there
+
+
+def green(fd: int) -> Any:
+    """Return the socket of a descriptor that another process has opened, for eventlet."""
+    os.set_inheritable(fd, False)
+    # socket.socket reads the family from the descriptor; eventlet's class would assume another one.
+    return green_socket.socket(original("socket").socket(fileno=fd))
+
+
+def _check(sock: Any, name: str, option: str, place: str) -> None:
+    if _listens(sock) and _stands_at(sock, place):
+        return
+    where = _where(sock)
+    sock.close()
+    raise StartError(
+        cause=f"the service manager passes {name} at {where}, and {option} = {place!r}",
+        remedy=f"Give ListenStream= of {name}.socket and {option} the same address and port, "
+        "or disable that unit",
+    )
 
 
 def _listens(sock: Any) -> bool:

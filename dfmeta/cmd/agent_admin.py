@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
 from prometheus_client import Metric
 
 from dfmeta import hub, metrics
 from dfmeta.admin import listener
-from dfmeta.cmd import options, status_page
+from dfmeta.cmd import options, rows, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.parts import Parts
 
@@ -36,7 +36,8 @@ class AgentAdmin:
         self._watch_health()
         listings = {
             "/ports": parts.ports.rows,
-            "/probe": parts.controller.probe.report,
+            "/service": self._service,
+            "/probe": lambda: rows.probe_row(parts.controller),
             "/options": options.Options(lambda: parts.conf).document,
         }
         page = status_page.page_of_agent(
@@ -46,6 +47,7 @@ class AgentAdmin:
             parts.ports.rows,
             lambda: parts.conf,
             lambda: self._api.repository if self._api else None,
+            service=self._service,
         )
         self.application = listener.AdminApplication(
             parts.health, self._metrics, listings, api=self._api, page=page, listen=self._place
@@ -95,6 +97,9 @@ class AgentAdmin:
         # While the proxy does not listen yet, the path is not reported as missing.
         parts.health.watch("path", lambda: probe.passes or not self._listening())
         parts.health.watch("store", self._store_answers)
+
+    def _service(self) -> dict[str, Any]:
+        return rows.service_row(self._parts.controller.reconciler.tap)
 
     def _listening(self) -> bool:
         proxy = self._parts.proxy

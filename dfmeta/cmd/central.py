@@ -241,7 +241,7 @@ class Guests:
             complaints=Together(logging.getLogger("dfmeta.proxy")),
         )
         self._server = GuestServer(
-            sock,
+            [sock],
             "",
             self._addresses,
             Face(

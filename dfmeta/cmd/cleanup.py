@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.remembering import meters_of
 from dfmeta.cmd.waiting import LINES, Waiting
 from dfmeta.exceptions import StartError
+from dfmeta.flows.family import IPV6
 from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.bridge_reader import Update
@@ -71,9 +72,14 @@ class Cleanup:
         self._state_file.save(State(port=self._state.port))
 
     def _clean_host(self, device: str) -> None:
-        wanted = Wanted(device, IPv4Address(self._group.host_ip), self._group.route_table)
-        for one in HostSide(wanted).remove():
-            LOG.info("Removed the %s", one)
+        group = self._group
+        # IPv6 also where [df_metadata] ip6 is empty now: an earlier run may have had addresses.
+        for wanted in (
+            Wanted(device, IPv4Address(group.host_ip), group.route_table),
+            Wanted(device, IPv6Address(group.host_ip6), group.route_table, IPV6),
+        ):
+            for one in HostSide(wanted).remove():
+                LOG.info("Removed the %s", one)
 
     def _clean_bridge(self) -> None:
         controller = Controller(

@@ -145,11 +145,12 @@ class Daemon:
         tap = self.parts.tap
         try:
             tap.look_after(self.parts.watcher, self.parts.update)
-            tap.keep_listener()
+            tap.keep_listeners()
         except DfmetaError as error:
             if str(error) != tap.last_error:
                 LOG.warning("%s", error)
             tap.last_error = str(error)
+        self._tell_tap()
         self.parts.save()
 
     def _rest(self) -> None:
@@ -206,8 +207,13 @@ class Daemon:
         if update.answered:
             parts.controller.numbers.answered(update.answered)
         # Also while waiting for the switch: Open vSwitch may report the device's MAC late.
+        self._tell_tap()
+
+    def _tell_tap(self) -> None:
+        """Pass tap-metadata to the controller, which changes the flows if it differs."""
+        parts = self.parts
         if self._start.tap_is_told and parts.tap.sock is not None:
-            parts.controller.set_tap(parts.tap.as_flows_need_it(update, parts.tap.sock))
+            parts.controller.set_tap(parts.tap.as_flows_need_it(parts.update, parts.tap.sock))
 
     # Signals
 

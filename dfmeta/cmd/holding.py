@@ -1,4 +1,4 @@
-"""The holder of the guests' listener, from the daemon's side; see :mod:`dfmeta.proxy.holder`."""
+"""The holder of the guests' listeners, from the daemon's side; see :mod:`dfmeta.proxy.holder`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,12 @@ LET_GO = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a holder keeps the listener, and how the listener of an earlier run is recognised.
+    """How a holder keeps the listeners, and how those of an earlier run are recognised.
 
-    :param address: address of the listener; no other daemon in this network namespace has it.
+    :param address: address of the IPv4 listener; no other daemon in this network namespace has it.
     :param port: TCP port of the listener; 0: not known.
     :param inode: inode of its socket in the previous run; 0: not known.
-    :param seconds: how long the listener is kept without a daemon.
+    :param seconds: how long the listeners are kept without a daemon.
     :param device: network device that the holder sets down when it ends.
     """
 
@@ -48,8 +48,11 @@ class Terms:
     seconds: int
     device: str
 
-    def knows(self, fd: int) -> bool:
-        """Return whether *fd* is the listener of an earlier run."""
+    def knows(self, fds: Sequence[int]) -> bool:
+        """Return whether *fds* contain the IPv4 listener of an earlier run."""
+        return any(self._is_mine(fd) for fd in fds)
+
+    def _is_mine(self, fd: int) -> bool:
         try:
             with _socket.socket(fileno=os.dup(fd)) as sock:
                 address, port = sock.getsockname()[:2]
@@ -61,10 +64,10 @@ class Terms:
 
 
 class HolderKeeper:
-    """A holder process of dfmeta's that keeps the descriptor open; see :mod:`dfmeta.proxy.holder`.
+    """A holder process of dfmeta's that keeps descriptors open; see :mod:`dfmeta.proxy.holder`.
 
     The holder's name is made from the bridge. The holder of another configuration or release may
-    have another name; its listener is recognised by its address.
+    have another name; it is recognised by the address of its IPv4 listener.
     """
 
     def __init__(self, name: str, terms: Terms) -> None:
@@ -74,29 +77,33 @@ class HolderKeeper:
         self._process: subprocess.Popen[bytes] | None = None
         """The holder process, if this process has started it."""
 
-    def take(self) -> int | None:
-        """Return the listener's descriptor from the holder; None when there is no holder."""
-        fd = self._ask() if self._join() else None
-        return self._take_over() if fd is None else fd
+    def take(self) -> list[int]:
+        """Return the listeners' descriptors from the holder; none when there is no holder."""
+        fds = self._ask() if self._join() else []
+        return fds or self._take_over()
 
-    def keep(self, fd: int) -> None:
-        """Pass *fd* to the holder, or start a holder with it.
+    def keep(self, fds: Sequence[int]) -> None:
+        """Pass *fds* to the holder, or start a holder with them.
 
+        :param fds: descriptors of the listeners, IPv4's first.
         :raises HostError: when neither works.
         """
         if self._connection is not None or self._join():
             try:
-                holder.send_fd(self._connection, holder.KEEP, fd)
-                kept, _fd = self._receive()
+                holder.send_fds(self._connection, holder.KEEP_ALL, fds)
+                kept, _fds = self._receive()
             except OSError as error:
                 LOG.debug("The holder does not answer: %s", error)
                 kept = b""
-            if kept == holder.KEEP:
+            if kept == holder.KEEP_ALL:
                 return
             self.release()
-        self._start(fd)
+            # The holder of an earlier release keeps one descriptor only: another one replaces it.
+            self._end()
+            self._await_end()
+        self._start(fds)
 
-    def look_after(self, fd: int) -> None:
+    def look_after(self, fds: Sequence[int]) -> None:
         """Start another holder if the current one has ended.
 
         :raises HostError: when no holder can be started.
@@ -111,51 +118,57 @@ class HolderKeeper:
                 gone = True
             if not gone:
                 return
-            LOG.warning("The holder of the listener has ended; starting another one")
+            LOG.warning("The holder of the listeners has ended; starting another one")
             self.release()
-        self.keep(fd)
+        self.keep(fds)
 
     def drop(self) -> None:
         """End the holder, and holders of earlier runs with other names."""
         self._end()
-        for other, fd in self._others():
-            os.close(fd)
+        for other, fds in self._others():
+            close_all(fds)
             other._end()
         if self._process is not None:
             self._process.wait(ANSWER_TIMEOUT)
 
-    def _take_over(self) -> int | None:
-        for other, fd in self._others():
+    def _take_over(self) -> list[int]:
+        for other, fds in self._others():
             try:
-                self.keep(fd)
+                self.keep(fds)
             except HostError as error:
                 LOG.warning("The listener is not kept, and a restart will refuse guests: %s", error)
             other._end()
-            return fd
-        return None
+            return fds
+        return []
 
-    def _others(self) -> Iterator[tuple[HolderKeeper, int]]:
-        """Yield holders with other names that keep this daemon's listener, and its descriptor."""
+    def _others(self) -> Iterator[tuple[HolderKeeper, list[int]]]:
+        """Yield holders with other names that keep this daemon's listeners, and the descriptors."""
         for name in _without_daemon(self.name):
             other = HolderKeeper(name, self._terms)
-            fd = other._ask() if other._connect() else None
-            if fd is not None and self._terms.knows(fd):
+            fds = other._ask() if other._connect() else []
+            if self._terms.knows(fds):
                 LOG.info("Another holder has the listener of an earlier run; ending it: %s", name)
-                yield other, fd
-            elif fd is not None:
-                os.close(fd)
+                yield other, fds
+            else:
+                close_all(fds)
             other.release()
 
-    def _ask(self) -> int | None:
-        try:
-            self._connection.send(holder.TAKE)
-            _message, fd = self._receive()
-        except OSError as error:
-            LOG.debug("The holder does not answer: %s", error)
-            fd = None
-        if fd is None:
+    def _ask(self) -> list[int]:
+        """Return the descriptors that the connected holder has; none when it does not answer."""
+        # The holder of an earlier release disconnects at the first message.
+        for message in (holder.TAKE_ALL, holder.TAKE):
+            if self._connection is None and not self._connect():
+                break
+            try:
+                self._connection.send(message)
+                _message, fds = self._receive()
+            except OSError as error:
+                LOG.debug("The holder does not answer: %s", error)
+                fds = []
+            if fds:
+                return fds
             self.release()
-        return fd
+        return []
 
     def _end(self) -> None:
         if self._connection is not None or self._connect():
@@ -166,11 +179,20 @@ class HolderKeeper:
                 LOG.debug("The holder has ended: %s", error)
             self.release()
 
-    def _start(self, fd: int) -> None:
+    def _await_end(self) -> None:
+        """Wait until the name is free, or for some time: a holder may be ending."""
+        path = f"@{holder.PREFIX}{self.name}"
+        for _try in range(START_TRIES):
+            if path not in {one.name for one in named_sockets()}:
+                break
+            eventlet.sleep(START_PAUSE)
+
+    def _start(self, fds: Sequence[int]) -> None:
+        numbers = ",".join(map(str, fds))
         terms = [str(self._terms.seconds), self._terms.device]
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
-            [sys.executable, "-m", "dfmeta.proxy.holder", self.name, str(fd), *terms],
-            pass_fds=(fd,),
+            [sys.executable, "-m", "dfmeta.proxy.holder", self.name, numbers, *terms],
+            pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -211,7 +233,7 @@ class HolderKeeper:
         self._connection = connection
         return True
 
-    def _receive(self) -> tuple[bytes, int | None]:
+    def _receive(self) -> tuple[bytes, list[int]]:
         with eventlet.Timeout(ANSWER_TIMEOUT, OSError("no answer in time")):
             while True:
                 try:
@@ -220,10 +242,16 @@ class HolderKeeper:
                     eventlet.sleep(0.001)
 
     def release(self) -> None:
-        """Close the connection to the holder, which keeps the listener."""
+        """Close the connection to the holder, which keeps the listeners."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)
 
 
 def _without_daemon(own: str) -> list[str]:

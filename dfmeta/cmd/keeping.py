@@ -1,41 +1,45 @@
-"""Keeps the guests' listener during a restart, in systemd's store or in a holder process."""
+"""Keeps the guests' listeners during a restart, in systemd's store or in a holder process."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from eventlet.patcher import original
+
 from dfmeta.cmd.activation import passed
-from dfmeta.cmd.holding import HolderKeeper, Terms
+from dfmeta.cmd.holding import HolderKeeper, Terms, close_all
 from dfmeta.state import State
 from dfmeta.wiring.lock import bridge_id
 
 LOG = logging.getLogger(__name__)
 
-FD_NAME = "dfmeta-guests"
-"""Name in systemd's store. Listeners of socket units have other names and must not be replaced."""
+_socket = original("socket")
+
+FD_NAMES = {socket.AF_INET: "dfmeta-guests", socket.AF_INET6: "dfmeta-guests6"}
+"""Names in systemd's store. Listeners of socket units have other names and must not be replaced."""
 
 
 class Keeper(Protocol):
-    """Keeps a listener while no daemon runs."""
+    """Keeps listeners while no daemon runs."""
 
-    def take(self) -> int | None:
-        """Return the descriptor of the listener of an earlier run, or None."""
+    def take(self) -> Sequence[int]:
+        """Return the descriptors of the listeners of an earlier run, which stay kept."""
         ...
 
-    def keep(self, fd: int) -> None:
-        """Keep *fd*, in place of any descriptor that was kept before."""
+    def keep(self, fds: Sequence[int]) -> None:
+        """Keep *fds*, IPv4's first, in place of all descriptors that were kept before."""
         ...
 
-    def look_after(self, fd: int) -> None:
-        """Check that *fd* is still kept, and keep it again if not."""
+    def look_after(self, fds: Sequence[int]) -> None:
+        """Check that *fds* are still kept, and keep them again if not."""
         ...
 
     def drop(self) -> None:
-        """Stop keeping the listener."""
+        """Stop keeping the listeners."""
         ...
 
 
@@ -81,27 +85,32 @@ class SystemdKeeper:
         self._environ = environ
         self._held = held
 
-    def take(self) -> int | None:
-        """Find the stored descriptor among those that systemd passed (sd_listen_fds(3))."""
-        found = passed(self._environ, FD_NAME)
-        for spare in found[:-1]:
-            os.close(spare)
-        if found:
-            return found[-1]
-        fd = self._held.take()
-        if fd is not None:
-            self.keep(fd)
+    def take(self) -> Sequence[int]:
+        """Find the stored descriptors among those that systemd passed (sd_listen_fds(3))."""
+        found = [passed(self._environ, name) for name in FD_NAMES.values()]
+        for fds in found:
+            close_all(fds[:-1])
+        stored = [fds[-1] for fds in found if fds]
+        if stored:
+            return stored
+        held = self._held.take()
+        if held:
+            self.keep(held)
             self._held.drop()
-        return fd
+        return held
 
-    def keep(self, fd: int) -> None:
-        """Put *fd* into systemd's store, in place of an earlier descriptor."""
+    def keep(self, fds: Sequence[int]) -> None:
+        """Put *fds* into systemd's store, in place of earlier descriptors."""
         self.drop()
-        notify(self._environ, f"FDSTORE=1\nFDNAME={FD_NAME}", (fd,))
+        for fd in fds:
+            with _socket.socket(fileno=os.dup(fd)) as sock:
+                name = FD_NAMES[sock.family]
+            notify(self._environ, f"FDSTORE=1\nFDNAME={name}", (fd,))
 
-    def look_after(self, fd: int) -> None:
+    def look_after(self, fds: Sequence[int]) -> None:
         """Do nothing: systemd does not lose a stored descriptor."""
 
     def drop(self) -> None:
-        """Make systemd close the stored descriptor."""
-        notify(self._environ, f"FDSTOREREMOVE=1\nFDNAME={FD_NAME}")
+        """Make systemd close the stored descriptors."""
+        for name in FD_NAMES.values():
+            notify(self._environ, f"FDSTOREREMOVE=1\nFDNAME={name}")

@@ -45,7 +45,9 @@ class Parts:
             keeper(group, memory.state, os.environ),
             made_anew=self._rebind,
         )
-        self.registry = Registry(self.tap.host.addresses, ask=lambda: self.watcher.ask())
+        self.registry = Registry(
+            self.tap.host.addresses, ask=lambda: self.watcher.ask(), keys=layout.keys_of(group)
+        )
         self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
         self.registry.when_replaced(self.identities.renew)
         self.controller = Controller(
@@ -82,13 +84,13 @@ class Parts:
         self.registry.watch(lambda _endpoint: self.bell.ring())
 
     def save(self, *, now: bool = False) -> None:
-        """Save the changes since the last call, if the listener exists; see :class:`Memory`.
+        """Save the changes since the last call, if the listeners exist; see :class:`Memory`.
 
         :param now: save everything at once.
         """
-        listener = self.proxy.listener if self.proxy is not None else None
-        if listener is not None:
-            self.memory.save(listener, self.registry, self.controller.meters, now=now)
+        listeners = self.proxy.listeners if self.proxy is not None else None
+        if listeners is not None:
+            self.memory.save(listeners, self.registry, self.controller.meters, now=now)
 
     # Calls for the proxy, once it exists
 

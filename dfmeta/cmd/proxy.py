@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.workers import Workers
 from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Registry
+from dfmeta.state import Listeners
 from dfmeta.wiring import backends
 from dfmeta.wiring.limits import limits, rates
 
@@ -51,19 +53,27 @@ class Proxy:
         )
         self._answers = WorkerAnswers(backend, self._rates, complaints)
         self._engine: Engine | None = None
+        self.listeners: Listeners | None = None
+        """The listening sockets; None before :meth:`serve`."""
 
-    def serve(self, sock: Any) -> None:
-        """Begin to serve on *sock*."""
-        self._engine = self._build(sock)
+    def serve(self, sockets: Mapping[int, Any]) -> None:
+        """Begin to serve.
+
+        :param sockets: version of IP → listening socket; 4 is always there.
+        """
+        inodes = {version: os.fstat(sock.fileno()).st_ino for version, sock in sockets.items()}
+        port = int(sockets[4].getsockname()[1])
+        self.listeners = Listeners(port, inodes[4], inodes.get(6, 0))
+        self._engine = self._build(list(sockets.values()))
         self._engine.start()
         if self._conf.df_metadata.proxy_workers:
             go_first()
 
-    def _build(self, sock: Any) -> Engine:
+    def _build(self, sockets: list[Any]) -> Engine:
         group, terms = self._conf.df_metadata, self._terms()
         if group.proxy_workers:
             return Workers(
-                sock,
+                sockets,
                 self._registry,
                 count=group.proxy_workers,
                 settings=self._settings,
@@ -72,7 +82,7 @@ class Proxy:
             )
         return InProcess(
             GuestServer(
-                sock,
+                sockets,
                 group.metadata_interface,
                 self._registry,
                 Face(self._application.answer),
@@ -85,11 +95,6 @@ class Proxy:
     def serving(self) -> bool:
         """Return whether guests are answered."""
         return self._engine is not None and self._engine.serving
-
-    @property
-    def listener(self) -> tuple[int, int] | None:
-        """Return TCP port and inode of the listener; None before :meth:`serve`."""
-        return (self._engine.port, self._engine.inode) if self._engine is not None else None
 
     def inform(self) -> None:
         """See :meth:`~dfmeta.proxy.engine.Engine.inform`."""

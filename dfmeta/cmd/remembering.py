@@ -18,7 +18,7 @@ from dfmeta.apps.meters import Meters
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
-from dfmeta.state import Holder, State, StateFile
+from dfmeta.state import Holder, Listeners, State, StateFile
 
 SAVE: Final = 0.1
 """Minimum seconds between two savings of the state. After a daemon is killed, the next start adopts
@@ -70,18 +70,17 @@ class Memory:
         return self._next - time.monotonic() if changed else math.inf
 
     def save(
-        self, listener: tuple[int, int], registry: Registry, meters: Meters, *, now: bool = False
+        self, listeners: Listeners, registry: Registry, meters: Meters, *, now: bool = False
     ) -> None:
         """Save the changes since the last saving, unless that was too recent.
 
-        :param listener: TCP port and inode.
         :param now: save everything at once.
         """
         begun = time.monotonic()
         if not now and self.due_in(registry) > 0:
             return
         self._saved = registry.version
-        self.state.port, self.state.listener = listener
+        self.state.port, self.state.listener, self.state.listener6 = listeners
         turns, changed = hub.Turns(), registry.take_changed()
         if now:
             self.state.holders, self.state.meters, self.state.syn_meters = {}, {}, {}

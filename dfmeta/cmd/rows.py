@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dfmeta.conditions import Conditions
+from dfmeta.flows.key import slot_in_key
 from dfmeta.hub import Turns
 from dfmeta.model import Port
 from dfmeta.proxy.nova import remedies
 from dfmeta.proxy.recent import CLASSES, CLOSED, RECENT, Asked, Failure, Recent
 from dfmeta.registry import Registry
+
+if TYPE_CHECKING:
+    from dfmeta.apps.controller import Controller
+    from dfmeta.flows.service import Tap
 
 
 def port_rows(
@@ -38,10 +43,11 @@ def port_rows(
         state, cause = conditions.of(port)
         keys = [
             {
-                "slot": number,
+                "slot": slot_in_key(number),
                 "key": str(registry.keys.key_of(endpoint, number)),
                 "mac": slot.address.mac,
                 "ip": str(slot.address.ip),
+                "service": str(slot.address.service) if slot.address.service else None,
                 "connections": slot.connections,
             }
             for number, slot in sorted(slots.items())
@@ -67,6 +73,30 @@ def port_rows(
             }
         )
     return sorted(rows, key=_place)
+
+
+def service_row(tap: Tap | None) -> dict[str, Any]:
+    """Return the addresses at which guests are served at this moment: ``GET /service``.
+
+    :param tap: the target of the flows; None while there is none.
+    """
+    if tap is None:
+        return {"ip": None, "ip6": []}
+    return {"ip": tap.guest_ip, "ip6": list(tap.guest_ip6)}
+
+
+def probe_row(controller: Controller) -> dict[str, Any]:
+    """Probe the path to the proxy, and return the results: ``GET /probe``. Waits.
+
+    The members are those of IPv4, and ``ip6`` has the same members for IPv6; it is None if guests
+    are served over IPv4 only.
+    """
+    tap = controller.reconciler.tap
+    served = tap is not None and bool(tap.guest_ip6)
+    return {
+        **controller.probe.report(),
+        "ip6": controller.probe6.report() if served else None,
+    }
 
 
 def _place(row: dict[str, Any]) -> tuple[bool, int, int, str]:

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import eventlet
@@ -29,6 +30,7 @@ from dfmeta.proxy.worker.use import SlotUse, Use
 from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Claim
 from dfmeta.wiring import backends
+from dfmeta.wiring.layout import keys_of
 from dfmeta.wiring.limits import limits, rates, share
 
 LOG = logging.getLogger("dfmeta.worker")
@@ -51,15 +53,15 @@ REVIEW = 0.2
 class Serving:
     """The parts of a worker.
 
-    :param listener: descriptor of the listening socket.
+    :param listeners: descriptors of the listening sockets.
     :param pipe: descriptor of a socket to the daemon.
     :param rights: descriptor of another socket to the daemon, which binds the connections that it
         receives over it.
     :param parent: the daemon's process id.
     """
 
-    def __init__(self, listener: int, pipe: int, rights: int, *, parent: int) -> None:
-        self._listener = _green(listener)
+    def __init__(self, listeners: Sequence[int], pipe: int, rights: int, *, parent: int) -> None:
+        self._listeners = [_green(one) for one in listeners]
         self._pipe = Pipe(_green(pipe))
         self._rights = original("socket").socket(fileno=rights)
         self._parent = parent
@@ -105,6 +107,7 @@ class Serving:
 
     def _start(self, message: Message) -> None:
         conf = dfmeta.conf.thaw(message["options"])
+        self._mirror.keys = keys_of(conf.df_metadata)
         set_up_logging(debug=conf.debug)
         mine = share(limits(conf), conf.df_metadata.proxy_workers)
         application = Application(
@@ -124,7 +127,7 @@ class Serving:
         if os.getppid() != self._parent:
             raise SystemExit(0)
         self._server = GuestServer(
-            self._listener,
+            self._listeners,
             conf.df_metadata.metadata_interface,
             self._mirror,
             Face(application.answer),

@@ -1,7 +1,7 @@
 """The start of ``dfmeta-agent``, step by step, until it serves.
 
-The order matters: flows of an earlier run already lead guests to the listener, so the listener
-comes first. OVSDB, tap-metadata, the identities, the switch and the engine follow. One deadline,
+The order matters: flows of an earlier run already lead guests to the listeners, so the listeners
+come first. OVSDB, tap-metadata, the identities, the switch and the engine follow. One deadline,
 ``[df_metadata] startup_timeout``, limits all these waits.
 """
 
@@ -18,7 +18,7 @@ import eventlet
 
 from dfmeta import hub
 from dfmeta.apps import switch
-from dfmeta.cmd.activation import GUEST_OPTIONS, activated
+from dfmeta.cmd.activation import activated_guests
 from dfmeta.cmd.elsewhere import refuse_elsewhere
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.parts import Parts
@@ -64,9 +64,7 @@ class Start:
         """
         parts = self._parts
         group = parts.conf.df_metadata
-        parts.tap.take_over(
-            activated(f"{self._prog}-guests", GUEST_OPTIONS, place=parts.tap.listen_address)
-        )
+        parts.tap.take_over(activated_guests(f"{self._prog}-guests", parts.tap.places))
         proxy = parts.proxy = Proxy(parts.conf, parts.registry)
         open_store()
         parts.tap.listen_early()
@@ -78,13 +76,13 @@ class Start:
         # The guest of a port decides which addresses may be kept. A slow source delays no start.
         self._await_identities()
         parts.memory.rest_strangers(parts.registry)
-        sock = parts.tap.listen()
-        parts.controller.set_tap(parts.tap.as_flows_need_it(parts.update, sock))
+        parts.tap.listen()
+        parts.controller.set_tap(parts.tap.as_flows_need_it(parts.update, parts.tap.sock))
         self.tap_is_told = True
         switch.connect(parts.controller, group.openflow_connection, group.ovsdb_connection)
         if not self._await_switch():
             return False
-        proxy.serve(sock)
+        proxy.serve(parts.tap.sockets)
         if not self.wait_for(lambda: proxy.serving, no_workers):
             return False
         self._complete(proxy)
@@ -103,7 +101,7 @@ class Start:
             "Serving the guests of %s on %s port %d, backend %s",
             group.integration_bridge,
             group.metadata_interface,
-            proxy.listener[0] if proxy.listener else 0,
+            proxy.listeners.port if proxy.listeners else 0,
             proxy.backend_name,
         )
         # Last, since other threads run while the state is saved: once readiness is UP, the state is

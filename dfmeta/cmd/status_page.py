@@ -87,17 +87,20 @@ def page_of_agent(
     ports: Rows,
     conf: Callable[[], cfg.ConfigOpts],
     repository: Callable[[], Repository | None],
+    *,
+    service: Callable[[], Mapping[str, Any]],
 ) -> StatusPage:
     """Return the status page of ``dfmeta-agent``.
 
     :param ports: returns the rows of ``GET /ports``.
+    :param service: returns the addresses of ``GET /service``.
     :param repository: returns the store; None when there is none or it is not open.
     """
     sources = Sources(
         program=program,
         health=health,
         metrics=metrics,
-        facts=lambda: facts_of_host(conf()),
+        facts=lambda: facts_of_host(conf(), service()),
         failures=partial(failures_of_ports, backend=conf().df_metadata.backend),
         ports=ports,
         names=RecordNames(repository),
@@ -125,12 +128,14 @@ def gather(sources: Sources) -> Status:
     )
 
 
-def facts_of_host(conf: cfg.ConfigOpts) -> tuple[tuple[str, str], ...]:
-    """Return the most important options of a daemon."""
+def facts_of_host(conf: cfg.ConfigOpts, service: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the most important options of a daemon, and the addresses that it serves."""
     group = conf.df_metadata
+    addresses = [service["ip"], *service["ip6"]] if service["ip"] else ["none yet"]
     workers = str(group.proxy_workers or "none, the daemon answers guests itself")
     return (
         ("Bridge", group.integration_bridge),
+        ("Service", ", ".join(addresses)),
         ("Backend", group.backend),
         ("Workers", workers),
     )

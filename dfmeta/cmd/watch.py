@@ -74,6 +74,8 @@ class PortWatch:
         self.conditions = Conditions(registry, observers)
         for state in PortState:
             metrics.PORTS.labels(state).set_function(partial(self.conditions.count, state))
+        metrics.ADDRESSES.labels("4").set_function(partial(registry.count_addresses, 4))
+        metrics.ADDRESSES.labels("6").set_function(partial(registry.count_addresses, 6))
 
     def run(self) -> None:
         """Review the ports in an endless loop; run it in its own greenthread."""

@@ -17,7 +17,7 @@ The slots of an endpoint have one sequence of numbers for both versions: 0 to 7 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, Protocol
 
 from dfmeta.exceptions import KeyRangeError
@@ -38,6 +38,7 @@ SLOTS6: Final = tuple(range(SLOT6 + 1, SLOT6 + 17))
 """Slots of IPv6 in the order in which they are assigned."""
 PREFIX6: Final = IPv6Network("fd00:a9fe:a9fe:a9fe::/64")
 
+_NETWORK4: Final = IPv4Network((BASE, 1))
 _SLOT_MASK = 0x7
 _SLOT6_SHIFT = 48
 _VID6_SHIFT = 32
@@ -47,8 +48,12 @@ _SLOT6_MASK = 0xFFFF
 _CONTROLLER = 0xFFFFFFFD
 """OFPP_CONTROLLER (OpenFlow 1.3.5, A.2.1), a number that no guest's port has."""
 NEXT_HOP = "128.0.0.0"
-"""Next hop on the host for all addresses behind tap-metadata. As a key, it would stand for OpenFlow
-port 0, a number that no port has (OpenFlow 1.3.5, A.2.1)."""
+"""Next hop on the host for all IPv4 addresses behind tap-metadata. As a key, it would stand for
+OpenFlow port 0, a number that no port has (OpenFlow 1.3.5, A.2.1)."""
+NEXT_HOP6: Final = "fe80::64:66ff:fe6d:6501"
+"""Next hop on the host for all IPv6 addresses behind tap-metadata. It is link-local, made from
+:data:`NEXT_HOP_MAC` (RFC 4291, appendix A): Linux looks up any other next hop in the main table and
+refuses it (EINVAL) if a route there, such as one to fd00::/8, covers it by another device."""
 PROBE_KEY = "128.0.255.253"
 """Source address of the daemon's own SYN. As a key, it would stand for OFPP_CONTROLLER (OpenFlow
 1.3.5, A.2.1; its lowest 16 bits), a number that no guest's port has."""
@@ -87,8 +92,12 @@ class Keys(Protocol):
         """Return whether *address* is in the range of the keys of its version, used or not."""
         ...
 
+    def network(self, version: int) -> IPv4Network | IPv6Network:
+        """Return the network with all keys of its version, for rules of packet filters."""
+        ...
+
     def next_hop(self, version: int) -> str:
-        """Return the host's next hop for all keys of that version."""
+        """Return the host's next hop for all keys of that version; it is no guest's key."""
         ...
 
     def probe_key(self, version: int) -> str:
@@ -147,9 +156,13 @@ class InPortKeys:
             return address in self.prefix6
         return bool(int(address) & BASE)
 
+    def network(self, version: int) -> IPv4Network | IPv6Network:
+        """See :meth:`Keys.network`."""
+        return _NETWORK4 if version == 4 else self.prefix6
+
     def next_hop(self, version: int) -> str:
-        """See :meth:`Keys.next_hop`. As a key, it would stand for OpenFlow port 0."""
-        return NEXT_HOP if version == 4 else str(self._key6(1, 0, 0))
+        """See :meth:`Keys.next_hop`."""
+        return NEXT_HOP if version == 4 else NEXT_HOP6
 
     def probe_key(self, version: int) -> str:
         """See :meth:`Keys.probe_key`. As a key, it would stand for OFPP_CONTROLLER."""
@@ -157,6 +170,11 @@ class InPortKeys:
 
     def _key6(self, slot: int, vid: int, ofport: int) -> IPv6Address:
         return IPv6Address(self._base6 | slot << _SLOT6_SHIFT | vid << _VID6_SHIFT | ofport)
+
+
+def slot_in_key(slot: int) -> int:
+    """Return the number of a slot within its key: the number that listings show."""
+    return slot - SLOT6 if slot > SLOT6 else slot
 
 
 IN_PORT: Final[Keys] = InPortKeys()

@@ -16,6 +16,7 @@ link-layer address has no option that could become the target's; the controller 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv6Address
 
 from dfmeta.flows.flow import (
     ETH_IPV6,
@@ -42,8 +43,15 @@ TARGET_LINK_LAYER = 2
 NO_MAC = "00:00:00:00:00:00"
 """Value of nd_sll in a solicitation without that option."""
 UNSPECIFIED = "::"
+_SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
+_LOW_BITS = 0xFFFFFF
 _MAC_BITS = 48
 _IPV6_BITS = 128
+
+
+def solicited_node(target: IPv6Address) -> IPv6Address:
+    """Return the multicast address of solicitations for *target* (RFC 4291, 2.7.1)."""
+    return IPv6Address(_SOLICITED_NODE | int(target) & _LOW_BITS)
 
 
 def guest_request(endpoint: Endpoint, _mac: str, ip: str) -> Flow:
@@ -103,16 +111,16 @@ def _message(kind: int) -> Mapping[str, Value]:
 
 def _target(purpose: Purpose, ip: str, mac: str) -> Flow:
     match = {**_message(ND_ADVERTISEMENT), "ipv6_nd_target": ip}
-    return flow(purpose, match, actions=_answer(mac))
+    return flow(purpose, match, actions=_answer(ip, mac))
 
 
-def _answer(mac: str) -> tuple[Action, ...]:
-    """Return actions that complete the advertisement "the target is at *mac*", and send it back."""
+def _answer(ip: str, mac: str) -> tuple[Action, ...]:
+    """Return actions that complete the advertisement "*ip* is at *mac*", and send it back."""
     return (
         Move("eth_src", "eth_dst", _MAC_BITS),
         SetField("eth_src", mac),
         Move("ipv6_src", "ipv6_dst", _IPV6_BITS),
-        Move("ipv6_nd_target", "ipv6_src", _IPV6_BITS),
+        SetField("ipv6_src", ip),
         SetField("ipv6_nd_tll", mac),
         Output(PORT_IN_PORT),
     )

@@ -141,7 +141,7 @@ class Purpose(enum.IntEnum):
     """All kinds of flows that dfmeta adds to a switch. Cookies contain the values."""
 
     GUEST_HTTP = 1
-    """A guest's untagged TCP to 169.254.169.254:80, except SYNs → service table."""
+    """A guest's untagged TCP to port 80 of the service, except SYNs → service table."""
     GUEST_ARP = 2
     """A guest's ARP request for 169.254.169.254: answered on the port where it came in."""
     FROM_TAP = 3
@@ -159,9 +159,9 @@ class Purpose(enum.IntEnum):
     REPLY_DROP = 9
     """All other frames from tap-metadata: dropped."""
     GUEST_SYN = 10
-    """A guest's SYN to 169.254.169.254:80 → service table, through a meter of the port."""
+    """A guest's SYN to port 80 of the service → service table, through a meter of the port."""
     GUEST_FRAGMENT = 11
-    """A fragment of a guest's TCP to 169.254.169.254: dropped."""
+    """A fragment of a guest's TCP to the service: dropped."""
     PROBE = 12
     """An answer to the daemon's own SYN (:mod:`dfmeta.apps.probe`) → controller."""
     GUEST_ND = 13
@@ -218,6 +218,10 @@ RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
 address needs one first SYN; cloud-init opens about thirty connections. A host's conntrack keeps
 connections for two minutes: at 1,000 per second one guest uses less than half of the 262,144 that
 Linux allows by default on a host with more than 4 GB of memory."""
+
+METER_OF: Mapping[Purpose, Purpose] = {Purpose.GUEST_ND_BARE: Purpose.SYN}
+"""Purpose whose flows use a meter of another purpose → that purpose. A rate of its own would give a
+guest more packet-ins per second in all."""
 
 _OFFSET = {Stage.SERVICE: 0, Stage.REPLY: 1, Stage.ND: 2}
 TABLES_TAKEN = len(_OFFSET)

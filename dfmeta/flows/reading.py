@@ -8,12 +8,14 @@ dfmeta's cookie: an invalid value is left out.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.family import IPV4, IPV6
-from dfmeta.flows.flow import ETH_IPV6, Flow, SetField, Value, comes_in_at
+from dfmeta.flows.family import family_of
+from dfmeta.flows.flow import ETH_ARP, ETH_IP, ETH_IPV6, Flow, SetField, Value, comes_in_at
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, GuestAddress
@@ -45,6 +47,11 @@ class FlowAddress:
 
 
 NONE = FlowAddress()
+_TO_SERVICE: Final = frozenset(
+    {Purpose.GUEST_HTTP, Purpose.GUEST_SYN, Purpose.GUEST_FRAGMENT, Purpose.ADDRESS}
+)
+_VERSIONS: Final[Mapping[Value | None, int]] = {ETH_IP: 4, ETH_ARP: 4, ETH_IPV6: 6}
+"""EtherType → version of IP."""
 
 
 def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
@@ -54,7 +61,7 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
     """
     if flow.purpose is Purpose.FROM_TAP:
         return NONE
-    family = IPV6 if flow.field("eth_type") == ETH_IPV6 else IPV4
+    family = family_of(version_of(flow) or 4)
     # These flows match the key and not the guest's port.
     if flow.purpose in (Purpose.REPLY, Purpose.KEY_ARP, Purpose.KEY_ND):
         is_reply = flow.purpose is Purpose.REPLY
@@ -76,6 +83,28 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
     mac, ip = _mac(flow.field("eth_src")), _ip(flow.field(family.source))
     service = _service(flow.field(family.destination))
     return FlowAddress(endpoint, key, slot if meant == endpoint else None, mac, ip, service)
+
+
+def version_of(flow: Flow) -> int | None:
+    """Return the version of IP that *flow* belongs to; None when it belongs to no version."""
+    return _VERSIONS.get(flow.field("eth_type"))
+
+
+def read_service(flow: Flow) -> str:
+    """Return the address of the service that *flow* matches, or restores in an answer.
+
+    Empty for a flow that does not depend on that address, and for one with an invalid value.
+    """
+    family = family_of(version_of(flow) or 4)
+    if flow.purpose is Purpose.REPLY:
+        found = _ip(_set(flow, family.source))
+    elif flow.purpose in (Purpose.GUEST_ARP, Purpose.GUEST_ND, Purpose.SERVICE_ND):
+        found = _ip(flow.field(family.asked))
+    elif flow.purpose in _TO_SERVICE:
+        found = _ip(flow.field(family.destination))
+    else:
+        found = None
+    return str(found) if found is not None else ""
 
 
 def _parsed(key: str, keys: Keys) -> tuple[Endpoint | None, int | None]:

@@ -8,14 +8,18 @@ from typing import Any, Final
 
 from eventlet.patcher import original
 
-from dfmeta.flows.family import IPV4, Family
+from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family
 
 _socket = original("socket")
 """Not patched by eventlet: no call here waits."""
 _GROUPS: Final = 1 << 0 | 1 << 2
 """RTMGRP_LINK and _NEIGH of linux/rtnetlink.h."""
-_GROUPS_OF: Final[Mapping[Family, int]] = {IPV4: 1 << 4 | 1 << 6 | 1 << 7}
-"""RTMGRP_IPV4_IFADDR, _IPV4_ROUTE and _IPV4_RULE."""
+_GROUPS_OF: Final[Mapping[Family, int]] = {
+    IPV4: 1 << 4 | 1 << 6 | 1 << 7,
+    IPV6: 1 << 8 | 1 << 10 | 1 << 11 | 1 << 18,
+}
+"""RTMGRP_IPV4_IFADDR, _IPV4_ROUTE and _IPV4_RULE; RTMGRP_IPV6_IFADDR, _IPV6_ROUTE and _IPV6_IFINFO,
+and the group of RTNLGRP_IPV6_RULE. A kernel without IPv6 accepts all of them."""
 _ROOM: Final = 4096
 """Size of the receive buffer in bytes. It is small, so that a host with constant changes leaves few
 messages to read."""
@@ -31,7 +35,7 @@ class Changes:
     :param families: address families of the addresses, routes and rules that count.
     """
 
-    def __init__(self, families: Iterable[Family] = (IPV4,)) -> None:
+    def __init__(self, families: Iterable[Family] = FAMILIES) -> None:
         self._groups = _GROUPS
         for family in families:
             self._groups |= _GROUPS_OF[family]

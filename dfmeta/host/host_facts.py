@@ -8,7 +8,7 @@ import fcntl
 import os
 import socket
 import struct
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV4, Family
-from dfmeta.flows.key import IN_PORT, NEXT_HOP
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop, open_netlink
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
@@ -34,12 +34,16 @@ _VALUE = struct.Struct("II")
 _NET = Path("/proc/sys/net")
 
 
-def read_host(device: str, address: str, *, table: int, family: Family = IPV4) -> HostFacts:
+def read_host(
+    device: str, address: str, *, table: int, family: Family = IPV4, keys: Keys = IN_PORT
+) -> HostFacts:
     """Read the state of the tap-metadata *device*, its *address* and the routes of *table*.
 
     :param family: address family of the address, the rules, the route and the listeners.
-    :raises HostError: when the kernel does not answer.
+    :param keys: the key scheme.
+    :raises HostError: when the kernel does not answer, or does not have IPv6, and *family* is IPv6.
     """
+    next_hop = keys.next_hop(family.version)
     try:
         with open_netlink() as ipr:
             names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in ipr.get_links()}
@@ -51,9 +55,9 @@ def read_host(device: str, address: str, *, table: int, family: Family = IPV4) -
                 addresses=_addresses(ipr, names, family),
                 rules=_rules(ipr, device, address, table=table, family=family),
                 route=bool(found)
-                and NEXT_HOP in default_routes(ipr, found[0], table, family=family),
-                neighbour=bool(found) and has_next_hop(ipr, found[0], family=family),
-                way_back=_way_back(ipr, names, address, family),
+                and next_hop in default_routes(ipr, found[0], table, family=family),
+                neighbour=bool(found) and has_next_hop(ipr, found[0], next_hop, family=family),
+                way_back=_way_back(ipr, names, address, family, keys),
                 rp_filter=(
                     _knob("all", "rp_filter", family),
                     _knob(device, "rp_filter", family),
@@ -69,15 +73,17 @@ def read_host(device: str, address: str, *, table: int, family: Family = IPV4) -
 
 def _addresses(
     ipr: Any, names: dict[int, str], family: Family
-) -> tuple[tuple[str, IPv4Interface], ...]:
+) -> tuple[tuple[str, IPv4Interface | IPv6Interface], ...]:
     return tuple(
-        (
-            names.get(message["index"], "?"),
-            IPv4Interface((message.get_attr("IFA_LOCAL"), message["prefixlen"])),
-        )
+        (names.get(message["index"], "?"), ip_interface((address, message["prefixlen"])))
         for message in ipr.get_addr(family=family.af)
-        if message.get_attr("IFA_LOCAL")
+        if (address := _own(message))
     )
+
+
+def _own(message: Any) -> str:
+    """Return the host's end of an address; only a point-to-point one of IPv6 has IFA_LOCAL."""
+    return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS") or "")
 
 
 def _rules(
@@ -93,15 +99,16 @@ def _rules(
     )
 
 
-def _way_back(ipr: Any, names: dict[int, str], address: str, family: Family) -> str:
+def _way_back(ipr: Any, names: dict[int, str], address: str, family: Family, keys: Keys) -> str:
     """Return the device through which the kernel would send from *address* to a key.
 
     The route is looked up as ``ip route get`` does (ip-route(8)). When there is no route, the
     kernel's error is returned in words.
     """
-    held = {message.get_attr("IFA_LOCAL") for message in ipr.get_addr(family=family.af)}
-    keys = (str(IN_PORT.key_of(Endpoint(number), 0)) for number in count(1))
-    key = next(key for key in keys if key not in held)
+    held = {_own(message) for message in ipr.get_addr(family=family.af)}
+    slot = keys.slots(family.version)[0]
+    candidates = (str(keys.key_of(Endpoint(number), slot)) for number in count(1))
+    key = next(key for key in candidates if key not in held)
     ends = {"dst": key, "dst_len": family.bits, "src": address, "src_len": family.bits}
     try:
         (route,) = ipr.route("get", family=family.af, **ends)
@@ -116,7 +123,7 @@ def _listeners(family: Family) -> tuple[Listener, ...]:
         diag.bind()
         return tuple(
             Listener(
-                IPv4Address(message["idiag_src"]),
+                ip_address(message["idiag_src"]),
                 message["idiag_sport"],
                 message["idiag_inode"],
             )

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dfmeta.flows.family import IPV4
-from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
+from dfmeta.flows.family import IPV4, IPV6
+from dfmeta.flows.key import NEXT_HOP_MAC
 from dfmeta.inspect.facts import HostFacts, Settings
-from dfmeta.inspect.finding import Finding, ok, unknown, wrong
+from dfmeta.inspect.finding import Finding, ok, unknown, warning, wrong
 from dfmeta.inspect.offload import USERSPACE
 
 BY_ITSELF = "a running dfmeta-agent does so by itself within a second"
+NO_IPV6 = (
+    "dfmeta-agent then serves IPv6 within seconds. If the host is to have no IPv6, make "
+    "[df_metadata] ip6 empty"
+)
+KEYS4 = "128.0.0.0/8"
+"""Keys of untagged ports in their first slot, that is, of most guests."""
 _STRICT = 1
 _RULES = {"from": "rule-from", "oif": "rule-oif"}
 
@@ -49,6 +55,7 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
     another device than tap-metadata.
     """
     ip, bits = wanted.host_ip, wanted.family.bits
+    flags = " nodad noprefixroute" if wanted.family is IPV6 else ""
     holders = {(name, one.network.prefixlen) for name, one in host.addresses if str(one.ip) == ip}
     others = sorted(name for name, _ in holders if name != wanted.tap)
     if others and host.way_back != wanted.tap:
@@ -58,15 +65,15 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
             f"{wanted.tap} but: {host.way_back}",
             _for(
                 wanted,
-                f"`ip addr del {ip} dev {others[0]}`, or set [df_metadata] host_ip to another "
-                "address and restart dfmeta-agent",
+                f"`ip addr del {ip} dev {others[0]}`, or set [df_metadata] "
+                f"{_option(wanted)} to another address and restart dfmeta-agent",
             ),
         )
     if (wanted.tap, bits) not in holders:
         return wrong(
             "address",
             f"{wanted.tap} does not have {ip}/{bits}",
-            _for(wanted, f"`ip addr replace {ip}/{bits} dev {wanted.tap}`; {BY_ITSELF}"),
+            _for(wanted, f"`ip addr replace {ip}/{bits} dev {wanted.tap}{flags}`; {BY_ITSELF}"),
         )
     beside = (
         f"; {', '.join(others)} has it as well, and the host answers for it there too; this does "
@@ -99,14 +106,15 @@ def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
 
 def route(host: HostFacts, wanted: Settings) -> Finding:
     """Check that the route table's default route goes through tap-metadata."""
+    next_hop = _next_hop(wanted)
     if host.route:
         return ok("route", f"table {wanted.route_table} leads to {wanted.tap}")
     return wrong(
         "route",
-        f"table {wanted.route_table} has no default route via {NEXT_HOP} through {wanted.tap}",
+        f"table {wanted.route_table} has no default route via {next_hop} through {wanted.tap}",
         _for(
             wanted,
-            f"`ip route replace default via {NEXT_HOP} dev {wanted.tap} onlink table "
+            f"`ip route replace default via {next_hop} dev {wanted.tap} onlink table "
             f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
             "ManageForeignRoutes=no",
         ),
@@ -131,22 +139,23 @@ def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
         _for(
             wanted,
             f"`ip rule show`: no rule before priority {first} may match packets from "
-            f"{wanted.host_ip} or to 128.0.0.0/8; `ip route show table local "
-            "128.0.0.0/8`: no address of the host there may cover guests' keys",
+            f"{wanted.host_ip} or to {_keys(wanted)}; `ip route show table local "
+            f"{_keys(wanted)}`: no address of the host there may cover guests' keys",
         ),
     )
 
 
 def neighbour(host: HostFacts, wanted: Settings) -> Finding:
-    """Check that the next hop of that route has a permanent MAC, so that no ARP is needed."""
+    """Check that the next hop of that route has a permanent MAC, so that none is asked for."""
+    next_hop = _next_hop(wanted)
     if host.neighbour:
-        return ok("neighbour", f"{NEXT_HOP} has its MAC on {wanted.tap}")
+        return ok("neighbour", f"{next_hop} has its MAC on {wanted.tap}")
     return wrong(
         "neighbour",
-        f"{NEXT_HOP}, behind which all guests are, has no permanent MAC on {wanted.tap}",
+        f"{next_hop}, behind which all guests are, has no permanent MAC on {wanted.tap}",
         _for(
             wanted,
-            f"`ip neigh replace {NEXT_HOP} lladdr {NEXT_HOP_MAC} nud permanent dev "
+            f"`ip neigh replace {next_hop} lladdr {NEXT_HOP_MAC} nud permanent dev "
             f"{wanted.tap}`; {BY_ITSELF}",
         ),
     )
@@ -217,11 +226,12 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
     """
     if wanted.port is None:
         return unknown("listener", "port = 0, and no daemon has stored its port in state_path yet")
-    where = f"{wanted.host_ip}:{wanted.port}"
+    where = _place(wanted.host_ip, wanted.port)
     there = [
         one
         for one in host.listeners
-        if one.port == wanted.port and str(one.address) in (wanted.host_ip, "0.0.0.0")  # noqa: S104  # compared, not bound
+        if one.port == wanted.port
+        and (str(one.address) == wanted.host_ip or one.address.is_unspecified)
     ]
     if any(one.inode == wanted.listener for one in there):
         if running:
@@ -230,7 +240,7 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
     if there:
         return wrong(
             "listener",
-            f"another program listens on {there[0].address}:{there[0].port}",
+            f"another program listens on {_place(str(there[0].address), there[0].port)}",
             f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or set [df_metadata] port "
             "to another number; then start dfmeta-agent",
         )
@@ -241,6 +251,27 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
         if running
         else "start dfmeta-agent (`systemctl start dfmeta-agent`)",
     )
+
+
+def no_ipv6(cause: str, remedy: str) -> Finding:
+    """Return the line on a host whose settings prevent IPv6: guests are served over IPv4."""
+    return warning("ipv6", f"guests are served over IPv4 only: {cause}", f"{remedy}; {NO_IPV6}")
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _option(wanted: Settings) -> str:
+    return "host_ip" if wanted.family is IPV4 else "host_ip6"
+
+
+def _next_hop(wanted: Settings) -> str:
+    return wanted.keys.next_hop(wanted.family.version)
+
+
+def _keys(wanted: Settings) -> str:
+    return KEYS4 if wanted.family is IPV4 else str(wanted.keys.network(wanted.family.version))
 
 
 def _for(wanted: Settings, remedy: str) -> str:

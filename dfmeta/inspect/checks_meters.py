@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dfmeta.flows.flow import comes_in_at
+from dfmeta.flows.flow import Flow, comes_in_at
 from dfmeta.flows.metering import is_of_our_form
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import METER_OF, Purpose
 from dfmeta.inspect.facts import MeterFact, Seen, Settings
 from dfmeta.inspect.finding import Finding, listed, ok, wrong
 from dfmeta.model import Endpoint
@@ -15,9 +15,9 @@ _WHAT = {Purpose.SYN: "first SYNs", Purpose.GUEST_SYN: "SYNs"}
 
 
 def used_meters(flows: Iterable[Seen]) -> dict[int, Purpose]:
-    """Return meter → purpose of dfmeta's flow that uses it."""
+    """Return meter → purpose that it is made for."""
     return {
-        seen.flow.meter: seen.flow.purpose
+        seen.flow.meter: _meter_of(seen.flow)
         for seen in flows
         if seen.flow is not None and seen.flow.meter is not None
     }
@@ -37,7 +37,7 @@ def meters(
     :param names: endpoint → name of the guest's port.
     """
     rates = wanted.layout.pipeline.rates
-    metered = [seen.flow for seen in flows if seen.flow and seen.flow.purpose in rates]
+    metered = [seen.flow for seen in flows if seen.flow and _meter_of(seen.flow) in rates]
     if there is None:
         return wrong(
             "meters",
@@ -56,7 +56,7 @@ def meters(
         name = names.get(at, "a removed port") if at is not None else "a removed port"
         if flow.meter is None or flow.meter not in by_number:
             without.add(name)
-        elif by_number[flow.meter].rate != rates[flow.purpose]:
+        elif by_number[flow.meter].rate != rates[_meter_of(flow)]:
             changed.add(flow.meter)
     if without:
         return wrong(
@@ -75,6 +75,10 @@ def meters(
         )
     text = f"all guests' SYNs are limited; {_dropped(flows, by_number)}"
     return ok("meters", text + _left_over(there, rates))
+
+
+def _meter_of(flow: Flow) -> Purpose:
+    return METER_OF.get(flow.purpose, flow.purpose)
 
 
 def _left_over(there: Iterable[MeterFact], rates: Mapping[Purpose, int]) -> str:

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from dfmeta.inspect.facts import Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, wrong
+from dfmeta.model import HttpHost
+
+CHECKS = {4: "path", 6: "path-ipv6"}
+"""Version of IP → name of the check."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """The words of a remedy that depend on the version of IP."""
+
+    lines: str
+    save: str
+
+
+_OF: Final[Mapping[int, _Of]] = {
+    4: _Of(
+        "rp_filter, rule-from, rule-oif, route, neighbour, listener and firewall", "iptables-save"
+    ),
+    6: _Of(
+        "rule-from-ipv6, rule-oif-ipv6, route-ipv6, neighbour-ipv6, listener-ipv6 and "
+        "firewall-ipv6",
+        "ip6tables-save",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,36 +45,45 @@ class PathFacts:
     seconds: float = 0.0
     whole: bool = True
     """Whether the answer's TCP checksum was right."""
+    ip6: PathFacts | None = None
+    """Result of the probe over IPv6; None if guests are served over IPv4 only."""
+
+    def over(self, version: int) -> PathFacts:
+        """Return the result for one version of IP."""
+        if version == 4:
+            return self
+        return self.ip6 or PathFacts(asked=False, cause="guests are served over IPv4 only")
 
 
 def path(facts: PathFacts | None, wanted: Settings) -> Finding:
     """Check that the host lets a SYN from the switch reach the proxy, and the answer return.
 
-    :param facts: None if the daemon does not run.
+    :param facts: the result for the version of IP of *wanted*; None if the daemon does not run.
     """
+    check = CHECKS[wanted.family.version]
     if facts is None:
-        return unknown("path", "not probed: dfmeta-agent, which sends the probe, does not run")
+        return unknown(check, "not probed: dfmeta-agent, which sends the probe, does not run")
     if not facts.asked:
-        return unknown("path", f"not probed: {facts.cause}")
-    where = f"{wanted.host_ip}:{wanted.port}"
+        return unknown(check, f"not probed: {facts.cause}")
+    where = HttpHost(wanted.host_ip, wanted.port or 0).authority
     if not facts.answered:
+        of = _OF[wanted.family.version]
         return wrong(
-            "path",
+            check,
             f"guests' SYNs do not reach the proxy: {facts.cause}",
-            "fix the problems that the lines rp_filter, rule-from, rule-oif, route, neighbour, "
-            "listener and firewall name; if all of them are ok, a packet filter in another hook "
-            "drops the SYN: `nft list ruleset`, `iptables-save`, `tc filter show dev "
-            f"{wanted.tap} ingress`: accept TCP to {where} that comes in on {wanted.tap}, and TCP "
-            f"from {where} that leaves by {wanted.tap}",
+            f"fix the problems that the lines {of.lines} name; if all of them are ok, a packet "
+            f"filter in another hook drops the SYN: `nft list ruleset`, `{of.save}`, `tc filter "
+            f"show dev {wanted.tap} ingress`: accept TCP to {where} that comes in on {wanted.tap}, "
+            f"and TCP from {where} that leaves by {wanted.tap}",
         )
     if not facts.whole:
         return wrong(
-            "path",
+            check,
             f"{wanted.tap} answers with an incomplete TCP checksum, and guests drop such answers",
             f"`ethtool -K {wanted.tap} tx off`",
         )
     return ok(
-        "path",
+        check,
         f"a SYN from {wanted.bridge} to {where} by {wanted.tap} was answered, with a correct "
         f"checksum, in {facts.seconds * 1000:.1f} ms: filters, rules and listener let it pass",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
 from dfmeta.inspect import which
 from dfmeta.inspect.cuts import Cut
@@ -151,12 +152,17 @@ def other_ports(snapshot: Snapshot, wanted: Settings) -> Iterator[Finding]:
 
 
 def foreign_flows(
-    flows: Iterable[Foreign] | None, ports: Mapping[Endpoint, str], *, wanted: Settings
+    flows: Iterable[Foreign] | None,
+    ports: Mapping[Endpoint, str],
+    *,
+    wanted: Settings,
+    ip6: tuple[str, ...] = (),
 ) -> Iterator[Finding]:
     """Check that no flow of another program in the classification table precedes dfmeta's hooks.
 
     :param flows: flows of other programs; None if they cannot be read.
     :param ports: endpoint → name of the guest's port.
+    :param ip6: the IPv6 addresses at which guests are served.
     """
     check, table = "foreign-flows", wanted.layout.classification_table
     hook = wanted.layout.hook_priority
@@ -168,17 +174,20 @@ def foreign_flows(
         )
         return
     flows, ofports = tuple(flows), {one.ofport for one in ports}
+    ips = (wanted.ip, *ip6)
     above = [
-        flow
+        (flow, ip)
         for flow in flows
-        if flow.priority >= hook and not flow.hands_on and takes(flow.match, ofports, ip=wanted.ip)
+        if flow.priority >= hook
+        and not flow.hands_on
+        and (ip := next((one for one in ips if takes(flow.match, ofports, ip=one)), ""))
     ]
-    for flow in above:
+    for flow, ip in above:
         ofport = flow.match.get("in_port")
         where = ports.get(Endpoint(ofport), "guests") if isinstance(ofport, int) else "guests"
         yield wrong(
             check,
-            f"another program's flow in table {table} takes packets of {where} to {wanted.ip}: "
+            f"another program's flow in table {table} takes packets of {where} to {ip}: "
             f"cookie {flow.cookie:#x}, priority {flow.priority} (dfmeta's hooks: {hook}), "
             f"actions={flow.actions}",
             f"find the program and lower the flow's priority there; or set [df_metadata] "
@@ -189,8 +198,12 @@ def foreign_flows(
         yield ok(
             check,
             f"no other program's flow in table {table} precedes dfmeta's hooks for "
-            f"TCP/{METADATA_PORT} and ARP of {wanted.ip}",
+            f"TCP/{METADATA_PORT} and ARP of {wanted.ip}{_of_ip6(ip6)}",
         )
+
+
+def _of_ip6(ip6: tuple[str, ...]) -> str:
+    return f", or for TCP/{METADATA_PORT} and neighbour discovery of {listed(ip6)}" if ip6 else ""
 
 
 def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: Settings) -> str:
@@ -244,4 +257,6 @@ def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -
 
 
 def _named(row: Entry) -> str:
-    return f"{row.purpose}{f' of port {row.ofport}' if row.ofport is not None else ''}"
+    name = f"{row.purpose}{f' of port {row.ofport}' if row.ofport is not None else ''}"
+    # Over IPv4, the service has only one address.
+    return f"{name} to {row.service}" if row.family == IPV6.version and row.service else name

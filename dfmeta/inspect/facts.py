@@ -7,13 +7,14 @@ its operator, except a guest's addresses in ``Seen`` flows, which the guest choo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Final
 
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.flow import Flow, Value
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import Layout
 from dfmeta.inspect.cuts import Cut
 from dfmeta.model import WIRED, Endpoint, GuestAddress, Port, PortState
@@ -44,8 +45,31 @@ class Settings:
     """The option identity_sources, in its order."""
     family: Family = IPV4
     """Address family of ``ip`` and ``host_ip``."""
+    ip6: tuple[str, ...] = ()
+    """Metadata addresses of IPv6; empty: IPv4 only."""
+    host_ip6: str = ""
+    """Address of the proxy's listener for IPv6."""
+    listener6: int = 0
+    """Inode of the daemon's socket for IPv6, as ``listener``."""
+    keys: Keys = IN_PORT
+    """The key scheme."""
     needs_project: bool = False
     """Whether the backend answers only guests whose project is known (Nova)."""
+
+    def over(self, family: Family) -> Settings:
+        """Return the settings for one version of IP: addresses and listener are of *family*.
+
+        Call it on settings of IPv4, as they are read.
+        """
+        if family.version == self.family.version:
+            return self
+        return replace(
+            self,
+            family=family,
+            ip=next(iter(self.ip6), ""),
+            host_ip=self.host_ip6,
+            listener=self.listener6,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +148,8 @@ class KnownPort:
     instance_name: str = ""
     """Name that its owner chose; empty if the port comes from OVSDB, which does not have names."""
     addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
-    """Slot → address; empty if the port comes from OVSDB, which does not have addresses."""
+    """Slot, as in :mod:`dfmeta.flows.key` → address; empty if the port comes from OVSDB, which does
+    not have addresses."""
     cut: Cut | None = None
     """Why the switch cuts it off; None: it does not, or the switch was not queried."""
     asked: bool = False
@@ -197,7 +222,7 @@ class RuleFact:
 class Listener:
     """A listening TCP socket."""
 
-    address: IPv4Address
+    address: IPv4Address | IPv6Address
     port: int
     inode: int
     """Inode number, which identifies the socket (sock_diag(7))."""
@@ -244,13 +269,13 @@ class ConntrackFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The kernel's side of the packet path."""
+    """The kernel's side of the packet path, for one version of IP."""
 
     up: bool | None
     """Whether tap-metadata's device is up; None if there is no such device."""
     carrier: bool = True
     """Whether ovs-vswitchd holds the device's other end."""
-    addresses: tuple[tuple[str, IPv4Interface], ...] = ()
+    addresses: tuple[tuple[str, IPv4Interface | IPv6Interface], ...] = ()
     """Device and address, for every address of every device."""
     rules: tuple[RuleFact, ...] = ()
     route: bool = False

@@ -11,6 +11,8 @@ class Status(enum.StrEnum):
     """The result of a check in one word."""
 
     OK = "ok"
+    WARNING = "warning"
+    """Guests are served, but not in every way that the configuration asks for."""
     WRONG = "wrong"
     UNKNOWN = "unknown"
     """The check could not be made, for a reason that another line names or that is not a fault."""
@@ -24,7 +26,7 @@ class Finding:
     status: Status
     text: str
     remedy: str = ""
-    """Text with commands between backticks. Empty unless the status is ``wrong``."""
+    """Text with commands between backticks. Empty unless the status is ``wrong`` or ``warning``."""
 
 
 def ok(check: str, text: str) -> Finding:
@@ -35,6 +37,11 @@ def ok(check: str, text: str) -> Finding:
 def wrong(check: str, text: str, remedy: str) -> Finding:
     """Return a fault: guests are not served, or not well, until *remedy* is applied."""
     return Finding(check, Status.WRONG, text, remedy)
+
+
+def warning(check: str, text: str, remedy: str) -> Finding:
+    """Return a limitation that *remedy* ends; guests are served all the same."""
+    return Finding(check, Status.WARNING, text, remedy)
 
 
 def unknown(check: str, text: str) -> Finding:
@@ -63,7 +70,7 @@ def by_files(finding: Finding, options: Iterable[str]) -> Finding:
 def healthy(findings: Iterable[Finding]) -> bool:
     """Return whether no finding is ``wrong``.
 
-    ``unknown`` is not a fault: its cause has a line of its own.
+    ``unknown`` is not a fault: its cause has a line of its own. Neither is ``warning``.
     """
     return all(finding.status is not Status.WRONG for finding in findings)
 

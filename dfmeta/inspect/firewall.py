@@ -10,13 +10,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
+from dfmeta.flows.family import IPV4
+from dfmeta.flows.key import IN_PORT
 from dfmeta.inspect.facts import Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, wrong
 
-KEYS = IPv4Network("128.0.0.0/1")
-"""Network of the source addresses (keys) of guests' connections on tap-metadata."""
+Network = IPv4Network | IPv6Network
+
+KEYS = IN_PORT.network(4)
+"""Network of the source addresses (keys) of guests' IPv4 connections on tap-metadata."""
 
 
 class Verdict(enum.Enum):
@@ -40,8 +44,27 @@ class Syn:
     """The first packet of a guest's connection, as the INPUT chain sees it."""
 
     device: str
-    address: IPv4Address
+    address: IPv4Address | IPv6Address
     port: int
+    keys: Network = KEYS
+    """Network of its source address, of the same version."""
+
+    @property
+    def version(self) -> int:
+        """Version of IP."""
+        return self.address.version
+
+    def is_for(self, network: Network) -> bool:
+        """Return whether its destination is in *network*."""
+        return self.address in network
+
+    def is_from(self, network: Network) -> bool | None:
+        """Return whether its source is in *network*; None if that depends on the guest."""
+        first, last = int(network[0]), int(network[-1])
+        first_key, last_key = int(self.keys[0]), int(self.keys[-1])
+        if network.version != self.version or last < first_key or last_key < first:
+            return False
+        return True if first <= first_key and last_key <= last else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +125,6 @@ def _outcome(chains: Mapping[str, tuple[Step, ...]], step: Step) -> tuple[set[Ve
             return {verdict}, False
 
 
-def source_in(network: IPv4Network) -> bool | None:
-    """Return whether guests' keys are in *network*; None if only some of them are."""
-    if KEYS.subnet_of(network):
-        return True
-    return None if network.overlaps(KEYS) else False
-
-
 def judge(filters: tuple[Filter, ...] | None, wanted: Settings) -> Finding:
     """Check that every filter accepts guests' connections.
 
@@ -118,7 +134,8 @@ def judge(filters: tuple[Filter, ...] | None, wanted: Settings) -> Finding:
         return unknown(
             "firewall", "neither nft nor iptables can be run: the packet filter is not checked"
         )
-    packets = f"TCP to port {wanted.port} that comes in on {wanted.tap}"
+    over = "" if wanted.family is IPV4 else f" over IPv{wanted.family.version}"
+    packets = f"TCP{over} to port {wanted.port} that comes in on {wanted.tap}"
     judged = [(one, fates(one)) for one in filters]
     for found, ends in judged:
         if ends == {Verdict.DROP}:

@@ -1,4 +1,4 @@
-"""Parse the output of ``iptables -S`` (iptables(8), iptables-extensions(8)). Pure.
+"""Parse the output of ``iptables -S`` and ``ip6tables -S`` (iptables(8)). Pure.
 
 A match that this module does not know counts as undecided.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_network
 
-from dfmeta.inspect.firewall import Filter, Step, Syn, Verdict, source_in
+from dfmeta.flows.family import IPV4
+from dfmeta.inspect.firewall import Filter, Step, Syn, Verdict
 
 _START = "INPUT"
 _TARGETS = {
@@ -43,8 +44,13 @@ def read(text: str, syn: Syn) -> tuple[Filter, ...]:
         name: tuple(_step(rule, syn, chains.keys()) for rule in rules)
         for name, rules in chains.items()
     }
-    remedy = f"iptables -I {_START} -i {syn.device} -p tcp --dport {syn.port} -j ACCEPT"
-    return (Filter(f"iptables' chain {_START}", _START, policy, steps, remedy),)
+    remedy = f"{command(syn)} -I {_START} -i {syn.device} -p tcp --dport {syn.port} -j ACCEPT"
+    return (Filter(f"{command(syn)}' chain {_START}", _START, policy, steps, remedy),)
+
+
+def command(syn: Syn) -> str:
+    """Return the program for the version of IP of *syn*."""
+    return "iptables" if syn.version == IPV4.version else "ip6tables"
 
 
 def _words(line: str) -> list[str]:
@@ -109,7 +115,7 @@ def _test(option: str, values: list[str], syn: Syn) -> bool | None:
 
 
 def _protocol_module(values: list[str]) -> bool | None:
-    return False if values and values[0] in ("udp", "icmp") else None
+    return False if values and values[0] in ("udp", "icmp", "icmp6", "ipv6-icmp") else None
 
 
 def _device(pattern: str, syn: Syn) -> bool:
@@ -127,11 +133,11 @@ def _ports(text: str, syn: Syn) -> bool:
 
 
 def _destination(text: str, syn: Syn) -> bool:
-    return IPv4Address(syn.address) in IPv4Network(text, strict=False)
+    return syn.is_for(ip_network(text, strict=False))
 
 
-def _source(text: str, _syn: Syn) -> bool | None:
-    return source_in(IPv4Network(text, strict=False))
+def _source(text: str, syn: Syn) -> bool | None:
+    return syn.is_from(ip_network(text, strict=False))
 
 
 def _state(text: str, _syn: Syn) -> bool:

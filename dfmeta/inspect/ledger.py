@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Value
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import TABLES, Layout, Purpose, cookie_of
-from dfmeta.flows.reading import NONE, read_address
+from dfmeta.flows.reading import NONE, read_address, read_service, version_of
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort, Seen
 
@@ -49,6 +50,10 @@ class Entry:
     """Id of the flow's meter; None if it has no meter."""
     vid: int = 0
     """VLAN id of the guest's frames at ``ofport``; 0: they are untagged."""
+    family: int | None = None
+    """Version of IP that the flow belongs to, 4 or 6; None if it belongs to no version."""
+    service: str = ""
+    """Address of the service that the flow matches or restores; empty if it has none."""
 
 
 _ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
@@ -65,7 +70,11 @@ def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
 
 
 def entries(
-    seen: Iterable[Seen], wanted: Iterable[Flow] | None, *, layout: Layout
+    seen: Iterable[Seen],
+    wanted: Iterable[Flow] | None,
+    *,
+    layout: Layout,
+    keys: Keys = IN_PORT,
 ) -> tuple[Entry, ...]:
     """Compare the flows on the switch with the desired ones; sort them by table and port.
 
@@ -73,13 +82,14 @@ def entries(
 
     :param seen: flows with dfmeta's cookie on the switch.
     :param wanted: the desired flows; None if they are not known.
+    :param keys: the key scheme of the flows.
     """
     seen = tuple(seen)
     by_key = None if wanted is None else {flow.match_key: flow for flow in wanted}
-    found = [_entry(one, _judge(one.flow, by_key), layout) for one in seen]
+    found = [_entry(one, _judge(one.flow, by_key), layout, keys) for one in seen]
     there = {one.flow.match_key for one in seen if one.flow is not None}
     missing = [flow for key, flow in (by_key or {}).items() if key not in there]
-    found += [_entry(_as_seen(flow, layout), State.MISSING, layout) for flow in missing]
+    found += [_entry(_as_seen(flow, layout), State.MISSING, layout, keys) for flow in missing]
     return tuple(sorted(found, key=_order(layout)))
 
 
@@ -104,9 +114,9 @@ def _judge(flow: Flow | None, by_key: _ByKey | None) -> State:
     return State.OK if replace(flow, meter=None) == replace(wanted, meter=None) else State.DIFFERS
 
 
-def _entry(seen: Seen, state: State, layout: Layout) -> Entry:
+def _entry(seen: Seen, state: State, layout: Layout, keys: Keys) -> Entry:
     stage = layout.stage(seen.table)
-    read = read_address(seen.flow) if seen.flow is not None else NONE
+    read = read_address(seen.flow, keys) if seen.flow is not None else NONE
     # A flow that belongs to no endpoint is listed under its in_port.
     at = seen.flow.field("in_port") if seen.flow is not None else None
     ofport = read.endpoint.ofport if read.endpoint is not None else at
@@ -123,6 +133,8 @@ def _entry(seen: Seen, state: State, layout: Layout) -> Entry:
         seen.bytes,
         seen.flow.meter if seen.flow is not None else None,
         read.endpoint.vid if read.endpoint is not None else 0,
+        version_of(seen.flow) if seen.flow is not None else None,
+        read_service(seen.flow) if seen.flow is not None else "",
     )
 
 
@@ -135,11 +147,12 @@ def _as_seen(flow: Flow, layout: Layout) -> Seen:
     )
 
 
-def _order(layout: Layout) -> Callable[[Entry], tuple[int, int, int, str, str]]:
+def _order(layout: Layout) -> Callable[[Entry], tuple[int, int, int, int, str, str, str]]:
     names = {TABLES[stage].name: layout.number(stage) for stage in TABLES}
 
-    def key(entry: Entry) -> tuple[int, int, int, str, str]:
-        table = names.get(entry.table, 255)
-        return table, -entry.priority, entry.ofport or 0, entry.key, entry.purpose
+    def key(entry: Entry) -> tuple[int, int, int, int, str, str, str]:
+        table, family = names.get(entry.table, 255), entry.family or 0
+        place = (entry.key, entry.purpose, entry.service)
+        return table, -entry.priority, entry.ofport or 0, family, *place
 
     return key

@@ -1,14 +1,20 @@
 """The paths of a guest's SYN and of the SYN-ACK through the bridge, described for trace. Pure.
 
+Over IPv6, a guest asks for the service's MAC first (neighbour discovery, RFC 4861).
+
 A path is judged from the output of ``ofproto/trace``. A stop is a sentence that names the place and
 the cause.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
+from dfmeta.flows.flow import ND_SOLICITATION
+from dfmeta.flows.nd import solicited_node
 from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort
@@ -20,8 +26,29 @@ ROUTER_MAC = "02:00:00:00:00:01"
 """Destination MAC of the guest's SYN: any MAC will do, since no flow of dfmeta matches on it."""
 SOURCE_PORT = 49152
 TTL = 64
+HOP_LIMIT_OF_ND = 255
+"""Other hop limits are not accepted in neighbour discovery (RFC 4861, 7.1.1)."""
 UNSEEN = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
 """Stands for an address that is not known yet (the IP address: RFC 5737)."""
+UNSEEN6: Final = IPv6Address("2001:db8::1")
+"""As :data:`UNSEEN` (RFC 3849)."""
+_BACK: Final = "IN_PORT"
+"""The action that outputs to the ingress port, as ovs-ofctl(8) prints it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """Names of one version of IP in the old notation of ovs-fields(7)."""
+
+    tcp: str
+    source: str
+    destination: str
+
+
+NOTATIONS: Final[Mapping[int, Notation]] = {
+    4: Notation("tcp", "nw_src", "nw_dst"),
+    6: Notation("tcp6", "ipv6_src", "ipv6_dst"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +63,32 @@ class Leg:
     """Whether it leads to the controller, which has to install the address' flows first."""
 
 
+def unseen(mac: str, service: str = "") -> GuestAddress:
+    """Return an address that stands for one that is not known yet.
+
+    :param mac: the guest's MAC; empty if it is not known.
+    :param service: IPv6 address of the service that the guest uses; empty: it uses IPv4.
+    """
+    mac = mac or UNSEEN.mac
+    if not service:
+        return GuestAddress(mac, UNSEEN.ip)
+    return GuestAddress(mac, UNSEEN6, IPv6Address(service))
+
+
+def asked(address: GuestAddress, tap: Tap) -> str:
+    """Return the address of the service that packets of *address* are sent to."""
+    return str(address.service or tap.guest_ip)
+
+
 def syn(port: KnownPort, address: GuestAddress, *, tap: Tap, flags: str = "syn") -> str:
     """Return the guest's SYN, or with other *flags* a later packet, for ``ofproto/trace``."""
+    of = NOTATIONS[address.ip.version]
     return packet(
+        of.tcp,
         in_port=port.ofport,
         dl_src=address.mac,
         dl_dst=ROUTER_MAC,
-        nw_src=address.ip,
-        nw_dst=tap.guest_ip,
+        **{of.source: address.ip, of.destination: asked(address, tap)},
         nw_ttl=TTL,
         tcp_src=SOURCE_PORT,
         tcp_dst=METADATA_PORT,
@@ -53,12 +98,13 @@ def syn(port: KnownPort, address: GuestAddress, *, tap: Tap, flags: str = "syn")
 
 def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> str:
     """Return the proxy's SYN-ACK to :func:`syn`, for ``ofproto/trace``."""
+    of, key = NOTATIONS[address.ip.version], tap.keys.key_of(port.endpoint, slot)
     return packet(
+        of.tcp,
         in_port=tap.ofport,
         dl_src=tap.mac,
         dl_dst=address.mac,
-        nw_src=tap.ip,
-        nw_dst=tap.keys.key_of(port.endpoint, slot),
+        **{of.source: tap.service(key.version).ip, of.destination: key},
         nw_ttl=TTL,
         tcp_src=tap.port,
         tcp_dst=SOURCE_PORT,
@@ -66,8 +112,64 @@ def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> s
     )
 
 
-def there(trace: Trace, port: KnownPort, *, tap: Tap, layout: Layout) -> Leg:
-    """Judge the path of the SYN to tap-metadata."""
+def solicitation(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
+    """Return the guest's neighbour solicitation for the service, for ``ofproto/trace``.
+
+    It is sent to the solicited-node multicast address (RFC 4861, 7.2.2), with the guest's MAC.
+    """
+    target = IPv6Address(asked(address, tap))
+    group = solicited_node(target)
+    return packet(
+        "icmp6",
+        in_port=port.ofport,
+        dl_src=address.mac,
+        dl_dst=f"33:33:{group.packed[-4:].hex(':')}",
+        ipv6_src=address.ip,
+        ipv6_dst=group,
+        nw_ttl=HOP_LIMIT_OF_ND,
+        icmpv6_type=ND_SOLICITATION,
+        icmpv6_code=0,
+        nd_target=target,
+        nd_sll=address.mac,
+    )
+
+
+def neighbour(
+    trace: Trace, port: KnownPort, address: GuestAddress, *, tap: Tap, layout: Layout
+) -> Leg:
+    """Judge the path of the solicitation, and of the advertisement back to the guest."""
+    steps = tuple(_step(hop, layout) for hop in trace.hops)
+    stop = _not_advertised(trace, port, asked(address, tap), layout)
+    if not stop:
+        wanted = {"dl_dst": address.mac, "ipv6_src": asked(address, tap), "nd_tll": tap.mac}
+        stop = _differs(trace, wanted)
+    return Leg(steps, f"neighbour discovery: {stop}" if stop else "")
+
+
+def _not_advertised(trace: Trace, port: KnownPort, target: str, layout: Layout) -> str:
+    """Return why no advertisement leaves at the port of its solicitation; empty if one does."""
+    stop = _not_classified(trace, Purpose.GUEST_ND, layout)
+    if stop:
+        return stop
+    for stage, purpose in (
+        (Stage.SERVICE, Purpose.GUEST_ND_ANSWER),
+        (Stage.ND, Purpose.SERVICE_ND),
+    ):
+        name, hop = TABLES[stage].name, trace.at(layout.number(stage))
+        if hop is None:
+            return f"stops before the {name} table: {_dropped(port.name)}"
+        if hop.purpose is not purpose:
+            missing = f"the {purpose_name(purpose)} flow for {target} is missing"
+            return f"stops in the {name} table: {missing}, {_stranger(hop)} takes it"
+        actions = hop.actions
+    return "" if _BACK in actions else f"the answer does not leave at {port.name}"
+
+
+def there(trace: Trace, port: KnownPort, *, version: int = 4, tap: Tap, layout: Layout) -> Leg:
+    """Judge the path of the SYN to tap-metadata.
+
+    :param version: the SYN's version of IP.
+    """
     steps = tuple(_step(hop, layout) for hop in trace.hops)
     stop = _not_classified(trace, Purpose.GUEST_SYN, layout)
     if stop:
@@ -79,7 +181,7 @@ def there(trace: Trace, port: KnownPort, *, tap: Tap, layout: Layout) -> Leg:
     if not hop.matched:
         return Leg(steps, f"stops in the {name} table: no flow matches it")
     if hop.purpose is Purpose.ADDRESS:
-        return Leg(steps, _misdirected(hop, trace, tap))
+        return Leg(steps, _misdirected(hop, trace, tap, version))
     if hop.purpose is Purpose.SYN:
         if port.state is PortState.NO_INSTANCE:
             return Leg(steps, f"stops in the {name} table: {no_instance(port)}", to_controller=True)
@@ -119,7 +221,12 @@ def back(
     if hop.purpose is not Purpose.REPLY:
         cause = "there is no reply flow for its key"
         return Leg(steps, f"on the return path: stops in the {name} table: {cause}")
-    wanted = {"nw_dst": str(address.ip), "dl_dst": address.mac, "nw_src": tap.guest_ip}
+    of = NOTATIONS[address.ip.version]
+    wanted = {
+        of.destination: str(address.ip),
+        "dl_dst": address.mac,
+        of.source: asked(address, tap),
+    }
     wrong = _differs(trace, wanted | {"tp_src": str(METADATA_PORT)})
     if not hop.outputs_to(port.ofport or 0):
         wrong = f"it does not leave at {port.name} (ofport {port.ofport})"
@@ -169,19 +276,28 @@ def _not_classified(trace: Trace, purpose: Purpose, layout: Layout) -> str:
     return f"stops in the {name} table: {expected} is missing, so {_stranger(hop)} takes it"
 
 
-def _misdirected(hop: Hop, trace: Trace, tap: Tap) -> str:
+def _misdirected(hop: Hop, trace: Trace, tap: Tap, version: int) -> str:
     if not hop.outputs_to(tap.ofport):
         return f"its flow does not lead to tap-metadata's port ({tap.ofport})"
-    return _differs(trace, {"dl_dst": tap.mac, "nw_dst": tap.ip, "tp_dst": str(tap.port)})
+    wanted = {"dl_dst": tap.mac, NOTATIONS[version].destination: tap.service(version).ip}
+    return _differs(trace, wanted | {"tp_dst": str(tap.port)})
 
 
 def _differs(trace: Trace, wanted: dict[str, str]) -> str:
     wrong = [
         f"{name} is {trace.final.get(name)} and should be {value}"
         for name, value in wanted.items()
-        if trace.final.get(name) != value
+        if _canonical(trace.final.get(name)) != _canonical(value)
     ]
     return f"it arrives with other addresses: {'; '.join(wrong)}" if wrong else ""
+
+
+def _canonical(value: str | None) -> str | None:
+    """Return *value*; an IP address in the spelling that Python gives it."""
+    try:
+        return str(ip_address(value)) if value is not None else None
+    except ValueError:
+        return value
 
 
 def _stranger(hop: Hop) -> str:

@@ -7,14 +7,19 @@ Trust: the operator's own firewall; it may contain anything that nft can write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
-from typing import Any
+from ipaddress import ip_network
+from typing import Any, Final
 
-from dfmeta.inspect.firewall import Filter, Step, Syn, Verdict, source_in
+from dfmeta.inspect.firewall import Filter, Network, Step, Syn, Verdict
 
-_FAMILIES = ("ip", "inet")
+_FAMILY: Final[Mapping[int, str]] = {4: "ip", 6: "ip6"}
+"""Version of IP → family of the tables for it, which is also the name of its header."""
+_BOTH: Final = "inet"
+_NFPROTO: Final[Mapping[int, tuple[object, ...]]] = {4: ("ipv4", 2), 6: ("ipv6", 10)}
+_PROTOCOL: Final[Mapping[int, str]] = {4: "protocol", 6: "nexthdr"}
+"""Version of IP → field of its header with the transport protocol."""
 _VERDICTS = {
     "accept": Verdict.ACCEPT,
     "drop": Verdict.DROP,
@@ -26,7 +31,10 @@ _VERDICTS = {
 _HARMLESS = frozenset(
     {"counter", "log", "mangle", "comment", "notrack", "ct helper", "set", "last"}
 )
-_TCP, _IPV4 = "tcp", "ipv4"
+_TCP = "tcp"
+_TRANSPORTS = frozenset({"tcp", "th"})
+_OTHERS = frozenset({"udp", "icmp", "icmpv6", "sctp", "udplite", "dccp", "esp", "ah", "comp"})
+"""Headers that a TCP SYN does not have."""
 
 _Key = tuple[str, str]
 
@@ -46,11 +54,11 @@ def read(document: Mapping[str, Any], syn: Syn, *, but_iptables: bool) -> tuple[
     :param but_iptables: leave out iptables' own chain in nft, which ``iptables -S`` shows better.
     :raises ValueError: if *document* is not a ruleset.
     """
-    ruleset = _sort(document)
+    ruleset = _sort(document, (_FAMILY[syn.version], _BOTH))
     filters = []
     for base in ruleset.bases:
         key, name = (base["family"], base["table"]), base["name"]
-        if but_iptables and (*key, name) == ("ip", "filter", "INPUT"):
+        if but_iptables and (*key, name) == (_FAMILY[syn.version], "filter", "INPUT"):
             continue
         steps = {
             chain: tuple(_step(rule, syn, ruleset.sets.get(key, {})) for rule in rules)
@@ -69,12 +77,12 @@ def read(document: Mapping[str, Any], syn: Syn, *, but_iptables: bool) -> tuple[
     return tuple(filters)
 
 
-def _sort(document: Mapping[str, Any]) -> _Ruleset:
+def _sort(document: Mapping[str, Any], families: Collection[str]) -> _Ruleset:
     ruleset = _Ruleset()
     try:
         for item in document["nftables"]:
             ((kind, body),) = item.items()
-            if body.get("family") not in _FAMILIES:
+            if body.get("family") not in families:
                 continue
             key = (body["family"], body.get("table", ""))
             if kind == "chain":
@@ -124,32 +132,51 @@ def _vmap(holds: bool | None, body: Any, syn: Syn, sets: Mapping[str, Any]) -> S
 
 
 def _match(body: Any, syn: Syn, sets: Mapping[str, Any]) -> bool | None:
+    if _is_of_others(body.get("left"), syn):
+        return False  # whatever the operator: nft compares only what the packet has
     held = _holds(body.get("left"), body.get("right"), syn, sets)
     if held is None or body.get("op") in ("==", "in"):
         return held
     return not held if body.get("op") == "!=" else None
 
 
+def _is_of_others(left: Any, syn: Syn) -> bool:
+    """Return whether *left* is a field of a header that the packet does not have."""
+    match left:
+        case {"payload": {"protocol": str(header)}}:
+            others = {name for version, name in _FAMILY.items() if version != syn.version}
+            return header in _OTHERS or header in others
+        case _:
+            return False
+
+
 def _holds(left: Any, right: Any, syn: Syn, sets: Mapping[str, Any]) -> bool | None:
     match left:
         case {"meta": {"key": "iifname" | "iif"}}:
             return _among(right, sets, lambda one: _device(one, syn.device))
-        case {"meta": {"key": "l4proto"}} | {"payload": {"protocol": "ip", "field": "protocol"}}:
+        case {"meta": {"key": "l4proto"}}:
             return _among(right, sets, lambda one: one in (_TCP, 6))
         case {"meta": {"key": "nfproto"}}:
-            return _among(right, sets, lambda one: one in (_IPV4, 2))
-        case {"payload": {"protocol": "tcp" | "th", "field": "dport"}}:
-            return _among(right, sets, lambda one: _number(one, syn.port))
-        case {"payload": {"protocol": "udp" | "icmp" | "icmpv6" | "ip6" | "sctp"}}:
+            return _among(right, sets, lambda one: one in _NFPROTO[syn.version])
+        case _ if _is_of_others(left, syn):
             return False
-        case {"payload": {"protocol": "ip", "field": "daddr"}}:
-            return _among(right, sets, lambda one: _network(one, syn.address))
-        case {"payload": {"protocol": "ip", "field": "saddr"}}:
-            return _among(right, sets, _source)
+        case {"payload": {"protocol": header, "field": "dport"}} if header in _TRANSPORTS:
+            return _among(right, sets, lambda one: _number(one, syn.port))
+        case {"payload": {"protocol": header, "field": name}} if header == _FAMILY[syn.version]:
+            return _of_header(name, right, syn, sets)
         case {"ct": {"key": "state"}}:
             return _among(right, sets, lambda one: one == "new")
         case _:
             return None
+
+
+def _of_header(name: str, right: Any, syn: Syn, sets: Mapping[str, Any]) -> bool | None:
+    """Judge a field of the IP header."""
+    if name == _PROTOCOL[syn.version]:
+        return _among(right, sets, lambda one: one in (_TCP, 6))
+    if name == "daddr":
+        return _among(right, sets, lambda one: _network(one, syn.is_for))
+    return _among(right, sets, lambda one: _network(one, syn.is_from)) if name == "saddr" else None
 
 
 def _among(right: Any, sets: Mapping[str, Any], test: Any) -> bool | None:
@@ -190,26 +217,17 @@ def _number(value: Any, port: int) -> bool | None:
             return None
 
 
-def _as_network(value: Any) -> IPv4Network | None:
+def _network(value: Any, test: Callable[[Network], bool | None]) -> bool | None:
+    """Return what *test* says of a network; None if *value* is none."""
     try:
         match value:
             case str():
-                return IPv4Network(value)
+                return test(ip_network(value))
             case {"prefix": {"addr": str(address), "len": int(length)}}:
-                return IPv4Network((address, length), strict=False)
-    except (AddressValueError, NetmaskValueError, ValueError):
+                return test(ip_network((address, length), strict=False))
+    except ValueError:
         return None
     return None
-
-
-def _network(value: Any, address: IPv4Address) -> bool | None:
-    network = _as_network(value)
-    return None if network is None else address in network
-
-
-def _source(value: Any) -> bool | None:
-    network = _as_network(value)
-    return None if network is None else source_in(network)
 
 
 def _and(first: bool | None, second: bool | None) -> bool | None:

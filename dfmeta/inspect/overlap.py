@@ -6,43 +6,90 @@ address, may have any value: a match on such a field takes some guest's packets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from ipaddress import IPv4Address
+from collections.abc import Collection, Iterator, Mapping
+from ipaddress import ip_address
 
-from dfmeta.flows.flow import ARP_REQUEST, ETH_ARP, ETH_IP, PROTO_TCP, UNTAGGED, Value
+from dfmeta.flows.family import family_of
+from dfmeta.flows.flow import (
+    ARP_REQUEST,
+    ETH_ARP,
+    ETH_IPV6,
+    ND_SOLICITATION,
+    PROTO_ICMPV6,
+    PROTO_TCP,
+    UNTAGGED,
+    Value,
+)
+from dfmeta.flows.nd import solicited_node
 from dfmeta.flows.pipeline import METADATA_PORT
 
 _ZERO = ("reg", "xreg", "xxreg", "metadata", "tun", "ct_", "conj_id")
 """Prefixes of the fields that are zero in a packet that has just entered at a guest's port."""
-_OTHER_PROTOCOLS = ("ipv6", "icmp", "nd_", "udp", "sctp", "pbb", "mpls")
+_OTHER_PROTOCOLS = ("icmp", "nd_", "ipv6_nd_", "udp", "sctp", "pbb", "mpls")
+"""Prefixes of the fields that none of these packets has; it has those that it needs by name."""
+_OTHER_VERSIONS = {4: ("ipv6",), 6: ("ipv4", "arp")}
+_ARP: Mapping[str, int | str] = {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
+_SOLICITATION: Mapping[str, int | str] = {
+    "eth_type": ETH_IPV6,
+    "ip_proto": PROTO_ICMPV6,
+    "icmpv6_type": ND_SOLICITATION,
+    "icmpv6_code": 0,
+}
 _UNTAGGED: Mapping[str, int | str] = {"vlan_vid": UNTAGGED, "vlan_tci": UNTAGGED}
 
 
 def takes(match: Mapping[str, Value], ofports: Collection[int], *, ip: str) -> bool:
-    """Return whether *match* takes a guest's TCP to port 80 of *ip*, or its ARP request for *ip*.
+    """Return whether *match* takes a guest's TCP to port 80 of *ip*, or its request for the MAC.
 
     :param ofports: port numbers of guests.
+    :param ip: address of the service; its version decides whether the MAC is requested with ARP or
+        with neighbour discovery.
     """
+    version = ip_address(ip).version
+    family = family_of(version)
     http = {
         **_UNTAGGED,
-        "eth_type": ETH_IP,
+        "eth_type": family.eth_type,
         "ip_proto": PROTO_TCP,
-        "ipv4_dst": ip,
+        family.destination: ip,
         "tcp_dst": METADATA_PORT,
     }
-    arp = {**_UNTAGGED, "eth_type": ETH_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
-    return any(_fits(match, packet, ofports) for packet in (http, arp))
+    others = (*_OTHER_PROTOCOLS, *_OTHER_VERSIONS[version])
+    requests = [{**_UNTAGGED, **one, family.asked: ip} for one in _requests(ip)]
+    return any(_fits(match, packet, ofports, others) for packet in (http, *requests))
+
+
+def _requests(ip: str) -> Iterator[Mapping[str, int | str]]:
+    address = ip_address(ip)
+    if address.version == 4:
+        yield _ARP
+    else:
+        # A solicitation is sent to the target itself or to its group (RFC 4861, 4.3).
+        yield from (
+            {**_SOLICITATION, "ipv6_dst": str(one)} for one in (address, solicited_node(address))
+        )
 
 
 def _fits(
-    match: Mapping[str, Value], packet: Mapping[str, int | str], ofports: Collection[int]
+    match: Mapping[str, Value],
+    packet: Mapping[str, int | str],
+    ofports: Collection[int],
+    others: tuple[str, ...],
 ) -> bool:
-    return all(_fits_field(field, value, packet, ofports) for field, value in match.items())
+    return all(_fits_field(*one, packet, ofports, others) for one in match.items())
 
 
 def _fits_field(
-    field: str, value: Value, packet: Mapping[str, int | str], ofports: Collection[int]
+    field: str,
+    value: Value,
+    packet: Mapping[str, int | str],
+    ofports: Collection[int],
+    others: tuple[str, ...],
 ) -> bool:
+    """Return whether the packet may have that value.
+
+    :param others: prefixes of the fields that the packet does not have, except those in *packet*.
+    """
     name = field.removesuffix("_nxm")
     if name == "in_port":
         return _number(value[0] if isinstance(value, tuple) else value) in ofports
@@ -50,7 +97,7 @@ def _fits_field(
         return _matches(value, packet[name])
     if name.startswith(_ZERO):
         return _matches(value, 0)
-    return not name.startswith(_OTHER_PROTOCOLS)
+    return not name.startswith(others)
 
 
 def _matches(value: Value, actual: int | str) -> bool:
@@ -62,4 +109,4 @@ def _matches(value: Value, actual: int | str) -> bool:
 
 
 def _number(value: int | str) -> int:
-    return value if isinstance(value, int) else int(IPv4Address(value))
+    return value if isinstance(value, int) else int(ip_address(value))

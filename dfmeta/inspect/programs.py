@@ -1,4 +1,4 @@
-"""Run nft, iptables and systemctl, if they are installed, and read their output."""
+"""Run nft, iptables, ip6tables and systemctl, if they are installed, and read their output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = 10.0
 
 def read_filters(syn: Syn) -> tuple[Filter, ...] | None:
     """Read the host's filters for *syn*; None if neither nft nor iptables can be run."""
-    table = _run(["iptables", "-w", "-S"])
+    table = _run([iptables.command(syn), "-w", "-S"])
     ruleset = _run(["nft", "-j", "list", "ruleset"])
     if table is None and ruleset is None:
         return None

@@ -56,7 +56,8 @@ class Trace:
 
     hops: tuple[Hop, ...]
     final: dict[str, str]
-    """Fields of the packet at the end, in the old notation of ovs-fields(7) (``nw_dst``)."""
+    """Fields of the packet at the end, in the old notation of ovs-fields(7) (``nw_dst``). Addresses
+    of IPv6 have no zone, and may be written in another way than Python writes them."""
 
     def at(self, table: int) -> Hop | None:
         """Return the first hop in *table*; None if the packet does not pass the table."""
@@ -84,9 +85,12 @@ def parse(text: str) -> Trace:
     return Trace(tuple(hops), _fields(flow if final in ("", _UNCHANGED) else final))
 
 
-def packet(**fields: object) -> str:
-    """Return a packet in ovs-ofctl(8)'s notation: ``packet(in_port=1, tcp_flags="syn")``."""
-    return "tcp," + ",".join(f"{name}={value}" for name, value in fields.items())
+def packet(protocol: str, /, **fields: object) -> str:
+    """Return a packet in ovs-ofctl(8)'s notation: ``packet("tcp", in_port=1)``.
+
+    :param protocol: such as ``tcp``, ``tcp6`` or ``icmp6``; it has to precede its fields.
+    """
+    return ",".join((protocol, *(f"{name}={value}" for name, value in fields.items())))
 
 
 def _finish(hops: list[Hop], actions: list[str]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 from typing import Final
 
 from dfmeta.inspect.facts import Interface, KnownPort, Settings, Snapshot
-from dfmeta.model import PortState
+from dfmeta.model import GuestAddress, PortState
 
 TRUNK_REMEDY = (
     "Give the VM a config drive (`openstack server create --use-config-drive`), or a port without "
@@ -37,7 +39,7 @@ def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
     ways: tuple[Callable[[KnownPort], bool], ...] = (
         lambda port: text == port.name,
         lambda port: lower in (port.iface_id.lower(), port.instance.lower(), port.mac.lower()),
-        lambda port: any(lower in (str(one.ip), one.mac) for one in port.addresses.values()),
+        lambda port: any(_is(one, lower) for one in port.addresses.values()),
         lambda port: text == port.instance_name,
     )
     for means in ways:
@@ -45,6 +47,16 @@ def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
         if found:
             return found
     return ()
+
+
+def _is(address: GuestAddress, text: str) -> bool:
+    """Return whether *text* is the MAC or the IP address, in any spelling.
+
+    An IPv6 address may have a zone, as the guest's own commands show it.
+    """
+    with contextlib.suppress(ValueError):
+        return address.ip == ip_address(text.partition("%")[0])
+    return text == address.mac
 
 
 def behind_trunk(

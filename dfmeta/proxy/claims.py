@@ -84,7 +84,8 @@ class Mirror:
         keys: Keys = IN_PORT,
     ) -> None:
         self._count = count
-        self._keys = keys
+        self.keys = keys
+        """The daemon's key scheme."""
         self._catch_up = catch_up
         self._known: dict[Caller, _Known] = {}
         self._listeners: list[Callable[[Endpoint], None]] = []
@@ -96,7 +97,7 @@ class Mirror:
     def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
         """See :class:`Claims`."""
         try:
-            endpoint, number = self._keys.parse(peer)
+            endpoint, number = self.keys.parse(peer)
         except KeyRangeError:
             return None
         self._catch_up()

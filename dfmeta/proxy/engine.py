@@ -27,17 +27,7 @@ class Terms:
 
 
 class Engine(Protocol):
-    """Answers guests on one listener."""
-
-    @property
-    def port(self) -> int:
-        """TCP port of the listener."""
-        ...
-
-    @property
-    def inode(self) -> int:
-        """Inode of the listener."""
-        ...
+    """Answers guests on one listener for each version of IP."""
 
     @property
     def serving(self) -> bool:
@@ -81,7 +71,6 @@ class InProcess:
 
     def __init__(self, server: GuestServer) -> None:
         self._server = server
-        self.port, self.inode = server.port, server.inode
         self.serving = False
 
     def start(self) -> None:

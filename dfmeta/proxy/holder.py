@@ -1,15 +1,19 @@
-"""Keep the guests' listener open while no daemon runs.
+"""Keep the guests' listeners open while no daemon runs.
 
 When the last process closes a listening socket, the kernel refuses guests and resets the
 connections in its queue; a guest whose data source is refused at boot starts without keys. So if
-systemd does not keep the socket (in its file descriptor store), a small process does: the holder.
-It has only the descriptor, reads nothing from guests, and passes it to the next daemon. When no
+systemd does not keep the sockets (in its file descriptor store), a small process does: the holder.
+It has only the descriptors, reads nothing from guests, and passes them to the next daemon. When no
 daemon has connected for some time, the holder ends. It takes the device down first: the host would
 refuse guests that connect to a port without a listener, and a device that is down drops their
 packets, so that they repeat them until the next daemon has brought the device up.
 
-Run as ``python -m dfmeta.proxy.holder NAME FD SECONDS DEVICE``; it imports only the standard
-library. Times are of the monotonic clock, which stands still while the host is suspended.
+Run as ``python -m dfmeta.proxy.holder NAME FD[,FD...] SECONDS DEVICE``; it imports only the
+standard library. Times are of the monotonic clock, which stands still while the host is suspended.
+
+A daemon without IPv6 support has one listener: it uses :data:`TAKE` and :data:`KEEP`, which carry
+one descriptor. A holder without IPv6 support knows only these two, and disconnects a daemon that
+sends :data:`TAKE_ALL` or :data:`KEEP_ALL`.
 """
 
 from __future__ import annotations
@@ -22,14 +26,21 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 TAKE = b"take"
+"""Requests the first descriptor."""
+TAKE_ALL = b"take all"
 KEEP = b"keep"
+"""With one descriptor, in place of all that are held."""
+KEEP_ALL = b"keep all"
 DROP = b"drop"
 WAIT = b"wait"
 """With its arguments: ``wait SECONDS DEVICE``."""
 MAX_MESSAGE = 64
+MAX_FDS = 8
+"""Descriptors that come with a message."""
 PREFIX = "dfmeta-listener "
 """Beginning of a holder's name in the abstract namespace."""
 _CREDENTIALS = struct.Struct("3i")
@@ -41,14 +52,20 @@ _IFF_UP = 1
 
 @dataclass(slots=True)
 class Held:
-    """A listener, and how long it is kept without a daemon."""
+    """The listeners, and how long they are kept without a daemon."""
 
-    fd: int | None
-    """Descriptor of the listener; None once it is dropped."""
+    fds: list[int]
+    """Descriptors of the listeners, IPv4's first; empty once they are dropped."""
     seconds: float
-    """Seconds to keep it without a daemon."""
+    """Seconds to keep them without a daemon."""
     device: str
     """The device that guests' packets arrive on."""
+
+    def replace(self, fds: list[int]) -> None:
+        """Close the descriptors and hold *fds*."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = fds
 
 
 def address(name: str) -> str:
@@ -68,26 +85,28 @@ def allowed(connection: socket.socket) -> bool:
     return uid in (0, os.geteuid())
 
 
-def send_fd(connection: socket.socket, message: bytes, fd: int) -> None:
-    """Send *message* with a descriptor (SCM_RIGHTS)."""
-    rights = array.array("i", [fd])
+def send_fds(connection: socket.socket, message: bytes, fds: Sequence[int]) -> None:
+    """Send *message* with descriptors (SCM_RIGHTS)."""
+    rights = array.array("i", fds)
     connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
-def receive(connection: socket.socket) -> tuple[bytes, int | None]:
-    """Receive a message and the descriptor that came with it, if any."""
-    space = socket.CMSG_SPACE(array.array("i").itemsize)
+def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive a message and the descriptors that came with it."""
+    fds = array.array("i")
+    space = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
     message, ancillary, _flags, _address = connection.recvmsg(MAX_MESSAGE, space)
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds = array.array("i")
-            fds.frombytes(data[: fds.itemsize])
-            return message, fds[0]
-    return message, None
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return message, list(fds)
 
 
 def serve(name: str, held: Held) -> int:
-    """Hold a listener until it is dropped or no daemon connects in time; return the exit status."""
+    """Hold listeners until they are dropped or no daemon connects in time.
+
+    :return: the exit status.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         try:
             server.bind(address(name))
@@ -95,14 +114,14 @@ def serve(name: str, held: Held) -> int:
             return 1  # another holder exists already
         server.listen(4)
         end = time.monotonic() + held.seconds
-        while held.fd is not None:
+        while held.fds:
             server.settimeout(max(0.0, end - time.monotonic()))
             try:
                 connection, _peer = server.accept()
             except (TimeoutError, BlockingIOError):
                 take_down(held.device)
                 # Before the name is released: a daemon without a holder opens its own listener.
-                os.close(held.fd)
+                held.replace([])
                 break
             with connection:
                 if allowed(connection):
@@ -124,19 +143,22 @@ def take_down(device: str) -> None:
 
 
 def _attend(connection: socket.socket, held: Held) -> None:
-    """Serve one daemon until it disconnects or drops the listener."""
+    """Serve one daemon until it disconnects or drops the listeners."""
     with contextlib.suppress(OSError, ValueError):
-        while held.fd is not None:
+        while held.fds:
             message, given = receive(connection)
+            if message in (KEEP, KEEP_ALL) and given:
+                held.replace(given)
+                connection.send(message)
+                continue
+            for fd in given:
+                os.close(fd)
             if message == TAKE:
-                send_fd(connection, TAKE, held.fd)
-            elif message == KEEP and given is not None:
-                os.close(held.fd)
-                held.fd = given
-                connection.send(KEEP)
+                send_fds(connection, TAKE, held.fds[:1])
+            elif message == TAKE_ALL:
+                send_fds(connection, TAKE_ALL, held.fds)
             elif message == DROP:
-                os.close(held.fd)
-                held.fd = None
+                held.replace([])
             elif message.startswith(WAIT):
                 _word, seconds, held.device = message.decode().split(" ", 2)
                 held.seconds = float(seconds)
@@ -145,5 +167,6 @@ def _attend(connection: socket.socket, held: Held) -> None:
 
 
 if __name__ == "__main__":
-    _program, _name, _fd, _seconds, _device = sys.argv
-    sys.exit(serve(_name, Held(int(_fd), float(_seconds), _device)))
+    _program, _name, _fds, _seconds, _device = sys.argv
+    _held = Held(list(map(int, _fds.split(","))), float(_seconds), _device)
+    sys.exit(serve(_name, _held))

@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -53,6 +52,7 @@ _address = functools.lru_cache(KEYS)(ip_address)
 class GuestServer:
     """Serves guests until :meth:`stop`.
 
+    :param listeners: listening sockets of eventlet, with the same port number.
     :param device: name of tap-metadata, through which answers leave; empty: through any device.
     :param application: a WSGI application; may raise :class:`~dfmeta.proxy.wsgi.Abandoned`.
     :param hold_timeout: seconds that a request may wait in total, including the time that its first
@@ -60,11 +60,11 @@ class GuestServer:
     """
 
     thread_name = "guests' listener"
-    """Name of the thread that accepts connections."""
+    """Name of each thread that accepts connections."""
 
     def __init__(
         self,
-        sock: Any,
+        listeners: Sequence[Any],
         device: str,
         registry: Claims,
         application: Callable[..., Iterable[bytes]],
@@ -75,25 +75,24 @@ class GuestServer:
         self.registry = registry
         self.hold_timeout = hold_timeout
         self.application = application
-        self.port = int(sock.getsockname()[1])
+        self.port = int(listeners[0].getsockname()[1])
         """TCP port that it listens on."""
-        self.inode = os.fstat(sock.fileno()).st_ino
-        """The listener's inode."""
         self.draining = False
-        self._sock = sock
+        self._listeners = tuple(listeners)
         self._device = device
         self._room: Room[GuestConnection] = Room(limits, quiet=lambda one: one.may_go)
         self._slots: dict[Caller, Semaphore] = {}
         self._rounds = Rounds()
         self._refusals = Refusals()
-        self._thread: Any = None
+        self._threads: list[Any] = []
         self._complaints = Complaints(LOG)
         self._show_count(lambda: len(self._room))
         registry.subscribe(self._endpoint_changed)
 
     def start(self) -> None:
         """Accept connections from now on."""
-        self._thread = hub.VITAL.spawn(self.thread_name, self._accept_loop)
+        for sock in self._listeners:
+            self._threads.append(hub.VITAL.spawn(self.thread_name, self._accept_loop, sock))
 
     @property
     def limits(self) -> Limits:
@@ -118,8 +117,8 @@ class GuestServer:
     def stop(self, grace: float) -> None:
         """Stop accepting, let running requests finish, close the rest after *grace* seconds."""
         self.draining = True
-        if self._thread is not None:
-            self._thread.kill()
+        for thread in self._threads:
+            thread.kill()
         for connection in list(self._room):
             if connection.between:
                 connection.cut()
@@ -181,7 +180,7 @@ class GuestServer:
 
     # Accepting
 
-    def _accept_loop(self) -> None:
+    def _accept_loop(self, sock: Any) -> None:
         loop, accepting = hubs.get_hub(), eventlet.getcurrent()
         listener = None
         try:
@@ -190,11 +189,11 @@ class GuestServer:
                     # Once, not for each connection: the hub switches to this greenlet, and this
                     # greenlet switches only back to the hub.
                     listener = loop.add(
-                        loop.READ, self._sock.fileno(), accepting.switch, accepting.throw, None
+                        loop.READ, sock.fileno(), accepting.switch, accepting.throw, None
                     )
                 loop.switch()
                 try:
-                    self._accept_some()
+                    self._accept_some(sock)
                 except Exception as error:
                     # Any error: a server that stops accepting would fail all guests.
                     loop.remove(listener)
@@ -204,13 +203,13 @@ class GuestServer:
         finally:
             if listener is not None:
                 loop.remove(listener)
-            self._sock.close()
+            sock.close()
 
-    def _accept_some(self) -> None:
+    def _accept_some(self, sock: Any) -> None:
         with contextlib.suppress(BlockingIOError):
             # Limited, so that existing connections get their turn.
             for _ in range(AT_ONCE):
-                client, address = self._sock.fd.accept()
+                client, address = sock.fd.accept()
                 try:
                     client.setblocking(False)
                     self._admit(client, address)

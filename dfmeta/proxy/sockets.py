@@ -1,22 +1,25 @@
-"""The guests' sockets: a listener and connections that use only the device of tap-metadata."""
+"""The guests' sockets: listeners and connections that use only the device of tap-metadata."""
 
 from __future__ import annotations
 
 import array
 import contextlib
 import ctypes
+import errno
 import fcntl
 import logging
 import os
 import socket
 import struct
 import termios
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import eventlet.green.socket as green_socket
 from eventlet.patcher import original
 
 from dfmeta.exceptions import StartError
+from dfmeta.model import HttpHost
 from dfmeta.proxy.limits import BACKLOG, RECEIVE_BUFFER, SEND_BUFFER, SYN_ACK_RETRIES
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +30,8 @@ _SOCKADDR_SIZE = 16
 
 IP_FREEBIND = 15
 """ip(7); Python has no constant for it."""
+IPV6_FREEBIND = 78
+"""linux/in6.h; Python has no constant for it."""
 SO_ATTACH_FILTER = 26
 SO_DETACH_FILTER = 27
 """asm-generic/socket.h; Python has no constants for them."""
@@ -43,8 +48,22 @@ FDS_MAX = 253
 """Descriptors that one message may carry (Linux, SCM_MAX_FD)."""
 
 
-def listen(device: str, address: str, port: int) -> Any:
-    """Open the guests' listener on *device* only.
+def has_ipv6() -> bool:
+    """Return whether the kernel has sockets of IPv6, whether or not a device has IPv6 addresses.
+
+    It has none after a boot with ``ipv6.disable=1`` (Linux, networking/ipv6).
+    """
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
+    except OSError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            return False
+        raise
+    return True
+
+
+def listen(device: str, address: IPv4Address | IPv6Address, port: int) -> Any:
+    """Open the guests' listener for one version of IP on *device* only.
 
     This makes the peer's address an identity: no packet from another network interface reaches the
     listener, whatever its source address. :func:`confine` describes the mechanism.
@@ -52,19 +71,25 @@ def listen(device: str, address: str, port: int) -> Any:
     :param port: TCP port; 0: any free port.
     :raises StartError: when the address or the port is not available.
     """
-    sock = green_socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    six = address.version == 6
+    sock = green_socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # The listener must exist before the device has its address and is up, so that no SYN is
         # refused.
-        sock.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
-        sock.bind((address, port))
+        if six:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, IPV6_FREEBIND, 1)
+        else:
+            sock.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
+        sock.bind((str(address), port))
         confine(sock, socket.if_nametoindex(device))
         keep_room(sock)
     except OSError as error:
         sock.close()
+        place = HttpHost(str(address), port).authority
         raise StartError(
-            cause=f"cannot listen on {address}:{port} on {device}: {error.strerror}",
+            cause=f"cannot listen on {place} on {device}: {error.strerror}",
             remedy="Stop the program that uses it, or set another [df_metadata] port",
         ) from error
     return sock

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 from dfmeta import hub
 from dfmeta.admin import server as admin_server
 from dfmeta.apps import controller, learner
 from dfmeta.conf import agent
+from dfmeta.conf.agent import HOST_IP6, SERVICE6
 from dfmeta.flows.desired import Guest, address_flows, guest_flows
-from dfmeta.flows.key import SLOTS
+from dfmeta.flows.key import SLOTS, SLOTS6
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress, PortState
@@ -38,15 +40,20 @@ _MATCHER = re.compile(r"(dfmeta_\w+)(?:\{([^}]*)\})?")
 _CONDITION = re.compile(r"(\w+)!?=\"([^\"]*)\"")
 _GUEST, _TAP = Endpoint(1), Tap(ofport=2, mac="02:00:00:00:00:01", port=18080)
 _ADDRESS = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
+_TAP6 = replace(_TAP, ip6=HOST_IP6, guest_ip6=SERVICE6)
+_SLOTS4 = {7: "seven of IPv4"}[len(SLOTS)]
+_SLOTS6 = {16: "sixteen of IPv6"}[len(SLOTS6)]
 _CHECK = f"{controller.FULL_CHECK_INTERVAL:g}"
 
 FACTS: Mapping[str, tuple[str, ...]] = {
     "Drops by reason": (f"every {_CHECK} seconds",),
     "dfmeta_reconciles_total": (f"every {_CHECK} seconds",),
-    "dfmeta_flows": ({7: "seven at most"}[len(SLOTS)],),
+    "dfmeta_flows": (_SLOTS4, _SLOTS6),
+    "dfmeta_addresses": (_SLOTS4.replace("IPv4", "a port"), _SLOTS6.replace("IPv6", "a port")),
     "dfmeta_flow_mods_total": (
         {3: "Three for each address"}[len(address_flows(_GUEST, _ADDRESS, slot=0, tap=_TAP))],
         {5: "five for each port"}[len(guest_flows(Guest(_GUEST, None, {}), _TAP))],
+        {15: "fifteen where"}[len(guest_flows(Guest(_GUEST, None, {}), _TAP6))],
     ),
     "dfmeta_held_syns": (f"{learner.HELD_PER_PORT} of a port", f"{learner.HELD_IN_ALL} in all"),
     "dfmeta_dropped_packets_total": (

@@ -14,7 +14,7 @@ from dfmeta.conf import agent
 from dfmeta.flows import key, pipeline
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
-from dfmeta.host import device, netlink
+from dfmeta.host import device, ipv6, netlink
 from dfmeta.ports import ovsdb, ovsdb_facts
 from dfmeta.proxy import tokens
 from tests.docs.page import rows
@@ -31,6 +31,8 @@ FACTS: tuple[str, ...] = (
     f"numbers are {FIRST_IDS[Purpose.SYN]} and {FIRST_IDS[Purpose.GUEST_SYN]} plus",
     f"from {min(FIRST_IDS.values())} to {LAST_ID}",
     f"{key.NEXT_HOP} lladdr {key.NEXT_HOP_MAC}",
+    f"{key.NEXT_HOP6} lladdr {key.NEXT_HOP_MAC}",
+    f"inet6 {DEFAULTS['host_ip6']}/128",
     f"{netlink.RULE_FROM}: from",
     f"{netlink.RULE_OIF}: from",
     f"lookup {DEFAULTS['route_table']}",
@@ -43,6 +45,10 @@ FACTS: tuple[str, ...] = (
     f"* - {tokens.KEY_FILE}",
     f"{tokens.KEY_BYTES} random bytes",
     ".".join(device.ARP_IGNORE.parts[3:]),
+    *(
+        f"net.ipv6.conf.{DEFAULTS['metadata_interface']}.{name} = {value}"
+        for name, value in ipv6.SETTINGS.items()
+    ),
     *(f"``{name}``" for name in VIF_KEYS),
 )
 """What has to be said, made of the code."""
@@ -84,8 +90,11 @@ def _cookie(page: str) -> Iterator[str]:
         if there.get(bits) != text:
             yield f"bits {bits} of a cookie: {text}"
     sets = {field for table in TABLES.values() for field in table.sets | table.matches}
-    if any(field.startswith(("reg", "ct_", "metadata")) for field in sets):
-        yield "a register or a conntrack zone is used"
+    if any(field.startswith(("xreg", "xxreg", "ct_", "metadata")) for field in sets):
+        yield "a conntrack zone or OpenFlow's metadata is used"
+    numbers = sorted(field.removeprefix("reg") for field in sets if field.startswith("reg"))
+    if f"registers {' and '.join(numbers)} only" not in " ".join(page.split()):
+        yield f"the registers {numbers} are used"
 
 
 def _columns(page: str) -> Iterator[str]:

@@ -22,6 +22,7 @@ from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
     COOKIE_VERSION,
+    METER_OF,
     PORT_IN_PORT,
     PURPOSES,
     RATES,
@@ -29,10 +30,12 @@ from dfmeta.flows.pipeline import (
     Layout,
     Priority,
     Purpose,
+    Register,
     Stage,
     cookie_of,
 )
 from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint
 from tests.docs.page import Section, absent, sections
 from tests.docs.printing import PLACEHOLDERS, Case, cases, printed, unwrapped, wrapped
 
@@ -210,6 +213,8 @@ def _meters() -> Iterator[str]:
         sent = Wire(LAYOUT).add_meter(first, rate)
         if sent.flags & ofp.OFPMF_BURST and sent.bands[0].burst_size == rate:
             yield "with a burst of one second's packets"
+    for purpose, other in METER_OF.items():
+        yield f"{purpose.name} uses the meter of {other.name}"
     yield f"from {min(metering.FIRST_IDS.values())} to {metering.LAST_ID}"
 
 
@@ -217,13 +222,28 @@ def _keys() -> Iterator[str]:
     yield f"{key.BASE:#x} | slot << {key.SLOT_SHIFT} | VID << {key.VID_SHIFT} | ofport"
     yield f"in the order {', '.join(map(str, key.SLOTS))};"
     yield f"rest for {registry.REST:g} seconds"
+    yield f"{key.PREFIX6}"
+    yield f"from {key.SLOTS6[0] - key.SLOT6} to {key.SLOTS6[-1] - key.SLOT6}"
+    yield f"slot 1 of port 7 is {key.IN_PORT.key_of(Endpoint(7), key.SLOTS6[0])}"
     often, at_once = slots.DISPLACED_PER_SECOND, slots.DISPLACED_AT_ONCE
     yield f"most {often:g} addresses of a port are evicted per second, and {at_once} at once"
 
 
 def _registers() -> Iterator[str]:
-    yield "no register"
-    yield from (one for one in FIELDS if re.match(r"reg\d|xreg|metadata", one))
+    for one in FIELDS:
+        if re.match(r"reg\d|xreg|metadata", one):
+            yield f"* - ``{Register(one)}`` - {_setters(one)}"
+
+
+def _setters(register: str) -> str:
+    """The purposes whose flows set *register*."""
+    setters = {
+        case.flow.purpose
+        for case in cases().values()
+        for action in case.flow.actions
+        if isinstance(action, SetField) and action.field == register
+    }
+    return ", ".join(one.name for one in sorted(setters))
 
 
 def _traffic() -> Iterator[str]:

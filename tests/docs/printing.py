@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from ipaddress import IPv4Address
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import IN_PORT
-from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
+from dfmeta.flows.key import IN_PORT, SLOTS6
+from dfmeta.flows.pipeline import PURPOSES, Layout, Purpose, Stage, cookie_of
+from dfmeta.flows.reading import version_of
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, GuestAddress
@@ -29,6 +30,10 @@ SYN_METER = 141414
 TAP = Tap(ofport=4811, mac="02:00:5e:0d:0e:0f", port=18989)
 HOST_IP = "198.51.100.88"
 SLOT = 0
+SERVICE6 = "fe80::a9fe:a9fe"
+ADDRESS6 = replace(ADDRESS, ip=IPv6Address("2001:db8::77"), service=IPv6Address(SERVICE6))
+HOST_IP6 = "2001:db8:1::88"
+TAP6 = replace(TAP, ip6=HOST_IP6, guest_ip6=(SERVICE6,))
 
 PLACEHOLDERS: Mapping[str, str] = {
     "PORT": str(ENDPOINT.ofport),
@@ -41,6 +46,9 @@ PLACEHOLDERS: Mapping[str, str] = {
     "PROXY": str(TAP.port),
     "KEY": str(IN_PORT.key_of(ENDPOINT, SLOT)),
     "HOST_IP": HOST_IP,
+    "IP6": str(ADDRESS6.ip),
+    "KEY6": str(IN_PORT.key_of(ENDPOINT, SLOTS6[0])),
+    "HOST_IP6": HOST_IP6,
 }
 """Placeholder → the value that stands for it; no value occurs in a flow by any other way."""
 
@@ -58,21 +66,30 @@ class Case:
     block: str
     flow: Flow
 
+    @property
+    def ip6(self) -> bool:
+        """Whether a host without IPv6 does not have it."""
+        return version_of(self.flow) == 6 or PURPOSES[self.flow.purpose].stage is Stage.ND
+
 
 def cases() -> dict[str, Case]:
     """Every form of every purpose's flows, by the name of its block."""
     plain = Guest(ENDPOINT, METER, {SLOT: ADDRESS}, SYN_METER)
     unmetered = Guest(ENDPOINT, None, {SLOT: ADDRESS})
     elsewhere = Tap(TAP.ofport, TAP.mac, TAP.port, ip=HOST_IP)
+    both = replace(plain, addresses={SLOTS6[0]: ADDRESS6})
     found: dict[str, Case] = {}
     for guest, tap, suffix in (
         (plain, TAP, ""),
         (unmetered, TAP, "-no-meter"),
         (plain, elsewhere, "-host-ip"),
+        (both, TAP6, "-ip6"),
     ):
         for flow in (*fixed_flows(tap), *guest_flows(guest, tap)):
             if flow not in (case.flow for case in found.values()):
-                name = block_name(flow.purpose) + suffix
+                name = block_name(flow.purpose)
+                # The flows of some purposes have no form for IPv4.
+                name += suffix if name in found else ""
                 found[name] = Case(name, flow)
     return found
 

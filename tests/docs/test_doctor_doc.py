@@ -20,12 +20,13 @@ PAGE = (ROOT / "doc/source/doctor.rst").read_text(encoding="utf-8")
 MODULES = [
     *sorted((ROOT / "dfmeta/inspect").glob("*.py")),
     *sorted((ROOT / "dfmeta/cli").glob("doctor_*.py")),
+    ROOT / "dfmeta/host/ipv6.py",
     ROOT / "dfmeta/proxy/nova/remedies.py",
 ]
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in MODULES}
 FIELDS = ("Looks at", "Wrong when", "Remedy")
-VERDICTS = {"ok", "wrong", "unknown"}
-_ENTRY = re.compile(r"^``([a-z_-]+)``\n((?:   .*\n)+)", re.MULTILINE)
+VERDICTS = {"ok", "warning", "wrong", "unknown"}
+_ENTRY = re.compile(r"^``([a-z0-9_-]+)``\n((?:   .*\n)+)", re.MULTILINE)
 _LITERAL = re.compile(r"``([^`]+)``")
 _PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b")
 _COMMAND = re.compile(r"[a-z][a-z0-9-]+ \S")

@@ -125,22 +125,26 @@ def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
         "route flush table 2",
         "rule del priority 32764",
         "rule del priority 32765",
-        "-6 route flush table 2",
-        "-6 rule del priority 32764",
-        "-6 rule del priority 32765",
     )
-    rules = ("rule show", "-6 rule show")
-    wait_for(
-        lambda: all("32765" in host.namespace.ip(one) for one in rules), 10, "the rules to be back"
-    )
+    rules = ("rule del priority 32764", "rule del priority 32765")
+    host.namespace.ip("route flush table 2", *rules, six=True)
+
+    def back() -> bool:
+        shown = [host.namespace.ip("rule show", six=six) for six in (False, True)]
+        return all("32765" in rules for rules in shown)
+
+    wait_for(back, 10, "the rules to be back")
     await_repair(host, agent)
 
 
 def set_link_down(host: OpenvSwitch, agent: Agent) -> None:
     """The kernel takes IPv6's address, route and neighbour away with it."""
     host.namespace.ip("link set tap-metadata down")
-    shown = "-6 route show table 2"
-    wait_for(lambda: "default" in host.namespace.ip(shown), 10, "the route to be back")
+
+    def back() -> bool:
+        return "default" in host.namespace.ip("route show table 2", six=True, check=False)
+
+    wait_for(back, 10, "the route to be back")
     await_repair(host, agent)
 
 

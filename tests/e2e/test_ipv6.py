@@ -58,7 +58,13 @@ def asks_own(guest: Guest, *, host: str, source: str = "") -> None:
 
 
 def asks_from(guest: Guest, source: str, host: str) -> None:
-    reply: Reply = guest.curl(LOCAL_IPV4, host=host, source=source)
+    if host == OPENSTACK6:
+        # A program cannot bind to a link-local address of its own without the device's index.
+        guest.namespace.ip(f"route replace fe80::a9fe:a9fe/128 dev eth0 src {source}")
+        source_option = ""
+    else:
+        source_option = source
+    reply: Reply = guest.curl(LOCAL_IPV4, host=host, source=source_option)
     assert (reply.status, reply.text) == (200, source), reply
 
 
@@ -88,7 +94,6 @@ def test_a_guest_asks_either_service_from_any_of_its_addresses(agent: Agent, gue
 
 
 def test_the_same_source_address_may_ask_both_services(agent: Agent, guest: Guest) -> None:
-    guest.add_route("fe80::a9fe:a9fe/128 dev eth0")
     for host in (OPENSTACK6, EC2_6, OPENSTACK6):
         asks_from(guest, ULA, host)
     assert [ip for _key, ip in slots(agent, guest)] == [ULA, ULA]
@@ -151,17 +156,17 @@ def test_sixteen_addresses_in_turn_keep_their_slots(agent: Agent, guest: Guest) 
     assert {ip for _key, ip in slots(agent, guest)} == {*addresses[1:], extra}
 
 
-def test_forty_addresses_at_once_get_answers_or_try_again(agent: Agent, guest: Guest) -> None:
+def test_forty_addresses_at_once_are_all_served(agent: Agent, guest: Guest) -> None:
     addresses = [f"fd12:3456::2:{number:x}" for number in range(1, 41)]
     for address in addresses:
         guest.add_address6(f"{address}/64")
-    batches = {
-        one: guest.start_many(2, 1, path=LOCAL_IPV4, host=EC2_6, source=one, timeout=20)
-        for one in addresses
-    }
-    for source, batch in batches.items():
-        for sample in batch.samples():
-            assert (sample.status, sample.body.decode(), sample.error) == (200, source, "")
+    batches = [
+        guest.start_many(1, path=META_DATA, host=EC2_6, source=one, timeout=60) for one in addresses
+    ]
+    for batch in batches:
+        (sample,) = batch.samples()
+        assert (sample.status, sample.error) == (200, "")
+        assert uuid_in(sample.body) == guest.instance_id
     # Those of IPv4 are not among them.
     asks_own(guest, host=METADATA_IP)
 
@@ -170,7 +175,7 @@ def test_a_guest_whose_addresses_change_is_served_with_its_first_syn(
     agent: Agent, guest: Guest
 ) -> None:
     asks_from(guest, ULA, EC2_6)
-    guest.namespace.ip(f"-6 addr del {ULA}/64 dev eth0")
+    guest.namespace.ip(f"addr del {ULA}/64 dev eth0")
     temporary = "fd12:3456::dead:beef"
     guest.add_address6(f"{temporary}/64")
     before = packet_ins(agent)
@@ -207,9 +212,9 @@ def test_the_neighbour_is_found_while_no_daemon_runs(agent: Agent, guest: Guest)
     asks_own(guest, host=OPENSTACK6)
     agent.kill()
     try:
-        guest.namespace.ip("-6 neigh flush dev eth0")
+        guest.namespace.ip("neigh flush dev eth0", six=True)
         guest.curl(host=OPENSTACK6, timeout=0.5)
-        shown = guest.namespace.ip("-6 neigh show fe80::a9fe:a9fe dev eth0")
+        shown = guest.namespace.ip("neigh show fe80::a9fe:a9fe dev eth0")
         assert "02:64:66:6d:65:fe" in shown
     finally:
         agent.start()

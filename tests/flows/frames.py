@@ -1,35 +1,56 @@
 """Frames: taken apart into OpenFlow's fields as Open vSwitch does it, rewritten, and made.
 
 :class:`Frame` is the part of the switch's model (:mod:`tests.flowsim`) that knows Ethernet, 802.1Q,
-ARP, IPv4 and TCP; the functions below it make the frames that tests send.
+ARP, IPv4, IPv6, TCP and neighbour discovery; the functions below it make the frames that tests
+send.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-IP, TCP, ARP = {"eth_type": 0x0800}, {"eth_type": 0x0800, "ip_proto": 6}, {"eth_type": 0x0806}
-FIELDS: Mapping[str, tuple[int, Mapping[str, int]]] = {
-    "in_port": (32, {}),
-    "eth_dst": (48, {}),
-    "eth_src": (48, {}),
-    "eth_type": (16, {}),
-    "vlan_vid": (13, {}),
+IPV4, IPV6, ARP = {"eth_type": 0x0800}, {"eth_type": 0x86DD}, {"eth_type": 0x0806}
+IP = (IPV4, IPV6)
+TCP = tuple(one | {"ip_proto": 6} for one in IP)
+ICMPV6 = IPV6 | {"ip_proto": 58}
+SOLICITATION, ADVERTISEMENT = (
+    ICMPV6 | {"icmpv6_type": kind, "icmpv6_code": 0} for kind in (135, 136)
+)
+ND = (SOLICITATION, ADVERTISEMENT)
+FIELDS: Mapping[str, tuple[int, tuple[Mapping[str, int], ...]]] = {
+    "in_port": (32, ()),
+    "eth_dst": (48, ()),
+    "eth_src": (48, ()),
+    "eth_type": (16, ()),
+    "vlan_vid": (13, ()),
     "ip_proto": (8, IP),
     "ip_frag": (2, IP),
     "tcp_flags": (12, TCP),
-    "arp_op": (16, ARP),
-    **dict.fromkeys(("ipv4_src", "ipv4_dst"), (32, IP)),
+    "arp_op": (16, (ARP,)),
+    **dict.fromkeys(("ipv4_src", "ipv4_dst"), (32, (IPV4,))),
+    **dict.fromkeys(("ipv6_src", "ipv6_dst"), (128, (IPV6,))),
     **dict.fromkeys(("tcp_src", "tcp_dst"), (16, TCP)),
-    **dict.fromkeys(("arp_spa", "arp_tpa"), (32, ARP)),
-    **dict.fromkeys(("arp_sha", "arp_tha"), (48, ARP)),
-    **{f"reg{number}": (32, {}) for number in range(8)},
+    **dict.fromkeys(("arp_spa", "arp_tpa"), (32, (ARP,))),
+    **dict.fromkeys(("arp_sha", "arp_tha"), (48, (ARP,))),
+    **dict.fromkeys(("icmpv6_type", "icmpv6_code"), (8, (ICMPV6,))),
+    "ipv6_nd_target": (128, ND),
+    "ipv6_nd_sll": (48, (SOLICITATION,)),
+    "ipv6_nd_tll": (48, (ADVERTISEMENT,)),
+    "nd_reserved": (32, ND),
+    "nd_options_type": (8, ND),
+    **{f"reg{number}": (32, ()) for number in range(8)},
 }
-"""Name → bits and prerequisites (OpenFlow 1.3.5, 7.2.3.7 and 7.2.3.8)."""
+"""Name → bits and prerequisites, one of which has to hold (OpenFlow 1.3.5, 7.2.3.7 and 7.2.3.8)."""
+_ND_EXTENSIONS = {"nd_reserved", "nd_options_type"}
+_ND_FIELDS = {"ipv6_nd_target", "ipv6_nd_sll", "ipv6_nd_tll"} | _ND_EXTENSIONS
+_LINK_LAYER = {1: "ipv6_nd_sll", 2: "ipv6_nd_tll"}
+"""Type of an option of neighbour discovery → its field (RFC 4861, 4.6.1)."""
+_AH, _FRAGMENT = 51, 44
+_EXTENSIONS = {0, 43, 60, _AH, _FRAGMENT}
 NO_ETH_TYPE = 0x05FF
 """What Open vSwitch takes for the type of an 802.3 frame without SNAP."""
 
@@ -44,10 +65,12 @@ class Frame:
     def __init__(self, in_port: int, data: bytes) -> None:
         self.data, self.meters = bytearray(data), tuple[int, ...]()
         self._metadata = {"in_port": in_port}
+        # Fields of neighbour discovery that were set, and what was in the bytes before.
+        self._nd, self._nd_before = dict[str, int](), dict[str, int]()
         self._dissect()
 
     def __getitem__(self, name: str) -> int:
-        return self._values.get(name, 0)
+        return self._nd.get(name, self._values.get(name, 0))
 
     def put(self, name: str, value: int, offset: int = 0, bits: int = 0) -> None:
         """Set a field, or *bits* of it from *offset* up."""
@@ -56,17 +79,69 @@ class Frame:
             value = self[name] & ~(mask << offset) | (value & mask) << offset
         if name.startswith("reg"):
             self._metadata[name] = value
+        elif name in _ND_FIELDS:
+            self._nd_before.setdefault(name, self[name])
+            self._nd[name] = value
         else:
             if name not in self._places:
                 raise NotModelled(f"{name} is not in {self.data.hex()}")
             if name == "vlan_vid":
                 value = value & 0x0FFF | self._number(14) & 0xF000
             at, size = self._places[name]
-            for place in self._sums.get(name, ()):  # RFC 1624; words add up modulo 0xffff
-                total = self._number(place) + self._number(at, size) - value
-                self.data[place : place + 2] = (total % 0xFFFF).to_bytes(2, "big")
+            for place in self._sums.get(name, ()):
+                self._adjust(place, at, size, value)
             self.data[at : at + size] = value.to_bytes(size, "big")
         self._dissect()
+
+    def commit(self) -> None:
+        """Write what was set in neighbour discovery, as Open vSwitch does before an output.
+
+        Until then the fields keep the values of the flow: a source link-layer option that is turned
+        into the target's is still in nd_sll.
+        """
+        changed = {name for name, value in self._nd.items() if value != self._nd_before[name]}
+        start, end = self._icmpv6
+        if changed and end - start >= 24:
+            if changed & _ND_EXTENSIONS:
+                self._write_nd_extensions(start, end)
+            if changed - _ND_EXTENSIONS:
+                self._write_nd(start, end)
+        self._nd_before.update(self._nd)
+        self._dissect()
+
+    def _write_nd_extensions(self, start: int, end: int) -> None:
+        """As ``packet_set_nd_ext``: the type is that of the first option, whichever it is."""
+        if end - start == 24:
+            raise NotModelled(f"the type of an option that is not in {self.data.hex()}")
+        if "nd_reserved" in self._nd:
+            self.data[start + 4 : start + 8] = self._nd["nd_reserved"].to_bytes(4, "big")
+        if "nd_options_type" in self._nd:
+            self.data[start + 24] = self._nd["nd_options_type"]
+        header = self._ipv6
+        words = self.data[header + 4 : header + 6] + bytes((0, self.data[header + 6]))
+        self.data[start + 2 : start + 4] = bytes(2)
+        total = checksum(self.data[header + 8 : header + 40] + words + self.data[start:end])
+        self.data[start + 2 : start + 4] = total.to_bytes(2, "big")
+
+    def _write_nd(self, start: int, end: int) -> None:
+        """As ``packet_set_nd``: the first option with a link-layer address gets it."""
+        places = {"ipv6_nd_target": (start + 8, 16)}
+        for at, kind, size in self._options(start + 24, end):
+            if kind in _LINK_LAYER and size == 8:
+                places[_LINK_LAYER[kind]] = at + 2, 6
+                break
+        for name, (at, size) in places.items():
+            if name in self._nd:
+                self._adjust(start + 2, at, size, self._nd[name])
+                self.data[at : at + size] = self._nd[name].to_bytes(size, "big")
+
+    def _adjust(self, place: int, at: int, size: int, value: int) -> None:
+        """Have the checksum at *place* cover *value* at *at* (RFC 1624)."""
+        change = self._number(at, size) - value  # words add up modulo 0xffff
+        if change:
+            shift = 8 * (size % 2 and not (at - place) % 2)
+            total = (self._number(place) + (change << shift)) % 0xFFFF
+            self.data[place : place + 2] = total.to_bytes(2, "big")
 
     def tag(self, tag: bytes) -> None:
         """Push a VLAN tag, or pop the outermost when it is empty."""
@@ -88,6 +163,7 @@ class Frame:
             raise NotModelled(f"no frame: {self.data.hex()}")
         self._values, self._places = dict(self._metadata), dict[str, tuple[int, int]]()
         self._sums: dict[str, list[int]] = {}
+        self._ipv6, self._icmpv6 = 0, (0, 0)
         self._field("eth_dst", 0)
         self._field("eth_src", 6)
         at = 12
@@ -101,6 +177,8 @@ class Frame:
         self._values["eth_type"] = kind
         if kind == 0x0800:
             self._dissect_ipv4(at)
+        elif kind == 0x86DD:
+            self._dissect_ipv6(at)
         elif (
             kind == 0x0806 and len(self.data) >= at + 28 and self._number(at, 6) == 0x0001_0800_0604
         ):
@@ -127,10 +205,90 @@ class Frame:
             self._field("tcp_src", segment, sums)
             self._field("tcp_dst", segment + 2, sums)
 
+    def _dissect_ipv6(self, at: int) -> None:
+        end = at + 40 + self._number(at + 4)
+        if len(self.data) < at + 40 or end > len(self.data):
+            return
+        self._ipv6 = at
+        proto, fragment, summed, start = self._number(at + 6, 1), 0, True, at + 40
+        self._field("ipv6_src", at + 8)
+        self._field("ipv6_dst", at + 24)
+        while proto in _EXTENSIONS:
+            if end - start < 8:
+                return
+            following, size = self._number(start, 1), (self._number(start + 1, 1) + 1) * 8
+            if proto == _AH:
+                size = (self._number(start + 1, 1) + 2) * 4
+            elif proto == _FRAGMENT:
+                size, which = 8, self._number(start + 2)
+                # 1: a first fragment, 3: a later one. The reserved bits make it a first one too.
+                fragment |= 3 if which & 0xFFF8 else 1 if which else 0
+                following = _FRAGMENT if which & 0xFFF8 else following
+                summed = summed and which & 0xFFF9 == 1
+            elif proto == 43:
+                summed = summed and not self._number(start + 3, 1)
+            if size > end - start:
+                return
+            proto, start = following, start + size
+            if fragment == 3:
+                break
+        self._values["ip_proto"], self._values["ip_frag"] = proto, fragment
+        # Open vSwitch leaves the checksum of a packet that is still to be routed by its source, and
+        # of one with a fragment header that is not the first of several: as in an atomic fragment.
+        sums = {6: [start + 16], 58: [start + 2]}.get(proto, []) if summed else []
+        least = {6: 20, 58: 8}.get(proto, 0)
+        if fragment != 3 and end - start >= least:
+            self._sums["ipv6_src"] = self._sums["ipv6_dst"] = sums
+            if proto == 6:
+                self._dissect_tcp6(start, end, hidden=bool(fragment))
+            elif proto == 58 and not fragment:
+                self._dissect_icmpv6(start, end)
+
+    def _dissect_tcp6(self, start: int, end: int, *, hidden: bool) -> None:
+        if 20 <= (self._number(start + 12, 1) >> 4) * 4 <= end - start:
+            self._values["tcp_flags"] = self._number(start + 12) & 0x0FFF
+            if not hidden:
+                self._field("tcp_src", start, [start + 16])
+                self._field("tcp_dst", start + 2, [start + 16])
+
+    def _dissect_icmpv6(self, start: int, end: int) -> None:
+        """Read a message, and of neighbour discovery the first link-layer option of each kind."""
+        self._icmpv6 = start, end
+        kind = self._field("icmpv6_type", start, [start + 2])
+        code = self._field("icmpv6_code", start + 1, [start + 2])
+        if kind not in (135, 136) or code:
+            return
+        self._values["nd_reserved"] = self._number(start + 4, 4)
+        if end - start < 24:
+            return
+        found = {"ipv6_nd_target": self._number(start + 8, 16)}
+        for at, option, size in self._options(start + 24, end):
+            if option in _LINK_LAYER and size == 8:
+                self._values.setdefault("nd_options_type", option)
+                if found.get(_LINK_LAYER[option]):
+                    found.clear()
+                    break
+                found[_LINK_LAYER[option]] = self._number(at + 2, 6)
+        self._values |= found
+
+    def _options(self, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield offset, type and size of each option of a message of neighbour discovery."""
+        while end - at >= 8:
+            size = self._number(at + 1, 1) * 8
+            if not size or size > end - at:
+                return
+            yield at, self._number(at, 1), size
+            at += size
+
 
 def address(value: int) -> str:
     """Write an IPv4 address as text."""
     return str(IPv4Address(value))
+
+
+def address6(value: int) -> str:
+    """Write an IPv6 address as text."""
+    return str(IPv6Address(value))
 
 
 def mac(value: int) -> str:
@@ -181,8 +339,13 @@ def tcp(
 
 def tcp_checksum(segment: bytes, *, dst: str, src: str) -> int:
     """Sum a TCP segment and its pseudo header (RFC 9293, 3.1); 0 when it holds a right sum."""
-    addresses = IPv4Address(src).packed + IPv4Address(dst).packed
-    return checksum(addresses + struct.pack("!HH", 6, len(segment)) + segment)
+    return checksum(_pseudo(dst, src, 6, len(segment)) + segment)
+
+
+def _pseudo(dst: str, src: str, proto: int, length: int) -> bytes:
+    """The pseudo header of either version of IP: zeros add nothing (RFC 8200, 8.1)."""
+    addresses = ip_address(src).packed + ip_address(dst).packed
+    return addresses + struct.pack("!HH", proto, length)
 
 
 def udp(data: bytes, *, dport: int, sport: int = 40000) -> bytes:
@@ -202,3 +365,81 @@ def arp(*, op: int, sha: str, spa: str, tpa: str, tha: str = "00:00:00:00:00:00"
     macs = [bytes.fromhex(one.replace(":", "")) for one in (sha, tha)]
     ips = [IPv4Address(one).packed for one in (spa, tpa)]
     return struct.pack("!HHBBH6s4s6s4s", 1, 0x0800, 6, 4, op, macs[0], ips[0], macs[1], ips[1])
+
+
+HOP_BY_HOP = 0, b"\0\x01\x04" + bytes(4)
+"""An extension header with a padding option, as :func:`ipv6` takes it (RFC 8200, 4.3)."""
+DESTINATION = 60, HOP_BY_HOP[1]
+AUTHENTICATION = _AH, b"\x01" + bytes(10)
+ATOMIC = _FRAGMENT, bytes(7)
+"""The header of a packet that is its only fragment (RFC 6946)."""
+
+
+def routing(left: int) -> tuple[int, bytes]:
+    """A routing header with *left* segments left."""
+    return 43, bytes((0, 4, left)) + bytes(4)
+
+
+def part(which: int) -> tuple[int, bytes]:
+    """A fragment header: the offset in units of 8 bytes, shifted by 3, and the flag for more."""
+    return _FRAGMENT, struct.pack("!BHI", 0, which, 7)
+
+
+def ipv6(
+    payload: bytes,
+    *,
+    dst: str,
+    src: str,
+    proto: int = 6,
+    hops: int = 255,
+    headers: Iterable[tuple[int, bytes]] = (),
+) -> bytes:
+    """Make an IPv6 packet; each of *headers* has a number, and its bytes but for the first."""
+    chain = [*headers, (proto, b"")]
+    following = [number for number, _body in chain]
+    pairs = zip(following[1:], chain, strict=False)
+    inside = b"".join(bytes((number,)) + body for number, (_own, body) in pairs) + payload
+    head = struct.pack("!IHBB", 6 << 28, len(inside), following[0], hops)
+    return head + IPv6Address(src).packed + IPv6Address(dst).packed + inside
+
+
+def icmpv6(body: bytes, *, dst: str, src: str, kind: int, code: int = 0) -> bytes:
+    """Make an ICMPv6 message (RFC 4443, 2.1); *body* is what stands behind the checksum."""
+    message = bytes((kind, code, 0, 0)) + body
+    total = icmpv6_checksum(message, dst=dst, src=src)
+    return message[:2] + total.to_bytes(2, "big") + message[4:]
+
+
+def icmpv6_checksum(message: bytes, *, dst: str, src: str) -> int:
+    """Sum an ICMPv6 message and its pseudo header; 0 when it holds a right sum."""
+    return checksum(_pseudo(dst, src, 58, len(message)) + message)
+
+
+def option(kind: int, data: bytes) -> bytes:
+    """An option of neighbour discovery; *data* fill whole units of 8 bytes (RFC 4861, 4.6)."""
+    return bytes((kind, (len(data) + 2) // 8)) + data
+
+
+def link_layer(kind: int, address: str) -> bytes:
+    """The option with the source's (1) or the target's (2) MAC."""
+    return option(kind, bytes.fromhex(address.replace(":", "")))
+
+
+def neighbour(
+    kind: int, *, target: str, dst: str, src: str, flags: int = 0, options: bytes = b""
+) -> bytes:
+    """Make a solicitation (135) or an advertisement (136) (RFC 4861, 4.3 and 4.4)."""
+    body = flags.to_bytes(4, "big") + IPv6Address(target).packed + options
+    return icmpv6(body, dst=dst, src=src, kind=kind)
+
+
+def solicited_node(target: str) -> str:
+    """The multicast address of a target's solicitations (RFC 4291, 2.7.1)."""
+    return str(
+        IPv6Address(int(IPv6Address("ff02::1:ff00:0")) | int(IPv6Address(target)) & 0xFFFFFF)
+    )
+
+
+def multicast_mac(group: str) -> str:
+    """The MAC of an IPv6 multicast address (RFC 2464, 7)."""
+    return "33:33:" + IPv6Address(group).packed[12:].hex(":")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address
+from dataclasses import replace
+from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -24,10 +25,25 @@ from dfmeta.flows.service import Tap
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint, Port, PortId
 from dfmeta.registry import Registry
-from tests.flows.frames import arp, ethernet, ipv4, tcp
+from tests.flows.frames import (
+    Frame,
+    address,
+    address6,
+    arp,
+    ethernet,
+    ipv4,
+    ipv6,
+    link_layer,
+    multicast_mac,
+    neighbour,
+    solicited_node,
+    tcp,
+)
 from tests.flowsim import Out, Switch
 
 TAP = Tap(ofport=9, mac="02:00:00:00:00:09", port=9775)
+SERVICE6 = ("fe80::a9fe:a9fe", "fd00:ec2::254")
+TAP6 = replace(TAP, ip6="fd00:a9fe:a9fe:a9fe::a9fe", guest_ip6=SERVICE6)
 GATEWAY_MAC = "fa:16:3e:99:99:99"
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 TURNS = 12
@@ -60,6 +76,60 @@ class Host:
         """An ARP packet, a request unless *op* says otherwise."""
         packet = arp(op=op, sha=self.mac, spa=self.ip, tpa=target)
         return ethernet(packet, dst=BROADCAST, src=self.mac, kind=0x0806, tags=tags)
+
+
+class Host6:
+    """One guest's IPv6: makes the frames that it would send."""
+
+    def __init__(
+        self, ofport: int, ip: str = "fd12:3456::5", mac: str = "fa:16:3e:00:00:05"
+    ) -> None:
+        self.ofport, self.ip, self.mac = ofport, ip, mac
+
+    def segment(
+        self,
+        *,
+        flags: int = 2,
+        dport: int = 80,
+        sport: int = 40000,
+        dst: str = SERVICE6[0],
+        headers: Iterable[tuple[int, bytes]] = (),
+        tags: Iterable[int] = (),
+    ) -> bytes:
+        """A TCP segment to the service, a SYN unless *flags* say otherwise."""
+        payload = tcp(dst=dst, src=self.ip, dport=dport, sport=sport, flags=flags)
+        return self.packet(ipv6(payload, dst=dst, src=self.ip, headers=headers), tags=tags)
+
+    def solicit(
+        self,
+        target: str = SERVICE6[0],
+        *,
+        to: str = "",
+        options: bytes | None = None,
+        headers: Iterable[tuple[int, bytes]] = (),
+        tags: Iterable[int] = (),
+    ) -> bytes:
+        """A solicitation with its own MAC in it, by multicast unless *to* is an address."""
+        own = link_layer(1, self.mac) if options is None else options
+        dst = to or solicited_node(target)
+        message = neighbour(135, target=target, dst=dst, src=self.ip, options=own)
+        packet = ipv6(message, dst=dst, src=self.ip, proto=58, headers=headers)
+        mac = GATEWAY_MAC if to else multicast_mac(dst)
+        return self.packet(packet, mac=mac, tags=tags)
+
+    def advertise(
+        self, target: str = SERVICE6[0], *, dst: str = "ff02::1", flags: int = 0x60000000
+    ) -> bytes:
+        """An advertisement that says that *target* is here."""
+        own = link_layer(2, self.mac)
+        message = neighbour(136, target=target, dst=dst, src=self.ip, flags=flags, options=own)
+        return self.packet(
+            ipv6(message, dst=dst, src=self.ip, proto=58), mac=multicast_mac("ff02::1")
+        )
+
+    def packet(self, packet: bytes, *, mac: str = GATEWAY_MAC, tags: Iterable[int] = ()) -> bytes:
+        """A frame with any IPv6 packet."""
+        return ethernet(packet, dst=mac, src=self.mac, kind=0x86DD, tags=tags)
 
 
 class Link:
@@ -206,7 +276,7 @@ class World(App):
         settle()
         return outs
 
-    def introduce(self, host: Host, **segment: Any) -> Out:
+    def introduce(self, host: Host | Host6, **segment: Any) -> Out:
         """Send a first SYN of *host*; give back what the app has released of it."""
         before = len(self.switch.released)
         self.receive(host.ofport, host.segment(**segment))
@@ -233,17 +303,23 @@ class World(App):
 
 def reply_to(arrived: bytes, tap: Tap) -> bytes:
     """Turn a SYN that arrived on tap-metadata into the kernel's SYN-ACK."""
-    key, sport = str(IPv4Address(arrived[26:30])), int.from_bytes(arrived[34:36], "big")
-    return tap_frame(tap, key, sport=tap.port, dport=sport)
+    frame = Frame(tap.ofport, arrived)
+    key = address(frame["ipv4_src"]) if frame["ipv4_src"] else address6(frame["ipv6_src"])
+    return tap_frame(tap, key, sport=tap.port, dport=frame["tcp_src"])
 
 
 def tap_frame(
     tap: Tap, key: str, *, src: str = "", sport: int = 0, dport: int = 40000, flags: int = 0x12
 ) -> bytes:
     """A TCP segment that tap-metadata emits towards *key*."""
-    src = src or tap.ip
+    version = ip_address(key).version
+    src = src or tap.service(version).ip
     payload = tcp(dst=key, src=src, sport=sport or tap.port, dport=dport, flags=flags)
-    return ethernet(ipv4(payload, dst=key, src=src), dst="fa:16:3e:0a:0b:0c", src=tap.mac)
+    if version == 6:
+        packet, kind = ipv6(payload, dst=key, src=src), 0x86DD
+    else:
+        packet, kind = ipv4(payload, dst=key, src=src), 0x0800
+    return ethernet(packet, dst="fa:16:3e:0a:0b:0c", src=tap.mac, kind=kind)
 
 
 def settle() -> None:

@@ -219,12 +219,14 @@ class Namespace(Closing):
             pass_fds=pass_fds,
         )
 
-    def ip(self, *lines: str, check: bool = True) -> str:
+    def ip(self, *lines: str, check: bool = True, six: bool = False) -> str:
         """Run ``ip`` with each line, in one process; return what it prints.
 
         :param check: false goes on after a line that fails.
+        :param six: run ``ip -6``.
         """
         force = [] if check else ["-force"]
+        force += ["-6"] if six else []
         batch = "\n".join(lines) + "\n"
         return run(
             ["ip", "-netns", self.name, *force, "-batch", "-"], stdin=batch, check=check

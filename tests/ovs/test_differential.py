@@ -6,17 +6,15 @@ Open vSwitch's own reading of the frame is compared with the fields that it woul
 
 from __future__ import annotations
 
-import itertools
-import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -26,131 +24,40 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT, SLOTS
-from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Layout
+from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.flows.service import Tap
-from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, GuestAddress
 from tests.flows.frames import NotModelled, arp, ethernet, ipv4, tcp
-from tests.flowsim import Switch
 from tests.harness.examples import examples
 from tests.harness.ovs import OpenvSwitch
-from tests.ovs.switch import (
-    ELSEWHERE,
-    GUESTS,
-    LOCAL,
-    TAP_PORT,
-    Connection,
-    Tracer,
-    add_ports,
-    encode,
+from tests.ovs.made_up import (
+    IN_PORTS,
+    MACS,
+    TAP_MAC,
+    flag_sets,
+    macs,
+    quick,
+    tags,
+    tcp_ports,
 )
+from tests.ovs.pair import METERS, SYN_METERS, Frames, Pair, bare_flow, paired
+from tests.ovs.switch import GUESTS, TAP_PORT, encode
 
 HOST_IP = "169.254.1.1"
-TAP_MAC = "02:00:00:00:00:09"
-METERS = {ofport: 0x10000 + ofport for ofport in GUESTS}
-SYN_METERS = {ofport: 0x20000 + ofport for ofport in GUESTS}
-Frames = list[tuple[int, bytes]]
-
-
-class Pair:
-    """The model and a real bridge, side by side."""
-
-    def __init__(self, connection: Connection, tracer: Tracer) -> None:
-        self.wire = Wire(Layout())
-        self.connection, self.tracer = connection, tracer
-        self.answers: list[bytes] = []
-        self.model = Switch((*GUESTS, ELSEWHERE, TAP_PORT, LOCAL), self.answers.append)
-        self._xid, self._bundles = 1, itertools.count(1)
-
-    def feed(self, *messages: Any) -> list[bytes]:
-        """Give both the same bytes; they have to answer with the same."""
-        data, last = encode(self.wire, messages, self._xid)
-        self._xid = last + 1
-        self.answers.clear()
-        self.model.feed(data)
-        kept = [one for one in self.answers if one[1] != ofp.OFPT_FLOW_REMOVED]
-        assert self.connection.exchange(data, last) == kept
-        return kept
-
-    def install(self, flows: Iterable[Flow]) -> None:
-        """Have these flows of ours and no others."""
-        mods = [self.wire.remove_all(), *map(self.wire.add, flows)]
-        answers = self.feed(*self.wire.bundle(next(self._bundles), mods))
-        assert all(one[1] != ofp.OFPT_ERROR for one in answers)
-
-    def compare(self, frames: Frames) -> Counter[str]:
-        """Hold what they do with *frames* against each other; count the kinds of fate."""
-        emitted, expected, fates = Frames(), list[str](), Counter[str]()
-        for (in_port, frame), traced in zip(frames, self.tracer.trace(frames), strict=True):
-            outs = self.model.receive(in_port, frame)
-            where = f"{frame.hex()}\n{outs}\n{traced.text}"
-            controllers = tuple(out.controller for out in outs if out.controller is not None)
-            ports = tuple(out.port for out in outs if out.controller is None)
-            assert (ports, controllers) == (traced.ports, traced.controllers), where
-            assert all(out.meters == traced.meters for out in outs), where
-            emitted += [(in_port, out.frame) for out in outs]
-            after = re.sub(r"reg\d=0x[0-9a-f]+,", "", traced.after)  # nothing that is sent out
-            expected += [after for _ in outs]
-            fates["controller" if controllers else fate(in_port, ports)] += 1
-        for seen, after in zip(self.tracer.trace(emitted), expected, strict=True):
-            assert seen.before == after, seen.text
-        for flow in self.model.flows:
-            flow.packets = flow.bytes = 0  # as on the bridge, where a trace is not counted
-        return fates
-
-
-def fate(in_port: int, ports: tuple[int, ...]) -> str:
-    """Say in a word where a frame has gone that no controller has got."""
-    if ports == (in_port,):
-        return "back"
-    names = {(): "dropped", (TAP_PORT,): "proxy", (ELSEWHERE,): "untouched"}
-    return names.get(ports, "guest")
 
 
 @pytest.fixture
 def pair(shared_host: OpenvSwitch) -> Iterator[Pair]:
-    ports = add_ports(shared_host)
-    with Connection(shared_host) as connection, Tracer(shared_host, ports) as tracer:
-        one = Pair(connection, tracer)
-        one.feed(
-            one.wire.set_controller_id(CONTROLLER_ID),
-            one.wire.set_async(),
-            *(one.wire.add_meter(meter, 50) for meter in (*METERS.values(), *SYN_METERS.values())),
-            bare_flow(one.wire, [parser.OFPActionOutput(ELSEWHERE)], priority=0),
-        )
+    with paired(shared_host) as one:
         yield one
-
-
-def bare_flow(wire: Wire, actions: list[Any], *, match: Any = None, **fields: Any) -> Any:
-    """A flow-mod of somebody else's making."""
-    step = parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions)
-    return parser.OFPFlowMod(
-        wire.datapath, match=parser.OFPMatch(**match or {}), instructions=[step], **fields
-    )
 
 
 # What is made up
 
 IPS = ["10.0.0.5", "10.0.0.6", "0.0.0.0", METADATA_IP, HOST_IP, "255.255.255.255"]
 KEYS = [str(IN_PORT.key_of(Endpoint(ofport), slot)) for ofport in GUESTS for slot in SLOTS[:3]]
-MACS = ["fa:16:3e:00:00:05", "fa:16:3e:00:00:06", TAP_MAC, "ff:ff:ff:ff:ff:ff"]
-TCP_PORTS = [80, 9775, 443, 40000, 0]
-IN_PORTS = [*GUESTS, ELSEWHERE, TAP_PORT, LOCAL]
-
 ips = st.sampled_from(IPS + KEYS) | st.integers(0, 0xFFFFFFFF).map(lambda n: str(IPv4Address(n)))
-macs = st.sampled_from(MACS) | st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":"))
-tcp_ports = st.sampled_from(TCP_PORTS) | st.integers(0, 0xFFFF)
-tags: st.SearchStrategy[list[int]] = st.lists(st.integers(0, 0xFFFF), max_size=3) | st.just([])
 fragments = st.sampled_from([0, 0, 0, 0x4000, 0x2000, 0x0001, 0x2001, 0x1FFF, 0x8000])
-
-
-flag_sets = st.integers(0, 0xFFF)
-quick = settings(
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    # A failure names its frame; to look for a shorter list of frames would take minutes.
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
 
 
 @st.composite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dfmeta.cmd.activation import ADMIN_OPTION as OPTION
-from dfmeta.cmd.activation import activated
+from dfmeta.cmd.activation import activated, activated_guests
 from dfmeta.exceptions import StartError
 from dfmeta.proxy.sockets import confine, confined, silence
 
@@ -84,6 +85,64 @@ def test_what_is_no_tcp_listener_is_refused(
         give(monkeypatch, sock)
         with pytest.raises(StartError, match="passes one at "):
             take(environ, "0.0.0.0:0")
+
+
+# Guests' listeners, of both versions of IP
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, socket.socket]]:
+    """Listeners of both versions with one port, which were passed as they are."""
+    with socket.socket(socket.AF_INET6) as six, socket.create_server(("127.0.0.1", 0)) as four:
+        six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        six.bind(("::1", four.getsockname()[1]))
+        six.listen()
+        first = 200
+        for number, sock in enumerate((six, four, six)):
+            os.dup2(sock.fileno(), first + number)
+        monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", first)
+        yield {4: four, 6: six}
+        for number in range(3):
+            with contextlib.suppress(OSError):
+                os.close(first + number)
+
+
+def passing(count: int) -> dict[str, str]:
+    names = ":".join(["guests"] * count)
+    return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(count), "LISTEN_FDNAMES": names}
+
+
+def places(pair: dict[int, socket.socket], **other: str) -> dict[int, str]:
+    port = pair[4].getsockname()[1]
+    return {4: f"127.0.0.1:{port}", 6: other.get("six", f"[::1]:{port}")}
+
+
+def test_guests_listeners_are_told_apart_by_their_version_of_ip(
+    pair: dict[int, socket.socket],
+) -> None:
+    found = activated_guests("guests", places(pair), environ=passing(3))
+    assert {version: sock.getsockname() for version, sock in found.items()} == {
+        version: sock.getsockname() for version, sock in pair.items()
+    }
+    assert {version: sock.family for version, sock in found.items()} == {
+        4: socket.AF_INET,
+        6: socket.AF_INET6,
+    }
+    for sock in found.values():
+        sock.close()
+
+
+def test_a_unit_with_one_of_them_gives_one(pair: dict[int, socket.socket]) -> None:
+    (found,) = activated_guests("guests", places(pair), environ=passing(1)).items()
+    assert found[0] == 6
+    found[1].close()
+    assert activated_guests("guests", places(pair), environ={}) == {}
+
+
+def test_a_listener_for_ipv6_at_another_place_is_refused(pair: dict[int, socket.socket]) -> None:
+    port = pair[6].getsockname()[1]
+    with pytest.raises(StartError, match=rf"passes guests at \[::1\]:{port}, and .*host_ip6:port"):
+        activated_guests("guests", places(pair, six="[fd00::1]:0"), environ=passing(1))
 
 
 def test_who_was_heard_before_the_filter_is_reset_and_nobody_is_heard_after(

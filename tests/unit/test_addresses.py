@@ -77,7 +77,7 @@ class World:
             complaints=Together(logging.getLogger("dfmeta.proxy")),
         )
         self.server = GuestServer(
-            self.listener,
+            [self.listener],
             "",
             self.addresses,
             Face(AddressApplication(application, self.addresses, lambda: limits).answer),

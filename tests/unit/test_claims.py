@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dfmeta.flows.key import IN_PORT, SLOTS
-from dfmeta.model import Endpoint, PortId
+from dfmeta.flows.key import IN_PORT, SLOTS, SLOTS6, InPortKeys
+from dfmeta.model import Endpoint, GuestAddress, PortId
 from dfmeta.numbering import Device
 from dfmeta.proxy.claims import Mirror, tell
 from dfmeta.registry import Claim, Registry
@@ -96,6 +96,26 @@ def test_a_claim_is_the_registrys(world: World) -> None:
 )
 def test_whoever_the_registry_does_not_know_is_nobody(world: World, peer: str) -> None:
     assert world.mirror.claim(IPv4Address(peer)) is None
+
+
+def test_a_key_of_ipv6_is_claimed_with_the_address_that_the_guest_uses(world: World) -> None:
+    own, service = IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe")
+    for registry in (world.registry, Registry(keys=InPortKeys(IPv6Network("fd00:1::/64")))):
+        if registry is not world.registry:
+            registry.set_port(port())
+        learned = registry.learn(HERE, GuestAddress("fa:16:3e:00:00:01", own, service), 0)
+        assert learned is not None
+        assert learned.slot == SLOTS6[0]
+        mirror = Mirror(world._count, keys=registry.keys)
+        mirror.learn(json.loads(json.dumps([tell(registry, HERE)])))
+        claim = mirror.claim(registry.keys.key_of(HERE, learned.slot))
+        assert claim is not None
+        assert claim == registry.claim(registry.keys.key_of(HERE, learned.slot))
+        assert (claim.caller, claim.address) == (
+            HERE,
+            GuestAddress("fa:16:3e:00:00:01", own, service),
+        )
+    assert mirror.claim(IN_PORT.key_of(HERE, SLOTS6[0])) is None, "a key of another prefix"
 
 
 def test_a_claim_ends_with_its_guest(world: World) -> None:

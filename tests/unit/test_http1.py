@@ -58,10 +58,20 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any]]] = {
     "a host with no port": (get(host=b"Host: h:\r\n"), {"headers": {"host": "h:"}}),
     "a host with an escape": (get(host=b"Host: %41\r\n"), {"headers": {"host": "%41"}}),
     "an IPv6 host": (get(host=b"Host: [::1]:80\r\n"), {"headers": {"host": "[::1]:80"}}),
-    "an IPv6 host and its zone": (
-        get(host=b"Host: [fe80::a9fe:a9fe%eth0]\r\n"),
-        {"headers": {"host": "[fe80::a9fe:a9fe%eth0]"}},
-    ),
+    **{
+        f"an IPv6 host: {host}": (
+            get(host=f"Host: {host}\r\n".encode()),
+            {"headers": {"host": host}},
+        )
+        for address in (
+            "[fe80::a9fe:a9fe]",
+            "[fe80::a9fe:a9fe%eth0]",
+            "[fe80::a9fe:a9fe%25eth0]",
+            "[fe80::a9fe:a9fe%25enp1s0.100]",
+            "[fd00:ec2::254]",
+        )
+        for host in (address, f"{address}:80")
+    },
     "a query": (
         get(line=b"GET /a?b?c=%2F HTTP/1.1"),
         {"target": "/a?b?c=%2F", "path": "/a", "query": "b?c=%2F"},
@@ -224,6 +234,14 @@ HOSTS = {
     "an open bracket": b"Host: [::1\r\n",
     "nothing in brackets": b"Host: []\r\n",
     "something behind the brackets": b"Host: [::1]a\r\n",
+    "an IPv6 host without brackets": b"Host: fe80::a9fe:a9fe\r\n",
+    "a zone without brackets": b"Host: fe80::a9fe:a9fe%25eth0\r\n",
+    "a zone behind the brackets": b"Host: [fe80::a9fe:a9fe]%25eth0\r\n",
+    "a zone with a blank": b"Host: [fe80::a9fe:a9fe%25eth 0]\r\n",
+    "a zone with a path": b"Host: [fe80::a9fe:a9fe%25eth0/a]\r\n",
+    "a zone with brackets": b"Host: [fe80::a9fe:a9fe%25[eth0]]\r\n",
+    "two ports of an IPv6 host": b"Host: [fe80::a9fe:a9fe%25eth0]:80:80\r\n",
+    "a port of an IPv6 host that is none": b"Host: [fe80::a9fe:a9fe%25eth0]:http\r\n",
     "a broken escape": b"Host: %4\r\n",
     "a folded first line": b" Host: h\r\n",
     "a first line that begins with a tab": b"\tHost: h\r\n",

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +17,10 @@ import pytest
 
 from dfmeta.cmd import holding
 from dfmeta.cmd.holding import HolderKeeper, Terms
-from dfmeta.cmd.keeping import FD_NAME, SystemdKeeper, keeper, notify
+from dfmeta.cmd.keeping import FD_NAMES, SystemdKeeper, keeper, notify
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
+from dfmeta.flows.key import PREFIX6
 from dfmeta.host.process import named_sockets
 from dfmeta.proxy import holder
 from dfmeta.state import State
@@ -29,6 +30,7 @@ from tests.harness.poll import wait_for
 pytestmark = pytest.mark.greenthreads
 
 NO_DEVICE = "dfm-none"
+FD_NAME, FD_NAME6 = FD_NAMES[socket.AF_INET], FD_NAMES[socket.AF_INET6]
 TERMS = Terms("192.0.2.1", port=0, inode=0, seconds=600, device=NO_DEVICE)
 """Under which no listener of these tests is known."""
 OPTIONS = {
@@ -36,6 +38,9 @@ OPTIONS = {
     "integration_bridge": "br-int",
     "metadata_interface": "lo",
     "host_ip": "127.0.0.1",
+    "host_ip6": "::1",
+    "ip6": [],
+    "key_prefix6": str(PREFIX6),
     "route_table": 2,
     "port": 0,
     "listener_keep": 600,
@@ -51,6 +56,13 @@ def group(**options: object) -> Any:
 def listener() -> Iterator[socket.socket]:
     """A listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock
+
+
+@pytest.fixture
+def six() -> Iterator[socket.socket]:
+    """A listening socket for IPv6."""
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as sock:
         yield sock
 
 
@@ -93,16 +105,17 @@ def systemd(tmp_path: Path) -> Iterator[Systemd]:
     one.sock.close()
 
 
-def same(fd: int | None, sock: socket.socket) -> bool:
-    """Whether the descriptor is of that socket; closes it."""
-    assert fd is not None
-    with socket.socket(fileno=fd) as other:
-        return os.fstat(other.fileno()).st_ino == os.fstat(sock.fileno()).st_ino
+def same(fds: Sequence[int], *socks: socket.socket) -> bool:
+    """Whether the descriptors are of those sockets, in their order; closes them."""
+    found = [os.fstat(fd).st_ino for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    return found == [os.fstat(sock.fileno()).st_ino for sock in socks]
 
 
 def hold(name: str, listener: socket.socket, seconds: float) -> threading.Thread:
     """A holder of that name in a thread, with a descriptor of its own."""
-    what = holder.Held(os.dup(listener.fileno()), seconds, NO_DEVICE)
+    what = holder.Held([os.dup(listener.fileno())], seconds, NO_DEVICE)
     thread = threading.Thread(target=holder.serve, args=(name, what))
     thread.start()
     return thread
@@ -118,25 +131,27 @@ def connect(name: str) -> socket.socket:
 def test_systemd_stores_the_listener_under_its_name(
     systemd: Systemd, held: HolderKeeper, listener: socket.socket
 ) -> None:
-    SystemdKeeper(systemd.environ, held).keep(listener.fileno())
-    assert systemd.told() == (f"FDSTOREREMOVE=1\nFDNAME={FD_NAME}", [])
-    message, (fd,) = systemd.told()
+    SystemdKeeper(systemd.environ, held).keep([listener.fileno()])
+    for name in (FD_NAME, FD_NAME6):
+        assert systemd.told() == (f"FDSTOREREMOVE=1\nFDNAME={name}", [])
+    message, fds = systemd.told()
     assert message == f"FDSTORE=1\nFDNAME={FD_NAME}"
-    assert same(fd, listener)
+    assert same(fds, listener)
 
 
 def test_systemd_gets_the_listener_of_a_daemon_that_ran_without_it(
     systemd: Systemd, held: HolderKeeper, listener: socket.socket
 ) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     held.release()
     again = HolderKeeper(held.name, TERMS)
     assert same(SystemdKeeper(systemd.environ, again).take(), listener)
-    systemd.told()
-    message, (fd,) = systemd.told()
+    for _ in FD_NAMES:
+        systemd.told()
+    message, fds = systemd.told()
     assert message.startswith("FDSTORE=1")
-    assert same(fd, listener)
-    assert again.take() is None
+    assert same(fds, listener)
+    assert not again.take()
 
 
 def test_a_stored_listener_is_found_among_what_systemd_passes(
@@ -160,7 +175,7 @@ def test_a_stored_listener_is_found_among_what_systemd_passes(
 def test_what_was_passed_to_another_is_left_alone(
     held: HolderKeeper, environ: dict[str, str]
 ) -> None:
-    assert SystemdKeeper(environ, held).take() is None
+    assert SystemdKeeper(environ, held).take() == []
 
 
 def test_without_systemd_nothing_is_told(systemd: Systemd) -> None:
@@ -205,20 +220,19 @@ def test_another_port_or_host_of_a_database_has_another_name() -> None:
 
 
 def test_nothing_is_held_at_first(held: HolderKeeper) -> None:
-    assert held.take() is None
+    assert held.take() == []
 
 
 def test_a_holder_gives_the_listener_to_the_next_daemon(
     held: HolderKeeper, listener: socket.socket
 ) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     address = listener.getsockname()
     held.release()
     listener.close()
     # Nobody of ours has it open; a guest is still accepted by the kernel.
     with socket.create_connection(address, 2):
-        fd = held.take()
-        assert fd is not None
+        (fd,) = held.take()
         with socket.socket(fileno=fd) as again:
             connection, _peer = again.accept()
             connection.close()
@@ -227,19 +241,19 @@ def test_a_holder_gives_the_listener_to_the_next_daemon(
 def test_another_listener_takes_the_place_of_the_one_before(
     held: HolderKeeper, listener: socket.socket
 ) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     with socket.create_server(("127.0.0.1", 0)) as other:
-        held.keep(other.fileno())
+        held.keep([other.fileno()])
         assert same(held.take(), other)
 
 
 def test_a_holder_that_died_is_replaced(held: HolderKeeper, listener: socket.socket) -> None:
-    held.keep(listener.fileno())
-    held.look_after(listener.fileno())
+    held.keep([listener.fileno()])
+    held.look_after([listener.fileno()])
     another = HolderKeeper(held.name, TERMS)
     held.drop()
-    assert another.take() is None
-    held.look_after(listener.fileno())
+    assert another.take() == []
+    held.look_after([listener.fileno()])
     held.release()
     assert same(another.take(), listener)
     another.drop()
@@ -265,9 +279,9 @@ def test_a_holder_of_another_user_gets_and_gives_nothing(
     ) as squatter:
         assert squatter.stdout is not None
         assert squatter.stdout.readline() == "ready\n"
-        assert held.take() is None
+        assert held.take() == []
         with pytest.raises(HostError, match="no holder has started"):
-            held.keep(listener.fileno())
+            held.keep([listener.fileno()])
         heard = [squatter.stdout.readline() for _ in range(2)]
         # The one that was started finds the name taken, however late it looks.
         assert held._process is not None
@@ -277,7 +291,7 @@ def test_a_holder_of_another_user_gets_and_gives_nothing(
 
 
 def test_a_dropped_listener_refuses(held: HolderKeeper, listener: socket.socket) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     address = listener.getsockname()
     listener.close()
     held.drop()
@@ -297,19 +311,134 @@ def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
     thread = hold(name, listener, 600)
     for nonsense in (b"nonsense", b"wait", b"wait long x", b"wait \xff"):
         with connect(name) as sock:
-            assert holder.serve(name, holder.Held(0, 600, NO_DEVICE)) == 1
+            assert holder.serve(name, holder.Held([0], 600, NO_DEVICE)) == 1
             sock.send(nonsense)
             assert sock.recv(1) == b""
     with connect(name) as sock:
-        holder.send_fd(sock, holder.KEEP, listener.fileno())
-        assert holder.receive(sock) == (holder.KEEP, None)
+        holder.send_fds(sock, holder.KEEP, [listener.fileno()])
+        assert holder.receive(sock) == (holder.KEEP, [])
         sock.send(holder.TAKE)
-        message, fd = holder.receive(sock)
+        message, fds = holder.receive(sock)
         assert message == holder.TAKE
-        assert same(fd, listener)
+        assert same(fds, listener)
         sock.send(holder.DROP)
     thread.join(5)
     assert not thread.is_alive()
+
+
+# Two listeners, and a release that knew one
+
+
+def test_systemd_stores_each_listener_under_the_name_of_its_version(
+    systemd: Systemd, held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    SystemdKeeper(systemd.environ, held).keep([listener.fileno(), six.fileno()])
+    for _ in FD_NAMES:
+        systemd.told()
+    for name, sock in ((FD_NAME, listener), (FD_NAME6, six)):
+        message, fds = systemd.told()
+        assert message == f"FDSTORE=1\nFDNAME={name}"
+        assert same(fds, sock)
+
+
+def test_both_stored_listeners_are_found_and_the_latest_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+    held: HolderKeeper,
+    listener: socket.socket,
+    six: socket.socket,
+) -> None:
+    first, names = 200, (FD_NAME6, FD_NAME, FD_NAME6)
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as spare:
+        for number, sock in enumerate((spare, listener, six)):
+            os.dup2(sock.fileno(), first + number)
+    monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", first)
+    environ = {
+        "LISTEN_PID": str(os.getpid()),
+        "LISTEN_FDS": str(len(names)),
+        "LISTEN_FDNAMES": ":".join(names),
+    }
+    assert same(SystemdKeeper(environ, held).take(), listener, six)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(first)
+
+
+def test_a_holder_gives_both_listeners_in_their_order(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    held.keep([listener.fileno(), six.fileno()])
+    held.release()
+    assert same(held.take(), listener, six)
+    held.keep([six.fileno()])
+    assert same(held.take(), six)
+
+
+def test_a_daemon_that_knows_one_listener_gets_the_first_and_keeps_its_own(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    held.keep([listener.fileno(), six.fileno()])
+    held.release()
+    with connect(held.name) as sock:
+        sock.send(holder.TAKE)
+        message, fds = holder.receive(sock)
+        assert message == holder.TAKE
+        assert same(fds, listener)
+        with socket.create_server(("127.0.0.1", 0)) as another:
+            holder.send_fds(sock, holder.KEEP, [another.fileno()])
+            assert holder.receive(sock) == (holder.KEEP, [])
+            sock.close()
+            assert same(held.take(), another)
+
+
+def hold_one(name: str, listener: socket.socket) -> threading.Thread:
+    """A holder of the release before: it keeps one, and disconnects at what it does not know."""
+    held = [os.dup(listener.fileno())]
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.bind(holder.address(name))
+    server.listen(4)
+
+    def attend(connection: socket.socket) -> None:
+        while held:
+            message, given = holder.receive(connection)
+            for fd in given:
+                os.close(fd)
+            if message == holder.TAKE:
+                holder.send_fds(connection, holder.TAKE, held)
+            elif message == holder.DROP:
+                os.close(held.pop())
+            elif not message.startswith(holder.WAIT):
+                return
+
+    def serve() -> None:
+        with server:
+            while held:
+                with server.accept()[0] as connection:
+                    attend(connection)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_a_holder_that_knows_one_listener_gives_it_and_is_replaced_for_two(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    former = hold_one(held.name, listener)
+    assert same(held.take(), listener)
+    assert former.is_alive()
+    held.keep([listener.fileno(), six.fileno()])
+    former.join(30)
+    assert not former.is_alive()
+    held.release()
+    assert same(held.take(), listener, six)
+
+
+def test_the_holder_of_another_configuration_and_release_gives_its_listener(
+    later: HolderKeeper, listener: socket.socket
+) -> None:
+    former = hold_one(uuid.uuid4().hex, listener)
+    assert same(later.take(), listener)
+    former.join(30)
+    assert not former.is_alive()
 
 
 # Another configuration
@@ -318,10 +447,10 @@ def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
 def test_the_holder_of_another_configuration_gives_the_listener_and_ends(
     held: HolderKeeper, later: HolderKeeper, listener: socket.socket
 ) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     held.release()
     assert same(later.take(), listener)
-    assert held.take() is None
+    assert held.take() == []
     later.release()
     assert same(later.take(), listener), "it is kept by another holder from now on"
 
@@ -330,7 +459,7 @@ def test_a_listener_is_known_by_its_socket_where_the_port_is_another_now(
     held: HolderKeeper, later: HolderKeeper, listener: socket.socket
 ) -> None:
     inode = os.fstat(listener.fileno()).st_ino
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     held.release()
     moved = HolderKeeper(later.name, replace(later._terms, port=1, inode=inode))
     assert same(moved.take(), listener)
@@ -341,10 +470,10 @@ def test_a_listener_is_known_by_its_socket_where_the_port_is_another_now(
 def test_the_listener_of_another_daemon_stays_with_its_holder(
     held: HolderKeeper, later: HolderKeeper, listener: socket.socket, change: dict[str, Any]
 ) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     held.release()
     stranger = HolderKeeper(later.name, replace(later._terms, **change))
-    assert stranger.take() is None
+    assert stranger.take() == []
     stranger.drop()
     assert same(held.take(), listener)
 
@@ -355,10 +484,10 @@ def test_a_holder_whose_daemon_runs_is_not_asked(
     listener: socket.socket,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     asked: list[str] = []
     monkeypatch.setattr(HolderKeeper, "_connect", lambda self: asked.append(self.name))
-    assert later.take() is None
+    assert later.take() == []
     assert later.name in asked
     assert held.name not in asked
 
@@ -366,11 +495,11 @@ def test_a_holder_whose_daemon_runs_is_not_asked(
 def test_all_holders_of_the_listener_are_dropped_with_it(
     held: HolderKeeper, later: HolderKeeper, listener: socket.socket
 ) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     held.release()
-    later.keep(listener.fileno())
+    later.keep([listener.fileno()])
     later.drop()
-    assert held.take() is None
+    assert held.take() == []
 
 
 # Its end
@@ -413,7 +542,7 @@ def test_another_user_does_not_keep_a_holder(
 def test_a_daemon_says_how_long_its_holder_is_to_wait(
     held: HolderKeeper, listener: socket.socket
 ) -> None:
-    held.keep(listener.fileno())
+    held.keep([listener.fileno()])
     held.release()
     shorter = HolderKeeper(held.name, replace(TERMS, seconds=0))
     assert same(shorter.take(), listener)
@@ -433,7 +562,8 @@ def test_a_start_while_the_holder_ends_has_a_listener_whichever_is_first(
         ending = hold(keeping.name, listener, 0.001 * 1.35**turn)
         listener.close()
         tap = TapKeeper(group(), state, keeping)
-        sock = tap.listen()
+        tap.listen()
+        sock = tap.sock
         assert sock.getsockname() == (address, port)
         ends.append(keeping._process is None)
         keeping.drop()
@@ -446,14 +576,16 @@ def test_a_start_while_the_holder_ends_has_a_listener_whichever_is_first(
 def test_a_port_that_is_free_a_moment_later_is_taken(listener: socket.socket) -> None:
     looks: list[int] = []
 
-    def take() -> None:
+    def take() -> list[int]:
         looks.append(1)
         if len(looks) == 3:
             listener.close()
+        return []
 
     port = listener.getsockname()[1]
-    keeper: Any = SimpleNamespace(take=take, keep=lambda _fd: None)
-    sock = TapKeeper(group(port=port), State(), keeper).listen()
-    assert sock.getsockname()[1] == port
-    sock.close()
+    keeper: Any = SimpleNamespace(take=take, keep=lambda _fds: None)
+    tap = TapKeeper(group(port=port), State(), keeper)
+    tap.listen()
+    assert tap.sock.getsockname()[1] == port
+    tap.sock.close()
     assert len(looks) == 3

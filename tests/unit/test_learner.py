@@ -13,6 +13,7 @@ from dfmeta.flows.service import towards_proxy
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
+from dfmeta.slots import EXPECTED
 from tests.unit.support import (
     OTHER_INSTANCE,
     SERVICE6,
@@ -238,6 +239,7 @@ def test_a_syn_in_the_place_of_another_address_waits_for_the_datapath_too(rig: R
     for number in range(7):
         hub.send(syn(f"10.0.1.{number}"))
     assert pauses == []
+    rig.now += EXPECTED
     hub.send(syn("10.0.1.7"))
     assert pauses == [(SETTLE, 7)]
     assert len(rig.switch.packet_outs()) == 8
@@ -430,6 +432,7 @@ def test_sixteen_addresses_over_ipv6_leave_those_over_ipv4_alone(rig6: Rig) -> N
     hub = Hub(rig6)
     hub.send(syn())
     for number in range(20):
+        rig6.now += EXPECTED
         hub.send(syn6(f"fd12:3456::{number + 1:x}"))
     slots = rig6.registry.slots(HERE)
     assert slots[0].address == address()

@@ -270,7 +270,7 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "proxy/http1.py _BAD_ESCAPE": ("/a%2fb%%1",),
     "proxy/http1.py _CHUNK": (b'1f;a="b"\t',),
     "proxy/http1.py _LENGTH": ("12",),
-    "proxy/http1.py _LITERAL": ("[fe80::1%eth0]:80",),
+    "proxy/http1.py _LITERAL": ("[fe80::1%eth0]:80", "[fe80::a9fe:a9fe%25eth0]"),
     "proxy/http1.py _NAME": ("a.b%2d:80",),
     "proxy/http1.py _REQUEST_LINE": ("GET /a/b?c HTTP/1.1",),
     "proxy/http1.py _TOKEN": ("a-B",),

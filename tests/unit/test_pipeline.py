@@ -12,11 +12,13 @@ from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
     COOKIE_VERSION,
+    METER_OF,
     PURPOSES,
     TABLES,
     TABLES_TAKEN,
     Layout,
     Purpose,
+    Register,
     Stage,
     cookie_of,
     is_ours,
@@ -38,6 +40,22 @@ def test_each_metered_purpose_has_a_rate_of_its_own_and_numbers_of_its_own() -> 
     assert len(set(BR_INT.rates.values())) == len(BR_INT.rates)
     assert set(BR_INT.rates) <= set(FIRST_IDS)
     assert len(set(FIRST_IDS.values())) == len(FIRST_IDS)
+
+
+def test_a_shared_meter_is_of_a_purpose_with_a_rate() -> None:
+    for purpose, other in METER_OF.items():
+        assert purpose not in BR_INT.rates
+        assert other in BR_INT.rates
+        assert BR_INT.stage(purpose) is BR_INT.stage(other)
+
+
+def test_a_register_is_set_and_read_in_one_table_alone() -> None:
+    """A frame with a register of ours never leaves dfmeta's own tables."""
+    assert not TABLES[Stage.CLASSIFY].sets & set(Register)
+    for table in TABLES.values():
+        assert not table.matches & set(Register)
+        if table.sets & set(Register):
+            assert table.successors == {Stage.ND}
 
 
 def test_a_packet_only_goes_to_higher_tables() -> None:
@@ -65,9 +83,9 @@ def test_every_table_of_ours_drops_what_nothing_else_matches() -> None:
         stage: min(
             LAYOUT.priority(p) for p, declared in PURPOSES.items() if declared.stage is stage
         )
-        for stage in (Stage.SERVICE, Stage.REPLY)
+        for stage in set(Stage) - {Stage.CLASSIFY}
     }
-    assert lowest == {Stage.SERVICE: 0, Stage.REPLY: 0}
+    assert lowest == {Stage.SERVICE: 0, Stage.REPLY: 0, Stage.ND: 0}
 
 
 @pytest.mark.parametrize("purpose", list(Purpose))
@@ -104,14 +122,14 @@ def test_nobody_elses_cookie_is_ours(cookie: int) -> None:
 def test_the_default_layout_has_the_contracts_numbers() -> None:
     assert (LAYOUT.number(Stage.CLASSIFY), LAYOUT.priority(Purpose.GUEST_HTTP)) == (0, 300)
     assert LAYOUT.number(Stage.SERVICE) == LAYOUT.table_base == 200
-    assert LAYOUT.number(Stage.REPLY) == 201
-    assert TABLES_TAKEN == 2
+    assert [LAYOUT.number(stage) for stage in (Stage.REPLY, Stage.ND)] == [201, 202]
+    assert TABLES_TAKEN == 3
 
 
 def test_a_layout_takes_the_options_numbers() -> None:
     layout = Layout(table_base=60, classification_table=7, hook_priority=500)
-    assert [layout.number(stage) for stage in Stage] == [7, 60, 61]
-    assert [layout.stage(number) for number in (7, 60, 61)] == list(Stage)
+    assert [layout.number(stage) for stage in Stage] == [7, 60, 61, 62]
+    assert [layout.stage(number) for number in (7, 60, 61, 62)] == list(Stage)
     assert layout.stage(0) is None
     assert layout.priority(Purpose.GUEST_ARP) == layout.priority(Purpose.FROM_TAP) == 500
 

@@ -46,6 +46,22 @@ def test_the_last_answer_in_words(values: dict[str, Any], said: str) -> None:
     assert answer_of(row(**values), NOW) == said
 
 
+def test_addresses_of_both_versions_are_listed_with_their_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = {"slot": 1, "ip": "10.0.0.5", "mac": "fa:16:3e:00:00:01"}
+    new = {**old, "service": None}
+    ipv6 = {**old, "ip": "fe80::1", "service": "fe80::a9fe:a9fe"}
+    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
+    for addresses in ([old, ipv6], [new, ipv6]):
+        rows = [row(addresses=addresses)]
+        monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path, rows=rows: rows)
+        shown = CliRunner().invoke(ports, ["--wide"]).stdout
+        assert "1: 10.0.0.5 fa:16:3e:00:00:01" in shown
+        assert "1: fe80::1 fa:16:3e:00:00:01 to fe80::a9fe:a9fe" in shown
+        assert "None" not in shown
+
+
 def test_failing_are_those_that_are_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         row("well"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dfmeta import waits
-from dfmeta.flows.key import IN_PORT, SLOTS
+from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS, SLOTS6
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId, PortState
 from dfmeta.numbering import Device
 from dfmeta.registry import (
@@ -21,17 +21,36 @@ from dfmeta.registry import (
     Phase,
     Registry,
 )
-from dfmeta.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, Learned
+from dfmeta.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, EXPECTED, Learned
 from tests.harness.examples import examples
-from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, address, port
+from tests.unit.support import (
+    GUEST_MAC,
+    INSTANCE,
+    OTHER_INSTANCE,
+    SERVICE6,
+    address,
+    address6,
+    port,
+)
 
 HERE = Endpoint(13)
 RESERVED = {
     IN_PORT.key_of(Endpoint(1), 0),
     IN_PORT.key_of(Endpoint(1), 3),
     IN_PORT.key_of(Endpoint(2), 7),
+    IN_PORT.key_of(Endpoint(1), SLOT6 + 2),
 }
 ADDRESSES = [address(f"10.0.0.{n}", f"fa:16:3e:00:00:{n:02x}") for n in range(1, 11)]
+ADDRESSES6 = [address6(f"fd12::{n}", service=SERVICE6[n % 2]) for n in range(1, 21)]
+ALL_ADDRESSES = [*ADDRESSES, *ADDRESSES6]
+PLACED = [(slot, one) for slot in SLOTS for one in ADDRESSES]
+PLACED += [(slot, one) for slot in SLOTS6 for one in ADDRESSES6]
+"""A slot and an address of the same version."""
+
+
+def slots_of(one: GuestAddress) -> Sequence[int]:
+    """The slots of its version."""
+    return IN_PORT.slots(one.ip.version)
 
 
 def learned(registry: Registry, number: int, now: float = 0.0, at: Endpoint = HERE) -> Learned:
@@ -189,21 +208,23 @@ class Ports(RuleBasedStateMachine):
 
     # What guests and the switch say
 
-    @rule(ofport=st.sampled_from([1, 2, 3, 4]), number=st.integers(0, 9), vid=VIDS)
-    def learn(self, ofport: int, number: int, vid: int) -> None:
+    @rule(ofport=st.sampled_from([1, 2, 3, 4]), one=st.sampled_from(ALL_ADDRESSES), vid=VIDS)
+    def learn(self, ofport: int, one: GuestAddress, vid: int) -> None:
         endpoint = Endpoint(ofport, vid)
         self.now += 1
-        before = self.registry.slots(endpoint)
+        mine = slots_of(one)
+        before = {n: slot for n, slot in self.registry.slots(endpoint).items() if n in mine}
         idle = {n: slot.last_used for n, slot in before.items() if not slot.connections}
-        new = self.registry.learn(endpoint, ADDRESSES[number], self.now)
+        new = self.registry.learn(endpoint, one, self.now)
         if new is None:
             known = self.registry.identity(endpoint) is not None
             assert not known or not idle or ofport in self.doubted
             return
         assert ofport not in self.doubted
         if not new.new:
-            assert self.addresses[endpoint, new.slot] == ADDRESSES[number]
+            assert self.addresses[endpoint, new.slot] == one
             return
+        assert new.slot in mine
         assert IN_PORT.key_of(endpoint, new.slot) not in RESERVED
         if new.displaced is not None:
             assert before[new.slot].address == new.displaced
@@ -211,21 +232,22 @@ class Ports(RuleBasedStateMachine):
         else:
             assert new.slot not in before
             if self.resting.get((endpoint, new.slot), 0.0) > self.now:
-                free = [n for n in SLOTS if IN_PORT.key_of(endpoint, n) not in RESERVED]
+                free = [n for n in mine if IN_PORT.key_of(endpoint, n) not in RESERVED]
                 assert not before
                 assert all(self.resting.get((endpoint, n), 0.0) > self.now for n in free)
         self.resting.pop((endpoint, new.slot), None)
-        self.addresses[endpoint, new.slot] = ADDRESSES[number]
+        self.addresses[endpoint, new.slot] = one
 
-    @rule(endpoint=PLACES, slot=st.sampled_from(SLOTS), number=st.integers(0, 9))
-    def adopt(self, endpoint: Endpoint, slot: int, number: int) -> None:
+    @rule(endpoint=PLACES, placed=st.sampled_from(PLACED))
+    def adopt(self, endpoint: Endpoint, placed: tuple[int, GuestAddress]) -> None:
+        slot, one = placed
         if IN_PORT.key_of(endpoint, slot) in RESERVED:
             return
         before = self.registry.slots(endpoint)
-        if self.registry.adopt(endpoint, slot, ADDRESSES[number], self.now):
+        if self.registry.adopt(endpoint, slot, one, self.now):
             assert slot not in before
-            assert ADDRESSES[number] not in [one.address for one in before.values()]
-            self.addresses[endpoint, slot] = ADDRESSES[number]
+            assert one not in [known.address for known in before.values()]
+            self.addresses[endpoint, slot] = one
             self.resting.pop((endpoint, slot), None)
 
     @rule(seconds=st.sampled_from([1.0, REST / 2, REST]))
@@ -234,7 +256,7 @@ class Ports(RuleBasedStateMachine):
 
     # What the proxy does
 
-    @rule(endpoint=PLACES, slot=st.sampled_from(SLOTS))
+    @rule(endpoint=PLACES, slot=st.sampled_from([*SLOTS, *SLOTS6]))
     def claim(self, endpoint: Endpoint, slot: int) -> None:
         claim = self.registry.claim(IN_PORT.key_of(endpoint, slot))
         assert (claim is not None) == ((endpoint, slot) in self.addresses)
@@ -299,7 +321,7 @@ class Ports(RuleBasedStateMachine):
     def slots_are_as_they_were_given(self) -> None:
         for endpoint in self.registry.endpoints():
             slots = self.registry.slots(endpoint)
-            assert set(slots) <= set(SLOTS)
+            assert all(n in slots_of(slot.address) for n, slot in slots.items())
             given = {n: a for (e, n), a in self.addresses.items() if e == endpoint}
             assert {n: slot.address for n, slot in slots.items()} == given
             addresses = [slot.address for slot in slots.values()]
@@ -359,6 +381,44 @@ def test_slots_are_given_in_order_without_the_multicast_one(registry: Registry) 
     assert [learned(registry, n).slot for n in range(7)] == [0, 1, 2, 3, 4, 5, 7]
 
 
+def test_sixteen_ipv6_addresses_have_slots_of_their_own(registry: Registry) -> None:
+    found = [registry.learn(HERE, one, now) for now, one in enumerate(ADDRESSES6)]
+    assert all(found)
+    slots = [one.slot for one in found if one is not None]
+    assert slots == [*SLOTS6, *SLOTS6[:4]], "the longest idle one gives way"
+    assert [one.displaced for one in found if one is not None][-4:] == ADDRESSES6[:4]
+
+
+def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
+    for number in range(7):
+        learned(registry, number, now=number)
+    six = registry.learn(HERE, ADDRESSES6[0], 10)
+    assert six is not None
+    assert (six.slot, six.displaced) == (SLOT6 + 1, None)
+    for number, one in enumerate(ADDRESSES6):
+        registry.learn(HERE, one, 20 + number)
+    assert [registry.count_addresses(version) for version in (4, 6)] == [7, 16]
+    new = learned(registry, 7, now=99)
+    assert (new.slot, new.displaced) == (0, ADDRESSES[0]), "though IPv6 was idle for less"
+
+
+def test_an_ipv6_address_has_a_slot_for_each_address_of_the_service(registry: Registry) -> None:
+    found = [registry.learn(HERE, address6(service=one), 0) for one in (*SERVICE6, SERVICE6[0])]
+    assert [one.slot for one in found if one is not None] == [SLOT6 + 1, SLOT6 + 2, SLOT6 + 1]
+    claim = registry.claim(IN_PORT.key_of(HERE, SLOT6 + 2))
+    assert claim is not None
+    assert claim.address == address6(service=SERVICE6[1])
+
+
+def test_resting_slots_of_one_version_do_not_delay_the_other(registry: Registry) -> None:
+    registry.learn(HERE, ADDRESSES6[0], 0)
+    registry.set_port(port(instance=OTHER_INSTANCE))
+    six = registry.learn(HERE, ADDRESSES6[1], 0)
+    assert six is not None
+    assert six.slot == SLOT6 + 2
+    assert learned(registry, 0).slot == 0
+
+
 def test_an_address_keeps_the_slot_that_it_has(registry: Registry) -> None:
     first, again = learned(registry, 0), learned(registry, 0)
     assert (first.slot, first.new, first.displaced) == (0, True, None)
@@ -385,9 +445,34 @@ def test_the_longest_idle_address_gives_way_and_its_claims_end(registry: Registr
     assert claimed(registry, 1).address == ADDRESSES[7]
 
 
+def accepted(registry: Registry, found: Learned, now: float = 0.0) -> Learned:
+    """A connection of that address has been accepted, and has ended."""
+    for change in (1, -1):
+        registry.count_connections(HERE, found.slot, found.epoch, change, now)
+    return found
+
+
+def test_an_address_whose_connection_is_expected_does_not_give_way(registry: Registry) -> None:
+    first, *others = [learned(registry, number) for number in range(7)]
+    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is None
+    for one in others:
+        accepted(registry, one)
+    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is not None
+    assert registry.has_slot(HERE, first), "its connection is still expected"
+    assert not registry.has_slot(HERE, others[0])
+
+
+def test_an_address_that_never_connects_gives_way_later(registry: Registry) -> None:
+    for number in range(7):
+        learned(registry, number)
+    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is None
+    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED) is not None
+
+
 def test_addresses_give_way_only_so_often(registry: Registry) -> None:
     def made_up(number: int, now: float) -> Learned | None:
-        return registry.learn(HERE, address(mac=f"fa:16:3e:00:{number:02x}:01"), now)
+        found = registry.learn(HERE, address(mac=f"fa:16:3e:00:{number:02x}:01"), now)
+        return accepted(registry, found, now) if found is not None else None
 
     at_once = len(SLOTS) + DISPLACED_AT_ONCE
     assert all(made_up(number, 100.0) for number in range(at_once))
@@ -690,7 +775,7 @@ def test_when_all_keys_rest_the_one_that_did_longest_is_given(
         assert learned(registry, 0).slot == SLOTS[number]
         clock.now += 1
     registry.set_port(port(instance=OTHER_INSTANCE))
-    assert learned(registry, 0).slot == 0
+    assert accepted(registry, learned(registry, 0)).slot == 0
     assert learned(registry, 1).displaced == ADDRESSES[0]
 
 

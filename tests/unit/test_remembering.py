@@ -12,6 +12,7 @@ from dfmeta.cmd.remembering import Memory
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, Port
 from dfmeta.registry import Registry
+from dfmeta.state import Listeners
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 
 pytestmark = pytest.mark.greenthreads
@@ -38,7 +39,7 @@ def test_two_ports_of_one_row_are_remembered_apart(tmp_path: Path, now: bool) ->
     for number in range(2):
         registry.learn(BEHIND, address(f"10.0.0.{number}"), 0.0)
     meters = Meters({Purpose.SYN: {HERE: 65549, BEHIND: 65536}})
-    Memory(tmp_path).save((18080, 1), registry, meters, now=now)
+    Memory(tmp_path).save(Listeners(18080, 1), registry, meters, now=now)
 
     memory = Memory(tmp_path)
     holders = {one: (held.instance_id, held.slots) for one, held in memory.state.holders.items()}
@@ -53,7 +54,7 @@ def test_two_ports_of_one_row_are_remembered_apart(tmp_path: Path, now: bool) ->
 
 def test_a_port_that_is_gone_is_forgotten_and_the_other_of_its_row_is_not(tmp_path: Path) -> None:
     registry, memory = registry_of(port(), behind()), Memory(tmp_path)
-    memory.save((18080, 1), registry, Meters())
+    memory.save(Listeners(18080, 1), registry, Meters())
     registry.remove_port(behind().id)
-    memory.save((18080, 1), registry, Meters(), now=True)
+    memory.save(Listeners(18080, 1), registry, Meters(), now=True)
     assert set(Memory(tmp_path).state.holders) == {HERE}

@@ -8,12 +8,24 @@ from typing import Any
 
 import pytest
 
-from dfmeta.cmd.rows import port_rows
+from dfmeta.cmd.rows import port_rows, service_row
 from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint
 from dfmeta.proxy.recent import REASONS, Recent
 from dfmeta.registry import Registry
-from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, PROJECT, address, port
+from tests.unit.support import (
+    GUEST_IP6,
+    GUEST_MAC,
+    INSTANCE,
+    OTHER_INSTANCE,
+    PROJECT,
+    SERVICE6,
+    TAP,
+    TAP6,
+    address,
+    address6,
+    port,
+)
 
 
 def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
@@ -27,12 +39,48 @@ def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
     (row,) = port_rows(registry)
     assert row["key"] == "128.0.0.13"
     assert row["addresses"] == [
-        {"slot": 0, "key": "128.0.0.13", "mac": GUEST_MAC, "ip": "10.0.0.5", "connections": 0},
-        {"slot": 1, "key": "144.0.0.13", "mac": GUEST_MAC, "ip": "10.0.0.6", "connections": 1},
+        {
+            "slot": 0,
+            "key": "128.0.0.13",
+            "mac": GUEST_MAC,
+            "ip": "10.0.0.5",
+            "service": None,
+            "connections": 0,
+        },
+        {
+            "slot": 1,
+            "key": "144.0.0.13",
+            "mac": GUEST_MAC,
+            "ip": "10.0.0.6",
+            "service": None,
+            "connections": 1,
+        },
     ]
     assert (row["port"], row["ofport"], row["state"]) == ("tap1", 13, "served")
     assert (row["instance"], row["project"]) == (INSTANCE, PROJECT)
     assert json.loads(json.dumps(row)) == row
+
+
+def test_an_ipv6_address_has_the_slot_of_its_key_and_the_service_that_it_uses() -> None:
+    registry = Registry()
+    registry.set_port(port())
+    registry.learn(Endpoint(13), address6(), 0)
+    registry.learn(Endpoint(13), address(), 0)
+    registry.learn(Endpoint(13), address6(service=SERVICE6[1]), 0)
+    (row,) = port_rows(registry)
+    assert row["key"] == "128.0.0.13"
+    assert [(one["slot"], one["key"], one["ip"], one["service"]) for one in row["addresses"]] == [
+        (0, "128.0.0.13", "10.0.0.5", None),
+        (1, "fd00:a9fe:a9fe:a9fe:1::d", GUEST_IP6, SERVICE6[0]),
+        (2, "fd00:a9fe:a9fe:a9fe:2::d", GUEST_IP6, SERVICE6[1]),
+    ]
+    assert [registry.count_addresses(version) for version in (4, 6)] == [1, 2]
+
+
+def test_the_addresses_of_the_service_are_those_that_the_flows_have() -> None:
+    assert service_row(None) == {"ip": None, "ip6": []}
+    assert service_row(TAP) == {"ip": "169.254.169.254", "ip6": []}
+    assert service_row(TAP6) == {"ip": "169.254.169.254", "ip6": list(SERVICE6)}
 
 
 def test_ports_that_are_not_served_say_why_and_come_in_order() -> None:

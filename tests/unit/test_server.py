@@ -41,7 +41,7 @@ class World:
         self.running = 0
         self.most = 0
         self.server = GuestServer(
-            self.listener,
+            [self.listener],
             "lo",
             self.registry,
             self._answer,

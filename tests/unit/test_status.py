@@ -20,11 +20,13 @@ from dfmeta import metrics
 from dfmeta.admin import troubles
 from dfmeta.admin.page import FILTER_MAX, StatusPage, parse
 from dfmeta.admin.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
+from dfmeta.cmd.rows import service_row
 from dfmeta.cmd.status_page import (
     NAMES_ASKED,
     RECORDS_KEPT,
     RecordNames,
     Records,
+    facts_of_host,
     failures_of_addresses,
     failures_of_ports,
 )
@@ -33,7 +35,16 @@ from dfmeta.proxy.recent import Recent
 from dfmeta.registry import Claim
 from dfmeta.store.db.repository import Repository
 from tests.docs.declared import declared
-from tests.unit.support import GUEST_MAC, INSTANCE, PROJECT, address
+from tests.unit.support import (
+    GUEST_IP6,
+    GUEST_MAC,
+    INSTANCE,
+    PROJECT,
+    SERVICE6,
+    TAP6,
+    Load,
+    address,
+)
 
 pytestmark = pytest.mark.greenthreads
 
@@ -62,7 +73,22 @@ def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
         "vid": 0,
         "key": key,
         "addresses": [
-            {"slot": 0, "key": key, "mac": GUEST_MAC, "ip": "10.0.0.5", "connections": 1}
+            {
+                "slot": 0,
+                "key": key,
+                "mac": GUEST_MAC,
+                "ip": "10.0.0.5",
+                "service": None,
+                "connections": 1,
+            },
+            {
+                "slot": 1,
+                "key": f"fd00:a9fe:a9fe:a9fe:1::{ofport or 0:x}",
+                "mac": GUEST_MAC,
+                "ip": GUEST_IP6,
+                "service": SERVICE6[0],
+                "connections": 0,
+            },
         ],
         "iface_id": f"port-{ofport}",
         "mac": GUEST_MAC,
@@ -166,7 +192,11 @@ def test_the_verdict_is_the_worst_there_is(
 
 
 def test_what_anybody_named_is_text_and_no_markup() -> None:
-    address = {"slot": 0, "key": HOSTILE, "mac": HOSTILE, "ip": HOSTILE, "connections": 0}
+    address = {
+        **dict.fromkeys(("key", "mac", "ip", "service"), HOSTILE),
+        "slot": 0,
+        "connections": 0,
+    }
     names = ("port", "instance", "instance_name", "project", "fault", "key", "mac", "iface_id")
     hostile = row(
         addresses=[address],
@@ -214,11 +244,35 @@ def test_a_thousand_ports_show_those_that_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", ["tap3", "web-3", INSTANCE[:9], "10.0.0.5", "128.0.0.3", "PORT-3"]
+    "wanted",
+    [
+        "tap3",
+        "web-3",
+        INSTANCE[:9],
+        "10.0.0.5",
+        "128.0.0.3",
+        "PORT-3",
+        GUEST_IP6,
+        "FD12:3456:0:0:0::5",
+        f"{GUEST_IP6}%eth0",
+        "fd00:a9fe:a9fe:a9fe:1:0:0:3",
+        "fd12:3456",
+    ],
 )
 def test_a_guest_is_found_by_what_people_know_of_it(wanted: str) -> None:
     other = row(4, instance="", instance_name="x", addresses=[], key=None)
     assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"]
+
+
+def test_an_ipv6_address_is_shown_with_the_service_that_it_uses() -> None:
+    assert f"{GUEST_IP6} {GUEST_MAC} to {SERVICE6[0]}, slot 1" in " ".join(see(row(3)).text.split())
+
+
+def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
+    conf = load()
+    facts = dict(facts_of_host(conf, service_row(TAP6)))
+    assert facts["Service"] == f"169.254.169.254, {', '.join(SERVICE6)}"
+    assert dict(facts_of_host(conf, service_row(None)))["Service"] == "none yet"
 
 
 def test_only_the_latest_failures_are_shown() -> None:

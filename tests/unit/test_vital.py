@@ -218,7 +218,7 @@ def test_a_worker_ends_what_it_has_begun_and_then_itself(
     listener = eventlet.listen(("127.0.0.1", 0))
     monkeypatch.setattr(serving_module, "FAILED_GRACE", 0.0)
     serving = serving_module.Serving(
-        listener.fd.detach(), theirs.fd.detach(), rights.fd.detach(), parent=0
+        [listener.fd.detach()], theirs.fd.detach(), rights.fd.detach(), parent=0
     )
     stopped: list[float] = []
     serving._server = SimpleNamespace(stop=stopped.append)  # type: ignore[assignment]  # just that
@@ -227,7 +227,7 @@ def test_a_worker_ends_what_it_has_begun_and_then_itself(
     vital.spawn("one", broken)
     assert running.wait() == 1
     assert stopped == [0.0]
-    for sock in (ours, rights_end, serving._listener, serving._rights):
+    for sock in (ours, rights_end, *serving._listeners, serving._rights):
         sock.close()
 
 
@@ -363,7 +363,9 @@ def test_the_end_of_the_guests_listener_is_the_daemons(
     vital: Vital, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sock = eventlet.listen(("127.0.0.1", 0))
-    server = GuestServer(sock, "", Registry(), lambda *_args: [], hold_timeout=1.0, limits=Limits())
+    server = GuestServer(
+        [sock], "", Registry(), lambda *_args: [], hold_timeout=1.0, limits=Limits()
+    )
     monkeypatch.setattr(server, "_accept_some", broken)
     monkeypatch.setattr(server, "_complain_of_accept", broken)
     server.start()
@@ -373,7 +375,9 @@ def test_the_end_of_the_guests_listener_is_the_daemons(
 
 def test_a_guests_listener_that_is_stopped_is_no_failure(vital: Vital) -> None:
     sock = eventlet.listen(("127.0.0.1", 0))
-    server = GuestServer(sock, "", Registry(), lambda *_args: [], hold_timeout=1.0, limits=Limits())
+    server = GuestServer(
+        [sock], "", Registry(), lambda *_args: [], hold_timeout=1.0, limits=Limits()
+    )
     server.start()
     let_hub_run()
     server.stop(0.0)

@@ -7,7 +7,7 @@ import errno
 import itertools
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -91,10 +91,10 @@ class Process:
 class OneWorker(Worker):
     """A worker without a process of its own."""
 
-    def __init__(self, listener: int, handle: workers_module.Handle) -> None:
+    def __init__(self, listeners: Sequence[int], handle: workers_module.Handle) -> None:
         if World.fails:
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-        del listener
+        del listeners
         ours, theirs = green_socket.socketpair()
         self._rights, self._other_end = green_socket.socketpair()
         self._prepare(Process(theirs), ours, handle)
@@ -116,7 +116,7 @@ class World:
         self.listener = eventlet.listen(("127.0.0.1", 0))
         self.done = 0
         self.workers = Workers(
-            self.listener,
+            [self.listener],
             self.registry,
             count=count,
             settings=dict,

@@ -1,6 +1,6 @@
 """The daemon's side of its workers: start them, send them identities, replace those that end.
 
-Each worker has the listener and answers guests; the registry stays in the daemon. Its changes go
+Each worker has the listeners and answers guests; the registry stays in the daemon. Its changes go
 to all workers (:mod:`dfmeta.proxy.feed`). A worker reads its pipe before it claims a connection and
 before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and :meth:`Workers.inform` waits
 until the changes are in the pipes. So a worker that is late, or hangs and continues, never answers
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -75,10 +74,11 @@ Handle = Callable[["Worker", Message], None]
 class Worker:
     """The daemon's state of one worker process."""
 
-    def __init__(self, listener: int, handle: Handle) -> None:
+    def __init__(self, listeners: Sequence[int], handle: Handle) -> None:
         ours, theirs = green_socket.socketpair()
         self._rights, rights = green_socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        given = (listener, theirs.fileno(), rights.fileno())
+        first, *others = listeners
+        given = (first, theirs.fileno(), rights.fileno(), *others)
         process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
             [sys.executable, "-m", MODULE, *map(str, given)],
             pass_fds=given,
@@ -191,7 +191,8 @@ class Worker:
 class Workers:
     """Keeps a fixed number of workers running.
 
-    :param sock: the listener; it stays open here, so that its queue outlives the workers.
+    :param listeners: the listening sockets; they stay open here, so that their queues outlive the
+        workers.
     :param count: number of workers.
     :param settings: return the message with the settings for a new worker; it contains secrets,
         which go over the pipe only.
@@ -201,7 +202,7 @@ class Workers:
 
     def __init__(
         self,
-        sock: Any,
+        listeners: Sequence[Any],
         registry: Registry,
         *,
         count: int,
@@ -209,11 +210,7 @@ class Workers:
         answers: WorkerAnswers,
         device: str,
     ) -> None:
-        self.port = int(sock.getsockname()[1])
-        """TCP port of the listener."""
-        self.inode = os.fstat(sock.fileno()).st_ino
-        """The listener's inode."""
-        self._sock = sock
+        self._listeners = tuple(listeners)
         self._registry = registry
         self._count = count
         self._settings = settings
@@ -298,7 +295,8 @@ class Workers:
                 eventlet.sleep(POLL)
         for worker in self._workers:
             worker.kill()
-        self._sock.close()
+        for sock in self._listeners:
+            sock.close()
 
     def collect(self) -> list[Metric]:
         """Return the daemon's metrics with those of all workers, including ended ones."""
@@ -334,7 +332,7 @@ class Workers:
         pause = PAUSE_MIN
         while not self._stopping:
             try:
-                worker = Worker(self._sock.fileno(), self._handle)
+                worker = Worker([sock.fileno() for sock in self._listeners], self._handle)
             except OSError as error:
                 LOG.warning("A worker cannot be started: %s; dfmeta tries again", error.strerror)
                 if self._stays(predecessor):

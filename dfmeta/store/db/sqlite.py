@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,6 +67,7 @@ class Sqlite:
         event.listen(self.engine, "connect", _prepare_connection)
         self._file: tuple[int, int] | None = None
         self._watch: sqlite3.Connection | None = None
+        self._turn = threading.Lock()
 
     def follow(self) -> bool:
         """Return whether another file has replaced the opened one, such as a restored backup.
@@ -132,12 +134,16 @@ class Sqlite:
         SQLite reads it from the log's index, which is mapped into memory
         (https://www.sqlite.org/pragma.html, data_version).
         """
-        if self._watch is None:
-            return None
-        try:
-            return self._watch.execute("PRAGMA data_version").fetchone()[0]  # type: ignore[no-any-return]  # sqlite3 gives tuples of Any
-        except sqlite3.Error:
-            return None
+        # One thread at a time: all statements of a connection share one snapshot, and a statement
+        # that another thread has begun before a commit would give its version after it, too.
+        with self._turn:
+            if self._watch is None:
+                return None
+            try:
+                ((version,),) = self._watch.execute("PRAGMA data_version").fetchall()
+            except sqlite3.Error:
+                return None
+        return int(version)
 
     def conflicts(self, error: DBAPIError) -> bool:
         """Return whether another process was writing."""
@@ -174,9 +180,10 @@ class Sqlite:
 
     def close(self) -> None:
         """Close the connection that reads ``data_version``."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        with self._turn:
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
 
 
 def kind_of(code: int) -> type[StoreError]:

@@ -6,11 +6,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from dfmeta.cli.gather import _known
+from dfmeta.exceptions import KeyRangeError
+from dfmeta.flows.key import IN_PORT, SLOT6
 from dfmeta.inspect.checks_guests import ALL, KINDS, guests
 from dfmeta.inspect.facts import GuestFailure, KnownPort
 from dfmeta.inspect.finding import SHOWN, Finding, Status
 from tests.unit.inspect.values import PORT
+from tests.unit.support import GUEST_IP6, GUEST_MAC, SERVICE6, address, address6
 
 NOW = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
 NO_RECORD = GuestFailure(404, "no record", "`dfmeta store put x`", NOW - timedelta(minutes=2), 12)
@@ -64,6 +69,10 @@ def test_one_way_to_fail_does_not_hide_another_and_the_lines_have_an_end() -> No
     assert all(line.status is Status.WRONG for line in (*named, last))
 
 
+def known(row: dict[str, Any]) -> KnownPort:
+    return _known(row, IN_PORT)
+
+
 def test_a_row_of_the_daemons_is_read() -> None:
     row: dict[str, Any] = {
         **dict.fromkeys(
@@ -71,15 +80,28 @@ def test_a_row_of_the_daemons_is_read() -> None:
         ),
         "ofport": 1,
         "state": "served",
-        "addresses": [],
+        "addresses": [
+            {"slot": 1, "key": "144.0.0.1", "mac": GUEST_MAC, "ip": "10.0.0.5"},
+            {
+                "slot": 1,
+                "key": "fd00:a9fe:a9fe:a9fe:1::1",
+                "mac": GUEST_MAC,
+                "ip": GUEST_IP6,
+                "service": SERVICE6[0],
+            },
+        ],
         "requests": {},
         "last_failure": None,
     }
     last = {"status": 404, "brief": "no record", "remedy": "r", "times": 2}
     moment = {"failing_since": "2026-11-22T14:28:00Z"}
-    assert _known(row).failure is None
-    assert _known({**row, "last_failure": {**last, "failing": False}}).failure is None
-    found = _known({**row, "last_failure": {**last, **moment, "failing": True}})
+    assert known(row).failure is None
+    assert known({**row, "last_failure": {**last, "failing": False}}).failure is None
+    found = known({**row, "last_failure": {**last, **moment, "failing": True}})
+    assert found.addresses == {1: address(), SLOT6 + 1: address6()}
     assert found.failure == GuestFailure(404, "no record", "r", NOW - timedelta(minutes=2), 2)
     assert found.asked
-    assert not _known({**row, "requests": None}).asked
+    assert not known({**row, "requests": None}).asked
+    for one in ({"key": "10.0.0.1"}, {"ip": "nonsense"}, {"ip": GUEST_IP6, "service": None}):
+        with pytest.raises((ValueError, KeyRangeError)):
+            known({**row, "addresses": [{**row["addresses"][0], **one}]})

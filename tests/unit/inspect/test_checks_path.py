@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from typing import Any
 
+import pytest
+from oslo_config import cfg
+
+from dfmeta.cli import gather
+from dfmeta.exceptions import NotRunningError
+from dfmeta.flows.family import IPV6
 from dfmeta.inspect.checks_path import PathFacts, path
 from dfmeta.inspect.finding import Status
-from tests.unit.inspect.values import SETTINGS
+from tests.unit.inspect.values import SERVICE6, SETTINGS, TAP6
 
 
 @pytest.mark.parametrize(
@@ -24,3 +31,57 @@ def test_a_probe_is_judged(facts: PathFacts | None, status: Status, word: str) -
     assert (found.check, found.status) == ("path", status)
     assert word in found.text
     assert bool(found.remedy) == (status is Status.WRONG)
+
+
+def test_a_probe_over_ipv6_has_a_line_of_its_own() -> None:
+    wanted = replace(SETTINGS, ip6=SERVICE6, host_ip6=TAP6.ip6).over(IPV6)
+    found = path(PathFacts(answered=True), wanted)
+    assert (found.check, found.status) == ("path-ipv6", Status.OK)
+    assert "[fd00:a9fe:a9fe:a9fe::a9fe]:18080" in found.text
+    found = path(PathFacts(cause="the host is silent"), wanted)
+    assert "firewall-ipv6 name" in found.remedy
+    assert "`ip6tables-save`" in found.remedy
+    assert "rp_filter" not in found.remedy
+
+
+def test_the_results_of_both_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    one: dict[str, Any] = {
+        "sent": True,
+        "answered": True,
+        "cause": "",
+        "seconds": 0.5,
+        "whole_checksum": True,
+    }
+    plain = PathFacts(answered=True, seconds=0.5)
+    six = {**one, "answered": False, "cause": "c", "seconds": 2}
+    for document, facts in (
+        (one, plain),
+        ({**one, "ip6": None}, plain),
+        (
+            {**one, "ip6": six},
+            replace(plain, ip6=PathFacts(answered=False, cause="c", seconds=2.0)),
+        ),
+    ):
+        monkeypatch.setattr(gather, "ask_agent", lambda _conf, _path, found=document: found)
+        assert gather.path_facts(cfg.ConfigOpts()) == facts
+    for nonsense in ([], {**one, "ip6": 7}, {}):
+        monkeypatch.setattr(gather, "ask_agent", lambda _conf, _path, found=nonsense: found)
+        assert "of another version" in gather.path_facts(cfg.ConfigOpts()).cause
+
+
+def test_addresses_that_the_daemon_serves_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for document, ip6 in (
+        ({"ip": "169.254.169.254", "ip6": ["FE80::A9FE:A9FE", "fd00:ec2::254"]}, SERVICE6),
+        ({"ip": None, "ip6": []}, ()),
+        ({"ip6": ["nonsense"]}, ()),
+        ([], ()),
+        ({}, ()),
+    ):
+        monkeypatch.setattr(gather, "ask_agent", lambda _conf, _path, found=document: found)
+        assert gather.served_ip6(cfg.ConfigOpts()) == ip6
+    monkeypatch.setattr(gather, "ask_agent", _is_down)
+    assert gather.served_ip6(cfg.ConfigOpts()) == ()
+
+
+def _is_down(_conf: cfg.ConfigOpts, path: str) -> None:
+    raise NotRunningError(address="a", cause=f"{path} is answered with 404", remedy="r")

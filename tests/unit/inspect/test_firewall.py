@@ -6,19 +6,24 @@ into a kernel.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.flows.family import IPV6
+from dfmeta.flows.key import IN_PORT
 from dfmeta.inspect import iptables, nft
 from dfmeta.inspect.finding import Status
-from dfmeta.inspect.firewall import Filter, Step, Syn, Verdict, fates, judge, source_in
+from dfmeta.inspect.firewall import Filter, Step, Syn, Verdict, fates, judge
 from tests.unit.inspect.values import SETTINGS
 
 SYN = Syn("tap-metadata", IPv4Address("169.254.169.254"), 18080)
+HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
+SYN6 = Syn("tap-metadata", IPv6Address(HOST_IP6), 18080, IN_PORT.network(6))
 ACCEPT, DROP = frozenset({Verdict.ACCEPT}), frozenset({Verdict.DROP})
 EITHER = ACCEPT | DROP
 WHERE = {"family": "inet", "table": "filter"}
@@ -69,9 +74,9 @@ def ruleset(*rules: list[Any], policy: str = "drop", **chain: Any) -> dict[str, 
     return {"nftables": items}
 
 
-def nft_fate(document: dict[str, Any]) -> frozenset[Verdict]:
-    (found,) = nft.read(document, SYN, but_iptables=False)
-    return fates(found)
+def nft_fate(document: dict[str, Any], syn: Syn = SYN) -> frozenset[Verdict]:
+    found = nft.read(document, syn, but_iptables=False)
+    return fates(found[0])
 
 
 @pytest.mark.parametrize(
@@ -180,8 +185,8 @@ PRINTED = """\
 """
 
 
-def iptables_fate(text: str) -> frozenset[Verdict]:
-    (found,) = iptables.read(text, SYN)
+def iptables_fate(text: str, syn: Syn = SYN) -> frozenset[Verdict]:
+    (found,) = iptables.read(text, syn)
     return fates(found)
 
 
@@ -233,10 +238,104 @@ def test_any_text_is_read_or_passed_over(text: str) -> None:
     iptables.read(f"-P INPUT DROP\n-A INPUT {text}", SYN)
 
 
-def test_a_source_may_be_a_key_in_part() -> None:
-    assert source_in(IPv4Network("0.0.0.0/0")) is True
-    assert source_in(IPv4Network("10.0.0.0/8")) is False
-    assert source_in(IPv4Network("130.0.0.0/8")) is None
+@pytest.mark.parametrize(
+    ("syn", "network", "held"),
+    [
+        (SYN, "0.0.0.0/0", True),
+        (SYN, "10.0.0.0/8", False),
+        (SYN, "130.0.0.0/8", None),
+        (SYN, "::/0", False),
+        (SYN6, "::/0", True),
+        (SYN6, "fd00::/8", True),
+        (SYN6, "fe80::/10", False),
+        (SYN6, "fd00:a9fe:a9fe:a9fe:1::/80", None),
+        (SYN6, "128.0.0.0/1", False),
+    ],
+)
+def test_a_source_may_be_a_key_in_part(syn: Syn, network: str, held: bool | None) -> None:
+    assert syn.is_from(ip_network(network)) is held
+
+
+# Over IPv6
+
+
+def of_ip6(name: str, value: Any, op: str = "==") -> dict[str, Any]:
+    return match({"payload": {"protocol": "ip6", "field": name}}, value, op)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fate"),
+    [
+        ([dport(18080)], ACCEPT),
+        ([meta("nfproto", "ipv6")], ACCEPT),
+        ([meta("nfproto", "ipv4")], DROP),
+        ([of_ip6("nexthdr", "tcp")], ACCEPT),
+        ([of_ip6("nexthdr", "ipv6-icmp")], DROP),
+        ([of_ip6("daddr", HOST_IP6)], ACCEPT),
+        ([of_ip6("daddr", "fe80::1")], DROP),
+        ([of_ip6("saddr", {"prefix": {"addr": "fd00::", "len": 8}})], ACCEPT),
+        ([of_ip6("saddr", "fd00::1", "!=")], ACCEPT),
+        ([of_ip6("saddr", {"prefix": {"addr": "fd00:a9fe:a9fe:a9fe:1::", "len": 80}})], EITHER),
+        ([of_ip6("hoplimit", 255)], EITHER),
+        ([saddr({"prefix": {"addr": "0.0.0.0", "len": 0}})], DROP),
+        ([match({"payload": {"protocol": "ip", "field": "saddr"}}, "10.0.0.1", "!=")], DROP),
+        ([dport(53, "udp")], DROP),
+        ([match({"payload": {"protocol": "udp", "field": "dport"}}, 53, "!=")], DROP),
+    ],
+)
+def test_a_rule_of_nftables_for_ipv6(rule: list[Any], fate: frozenset[Verdict]) -> None:
+    assert nft_fate(ruleset([*rule, {"accept": None}]), SYN6) == fate
+
+
+def test_a_table_for_one_version_is_passed_over_for_the_other() -> None:
+    both = ruleset()
+    for family in ("ip", "ip6"):
+        both["nftables"].append(
+            {
+                "chain": {
+                    "family": family,
+                    "table": "filter",
+                    "name": "INPUT",
+                    "type": "filter",
+                    "hook": "input",
+                    "policy": "drop",
+                }
+            }
+        )
+    for syn, family in ((SYN, "ip"), (SYN6, "ip6")):
+        names = [one.name for one in nft.read(both, syn, but_iptables=False)]
+        where = f"{family} filter INPUT"
+        assert names == ["nftables' chain inet filter input", f"nftables' chain {where}"]
+        assert len(nft.read(both, syn, but_iptables=True)) == 1
+        (*_, last) = nft.read(both, syn, but_iptables=False)
+        assert last.remedy.startswith(f"nft insert rule {where} iifname")
+
+
+@pytest.mark.parametrize(
+    ("rule", "fate"),
+    [
+        ("-j ACCEPT", ACCEPT),
+        ("-p tcp -m tcp --dport 18080 -j ACCEPT", ACCEPT),
+        ("-p ipv6-icmp -j ACCEPT", DROP),
+        ("-p ipv6-icmp -m icmp6 --icmpv6-type 1 -j ACCEPT", DROP),
+        (f"-d {HOST_IP6}/128 -j ACCEPT", ACCEPT),
+        ("-d fe80::/64 -p udp -m udp --dport 546 -j ACCEPT", DROP),
+        ("-s fd00::/8 -j ACCEPT", ACCEPT),
+        ("! -s fe80::/10 -j ACCEPT", ACCEPT),
+        ("-m rt --rt-type 0 -j ACCEPT", EITHER),
+    ],
+)
+def test_a_rule_of_ip6tables(rule: str, fate: frozenset[Verdict]) -> None:
+    assert iptables_fate(f"-P INPUT DROP\n-A INPUT {rule}\n", SYN6) == fate
+
+
+def test_ip6tables_is_named_with_its_command() -> None:
+    (found,) = iptables.read("-P INPUT DROP\n", SYN6)
+    assert found.name == "ip6tables' chain INPUT"
+    assert found.remedy == "ip6tables -I INPUT -i tap-metadata -p tcp --dport 18080 -j ACCEPT"
+    line = judge((found,), replace(SETTINGS, host_ip6=HOST_IP6).over(IPV6))
+    assert line.status is Status.WRONG
+    assert "drops TCP over IPv6 to port 18080" in line.text
 
 
 def one(*steps: Step, policy: Verdict = Verdict.DROP) -> Filter:

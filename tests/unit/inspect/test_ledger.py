@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import IPv6Network
 
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
+from dfmeta.flows.key import IN_PORT, InPortKeys
+from dfmeta.flows.pipeline import TABLES, Layout, Purpose, cookie_of
 from dfmeta.inspect.facts import Seen
 from dfmeta.inspect.ledger import (
     State,
@@ -15,7 +17,7 @@ from dfmeta.inspect.ledger import (
     wanted_flows,
 )
 from dfmeta.model import PortState
-from tests.unit.inspect.values import PORT, TAP
+from tests.unit.inspect.values import ADDRESS6, PORT, PORT6, TAP, TAP6
 from tests.unit.support import PORT_FLOWS
 
 LAYOUT = Layout(table_base=100, classification_table=3, hook_priority=500)
@@ -85,6 +87,40 @@ def test_a_flow_is_listed_with_its_port_its_key_and_its_address() -> None:
     assert (rows["syn"].ofport, rows["syn"].key, rows["syn"].address) == (1, "", "")
     assert (rows["from-tap"].ofport, rows["service-drop"].ofport) == (9, None)
     assert (rows["syn"].packets, rows["syn"].bytes) == (7, 420)
+
+
+def test_flows_of_ipv6_are_told_by_address_service_and_version() -> None:
+    rows = entries(map(seen, wanted_flows([PORT6], TAP6)), None, layout=LAYOUT)
+    of6 = {row.purpose: row for row in rows if row.family == 6}
+    key = "fd00:a9fe:a9fe:a9fe:1::1"
+    for purpose in ("address", "reply"):
+        row = of6[purpose]
+        assert (row.ofport, row.key, row.address) == (1, key, str(ADDRESS6.ip))
+        assert row.service == str(ADDRESS6.service)
+    assert (of6["key-nd"].ofport, of6["key-nd"].key, of6["key-nd"].address) == (1, key, "")
+    assert of6["guest-dad"].ofport is None
+    for purpose in ("guest-syn", "guest-http", "guest-fragment", "guest-nd", "service-nd"):
+        services = [row.service for row in rows if (row.purpose, row.family) == (purpose, 6)]
+        assert sorted(services) == sorted(TAP6.guest_ip6)
+    assert {row.table for row in rows} == {table.name for table in TABLES.values()}
+    (syn,) = [row for row in rows if (row.purpose, row.family) == ("guest-syn", 4)]
+    assert (syn.ofport, syn.service) == (1, TAP6.guest_ip)
+
+
+def test_a_host_without_ipv6_lacks_no_flow_of_it() -> None:
+    there = [seen(flow) for flow in wanted_flows([PORT], TAP)]
+    assert not faulty(entries(there, wanted_flows([PORT], TAP), layout=LAYOUT))
+    lost = faulty(entries(there, wanted_flows([PORT], TAP6), layout=LAYOUT))
+    assert {(row.state, row.family) for row in lost} == {(State.MISSING, 6), (State.MISSING, None)}
+    assert [row.purpose for row in lost if row.family is None] == ["nd-drop"]
+
+
+def test_a_key_is_read_with_the_hosts_own_prefix() -> None:
+    keys = InPortKeys(IPv6Network("fd12:3456:789a:1::/64"))
+    there = [seen(flow) for flow in wanted_flows([PORT6], replace(TAP6, keys=keys))]
+    for known, ofports in ((keys, {1}), (IN_PORT, {None})):
+        rows = entries(there, None, layout=LAYOUT, keys=known)
+        assert {row.ofport for row in rows if row.purpose == "key-nd"} == ofports
 
 
 def test_purposes_have_names_for_people() -> None:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.flows.key import SLOT6
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.inspect import legs
 from dfmeta.inspect.tracing import Trace, packet, parse
 from dfmeta.model import PortState
-from tests.unit.inspect.values import ADDRESS, PORT, TAP
+from tests.unit.inspect.values import ADDRESS, ADDRESS6, PORT, PORT6, TAP, TAP6
 
 LAYOUT = Layout()
 
@@ -87,6 +88,89 @@ bridge("br-int")
 
 Final flow: unchanged
 """
+SOLICITED = """\
+Flow: icmp6,in_port=1,vlan_tci=0x0000,dl_src=fa:16:3e:00:00:01,dl_dst=33:33:ff:fe:a9:fe,\
+ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=ff02::1:fffe:a9fe,ipv6_label=0x00000,nw_tos=0,nw_ecn=0,\
+nw_ttl=255,nw_frag=no,icmp_type=135,icmp_code=0,nd_target=fe80::a9fe:a9fe,\
+nd_sll=fa:16:3e:00:00:01,nd_tll=00:00:00:00:00:00
+
+bridge("br-int")
+----------------
+ 0. icmp6,in_port=1,vlan_tci=0x0000/0x1fff,icmp_type=135,icmp_code=0,nd_target=fe80::a9fe:a9fe, \
+priority 300, cookie 0x64666d650101000d
+    goto_table:200
+200. icmp6,icmp_type=135,icmp_code=0, priority 50, cookie 0x64666d6501020010
+    set_field:136->icmpv6_type
+    set_field:0x60000000->reg0
+    set_field:0x2->reg1
+    move:NXM_NX_REG0[]->ERICOXM_OF_ICMPV6_ND_RESERVED[]
+     -> ERICOXM_OF_ICMPV6_ND_RESERVED[] is now 1610612736
+    move:NXM_NX_REG1[0..7]->ERICOXM_OF_ICMPV6_ND_OPTIONS_TYPE[]
+     -> ERICOXM_OF_ICMPV6_ND_OPTIONS_TYPE[] is now 0
+    goto_table:202
+202. icmp6,icmp_type=136,icmp_code=0,nd_target=fe80::a9fe:a9fe, priority 200, \
+cookie 0x64666d6501040012
+    move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]
+     -> NXM_OF_ETH_DST[] is now fa:16:3e:00:00:01
+    set_field:02:64:66:6d:65:fe->eth_src
+    move:NXM_NX_IPV6_SRC[]->NXM_NX_IPV6_DST[]
+     -> NXM_NX_IPV6_DST[] is now fe80::f816:3eff:fe00:1
+    move:NXM_NX_ND_TARGET[]->NXM_NX_IPV6_SRC[]
+     -> NXM_NX_IPV6_SRC[] is now fe80::a9fe:a9fe
+    set_field:02:64:66:6d:65:fe->nd_tll
+    IN_PORT
+
+Final flow: icmp6,reg0=0x60000000,reg1=0x2,in_port=1,vlan_tci=0x0000,dl_src=02:64:66:6d:65:fe,\
+dl_dst=fa:16:3e:00:00:01,ipv6_src=fe80::a9fe:a9fe,ipv6_dst=fe80::f816:3eff:fe00:1,\
+ipv6_label=0x00000,nw_tos=0,nw_ecn=0,nw_ttl=255,nw_frag=no,icmp_type=136,icmp_code=0,\
+nd_target=fe80::a9fe:a9fe,nd_sll=fa:16:3e:00:00:01,nd_tll=02:64:66:6d:65:fe
+Megaflow: recirc_id=0,eth,icmp6,in_port=1,dl_src=fa:16:3e:00:00:01
+This flow is handled by the userspace slow path because it:
+  - Uses action(s) not supported by datapath.
+"""
+THERE6 = """\
+Flow: tcp6,in_port=1,vlan_tci=0x0000,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,\
+ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=fe80::a9fe:a9fe,ipv6_label=0x00000,nw_tos=0,nw_ecn=0,\
+nw_ttl=64,nw_frag=no,tp_src=49152,tp_dst=80,tcp_flags=syn
+
+bridge("br-int")
+----------------
+ 0. tcp6,in_port=1,vlan_tci=0x0000/0x1fff,ipv6_dst=fe80::a9fe:a9fe,tp_dst=80,tcp_flags=+syn, \
+priority 300, cookie 0x64666d650101000a
+    goto_table:200
+200. tcp6,in_port=1,vlan_tci=0x0000/0x1fff,dl_src=fa:16:3e:00:00:01,\
+ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=fe80::a9fe:a9fe, priority 200, cookie 0x64666d6501020005
+    set_field:02:64:66:6d:65:fe->eth_dst
+    set_field:fd00:a9fe:a9fe:a9fe:1::1->ipv6_src
+    set_field:fd00:a9fe:a9fe:a9fe::a9fe->ipv6_dst
+    set_field:18080->tcp_dst
+    output:9
+
+Final flow: tcp6,in_port=1,vlan_tci=0x0000,dl_src=fa:16:3e:00:00:01,dl_dst=02:64:66:6d:65:fe,\
+ipv6_src=fd00:a9fe:a9fe:a9fe:1::1,ipv6_dst=fd00:a9fe:a9fe:a9fe::a9fe,ipv6_label=0x00000,nw_tos=0,\
+nw_ecn=0,nw_ttl=64,nw_frag=no,tp_src=49152,tp_dst=18080,tcp_flags=syn
+"""
+BACK6 = """\
+Flow: tcp6,in_port=9,vlan_tci=0x0000,dl_src=02:64:66:6d:65:fe,dl_dst=fa:16:3e:00:00:01,\
+ipv6_src=fd00:a9fe:a9fe:a9fe::a9fe,ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1,ipv6_label=0x00000,nw_tos=0,\
+nw_ecn=0,nw_ttl=64,nw_frag=no,tp_src=18080,tp_dst=49152,tcp_flags=syn|ack
+
+bridge("br-int")
+----------------
+ 0. in_port=9, priority 300, cookie 0x64666d6501010003
+    goto_table:201
+201. tcp6,ipv6_src=fd00:a9fe:a9fe:a9fe::a9fe,ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1,tp_src=18080, \
+priority 200, cookie 0x64666d6501030007
+    set_field:fa:16:3e:00:00:01->eth_dst
+    set_field:fe80::f816:3eff:fe00:1->ipv6_dst
+    set_field:80->tcp_src
+    set_field:fe80::a9fe:a9fe->ipv6_src
+    output:1
+
+Final flow: tcp6,in_port=9,vlan_tci=0x0000,dl_src=02:64:66:6d:65:fe,dl_dst=fa:16:3e:00:00:01,\
+ipv6_src=fe80::a9fe:a9fe,ipv6_dst=fe80::f816:3eff:fe00:1,ipv6_label=0x00000,nw_tos=0,nw_ecn=0,\
+nw_ttl=64,nw_frag=no,tp_src=80,tp_dst=49152,tcp_flags=syn|ack
+"""
 SERVICE = "200. tcp,in_port=1, priority "
 
 
@@ -132,12 +216,112 @@ def test_any_text_is_read(text: str) -> None:
 
 
 def test_a_packet_is_written_as_ovs_ofctl_takes_it() -> None:
-    assert packet(in_port=1, tcp_flags="syn|ack") == "tcp,in_port=1,tcp_flags=syn|ack"
+    assert packet("tcp", in_port=1, tcp_flags="syn|ack") == "tcp,in_port=1,tcp_flags=syn|ack"
     assert legs.syn(PORT, ADDRESS, tap=TAP) == (
         "tcp,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,nw_src=10.0.0.5,"
         "nw_dst=169.254.169.254,nw_ttl=64,tcp_src=49152,tcp_dst=80,tcp_flags=syn"
     )
     assert "nw_dst=144.0.0.1," in legs.syn_ack(PORT, ADDRESS, slot=1, tap=TAP)
+
+
+def test_packets_of_ipv6_are_written_as_ovs_ofctl_takes_them() -> None:
+    assert legs.syn(PORT, ADDRESS6, tap=TAP6) == (
+        "tcp6,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,"
+        "ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=fe80::a9fe:a9fe,nw_ttl=64,tcp_src=49152,"
+        "tcp_dst=80,tcp_flags=syn"
+    )
+    assert legs.syn_ack(PORT, ADDRESS6, slot=SLOT6 + 1, tap=TAP6) == (
+        "tcp6,in_port=9,dl_src=02:64:66:6d:65:fe,dl_dst=fa:16:3e:00:00:01,"
+        "ipv6_src=fd00:a9fe:a9fe:a9fe::a9fe,ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1,nw_ttl=64,"
+        "tcp_src=18080,tcp_dst=49152,tcp_flags=syn|ack"
+    )
+    assert legs.solicitation(PORT, ADDRESS6, tap=TAP6) == (
+        "icmp6,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=33:33:ff:fe:a9:fe,"
+        "ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=ff02::1:fffe:a9fe,nw_ttl=255,icmpv6_type=135,"
+        "icmpv6_code=0,nd_target=fe80::a9fe:a9fe,nd_sll=fa:16:3e:00:00:01"
+    )
+    other = legs.unseen(PORT.mac, "fd00:ec2::254")
+    assert other.ip.version == 6
+    assert "dl_dst=33:33:ff:00:02:54," in legs.solicitation(PORT, other, tap=TAP6)
+    assert "ipv6_dst=fd00:ec2::254," in legs.syn(PORT, other, tap=TAP6)
+    assert legs.unseen("") == legs.UNSEEN
+
+
+def there6(text: str) -> legs.Leg:
+    return legs.there(parse(text), PORT6, version=6, tap=TAP6, layout=LAYOUT)
+
+
+def back6(text: str) -> legs.Leg:
+    return legs.back(parse(text), PORT6, address=ADDRESS6, tap=TAP6, layout=LAYOUT)
+
+
+def neighbour(text: str) -> legs.Leg:
+    return legs.neighbour(parse(text), PORT6, ADDRESS6, tap=TAP6, layout=LAYOUT)
+
+
+def test_all_legs_of_ipv6_lead_to_their_ends() -> None:
+    assert neighbour(SOLICITED).stop == ""
+    assert [step.split(",")[0] for step in neighbour(SOLICITED).steps] == [
+        "classification: guest-nd",
+        "metadata service: guest-nd-answer",
+        "neighbour discovery: service-nd",
+    ]
+    assert there6(THERE6) == replace(there6(THERE6), stop="", to_controller=False)
+    assert back6(BACK6).stop == ""
+
+
+def test_an_address_in_another_spelling_is_the_same() -> None:
+    long = "fd00:a9fe:a9fe:a9fe:0:0:0:a9fe"
+    assert there6(THERE6.replace("fd00:a9fe:a9fe:a9fe::a9fe", long)).stop == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [
+        (SOLICITED.replace("0x64666d650101000d", "0x64666d6501010001"), "guest-nd flow is missing"),
+        (SOLICITED[: SOLICITED.index("200. ")], "stops before the metadata service table"),
+        (
+            SOLICITED.replace("0x64666d6501020010", "0x64666d650102000f"),
+            "the guest-nd-answer flow for fe80::a9fe:a9fe is missing, a flow of dfmeta (cookie 0x6",
+        ),
+        (SOLICITED[: SOLICITED.index("202. ")], "stops before the neighbour discovery table"),
+        (
+            SOLICITED.replace("0x64666d6501040012", "0x64666d6501040014"),
+            "table: the service-nd flow for fe80::a9fe:a9fe is missing, a flow of dfmeta",
+        ),
+        (SOLICITED.replace("    IN_PORT\n", "    output:2\n"), "does not leave at tap1"),
+        (
+            SOLICITED.replace("nd_tll=02:64:66:6d:65:fe", "nd_tll=02:64:66:6d:65:ff"),
+            "nd_tll is 02:64:66:6d:65:ff and should be 02:64:66:6d:65:fe",
+        ),
+    ],
+)
+def test_neighbour_discovery_stops_in_words(text: str, stop: str) -> None:
+    assert neighbour(text).stop.startswith("neighbour discovery: ")
+    assert stop in neighbour(text).stop
+
+
+@pytest.mark.parametrize(
+    ("leg", "stop"),
+    [
+        (
+            there6(THERE6.replace("ipv6_dst=fd00:a9fe:a9fe:a9fe::a9fe,", "ipv6_dst=::1,")),
+            "ipv6_dst is ::1 and should be fd00:a9fe:a9fe:a9fe::a9fe",
+        ),
+        (there6(THERE6.replace("output:9", "output:8")), "does not lead to tap-metadata's port"),
+        (
+            back6(BACK6.replace("ipv6_src=fe80::a9fe:a9fe,", "ipv6_src=fd00:ec2::254,")),
+            "ipv6_src is fd00:ec2::254 and should be fe80::a9fe:a9fe",
+        ),
+        (
+            back6(BACK6.replace("ipv6_dst=fe80::f816:3eff:fe00:1,", "ipv6_dst=fe80::2,")),
+            "ipv6_dst is fe80::2 and should be fe80::f816:3eff:fe00:1",
+        ),
+    ],
+    ids=["another listener", "another port", "another service", "another guest"],
+)
+def test_the_legs_of_ipv6_stop_in_words(leg: legs.Leg, stop: str) -> None:
+    assert stop in leg.stop
 
 
 def test_both_legs_lead_to_their_ends() -> None:

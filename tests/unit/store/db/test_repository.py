@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -432,3 +433,37 @@ def test_a_writer_that_waits_lets_the_hub_run(url: str) -> None:
         [sys.executable, "-c", GREEN, url], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stdout == "ok\n", done.stderr
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads take turns as often as Python lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_write_is_read_at_once_beside_others_that_read(
+    repository: Repository, instance_id: str
+) -> None:
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            repository.get(instance_id)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    try:
+        for number in range(50):
+            repository.put(instance_id, document={"hostname": f"a{number}"})
+            record = repository.get(instance_id)
+            assert record is not None
+            assert parse_document(record.id, record.metadata)["hostname"] == f"a{number}"
+    finally:
+        ended.set()
+        for reader in readers:
+            reader.join()

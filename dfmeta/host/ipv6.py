@@ -1,0 +1,133 @@
+"""Whether the host has IPv6 for tap-metadata, and the settings of the device (Linux, ip-sysctl)."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Final
+
+from dfmeta.exceptions import HostError
+
+SYSCTL: Final = Path("/proc/sys/net/ipv6")
+"""Of the reader's network namespace; missing while the kernel has no IPv6."""
+SETTINGS: Final[Mapping[str, int]] = {"accept_ra": 0, "addr_gen_mode": 1}
+"""Settings of the device: no router advertisements, and no address that the kernel generates. With
+the defaults of Linux the device gets a link-local address from its MAC, and sends router
+solicitations and duplicate address detection."""
+MTU_MIN: Final = 1280
+"""Smallest MTU of a link with IPv6 (RFC 8200, 5); Linux turns IPv6 off below it."""
+_ADDRESSES: Final = Path("/proc/thread-self/net/if_inet6")
+"""One line for each address: address, index, prefix length, scope and flags, all hexadecimal, and
+the name of the device (Linux, net/ipv6/addrconf.c). Missing while the kernel has no IPv6."""
+_SCOPE_LINK: Final = 0x20
+_SIOCGIFMTU: Final = 0x8921
+_IFREQ: Final = struct.Struct("16si20x")
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """The setting because of which the host has no IPv6 for a device."""
+
+    cause: str
+    remedy: str
+    """Text with commands between backticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An IPv6 address of a device."""
+
+    device: str
+    address: IPv6Address
+    of_link: bool
+    """Whether its scope is the link."""
+
+
+def in_kernel() -> bool:
+    """Return whether the kernel has IPv6 at all; without it there are no rules and no routes."""
+    return SYSCTL.is_dir()
+
+
+def lack_of(device: str) -> Lack | None:
+    """Return the setting that prevents IPv6 on *device*.
+
+    :return: None when the device has IPv6, or does not exist.
+    """
+    if not in_kernel():
+        return Lack(
+            "the kernel has no IPv6: ipv6.disable=1 is on its command line, or its module ipv6 is "
+            "not loaded",
+            "remove ipv6.disable=1 from the kernel's command line and boot again, or `modprobe "
+            "ipv6`",
+        )
+    mtu = _mtu(device)
+    if mtu is not None and mtu < MTU_MIN:
+        return Lack(
+            f"the MTU of {device} is {mtu}, and IPv6 needs {MTU_MIN}",
+            f"`ovs-vsctl set Interface {device} mtu_request={MTU_MIN}`",
+        )
+    name = f"net.ipv6.conf.{device}.disable_ipv6"
+    if _read(device, "disable_ipv6"):
+        return Lack(
+            f"{name} is 1",
+            f"`sysctl -w {name}=0` turns IPv6 on for {device} alone; look in /etc/sysctl.d for the "
+            "file that turns it off",
+        )
+    return None
+
+
+def settle(device: str) -> list[str]:
+    """Put the settings of *device* in force that differ from :data:`SETTINGS`.
+
+    The kernel generates an address when the device comes up: call this before.
+
+    :return: a description of each change; empty when none was needed, or the device has no IPv6.
+    :raises HostError: when the kernel refuses.
+    """
+    done = []
+    for name, value in SETTINGS.items():
+        if _read(device, name) in (None, value):
+            continue
+        try:
+            (SYSCTL / "conf" / device / name).write_text(f"{value}\n")
+        except OSError as error:
+            raise HostError(what=name, device=device, cause=error.strerror or error) from error
+        done.append(f"{name} {value}")
+    return done
+
+
+def held() -> Iterator[Held]:
+    """Return the IPv6 addresses of all devices; none while the kernel has no IPv6.
+
+    :raises OSError: when the kernel refuses.
+    """
+    try:
+        lines = _ADDRESSES.read_text().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        address, _index, _length, scope, _flags, device = line.split()
+        yield Held(device, IPv6Address(int(address, 16)), int(scope, 16) == _SCOPE_LINK)
+
+
+def _read(device: str, name: str) -> int | None:
+    """Return a setting of *device*; None when the device has no IPv6, or does not exist."""
+    try:
+        return int((SYSCTL / "conf" / device / name).read_text())
+    except OSError:
+        return None
+
+
+def _mtu(device: str) -> int | None:
+    """Return the MTU of *device*; None when it does not exist."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            answer = fcntl.ioctl(sock, _SIOCGIFMTU, _IFREQ.pack(device.encode(), 0))
+        except OSError:
+            return None
+    return int(_IFREQ.unpack(answer)[1])
