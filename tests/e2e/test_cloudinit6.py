@@ -11,7 +11,15 @@ import pytest
 
 from tests.e2e.support import KEY, TWIN_MAC
 from tests.harness.agent import Agent
-from tests.harness.cloudinit import RECENT, RECENT_WITHOUT_ZONES, Boot, Booting, Mode, Release
+from tests.harness.cloudinit import (
+    OWN,
+    RECENT,
+    RECENT_WITHOUT_ZONES,
+    Boot,
+    Booting,
+    Mode,
+    Release,
+)
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest
 
@@ -42,6 +50,8 @@ class Way:
     release: Release = RECENT
     built_in: bool = False
     """Whether cloud-init knows the URL itself."""
+    since: tuple[int, int] = (24, 2)
+    """The cloud-init that it needs; of the distribution's own, any will do."""
 
     @property
     def url(self) -> str:
@@ -72,6 +82,20 @@ WAYS = {
         address6=(f"{ULA}/64",),
         release=RECENT_WITHOUT_ZONES,
         built_in=True,
+    ),
+    "NoCloud, EC2's address, the distribution's cloud-init": Way(
+        mode="NoCloud", service=EC2_6, address6=(f"{ULA}/64",), release=OWN, since=(0, 0)
+    ),
+    "OpenStack, EC2's address, the distribution's cloud-init": Way(
+        mode="OpenStack", service=EC2_6, address6=(f"{ULA}/64",), release=OWN, since=(0, 0)
+    ),
+    "Ec2, built-in URL, the distribution's cloud-init": Way(
+        mode="Ec2",
+        service=EC2_6,
+        address6=(f"{ULA}/64",),
+        release=OWN,
+        built_in=True,
+        since=(0, 0),
     ),
 }
 
@@ -139,7 +163,7 @@ def check(boot: Boot, guest: Guest, way: Way) -> None:
     assert boot.errors == [], boot.output + boot.log
     release = re.search(r"Cloud-init v\. (\d+)\.(\d+)", boot.output)
     assert release
-    assert tuple(map(int, release.groups())) >= (24, 2)
+    assert tuple(map(int, release.groups())) >= way.since
     assert f"Read from http://{way.service}/" in boot.log
     assert boot.datasource == SOURCES[way.mode]
     assert boot.instance_id == guest.instance_id
