@@ -170,7 +170,7 @@ def _address(mac: str, ip: str, service: str) -> GuestAddress:
     return GuestAddress(mac, ip_address(ip), IPv6Address(service) if service else None)
 
 
-def _text(service: IPv6Address | None) -> str:
+def _service_text(service: IPv6Address | None) -> str:
     return str(service) if service is not None else ""
 
 
@@ -210,7 +210,7 @@ def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[
                 number,
                 slot.address.mac,
                 str(slot.address.ip),
-                _text(slot.address.service),
+                _service_text(slot.address.service),
                 slot.epoch,
             ]
             for number, slot in registry.slots(endpoint).items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from ipaddress import IPv6Address
 from typing import Any
 
 import eventlet
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 
 from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
-from dfmeta.model import GuestRequest, HttpHost
+from dfmeta.model import Endpoint, GuestAddress, GuestRequest, HttpHost
+from dfmeta.proxy.environ import request_of
+from dfmeta.proxy.http1 import parse_head
 from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova.upstream import POOL_SIZE
+from dfmeta.registry import Claim
 from tests.harness.examples import examples
 from tests.unit.nova_support import (
     IDENTITY,
@@ -57,6 +61,17 @@ def test_a_request_is_signed_and_says_who_asks(upstream: Upstream, backend: Any)
     assert asked.header("X-Instance-ID-Signature") == [SIGNATURE]
     assert asked.header("X-Forwarded-For") == ["10.0.0.5"]
     assert asked.header("Accept-Encoding") == ["identity"]
+
+
+def test_an_ipv6_address_is_forwarded_without_brackets_and_zone(
+    upstream: Upstream, backend: Any
+) -> None:
+    own = GuestAddress("fa:16:3e:00:00:01", IPv6Address("fe80::5"), IPv6Address("fe80::a9fe:a9fe"))
+    head = parse_head(b"GET / HTTP/1.1\r\nHost: [fe80::a9fe:a9fe%25eth0]\r\n\r\n")
+    claim = Claim(IDENTITY, Endpoint(13), 17, 1, own)
+    assert ask(backend(upstream), request_of(head, claim)).status == 200
+    (asked,) = upstream.asked
+    assert asked.header("X-Forwarded-For") == ["fe80::5"]
 
 
 HOSTILE = ["X-Metadata-Provider", "x-instance-id", "X_Instance_ID", "X-Forwarded-For", "Host"]
