@@ -30,9 +30,10 @@ OPTS: Final = [
     cfg.Opt(
         "ip_versions",
         type=Several(types.Integer(choices=[(4, "IPv4"), (6, "IPv6")])),
-        default=[4],
+        default=[4, 6],
         help="IP versions of the requests that are counted and limited: 4, 6, or both with a comma "
-        "between them. With both, a port's requests over IPv4 and IPv6 are counted together.",
+        "between them. With both, a port's requests over IPv4 and IPv6 are counted together. "
+        "Neutron's default is 4; with it, a guest avoids the limits over IPv6.",
     ),
     cfg.IntOpt(
         "base_window_duration",

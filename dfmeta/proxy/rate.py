@@ -41,7 +41,7 @@ class RateSettings:
     """Values of ``[metadata_rate_limiting]``."""
 
     enabled: bool = False
-    ip_versions: frozenset[int] = frozenset({4})
+    ip_versions: frozenset[int] = frozenset({4, 6})
     """4, 6 or both; requests over another IP version are neither counted nor limited."""
     base: Window = Window(10, 10.0)
     burst: Window = Window(10, 10.0)

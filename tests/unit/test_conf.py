@@ -56,7 +56,7 @@ DEFAULTS = {
     },
     "metadata_rate_limiting": {
         "rate_limit_enabled": False,
-        "ip_versions": [4],
+        "ip_versions": [4, 6],
         "base_window_duration": 10,
         "base_query_rate_limit": 10,
         "burst_window_duration": 10,
