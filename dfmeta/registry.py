@@ -312,6 +312,13 @@ class Registry:
         guest.slots[number] = Slot(address, epoch, now, expected_until=now + EXPECTED)
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
 
+    def expect(self, endpoint: Endpoint, learned: Learned, now: float) -> None:
+        """Expect the connection of an address that was *learned*: its first SYN is sent on now."""
+        guest = self._guests.get(endpoint)
+        slot = guest.slots.get(learned.slot) if guest else None
+        if slot is not None and slot.epoch == learned.epoch and not slot.connections:
+            slot.expected_until = now + EXPECTED
+
     def has_slot(self, endpoint: Endpoint, learned: Learned) -> bool:
         """Return whether the address that was *learned* still has its slot."""
         guest = self._guests.get(endpoint)

@@ -231,6 +231,8 @@ class Learner:
                 channel = self.reconciler.channel
                 actions = towards_proxy(endpoint, learned.slot, tap=tap)
                 channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
-                metrics.FIRST_SYN_SECONDS.observe(self._clock() - since)
+                now = self._clock()
+                self.registry.expect(endpoint, learned, now)
+                metrics.FIRST_SYN_SECONDS.observe(now - since)
         except DfmetaError as error:
             LOG.info("A first SYN at %s was dropped: %s", endpoint, error)

@@ -111,16 +111,16 @@ def _message(kind: int) -> Mapping[str, Value]:
 
 def _target(purpose: Purpose, ip: str, mac: str) -> Flow:
     match = {**_message(ND_ADVERTISEMENT), "ipv6_nd_target": ip}
-    return flow(purpose, match, actions=_answer(mac))
+    return flow(purpose, match, actions=_answer(ip, mac))
 
 
-def _answer(mac: str) -> tuple[Action, ...]:
-    """Return actions that complete the advertisement "the target is at *mac*", and send it back."""
+def _answer(ip: str, mac: str) -> tuple[Action, ...]:
+    """Return actions that complete the advertisement "*ip* is at *mac*", and send it back."""
     return (
         Move("eth_src", "eth_dst", _MAC_BITS),
         SetField("eth_src", mac),
         Move("ipv6_src", "ipv6_dst", _IPV6_BITS),
-        Move("ipv6_nd_target", "ipv6_src", _IPV6_BITS),
+        SetField("ipv6_src", ip),
         SetField("ipv6_nd_tll", mac),
         Output(PORT_IN_PORT),
     )

@@ -14,7 +14,7 @@ from dfmeta.conf import agent
 from dfmeta.flows import key, pipeline
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
-from dfmeta.host import device, netlink
+from dfmeta.host import device, ipv6, netlink
 from dfmeta.ports import ovsdb, ovsdb_facts
 from dfmeta.proxy import tokens
 from tests.docs.page import rows
@@ -31,6 +31,8 @@ FACTS: tuple[str, ...] = (
     f"numbers are {FIRST_IDS[Purpose.SYN]} and {FIRST_IDS[Purpose.GUEST_SYN]} plus",
     f"from {min(FIRST_IDS.values())} to {LAST_ID}",
     f"{key.NEXT_HOP} lladdr {key.NEXT_HOP_MAC}",
+    f"{key.NEXT_HOP6} lladdr {key.NEXT_HOP_MAC}",
+    f"inet6 {DEFAULTS['host_ip6']}/128",
     f"{netlink.RULE_FROM}: from",
     f"{netlink.RULE_OIF}: from",
     f"lookup {DEFAULTS['route_table']}",
@@ -43,6 +45,10 @@ FACTS: tuple[str, ...] = (
     f"* - {tokens.KEY_FILE}",
     f"{tokens.KEY_BYTES} random bytes",
     ".".join(device.ARP_IGNORE.parts[3:]),
+    *(
+        f"net.ipv6.conf.{DEFAULTS['metadata_interface']}.{name} = {value}"
+        for name, value in ipv6.SETTINGS.items()
+    ),
     *(f"``{name}``" for name in VIF_KEYS),
 )
 """What has to be said, made of the code."""

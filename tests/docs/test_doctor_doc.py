@@ -20,6 +20,7 @@ PAGE = (ROOT / "doc/source/doctor.rst").read_text(encoding="utf-8")
 MODULES = [
     *sorted((ROOT / "dfmeta/inspect").glob("*.py")),
     *sorted((ROOT / "dfmeta/cli").glob("doctor_*.py")),
+    ROOT / "dfmeta/host/ipv6.py",
     ROOT / "dfmeta/proxy/nova/remedies.py",
 ]
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in MODULES}

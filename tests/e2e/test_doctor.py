@@ -79,6 +79,14 @@ CHECKS = {
     "clock",
     "guests",
     "ports",
+    "address-ipv6",
+    "rule-from-ipv6",
+    "rule-oif-ipv6",
+    "route-ipv6",
+    "way-back-ipv6",
+    "neighbour-ipv6",
+    "listener-ipv6",
+    "firewall-ipv6",
 }
 
 Line = dict[str, Any]

@@ -210,7 +210,7 @@ class Frame:
         if len(self.data) < at + 40 or end > len(self.data):
             return
         self._ipv6 = at
-        proto, fragment, routed, start = self._number(at + 6, 1), 0, False, at + 40
+        proto, fragment, summed, start = self._number(at + 6, 1), 0, True, at + 40
         self._field("ipv6_src", at + 8)
         self._field("ipv6_dst", at + 24)
         while proto in _EXTENSIONS:
@@ -224,16 +224,18 @@ class Frame:
                 # 1: a first fragment, 3: a later one. The reserved bits make it a first one too.
                 fragment |= 3 if which & 0xFFF8 else 1 if which else 0
                 following = _FRAGMENT if which & 0xFFF8 else following
+                summed = summed and which & 0xFFF9 == 1
             elif proto == 43:
-                routed |= bool(self._number(start + 3, 1))
+                summed = summed and not self._number(start + 3, 1)
             if size > end - start:
                 return
             proto, start = following, start + size
             if fragment == 3:
                 break
         self._values["ip_proto"], self._values["ip_frag"] = proto, fragment
-        # Open vSwitch leaves the checksum of a packet that is still to be routed by its source.
-        sums = {6: [start + 16], 58: [start + 2]}.get(proto, []) if not routed else []
+        # Open vSwitch leaves the checksum of a packet that is still to be routed by its source, and
+        # of one with a fragment header that is not the first of several: as in an atomic fragment.
+        sums = {6: [start + 16], 58: [start + 2]}.get(proto, []) if summed else []
         least = {6: 20, 58: 8}.get(proto, 0)
         if fragment != 3 and end - start >= least:
             self._sums["ipv6_src"] = self._sums["ipv6_dst"] = sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 from unittest import mock
 
@@ -17,8 +17,20 @@ from dfmeta.apps import reconciler as reconciler
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose, is_ours
+from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId
-from tests.flows.world import App, Host, Link, World, memory_of, settle
+from tests.flows.world import (
+    SERVICE6,
+    TAP,
+    TAP6,
+    App,
+    Host,
+    Host6,
+    Link,
+    World,
+    memory_of,
+    settle,
+)
 from tests.flowsim import Switch
 from tests.harness.examples import examples
 
@@ -28,7 +40,9 @@ PORTS = (1, 2, 3)
 INSTANCES = ("", "instance-1", "instance-2")
 ports = st.sampled_from(PORTS)
 happenings = st.lists(
-    st.tuples(st.sampled_from(("plug", "unplug", "learn", "lose")), ports, st.integers(1, 4)),
+    st.tuples(
+        st.sampled_from(("plug", "unplug", "learn", "learn6", "lose")), ports, st.integers(1, 4)
+    ),
     min_size=1,
     max_size=8,
 )
@@ -55,7 +69,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = World(tap=TAP6)
 
     def teardown(self) -> None:
         """Let go of the connection."""
@@ -83,6 +97,18 @@ class Life(RuleBasedStateMachine):
         host = Host(ofport, ip=f"10.0.0.{last}", mac=f"fa:16:3e:00:00:{mac:02x}")
         self.world.receive(ofport, host.segment())
 
+    @rule(ofport=ports, last=st.integers(1, 20), service=st.sampled_from(SERVICE6))
+    def ask6(self, ofport: int, last: int, service: str) -> None:
+        """A guest opens a connection over IPv6."""
+        host = Host6(ofport, ip=f"fd12::{last:x}")
+        self.world.receive(ofport, host.segment(dst=service))
+
+    @rule(served=st.sampled_from((TAP, TAP6)))
+    def ipv6_comes_or_goes(self, served: Tap) -> None:
+        """The host has IPv6, or has none."""
+        self.world.controller.set_tap(served)
+        settle()
+
     @rule(happenings=happenings, gap=st.integers(1, 9))
     def things_happen_during_a_reconcile(
         self, happenings: list[tuple[str, int, int]], gap: int
@@ -104,8 +130,11 @@ class Life(RuleBasedStateMachine):
             registry.set_port(Port(ofport=ofport, instance_id=instance, **port))
         elif kind == "unplug":
             registry.remove_port(PortId(f"row-{ofport}"))
-        elif kind == "learn":
-            address = GuestAddress("fa:16:3e:00:00:01", IPv4Address(f"10.0.0.{number}"))
+        elif kind in ("learn", "learn6"):
+            new = kind == "learn6"
+            ip = ip_address(f"fd12::{number}" if new else f"10.0.0.{number}")
+            service = IPv6Address(SERVICE6[number % 2]) if new else None
+            address = GuestAddress("fa:16:3e:00:00:01", ip, service)
             registry.learn(endpoint, address, self.world.now)
             self.world.reconciler.apply(endpoint)
         else:
@@ -136,7 +165,10 @@ class Life(RuleBasedStateMachine):
         settle()
         after = World.__new__(World)
         App.__init__(
-            after, adopts=lambda _one: kept, meters=memory_of(before.meters) if kept else {}
+            after,
+            tap=before.tap,
+            adopts=lambda _one: kept,
+            meters=memory_of(before.meters) if kept else {},
         )
         for port in before.registry.ports():
             after.registry.set_port(port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -11,13 +12,25 @@ from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Layout, Purpose, is_ours, purpose_of
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
-from tests.flows.frames import Frame, address
-from tests.flows.world import TAP, Host, Link, World, memory_of, settle
+from tests.flows.frames import Frame, address, address6
+from tests.flows.world import (
+    SERVICE6,
+    TAP,
+    TAP6,
+    Host,
+    Host6,
+    Link,
+    World,
+    memory_of,
+    settle,
+    tap_frame,
+)
 from tests.flowsim import Switch
 
 pytestmark = pytest.mark.greenthreads
 
 OUTPUT = 0xC0FFEE
+IPV6 = 0x86DD, 0xFFFF
 ANOTHERS = ofp.OFPMF_PKTPS, bytes(16)
 
 
@@ -43,20 +56,24 @@ def busy(world: World) -> None:
         world.plug(ofport)
         world.introduce(Host(ofport))
     world.introduce(Host(2, ip="10.0.0.77"))
+    if world.tap.guest_ip6:
+        for ofport, service in ((1, 0), (2, 0), (2, 1)):
+            world.introduce(Host6(ofport), dst=SERVICE6[service])
     world.plug(3, instance="")
 
 
-def test_a_second_reconcile_sends_nothing(world: World) -> None:
-    busy(world)
-    before, sent = picture(world.switch), world.switch.flow_mods
-    assert world.reconciler.reconcile() == 0
-    assert world.switch.flow_mods == sent
-    assert picture(world.switch) == before
+@pytest.mark.parametrize("tap", [TAP, TAP6])
+def test_a_second_reconcile_sends_nothing(tap: Tap) -> None:
+    with World(tap=tap) as world:
+        busy(world)
+        before, sent = picture(world.switch), world.switch.flow_mods
+        assert world.reconciler.reconcile() == 0
+        assert world.switch.flow_mods == sent
+        assert picture(world.switch) == before
 
 
-@pytest.mark.parametrize("host_ip", ["169.254.169.254", "169.254.1.1"])
-def test_a_restarted_app_adopts_what_is_there_and_sends_nothing(host_ip: str) -> None:
-    tap = Tap(TAP.ofport, TAP.mac, TAP.port, ip=host_ip)
+@pytest.mark.parametrize("tap", [TAP, replace(TAP, ip="169.254.1.1"), TAP6])
+def test_a_restarted_app_adopts_what_is_there_and_sends_nothing(tap: Tap) -> None:
     with World(tap=tap) as world:
         busy(world)
         before, sent = picture(world.switch), world.switch.flow_mods
@@ -102,6 +119,48 @@ def test_a_restarted_app_removes_the_addresses_of_an_instance_that_has_changed()
         again.channel.detach(link)
 
 
+def test_removing_a_port_takes_away_its_ipv6_as_well() -> None:
+    with World(tap=TAP6) as world:
+        world.plug(1)
+        world.introduce(Host6(1))
+        before = picture(world.switch)
+        world.plug(2)
+        for service in SERVICE6:
+            world.introduce(Host6(2), dst=service)
+        assert picture(world.switch) != before
+        world.unplug(2)
+        assert picture(world.switch) == before
+        assert world.reconciler.reconcile() == 0
+
+
+def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
+    with World(tap=TAP6) as world:
+        busy(world)
+        before = picture(world.switch)
+        world.controller.set_tap(TAP)
+        world.reconciler.reconcile()
+        assert not [one for one in world.switch.flows if one.match.get("eth_type") == IPV6]
+        (out,) = world.receive(1, Host6(1).segment())
+        assert out.port == ofp.OFPP_NORMAL
+        (out,) = world.switch.receive(1, Host(1).segment())
+        assert out.port == TAP.ofport
+        world.controller.set_tap(TAP6)
+        world.reconciler.reconcile()
+        assert picture(world.switch) == before
+        assert world.reconciler.reconcile() == 0
+
+
+def test_ipv6_on_a_switch_that_had_none_leaves_what_is_there() -> None:
+    """As after an update of dfmeta, or the day on which the host gets IPv6."""
+    with World(tap=TAP) as world:
+        busy(world)
+        before = set(world.switch.flows)
+        world.controller.set_tap(TAP6)
+        world.reconciler.reconcile()
+        assert before <= set(world.switch.flows)
+        assert world.introduce(Host6(1)).port == TAP.ofport
+
+
 def test_removing_a_port_takes_away_exactly_what_adding_it_put_in(world: World) -> None:
     world.plug(1)
     world.introduce(Host(1))
@@ -118,8 +177,9 @@ def test_removing_a_port_takes_away_exactly_what_adding_it_put_in(world: World) 
     assert world.reconciler.reconcile() == 0
 
 
-def test_cleaning_up_leaves_the_switch_as_it_was_before() -> None:
-    with World() as world:
+@pytest.mark.parametrize("tap", [TAP, TAP6])
+def test_cleaning_up_leaves_the_switch_as_it_was_before(tap: Tap) -> None:
+    with World(tap=tap) as world:
         world.foreign(table_id=200, priority=100, match={"in_port": 4}, cookie=OUTPUT)
         world.reconciler.clear()
         before = picture(world.switch)
@@ -233,6 +293,19 @@ def test_tables_and_priorities_follow_the_layout() -> None:
         assert world.reconciler.reconcile() == 0
 
 
+def test_tables_and_priorities_of_ipv6_follow_the_layout() -> None:
+    layout = Layout(table_base=30, classification_table=2, hook_priority=7)
+    with World(tap=TAP6, layout=layout) as world:
+        world.plug(1)
+        places = {
+            (one.table, one.priority)
+            for one in world.switch.flows
+            if is_ours(one.cookie) and one.match.get("eth_type") == IPV6
+        }
+        assert places == {(2, 7), (30, 200), (30, 100), (30, 50), (31, 200), (32, 200)}
+        assert world.reconciler.reconcile() == 0
+
+
 # Meters
 
 
@@ -276,6 +349,19 @@ def test_another_instance_on_a_port_starts_without_the_addresses_of_the_first(
     (out,) = world.switch.receive(1, Host(1).segment())
     assert out.port == ofp.OFPP_CONTROLLER
     assert world.switch.receive(TAP.ofport, world.answer(released.frame)) == []
+
+
+def test_another_instance_starts_without_the_ipv6_addresses_of_the_first() -> None:
+    with World(tap=TAP6) as world:
+        endpoint = world.plug(1)
+        released = world.introduce(Host6(1))
+        world.plug(1, instance="instance-2")
+        assert world.registry.slots(endpoint) == {}
+        assert world.switch.receive(TAP.ofport, world.answer(released.frame)) == []
+        key = Frame(0, world.introduce(Host6(1)).frame)["ipv6_src"]
+        assert key != Frame(0, released.frame)["ipv6_src"]  # the first one's slot rests
+        (out,) = world.switch.receive(TAP.ofport, tap_frame(TAP6, address6(key)))
+        assert out.port == 1
 
 
 def test_a_connection_that_is_lost_is_taken_up_again_with_the_difference_alone(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.key import IN_PORT, SLOTS
+from dfmeta.flows.key import IN_PORT, SLOTS, SLOTS6
 from dfmeta.model import Endpoint
-from tests.flows.frames import Frame, address, mac
-from tests.flows.world import TAP, Host, World, tap_frame
+from tests.flows.frames import Frame, address, address6, mac
+from tests.flows.world import SERVICE6, TAP, TAP6, Host, Host6, World, tap_frame
 from tests.harness.examples import examples
 
 pytestmark = pytest.mark.greenthreads
@@ -20,6 +20,9 @@ IPS = ["10.0.0.5", "10.0.0.6", "128.0.0.1", "128.0.0.2", "144.0.0.1", "169.254.1
 MACS = ["fa:16:3e:00:00:05", "fa:16:3e:00:00:06", TAP.mac]
 PORTS = (1, 2)
 
+IPS6 = ["fd12:3456::5", "fe80::5", "fd00::1", "2001:db8::5"]
+KEYS6 = [IN_PORT.key_of(Endpoint(ofport), slot) for ofport in PORTS for slot in SLOTS6[:2]]
+hosts6 = st.builds(Host6, st.sampled_from(PORTS), st.sampled_from(IPS6), st.sampled_from(MACS))
 hosts = st.builds(Host, st.sampled_from(PORTS), st.sampled_from(IPS), st.sampled_from(MACS))
 quick = settings(
     deadline=None, max_examples=examples(13), suppress_health_check=[HealthCheck.too_slow]
@@ -97,5 +100,57 @@ def test_a_guest_that_calls_itself_a_key_gains_nothing_by_it(
         for out in arrived:
             if out.port == TAP.ofport:
                 assert IPv4Address(Frame(0, out.frame)["ipv4_src"]) in own
+            else:
+                assert out.controller is not None
+
+
+@quick
+@given(
+    guests=st.lists(st.tuples(hosts6, st.sampled_from(SERVICE6)), min_size=1, max_size=10),
+)
+def test_an_ipv6_answer_never_leaves_on_another_port_than_its_request_came_in_on(
+    guests: list[tuple[Host6, str]],
+) -> None:
+    with World(tap=TAP6) as world:
+        for ofport in PORTS:
+            world.plug(ofport, instance=f"instance-{ofport}")
+        for guest, service in guests:
+            world.now += 1
+            world.receive(guest.ofport, guest.segment(dst=service))
+            (out,) = world.switch.receive(guest.ofport, guest.segment(dst=service))
+            assert out.port == TAP.ofport
+            (back,) = world.switch.receive(TAP.ofport, world.answer(out.frame))
+            frame = Frame(0, back.frame)
+            assert back.port == guest.ofport
+            assert mac(frame["eth_dst"]) == guest.mac
+            assert address6(frame["ipv6_dst"]) == guest.ip
+            assert address6(frame["ipv6_src"]) == service
+            claim = world.registry.claim(IPv6Address(Frame(0, out.frame)["ipv6_src"]))
+            assert claim is not None
+            assert claim.identity.instance_id == f"instance-{guest.ofport}"
+
+
+@quick
+@given(
+    guest=hosts6,
+    ip=st.binary(min_size=16, max_size=16).map(IPv6Address)
+    | st.sampled_from([*KEYS6, *map(IPv6Address, (*SERVICE6, TAP6.ip6, "::", "::1", "ff02::1"))]),
+    flags=st.integers(0, 0x1FF),
+)
+def test_a_guest_that_calls_itself_an_ipv6_key_gains_nothing_by_it(
+    guest: Host6, ip: IPv6Address, flags: int
+) -> None:
+    """What arrives at the proxy has the key of the port that it came in on, or does not arrive."""
+    with World(tap=TAP6) as world:
+        for ofport in PORTS:
+            world.plug(ofport)
+        world.introduce(guest)
+        forger = Host6(guest.ofport, ip=str(ip), mac=guest.mac)
+        own = {IN_PORT.key_of(Endpoint(guest.ofport), slot) for slot in SLOTS6}
+        outs = world.receive(guest.ofport, forger.segment(flags=flags))
+        arrived = [*outs, *world.switch.released, *world.receive(guest.ofport, forger.segment())]
+        for out in arrived:
+            if out.port == TAP.ofport:
+                assert IPv6Address(Frame(0, out.frame)["ipv6_src"]) in own
             else:
                 assert out.controller is not None

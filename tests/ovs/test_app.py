@@ -17,12 +17,36 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import IN_PORT, SLOTS
+from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS
 from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, Port
-from tests.flows.frames import ethernet, ipv4, tcp
-from tests.flows.world import App, Host, Link, World, memory_of, settle, tap_frame
+from tests.flows.frames import (
+    ATOMIC,
+    AUTHENTICATION,
+    DESTINATION,
+    HOP_BY_HOP,
+    ethernet,
+    ipv4,
+    link_layer,
+    option,
+    part,
+    routing,
+    tcp,
+)
+from tests.flows.world import (
+    SERVICE6,
+    TAP6,
+    App,
+    Host,
+    Host6,
+    Link,
+    World,
+    memory_of,
+    settle,
+    tap_frame,
+)
+from tests.harness.netns import CommandError
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.ovs.switch import ELSEWHERE, GUESTS, TAP_PORT, add_ports
 
@@ -90,12 +114,12 @@ class Wired(App):
             ]
         )
 
-    def introduce(self, host: Host) -> None:
+    def introduce(self, host: Host | Host6, **segment: Any) -> None:
         """Send a first SYN of *host*, again when it is lost, until the app knows the address."""
         endpoint = Endpoint(host.ofport)
         before = self.registry.slots(endpoint)
         for again in range(1, 200):
-            self.inject(host.ofport, host.segment())
+            self.inject(host.ofport, host.segment(**segment))
             if seen(lambda: self.registry.slots(endpoint) != before, within=0.01 * again):
                 break
         # The flows are sent in the hub's next turn, when the workers know the address.
@@ -137,11 +161,12 @@ def bridge(shared_host: OpenvSwitch) -> OpenvSwitch:
     return shared_host
 
 
-@pytest.fixture(params=["as it comes", "host_ip", "other tables"])
+@pytest.fixture(params=["as it comes", "host_ip", "IPv6", "other tables"])
 def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     choices: dict[str, dict[str, Any]] = {
         "as it comes": {},
         "host_ip": {"tap": HOST_IP_TAP},
+        "IPv6": {"tap": TAP6},
         "other tables": {"layout": ELSEWHERE_LAYOUT},
     }
     return choices[request.param]
@@ -156,6 +181,9 @@ def populate(app: Wired) -> None:
         app.introduce(Host(1))
         for number in range(len(SLOTS)):
             app.introduce(Host(2, ip=f"10.0.{number}.5"))
+    if app.tap.guest_ip6:
+        for ofport, service in ((1, 0), (2, 0), (2, 1)):
+            app.introduce(Host6(ofport), dst=SERVICE6[service])
     app.confirmed()
 
 
@@ -345,6 +373,17 @@ def sniffers(bridge: OpenvSwitch) -> Iterator[dict[int, socket.socket]]:
         sniffer.close()
 
 
+@pytest.fixture(params=["datapath with ND extensions", "without them"])
+def datapath(bridge: OpenvSwitch, request: pytest.FixtureRequest) -> Iterator[OpenvSwitch]:
+    """The bridge, also on what ovs-vswitchd takes for a datapath of the kernel in this respect."""
+    lacks = request.param == "without them"
+    if lacks:
+        bridge.appctl("dpif/set-dp-features", BRIDGE, "nd_ext", "false")
+    yield bridge
+    if lacks:
+        bridge.appctl("dpif/set-dp-features", BRIDGE, "nd_ext", "true")
+
+
 @pytest.mark.parametrize("tap", [TAP, HOST_IP_TAP], ids=["ip", "host_ip"])
 def test_what_leaves_the_switch_is_what_leaves_the_model_byte_for_byte(
     bridge: OpenvSwitch, sniffers: dict[int, socket.socket], tap: Tap
@@ -352,21 +391,69 @@ def test_what_leaves_the_switch_is_what_leaves_the_model_byte_for_byte(
     """Checksums too, which a trace does not show."""
     hosts = [Host(1), Host(2), Host(2, ip="10.255.255.254", mac="fa:16:3e:ff:ff:fe")]
     with Wired(bridge, tap=tap) as app, World(tap=tap) as world:
-        for each in (app, world):
-            for ofport in (1, 2):
-                each.plug(ofport)
-            for guest in hosts:
-                each.introduce(guest)
-        for released in world.switch.released:
-            assert receive(sniffers[TAP_PORT]) == released.frame
-        settle()
-        for in_port, frame in frames(hosts, tap):
-            (out,) = world.switch.receive(in_port, frame)
-            app.inject(in_port, frame)
-            eventlet.sleep(0)
-            port = ELSEWHERE if out.port == ofp.OFPP_NORMAL else out.port
-            assert receive(sniffers[port]) == out.frame, frame.hex()
-        assert not select.select(sniffers.values(), [], [], 0)[0]
+        acquaint(app, world, sniffers, [(guest, {}) for guest in hosts])
+        agree(app, world, sniffers, frames(hosts, tap))
+
+
+def test_ipv6_leaves_the_switch_as_it_leaves_the_model_byte_for_byte(
+    datapath: OpenvSwitch, sniffers: dict[int, socket.socket]
+) -> None:
+    """The flags and the type of the option too, which a trace does not show."""
+    hosts = [Host6(1), Host6(2), Host6(2, ip="fe80::5", mac="fa:16:3e:ff:ff:fe")]
+    asked = (SERVICE6[0], SERVICE6[1], SERVICE6[0])
+    with Wired(datapath, tap=TAP6) as app, World(tap=TAP6) as world:
+        known = [(guest, {"dst": dst}) for guest, dst in zip(hosts, asked, strict=True)]
+        acquaint(app, world, sniffers, known)
+        agree(app, world, sniffers, frames6(hosts, asked))
+        bare = Host6(1).solicit(to=SERVICE6[0], options=b"")
+        world.receive(1, bare)
+        app.inject(1, bare)
+        assert receive(sniffers[1]) == world.switch.released[-1].frame
+        assert set(app.found()) == app.wanted()
+
+
+def test_without_nd_extensions_open_vswitch_refuses_what_the_flows_avoid(
+    datapath: OpenvSwitch, request: pytest.FixtureRequest
+) -> None:
+    """The premise of the test above: the feature is off, and a field that is set needs it."""
+    solicitation = "table=7,icmp6,icmp_type=135,icmp_code=0"
+    sets = f"{solicitation},actions=set_field:0x60000000->nd_reserved"
+    if "without them" in request.node.name:
+        with pytest.raises(CommandError, match="BAD_SET_ARGUMENT"):
+            datapath.ofctl("add-flow", BRIDGE, sets)
+    else:
+        datapath.ofctl("add-flow", BRIDGE, sets)
+
+
+Known = list[tuple[Host | Host6, dict[str, Any]]]
+
+
+def acquaint(app: Wired, world: World, sniffers: dict[int, socket.socket], guests: Known) -> None:
+    """Introduce guests to the app on the bridge and to that on the model."""
+    for each in (app, world):
+        for ofport in (1, 2):
+            each.plug(ofport)
+        for guest, segment in guests:
+            each.introduce(guest, **segment)
+    for released in world.switch.released:
+        assert receive(sniffers[TAP_PORT]) == released.frame
+    settle()
+
+
+def agree(
+    app: Wired,
+    world: World,
+    sniffers: dict[int, socket.socket],
+    sent: Iterable[tuple[int, bytes]],
+) -> None:
+    """Send frames, each of which leaves on one port; the same bytes have to leave of both."""
+    for in_port, frame in sent:
+        (out,) = world.switch.receive(in_port, frame)
+        app.inject(in_port, frame)
+        eventlet.sleep(0)
+        port = ELSEWHERE if out.port == ofp.OFPP_NORMAL else out.port
+        assert receive(sniffers[port]) == out.frame, frame.hex()
+    assert not select.select(sniffers.values(), [], [], 0)[0]
 
 
 def frames(hosts: list[Host], tap: Tap) -> Iterator[tuple[int, bytes]]:
@@ -382,6 +469,46 @@ def frames(hosts: list[Host], tap: Tap) -> Iterator[tuple[int, bytes]]:
         payload = tcp(dst=METADATA_IP, src=guest.ip, flags=0x18) + bytes(range(255))
         packet = ipv4(payload, dst=METADATA_IP, src=guest.ip)
         yield guest.ofport, ethernet(packet, dst=tap.mac, src=guest.mac)
+
+
+def frames6(hosts: list[Host6], asked: Iterable[str]) -> Iterator[tuple[int, bytes]]:
+    """Requests, answers, solicitations of all forms that are answered, and others' traffic."""
+    chains = [
+        [HOP_BY_HOP],
+        [HOP_BY_HOP, DESTINATION, routing(0)],
+        [routing(1)],
+        [AUTHENTICATION],
+        [ATOMIC],
+    ]
+    for guest, service, slot in zip(hosts, asked, (1, 1, 2), strict=True):
+        key = str(IN_PORT.key_of(Endpoint(guest.ofport), SLOT6 + slot))
+        for number in range(0, 0x10000, 0x3579):
+            flags = {"flags": number & 0xFF}
+            yield guest.ofport, guest.segment(sport=number, dst=service, **flags)
+            yield TAP_PORT, tap_frame(TAP6, key, dport=number, **flags)
+        for chain in chains:
+            yield guest.ofport, guest.segment(dst=service, headers=chain)
+            yield guest.ofport, guest.solicit(service, headers=chain)
+        for options in options_of(guest.mac):
+            yield guest.ofport, guest.solicit(service, options=options)
+            yield guest.ofport, guest.solicit(service, to=service, options=options)
+            padded = guest.solicit(service, options=options) + b"\xff" * 9
+            yield guest.ofport, padded
+        broken = bytearray(guest.solicit(service))
+        broken[57] ^= 0x55  # the checksum, which Open vSwitch makes right
+        yield guest.ofport, bytes(broken)
+        kernel = Host6(TAP_PORT, ip=TAP6.ip6, mac=TAP6.mac)
+        yield TAP_PORT, kernel.solicit(key)
+        yield guest.ofport, guest.solicit("fe80::1")
+        yield guest.ofport, guest.advertise(service)
+        yield guest.ofport, guest.segment(dst=service, dport=443)
+        yield guest.ofport, guest.segment(dst=service, headers=[part(0x0008)])
+
+
+def options_of(mac: str) -> list[bytes]:
+    """Options of a solicitation that has its sender's MAC among them."""
+    own, nonce, long = link_layer(1, mac), option(14, b"\1" * 6), option(14, b"\2" * 14)
+    return [own, own + nonce, nonce + own, own + long, long + own, own + link_layer(2, mac)]
 
 
 def receive(sniffer: socket.socket) -> bytes:

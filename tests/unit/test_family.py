@@ -16,13 +16,18 @@ from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
 from dfmeta.flows.flow import Output
 from dfmeta.flows.pipeline import PORT_IN_PORT
 from dfmeta.flows.service import first_syn
-from dfmeta.host import netlink
+from dfmeta.host import ipv6, netlink
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.model import Endpoint
 from tests.unit.support import TAP6
 
-OTHER = replace(IPV4, version=6, af=int(socket.AF_INET6), bits=128)
 ADDRESS, HOP = IPv4Address("169.254.169.254"), "192.0.2.7"
+ADDRESS6, HOP6 = IPv6Address("fd00::1"), "fe80::7"
+WANTED = {
+    IPV4: Wanted("lo", ADDRESS, 2, IPV4, HOP),
+    IPV6: Wanted("lo", ADDRESS6, 2, IPV6, HOP6),
+}
+OTHER = {IPV4: IPv4Address("192.0.2.1"), IPV6: IPv6Address("fd00::2")}
 
 
 class Asked:
@@ -32,6 +37,7 @@ class Asked:
         self.families: list[int] = []
         self.bits: list[int] = []
         self.hops: list[str] = []
+        self.flags: list[int] = []
 
     def __enter__(self) -> Asked:
         return self
@@ -44,6 +50,7 @@ class Asked:
 
     def addr(self, _command: str, **request: Any) -> None:
         self.bits.append(request["prefixlen"])
+        self.flags.append(request.get("flags", 0))
 
     def rule(self, _command: str, **request: Any) -> None:
         self.families.append(request["family"])
@@ -91,20 +98,24 @@ def test_a_familys_flows_match_its_own_fields(family: Family) -> None:
     assert first_syn(Endpoint(13), family, meter=None).field(family.source) is None
 
 
-@pytest.mark.parametrize("family", [IPV4, OTHER], ids=lambda one: f"IPv{one.version}")
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: f"IPv{one.version}")
 def test_the_hosts_side_is_of_its_family_alone(
-    family: Any, monkeypatch: pytest.MonkeyPatch
+    family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Asked()
+    asked, settled = Asked(), list[str]()
     monkeypatch.setattr(netlink, "open_netlink", lambda: asked)
-    wanted = Wanted("lo", ADDRESS, 2, family, HOP)
+    monkeypatch.setattr(ipv6, "settle", lambda device: settled.append(device) or [])
+    wanted = WANTED[family]
     side = HostSide(wanted)
-    assert f"address {ADDRESS}/{family.bits}" in side.ensure()
-    side.remove()
-    side.remove_former(replace(wanted, table=3, address=IPv4Address("192.0.2.1")))
+    assert f"address {wanted.address}/{family.bits}" in side.ensure()
+    side.remove(device_stays=True)
+    side.remove_former(replace(wanted, table=3, address=OTHER[family]))
     assert set(asked.families) == {int(family.af)}
     assert set(asked.bits) == {family.bits}
-    assert set(asked.hops) == {HOP}
+    assert set(asked.hops) == {wanted.next_hop}
+    # IFA_F_NODAD and IFA_F_NOPREFIXROUTE: a tentative address takes no listener.
+    assert asked.flags[0] == (0x202 if family is IPV6 else 0)
+    assert settled == (["lo"] if family is IPV6 else [])
 
 
 def test_a_device_that_is_missing_is_named() -> None:

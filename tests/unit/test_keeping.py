@@ -20,6 +20,7 @@ from dfmeta.cmd.holding import HolderKeeper, Terms
 from dfmeta.cmd.keeping import FD_NAMES, SystemdKeeper, keeper, notify
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
+from dfmeta.flows.key import PREFIX6
 from dfmeta.host.process import named_sockets
 from dfmeta.proxy import holder
 from dfmeta.state import State
@@ -39,6 +40,7 @@ OPTIONS = {
     "host_ip": "127.0.0.1",
     "host_ip6": "::1",
     "ip6": [],
+    "key_prefix6": str(PREFIX6),
     "route_table": 2,
     "port": 0,
     "listener_keep": 600,

@@ -30,7 +30,14 @@ STATES = st.builds(
     meters=st.dictionaries(ENDPOINTS, st.integers(1, 0x3FFFF), max_size=4),
     arp_ignore=st.one_of(st.none(), st.integers(0, 8)),
     host=st.none()
-    | st.builds(HostMemory, st.text(), st.ip_addresses(v=4).map(str), st.integers(1, 2**32 - 1)),
+    | st.builds(
+        HostMemory,
+        st.text(),
+        st.ip_addresses(v=4).map(str),
+        st.integers(1, 2**32 - 1),
+        st.just("") | st.ip_addresses(v=6, network="fc00::/7").map(str),
+    ),
+    listener6=st.integers(0, 2**32 - 1),
 )
 IN_ONE_FOLDER = settings(
     deadline=None,
@@ -82,7 +89,28 @@ def test_a_state_of_before_there_was_ipv6_has_no_such_listener(tmp_path: Path) -
     assert (new.listener, new.listener6) == (4711, 4712)
 
 
-@pytest.mark.parametrize("host", [5, {}, {"device": "x", "address": "10.0.0", "table": 2}])
+def test_a_state_of_before_ipv6_has_no_ipv6_address(tmp_path: Path) -> None:
+    host = {"device": "tap-metadata", "address": "169.254.169.254", "table": 2}
+    state = write(tmp_path, json.dumps(GOOD | {"host": host})).load()
+    assert state.host == HostMemory("tap-metadata", "169.254.169.254", 2, "")
+
+
+def test_members_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
+    """As the version before IPv6 passes over IPv6's."""
+    host = {"device": "x", "address": "10.0.0.1", "table": 2, "later": "y"}
+    state = write(tmp_path, json.dumps(GOOD | {"host": host, "later": 1})).load()
+    assert state.host == HostMemory("x", "10.0.0.1", 2)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        5,
+        {},
+        {"device": "x", "address": "10.0.0", "table": 2},
+        {"device": "x", "address": "10.0.0.1", "table": 2, "address6": "fd00::x"},
+    ],
+)
 def test_a_hosts_side_that_cannot_be_is_no_memory(tmp_path: Path, host: object) -> None:
     assert write(tmp_path, json.dumps(GOOD | {"host": host})).load() == State()
 

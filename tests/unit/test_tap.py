@@ -12,18 +12,23 @@ import pytest
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
 from dfmeta.host import device
+from dfmeta.host.netlink import Wanted
+from dfmeta.host.sides import HostSides
 from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.proxy.limits import SYN_ACK_RETRIES
-from dfmeta.state import State
+from dfmeta.state import HostMemory, State
 
 BRIDGE = Bridge(1, controllers=0)
 THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", ours=True, marked=True))
 NO_NUMBER = Update(True, BRIDGE, TapPort(None, "", ours=True, marked=True))
+HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 GROUP = SimpleNamespace(
     metadata_interface="lo",
+    ip="169.254.169.254",
     host_ip="169.254.169.254",
-    host_ip6="fd00:a9fe:a9fe:a9fe::a9fe",
-    ip6=[],
+    ip6=["FE80::A9FE:A9FE", "fd00:ec2:0::254"],
+    host_ip6=HOST_IP6.upper(),
+    key_prefix6="fd12:3456:789a:1::/64",
     route_table=2,
     port=0,
 )
@@ -35,6 +40,12 @@ class Host:
     def __init__(self, looked: Callable[[], None]) -> None:
         self.looked = looked
         self.refuses = False
+        self.wanting = False
+        self.serves_ipv6 = False
+        self.ipv6_fault = ""
+
+    def look(self) -> tuple[list[str], bool]:
+        return [], self.wanting
 
     def ensure(self) -> list[str]:
         self.looked()
@@ -121,6 +132,56 @@ def test_a_listener_keeps_room_for_others_whoever_has_opened_it() -> None:
             sock = tap.sock
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
             sock.close()
+
+
+# IPv6
+
+
+def test_the_host_is_looked_at_when_it_has_got_ipv6(keeper: Any) -> None:
+    look(keeper)
+    for wanting in (False, True):
+        keeper._next_look, keeper.host.wanting = 0.0, wanting
+        assert keeper.look_after(SimpleNamespace(), THERE)
+        assert len(keeper.seen) == 1 + wanting
+
+
+def test_flows_lead_to_ipv6_only_while_the_host_has_it(keeper: Any) -> None:
+    sock = SimpleNamespace(getsockname=lambda: ("169.254.169.254", 18080))
+    without = keeper.as_flows_need_it(THERE, sock)
+    assert (without.ip6, without.guest_ip6) == ("", ())
+    keeper.host.serves_ipv6 = True
+    found = keeper.as_flows_need_it(THERE, sock)
+    assert (found.ip6, found.guest_ip6) == (HOST_IP6, ("fe80::a9fe:a9fe", "fd00:ec2::254"))
+    assert str(found.keys.network(6)) == GROUP.key_prefix6
+    assert (found.ip, found.guest_ip) == (GROUP.host_ip, GROUP.ip)
+
+
+@pytest.mark.parametrize(
+    ("former", "ip6", "calls"),
+    [
+        (None, ["fe80::1"], []),
+        (HostMemory("lo", GROUP.host_ip, 2, HOST_IP6), ["fe80::1"], []),
+        (HostMemory("lo", GROUP.host_ip, 2), [], []),
+        # A daemon of a version without IPv6 had no address.
+        (HostMemory("lo", GROUP.host_ip, 2), ["fe80::1"], [None]),
+        (HostMemory("lo", GROUP.host_ip, 2, "fd00::1"), ["fe80::1"], ["fd00::1"]),
+        (HostMemory("lo", GROUP.host_ip, 2, HOST_IP6), [], [HOST_IP6]),
+    ],
+)
+def test_the_former_address_is_removed_and_the_present_one_remembered(
+    monkeypatch: pytest.MonkeyPatch, former: HostMemory | None, ip6: list[str], calls: list[Any]
+) -> None:
+    state, found = State(host=former), []
+
+    def note(_sides: Any, _wanted: Wanted, wanted6: Wanted | None) -> list[str]:
+        found.append(None if wanted6 is None else str(wanted6.address))
+        return []
+
+    monkeypatch.setattr(HostSides, "remove_former", note)
+    keeper: Any = TapKeeper(SimpleNamespace(**{**vars(GROUP), "ip6": ip6}), state, Calls())
+    keeper.remove_former(Calls())
+    assert found == calls
+    assert state.host == HostMemory("lo", GROUP.host_ip, 2, HOST_IP6 if ip6 else "")
 
 
 # A start that has failed

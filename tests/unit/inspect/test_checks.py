@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Any
 
 import pytest
 
-from dfmeta.flows.family import IPV4
+from dfmeta.cli import doctor_host
+from dfmeta.flows.family import IPV6
 from dfmeta.inspect import checks_daemon, checks_host, checks_limits, checks_switch, which
 from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
 from dfmeta.inspect.cuts import NO_FWD, NO_RECV, PortBits, cut_of
@@ -23,11 +24,13 @@ from dfmeta.inspect.facts import (
     Snapshot,
 )
 from dfmeta.inspect.finding import Finding, Status, by_files, healthy, listed, ok, unknown, wrong
+from dfmeta.inspect.firewall import Syn
 from dfmeta.inspect.overlap import takes
 from dfmeta.model import Endpoint, GuestAddress, Port, PortState
 from dfmeta.ports.vif import GUEST_TYPES
 from tests.unit.inspect.values import ADDRESS, HOST, INODE, INSTANCE, IP, PORT, SETTINGS
 
+IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 TAP = Interface(
     "tap-metadata",
     "br-int",
@@ -43,7 +46,7 @@ TAP = Interface(
 
 def status(finding: Finding) -> Status:
     """Of a finding; what is wrong says what to do, and nothing else does."""
-    assert bool(finding.remedy) == (finding.status is Status.WRONG)
+    assert bool(finding.remedy) == (finding.status in (Status.WRONG, Status.WARNING))
     return finding.status
 
 
@@ -178,15 +181,59 @@ def test_the_address_is_a_32_on_tap_metadata_alone() -> None:
 
 
 def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
-    other = replace(SETTINGS, family=replace(IPV4, version=6, bits=128))
+    other = replace(SETTINGS, host_ip6=IP6, ip6=("fe80::a9fe:a9fe",)).over(IPV6)
     bare = HostFacts(up=True, rules=tuple(replace(rule, there=False) for rule in HOST.rules))
-    checks = (checks_host.address, checks_host.route, checks_host.neighbour, checks_host.rp_filter)
-    strict = replace(bare, rp_filter=(1, 1))
+    checks = (checks_host.address, checks_host.route, checks_host.neighbour)
     for wanted, command in ((SETTINGS, "`ip "), (other, "`ip -6 ")):
-        found = [check(strict, wanted) for check in checks] + [*checks_host.rules(strict, wanted)]
+        found = [check(bare, wanted) for check in checks] + [*checks_host.rules(bare, wanted)]
         assert [status(one) for one in found] == [Status.WRONG] * len(found)
         assert all(one.remedy.startswith(command) for one in found)
-    assert f"{IP}/128 dev" in checks_host.address(HOST, other).remedy
+        found += checks_host.way_back(replace(HOST, way_back="lo"), wanted)
+        next_hop = wanted.keys.next_hop(wanted.family.version)
+        assert all(next_hop in one.remedy for one in found[1:3])
+    strict = checks_host.rp_filter(replace(bare, rp_filter=(1, 1)), SETTINGS)
+    assert status(strict) is Status.WRONG
+    assert strict.remedy.startswith("`ip rule")
+    remedy = checks_host.address(HOST, other).remedy
+    assert f"replace {IP6}/128 dev tap-metadata nodad noprefixroute`" in remedy
+    (astray,) = checks_host.way_back(replace(HOST, way_back="lo"), other)
+    assert "or to fd00:a9fe:a9fe:a9fe::/64" in astray.remedy
+    twice = HostFacts(up=True, addresses=(("eth0", IPv6Interface(f"{IP6}/128")),), way_back="eth0")
+    assert "set [df_metadata] host_ip6 to another" in checks_host.address(twice, other).remedy
+
+
+def test_a_working_host_with_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Syn] = []
+    monkeypatch.setattr(doctor_host, "read_filters", lambda syn: asked.append(syn) or ())
+    wanted = replace(SETTINGS, host_ip6=IP6, ip6=("fe80::a9fe:a9fe",), listener6=99).over(IPV6)
+    host = replace(
+        HOST,
+        addresses=(("tap-metadata", IPv6Interface(f"{IP6}/128")),),
+        listeners=(Listener(IPv6Address(IP6), 18080, 99),),
+    )
+    names = ("address", "rule-from", "rule-oif", "route", "way-back", "neighbour", "firewall")
+    for running in (True, False):
+        found = list(doctor_host.beside(host, wanted, running=running))
+        assert [one.check for one in found] == [f"{name}-ipv6" for name in (*names, "listener")]
+        assert [status(one) for one in found] == [Status.OK] * len(found)
+        assert f"[{IP6}]:18080" in found[-1].text
+    assert {(str(one.address), str(one.keys)) for one in asked} == {
+        (IP6, "fd00:a9fe:a9fe:a9fe::/64"),
+    }
+    # The listener of IPv4 is none of IPv6.
+    found = list(doctor_host.beside(HOST, wanted, running=True))
+    assert found[-1].text == f"no process listens on [{IP6}]:18080"
+    anothers = replace(host, listeners=(Listener(IPv6Address("::"), 18080, 7),))
+    found = list(doctor_host.beside(anothers, wanted, running=True))
+    assert found[-1].text == "another program listens on [::]:18080"
+
+
+def test_a_host_without_ipv6_gives_one_line_that_is_no_fault() -> None:
+    finding = checks_host.no_ipv6("net.ipv6.conf.t.disable_ipv6 is 1", "`sysctl -w x=0`")
+    assert status(finding) is Status.WARNING
+    assert healthy([finding])
+    assert "IPv4 only: net.ipv6.conf.t.disable_ipv6 is 1" in finding.text
+    assert finding.remedy.startswith("`sysctl -w x=0`")
 
 
 @pytest.mark.parametrize(

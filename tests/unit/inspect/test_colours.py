@@ -39,8 +39,10 @@ def shown(monkeypatch: pytest.MonkeyPatch, states: list[str]) -> str:
 
 
 def test_a_terminal_shows_each_state_in_its_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(monkeypatch, ["ok", "wrong", "unknown"])
-    for colour, state in ((GREEN, "ok"), (RED, "wrong"), (YELLOW, "unknown")):
+    text = shown(monkeypatch, [*Status])
+    colours = {"ok": GREEN, "warning": YELLOW, "wrong": RED, "unknown": YELLOW}
+    assert colours.keys() == set(Status)
+    for state, colour in colours.items():
         assert f"{colour}{state}" in text
     assert text.count(GREEN) == 1
     assert "[red]wrong[/red]" in text

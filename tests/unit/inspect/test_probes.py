@@ -24,7 +24,7 @@ from dfmeta.inspect.vswitchd import (
     run_folder,
 )
 from dfmeta.ports.ovsdb_facts import read_snapshot
-from tests.unit.inspect.test_firewall import PRINTED, SYN, ruleset
+from tests.unit.inspect.test_firewall import PRINTED, SYN, SYN6, ruleset
 
 Serve = Callable[..., str]
 
@@ -229,3 +229,11 @@ def test_the_hosts_filters(programs_in: Callable[[str, str], None], tmp_path: Pa
     (tmp_path / "nft").unlink()
     os.chmod(tmp_path / "iptables", 0o755)
     assert programs.read_filters(Syn("a", SYN.address, 1)) is None
+
+
+def test_the_hosts_filters_for_ipv6(programs_in: Callable[[str, str], None]) -> None:
+    programs_in("iptables", PRINTED)
+    assert programs.read_filters(SYN6) is None
+    programs_in("ip6tables", "-P INPUT DROP")
+    (found,) = programs.read_filters(SYN6) or ()
+    assert found.name == "ip6tables' chain INPUT"
