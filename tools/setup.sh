@@ -11,9 +11,11 @@
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev and nft link to, the
 # Python modules that cloud-init imports. These five programs are unpacked under .cache/root and
 # never installed: their packages would start services and enable cloud-init for the next boot.
-# The bench's programs are unpacked under .cache/bench for the same reason.
-# Python: a virtual environment in .venv with this checkout in it, and one in .cache/neutron for
-# Neutron, so that Neutron's dependencies do not determine the versions of dfmeta's. A run is quick
+# The bench's programs are unpacked under .cache/bench for the same reason. A cloud-init that finds
+# the service over IPv6 is in .cache/cloud-init: the release's own or, on Debian 12, Debian 13's.
+# The sources and package lists of the host do not change for it.
+# Python: a virtual environment in .venv with this checkout in it, two versions of requests in
+# .cache/requests, and an environment in .cache/neutron for Neutron, so that Neutron's dependencies do not determine the versions of dfmeta's. A run is quick
 # if everything is installed already.
 set -euo pipefail
 
@@ -24,6 +26,13 @@ venv=$root/.venv
 layout=4
 # The same for .cache/bench.
 bench_layout=1
+# The first cloud-init that finds the metadata service over IPv6, and the Debian release that a host
+# with an older one takes it from.
+ipv6_since=24.2
+donor=trixie
+# The last requests that opens the URL of a link-local address, as in Ubuntu 24.04, and Debian 13's,
+# which does not: their versions, and those of urllib3.
+requests=(2.31.0:2.0.7 2.32.3:2.3.0)
 neutron=neutron==29.0.0
 
 say() { printf '%s\n' "$*"; }
@@ -105,6 +114,65 @@ unpack() {
     printf '%s\n' "$layout" >"$cache/root/layout"
 }
 
+# donor_apt FOLDER COMMAND...: apt-get with FOLDER's sources and lists, and none of the host's.
+donor_apt() {
+    local folder=$1
+    shift
+    apt -o Dir::Etc::SourceList="$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null \
+        -o Dir::State::Lists="$folder/lists" -o Dir::Cache="$folder/cache" \
+        -o Acquire::Languages=none -o APT::Default-Release= -o APT::Sandbox::User=root "$@"
+}
+
+# archive: print the URL of the archive that this Debian release itself comes from.
+archive() {
+    local codename
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    # shellcheck disable=SC2016
+    apt-get indextargets \
+        --format '$(CREATED_BY) $(ORIGIN) $(CODENAME) $(COMPONENT) $(REPO_URI)' |
+        sed -n "s/^Packages Debian $codename main //p" | sed -n 1p
+}
+
+# A cloud-init that finds the service over IPv6; the tests of IPv6-only guests boot it.
+cloud_init() {
+    local home=$cache/cloud-init folder=$cache/cloud-init.deb new=$cache/cloud-init.new
+    local own uri packages
+    own=$(sed -n 's/^__VERSION__ = "\(.*\)"/\1/p' \
+        "$cache/root/usr/lib/python3/dist-packages/cloudinit/version.py")
+    if dpkg --compare-versions "$own" ge "$ipv6_since"; then
+        [ -L "$home" ] || rm -rf "$home"
+        ln -sfn root "$home"
+        return 0
+    fi
+    if [ "$(cat "$home/donor" 2>/dev/null)" != "$donor" ]; then
+        say "Unpacking cloud-init of Debian $donor under .cache (not installed)"
+        install debian-archive-keyring
+        uri=$(archive)
+        if [ -z "$uri" ]; then
+            quietly apt update || die "apt-get update failed, see above"
+            uri=$(archive)
+        fi
+        [ -n "$uri" ] || die "apt's sources do not name an archive of Debian"
+        rm -rf "$folder" "$new"
+        mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" "$new"
+        printf 'deb [signed-by=%s] %s %s main\n' \
+            /usr/share/keyrings/debian-archive-keyring.gpg "$uri" "$donor" >"$folder/sources.list"
+        cd "$folder"
+        quietly donor_apt "$folder" update || die "apt-get update for $donor failed, see above"
+        quietly donor_apt "$folder" download cloud-init ||
+            die "apt-get download cloud-init of $donor failed, see above"
+        dpkg-deb -x cloud-init_*.deb "$new"
+        dependencies cloud-init_*.deb '^python3-' >"$new/packages"
+        cd "$root"
+        rm -rf "$home" "$folder"
+        printf '%s\n' "$donor" >"$new/donor"
+        mv "$new" "$home"
+    fi
+    mapfile -t packages <"$home/packages"
+    install "${packages[@]}"
+}
+
 recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 find_python() {
@@ -144,6 +212,22 @@ virtualenv() {
     (cd "$root" && quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -e '.[test,docs]') || die "pip install failed, see above"
     printf '%s\n' "$stamp" >"$venv/stamp"
+}
+
+# cloud-init imports one of these instead of the release's own, so that the tests of IPv6-only guests
+# are the same on each release.
+requests() {
+    local pair home
+    for pair in "${requests[@]}"; do
+        home=$cache/requests/${pair%:*}
+        [ "$(cat "$home/stamp" 2>/dev/null)" = "$pair" ] && continue
+        say "Installing requests ${pair%:*} in .cache/requests"
+        rm -rf "$home"
+        quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+            --target "$home" "requests==${pair%:*}" "urllib3==${pair#*:}" ||
+            die "pip install requests ${pair%:*} failed, see above"
+        printf '%s\n' "$pair" >"$home/stamp"
+    done
 }
 
 # Not compiled to bytecode: the agent imports only a part of the installed packages.
@@ -208,7 +292,9 @@ flock 9
 [ "$(cat "$cache/root/layout" 2>/dev/null)" = "$layout" ] || unpack
 mapfile -t packages <"$cache/packages"
 install ca-certificates curl ethtool iproute2 procps sqlite3 tcpdump util-linux python3 "${packages[@]}"
+cloud_init
 virtualenv
+requests
 for part; do
     case $part in
     --neutron)

@@ -1,4 +1,4 @@
-"""The distribution's own cloud-init, booted inside a guest without being installed anywhere.
+"""A real cloud-init, booted inside a guest without being installed anywhere.
 
 It runs as PID 1's child in mount, UTS, IPC and PID namespaces of its own, in a root on tmpfs (see
 :mod:`tests.harness.cloudinit_runner`): hostname, keys, files and logs of the host do not change.
@@ -20,15 +20,36 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tests.harness import netns
+from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
 INTERPRETER = "/usr/bin/python3"
 """Debian's own interpreter, with the python3-* packages that cloud-init imports."""
-
-METADATA_URL = "http://169.254.169.254"
 SEED = "ds=nocloud-net;s="
 """Text before the seed's URL. From 24.1 on ``ds=nocloud`` works too; earlier releases interpret it
 as a seed on a disk, and ignore a seed from the network."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A cloud-init, and a directory with the requests that it imports; None: the host's."""
+
+    unpacked: Path
+    requests: Path | None = None
+    seed: str = "ds=nocloud;s="
+    """Text before the URL of a seed from the network."""
+
+
+OWN = Release(UNPACKED, seed=SEED)
+"""The distribution's own cloud-init; Debian 12's does not know IPv6."""
+_RECENT = ROOT / ".cache" / "cloud-init"
+RECENT = Release(_RECENT, ROOT / ".cache" / "requests" / "2.31.0")
+"""A cloud-init of 24.2 or later with the requests of Ubuntu 24.04, which opens URLs with a zone."""
+RECENT_WITHOUT_ZONES = Release(_RECENT, ROOT / ".cache" / "requests" / "2.32.3")
+"""The same with the requests of Debian 13, which looks up the zone ``25eth0`` of a URL with
+``%25eth0`` (https://github.com/psf/requests/issues/6735)."""
+
+METADATA_URL = "http://169.254.169.254"
 _RUNNER = Path(__file__).with_name("cloudinit_runner.py")
 _FILES = {
     "keys": "/root/.ssh/authorized_keys",
@@ -90,15 +111,21 @@ class Booting:
         timeout: float = 10,
         max_wait: float = 30,
         network: bool = False,
+        release: Release = OWN,
     ) -> None:
         """Start the boot.
 
-        :param url: URL of the metadata service.
+        :param url: URL of the metadata service; empty: those that cloud-init knows itself, with its
+            own timeouts.
         :param files: absolute paths of files in the guest to return.
         :param timeout: cloud-init's timeout of a request, in seconds (its own default: 10).
         :param max_wait: cloud-init's timeout for the service to appear, in seconds.
-        :param network: write the network configuration for networkd; in OpenStack mode.
+        :param network: write the network configuration for networkd.
+        :raises FileNotFoundError: tools/setup.sh has not run.
         """
+        for folder in (release.unpacked, release.requests):
+            if folder and not folder.exists():
+                raise FileNotFoundError(f"no {folder}: run tools/setup.sh")
         self._files = list(files)
         self._folder = netns.temporary_folder("root")
         unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
@@ -106,8 +133,9 @@ class Booting:
         inside = ["env", "product_name=OpenStack Nova", INTERPRETER, "-W", "ignore", "-B"]
         order = {
             "folder": str(self._folder),
-            "unpacked": str(UNPACKED),
-            "serial": f"{SEED}{url}/nocloud/" if mode == "NoCloud" else "",
+            "unpacked": str(release.unpacked.resolve()),
+            "requests": str(release.requests or ""),
+            "serial": f"{release.seed}{url}/nocloud/" if mode == "NoCloud" else "",
             "config": configuration(
                 mode, url=url, timeout=timeout, max_wait=max_wait, network=network
             ),
@@ -194,7 +222,9 @@ def configuration(
 ) -> dict[str, Any]:
     """Return cloud.cfg: modules with effects that a test can see, root as the only user, and
     network set-up only with *network*."""
-    source: dict[str, Any] = {"metadata_urls": [url], "timeout": timeout, "max_wait": max_wait}
+    source: dict[str, Any] = {}
+    if url:
+        source = {"metadata_urls": [url], "timeout": timeout, "max_wait": max_wait}
     if mode == "OpenStack":
         source["apply_network_config"] = network
     elif mode == "Ec2":

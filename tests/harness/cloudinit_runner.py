@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 STAGES = (["init"], ["modules", "--mode=config"], ["modules", "--mode=final"])
-MODULES = "/opt/cloud-init/usr/lib/python3/dist-packages"
+MODULES = "/opt/requests:/opt/cloud-init/usr/lib/python3/dist-packages"
 OWN = ("root", "home", "run", "tmp", "var/tmp", "var/log", "var/lib/cloud", "etc", "dev", "proc")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
@@ -39,14 +39,18 @@ def bind_read_only(source: Path, target: Path) -> None:
 
 def unwanted(folder: str, names: list[str]) -> set[str]:
     """Return names of /etc to omit: secrets, the host's own cloud-init, and special files."""
-    secret = {name for name in names if name in ("ssh", "ssl", "cloud") or "shadow" in name}
+    # requests from 2.32 on needs certificates, /etc/ssl/certs, as soon as it is imported.
+    secret = {name for name in names if name in ("ssh", "private", "cloud") or "shadow" in name}
     paths = {name: Path(folder, name) for name in names}
     odd = {n for n, p in paths.items() if not (p.is_symlink() or p.is_file() or p.is_dir())}
     return secret | odd
 
 
-def build(root: Path, unpacked: Path) -> None:
-    """Create the directories and mounts of the new root."""
+def build(root: Path, unpacked: Path, requests: str) -> None:
+    """Create the directories and mounts of the new root.
+
+    :param requests: the directory of another requests than the host's, or empty.
+    """
     mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root))
     for name in OWN:
         (root / name).mkdir(parents=True)
@@ -61,6 +65,8 @@ def build(root: Path, unpacked: Path) -> None:
             else:
                 bind_read_only(path, root / path.name)
     bind_read_only(unpacked, root / "opt" / "cloud-init")
+    if requests:
+        bind_read_only(Path(requests), root / "opt" / "requests")
     shutil.copytree("/etc", root / "etc", symlinks=True, ignore=unwanted, dirs_exist_ok=True)
     (root / "etc" / "shadow").touch(0o600)
     shutil.copytree(unpacked / "etc" / "cloud", root / "etc" / "cloud", symlinks=True)
@@ -143,7 +149,7 @@ def main() -> None:
     """Read the order (JSON on stdin), boot, and write the results."""
     order = json.load(sys.stdin)
     root = Path(order["folder"])
-    build(root, Path(order["unpacked"]))
+    build(root, Path(order["unpacked"]), order["requests"])
     build_firmware(root, order["serial"])
     (root / "etc" / "cloud" / "cloud.cfg").write_text(json.dumps(order["config"], indent=1))
     os.chroot(root)

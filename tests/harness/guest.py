@@ -246,6 +246,10 @@ class Guest(Closing):
             commands.append(f"route replace {EC2_6.strip('[]')}/128 dev {self.device}")
         self.namespace.ip(*commands)
 
+    def drop_ipv4(self) -> None:
+        """Remove the guest's IPv4 address, and with it all routes of IPv4."""
+        self.namespace.ip(f"addr del {self.interface} dev {self.device}")
+
     def add_route(self, *routes: str) -> None:
         """Run ``ip route add …`` for each route."""
         self.namespace.ip(*(f"route add {route}" for route in routes))
