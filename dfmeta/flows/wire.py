@@ -38,8 +38,6 @@ from dfmeta.flows.pipeline import (
     purpose_of,
 )
 
-_OF_NXM = {"nd_target": "ipv6_nd_target", "nd_sll": "ipv6_nd_sll", "nd_tll": "ipv6_nd_tll"}
-"""os-ken's NXM names of fields that differ from OpenFlow's by more than their ending."""
 WHOLE_PACKET = 0xFFFF
 NX_EXPERIMENTER = 0x2320
 NXT_SET_CONTROLLER_ID = 20
@@ -394,11 +392,6 @@ def _action(action: Action) -> Any:
             raise TypeError(f"{action} was read from a switch and cannot be sent")
 
 
-def _plain(name: str) -> str:
-    """Return OpenFlow's name of a field for its NXM name."""
-    return _OF_NXM.get(name, name.removesuffix("_nxm"))
-
-
 @lru_cache(256)
 def _odd_action(data: bytes) -> Action:
     """Read an action from its bytes. Cached: the flows of all ports have the same few actions."""
@@ -411,7 +404,8 @@ def _read_action(action: Any) -> Action:
             return SetField(action.key, action.value)
         case ofp_parser.NXActionRegMove(src_ofs=0, dst_ofs=0):
             # Open vSwitch returns the NXM names of the fields, even when others were sent.
-            return Move(_plain(action.src_field), _plain(action.dst_field), action.n_bits)
+            source, field = (n.removesuffix("_nxm") for n in (action.src_field, action.dst_field))
+            return Move(source, field, action.n_bits)
         case ofp_parser.OFPActionOutput():
             return Output(action.port)
         case ofp_parser.NXActionController(max_len=0xFFFF):
