@@ -17,6 +17,10 @@ from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
 
 GUESTS = ("guest-http", "guest-syn", "guest-fragment", "guest-arp", "syn")
+GUESTS6 = ("guest-http", "guest-syn", "guest-fragment", "guest-nd", "syn", "guest-nd-bare")
+OF_PORT6 = 10
+"""Flows of IPv6 that a port has, with two addresses of the service."""
+FIXED, FIXED6 = 4, 7
 METERED = {"guest-syn", "syn"}
 ADDRESS = ("address", "reply", "key-arp")
 
@@ -29,9 +33,10 @@ def rows(agent: Agent) -> list[Row]:
     return found
 
 
-def of(found: list[Row], port: str) -> dict[str, Row]:
-    """Purpose → flow of that port."""
-    return {row["purpose"]: row for row in found if row["port"] == port}
+def of(found: list[Row], port: str, family: int = 4) -> dict[str, Row]:
+    """Purpose → flow of that port and version of IP, or of none."""
+    mine = [row for row in found if row["port"] == port and row["family"] in (family, None)]
+    return {row["purpose"]: row for row in mine}
 
 
 def states(found: list[Row]) -> set[str]:
@@ -87,7 +92,16 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
         "service-drop",
         "reply-drop",
         "probe",
+        "guest-dad",
+        "guest-nd-answer",
+        "key-nd-answer",
+        "service-nd",
+        "nd-drop",
     }
+    for guest in (known, silent, nobody):
+        assert set(of(found, guest.port, 6)) == set(GUESTS6)
+    services = [row["service"] for row in found if row["purpose"] == "guest-syn"]
+    assert sorted(services) == sorted(3 * ["169.254.169.254", "fd00:ec2::254", "fe80::a9fe:a9fe"])
 
 
 def test_a_table_for_people(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
@@ -100,16 +114,15 @@ def test_a_table_for_people(make_agent: MakeAgent, make_guest: MakeGuest) -> Non
         "PORT",
         "INSTANCE",
         "ADDRESS",
+        "SERVICE",
         "PACKETS",
         "BYTES",
         "DROPPED",
         "STATE",
     ]
-    assert len(lines) == 4 + len(GUESTS)
+    assert len(lines) == FIXED + FIXED6 + len(GUESTS) + OF_PORT6
     assert all(line.endswith(" ok") for line in lines)
-    assert any(
-        line.startswith(f"classification          guest-http      {guest.port}") for line in lines
-    )
+    assert any(line.split()[:3] == ["classification", "guest-http", guest.port] for line in lines)
     assert done.stderr == ""
 
 
@@ -172,7 +185,7 @@ def test_raw_is_what_ovs_ofctl_prints_of_ours(
     agent = make_agent()
     monkeypatch.setenv("PATH", f"{UNPACKED / 'usr/bin'}:{os.environ['PATH']}")
     lines = [line for line in agent.ctl("flows", "--raw").stdout.splitlines() if "actions=" in line]
-    assert len(lines) == 4
+    assert len(lines) == FIXED + FIXED6
     assert all(" cookie=0x64666d65" in line for line in lines)
     assert len(host.flows()) > len(lines)
 

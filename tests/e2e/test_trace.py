@@ -35,9 +35,13 @@ def _filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
 
-def trace(agent: Agent, port: str, status: int) -> str:
-    """What it prints; its last line is the verdict."""
-    done = agent.ctl("trace", port, check=False)
+def trace(agent: Agent, port: str, status: int, family: int | None = 4) -> str:
+    """What it prints; its last line is the verdict.
+
+    :param family: version of IP to trace; None: both.
+    """
+    options = ("--family", str(family)) if family is not None else ()
+    done = agent.ctl("trace", port, *options, check=False)
     assert (done.returncode, done.stderr) == (status, ""), done.stdout
     return done.stdout
 
@@ -71,6 +75,41 @@ def test_a_known_address_leads_to_the_proxy_and_back(
     # Where the way leads, and what its guest gets there, are two things.
     assert "proxy  the guest gets an answer, and fails: 404 (no record) since" in text
     assert end == LEADS
+
+
+def test_both_versions_are_traced_and_each_alone(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guest, agent = make_guest(), make_agent()
+    assert guest.curl("/").status == 404
+    text = trace(agent, guest.port, 0, None)
+    heads = [line for line in text.splitlines() if line.startswith(f"{guest.port} (ofport")]
+    assert heads[0].endswith(f"{guest.ip} {guest.mac}, key 128.0.0.{guest.ofport}")
+    assert heads[1].endswith("no address known yet, to fe80::a9fe:a9fe")
+    assert text.splitlines()[-1] == LEADS
+    assert text.count("  probe  ") == 2
+    six = trace(agent, guest.port, 0, 6)
+    assert "  finds  neighbour discovery: service-nd" in six
+    assert "128.0.0." not in six
+    flow = f"cookie=0xbad,priority=400,in_port={guest.ofport},ipv6,actions=NORMAL"
+    host.ofctl("add-flow", BRIDGE, flow)
+    end = trace(agent, guest.port, 1, None).splitlines()[-1]
+    assert end.startswith(
+        "Over IPv6 to fe80::a9fe:a9fe: neighbour discovery: stops in the classification table: "
+        "another program's flow (cookie 0xbad"
+    )
+    assert trace(agent, guest.port, 0, 4).splitlines()[-1] == LEADS
+
+
+def test_ipv6_is_not_traced_where_it_is_not_served(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guest = make_guest()
+    agent = make_agent({"df_metadata": {"ip6": ""}})
+    text = trace(agent, guest.port, 0, None)
+    assert text.count(f"{guest.port} (ofport") == 1
+    end = trace(agent, guest.port, 1, 6).splitlines()[-1]
+    assert end == f"{BEFORE} [df_metadata] ip6 is empty, so guests are served over IPv4 only."
 
 
 def test_a_port_is_found_by_its_name_its_iface_id_and_its_instance(

@@ -179,7 +179,8 @@ def test_solicitations_for_the_service_are_answered_by_flows_alone() -> None:
     answers = by_purpose(flows, Purpose.SERVICE_ND)
     assert {one.field("ipv6_nd_target") for one in answers} == set(SERVICE6)
     for one in answers:
-        assert sets(one) == {"eth_src": TAP6.mac, "ipv6_nd_tll": TAP6.mac}
+        target = one.field("ipv6_nd_target")
+        assert sets(one) == {"eth_src": TAP6.mac, "ipv6_src": target, "ipv6_nd_tll": TAP6.mac}
         assert one.actions[-1] == Output(PORT_IN_PORT)
     (dad,) = by_purpose(flows, Purpose.GUEST_DAD)
     assert (dad.field("ipv6_src"), dad.actions, dad.goto) == ("::", (), None)
