@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Any, Self
 
 from os_ken.lib import type_desc
@@ -157,13 +158,15 @@ def _ipv4(data: bytes) -> str:
     return "{}.{}.{}.{}".format(*data)
 
 
+def _ipv6(data: bytes) -> str:
+    return str(IPv6Address(data))
+
+
 def _reader(kind: Any) -> Callable[[bytes], int | str] | None:
     if isinstance(kind, type_desc.IntDescr):
         return _number
-    if kind is type_desc.IPv6Addr:
-        to_text: Callable[[bytes], str] = kind.to_user
-        return to_text
-    return {type_desc.MacAddr: _mac, type_desc.IPv4Addr: _ipv4}.get(kind)
+    readers = {type_desc.MacAddr: _mac, type_desc.IPv4Addr: _ipv4, type_desc.IPv6Addr: _ipv6}
+    return readers.get(kind)
 
 
 def _known_fields() -> Iterator[tuple[int, tuple[str, Callable[[bytes], int | str]]]]:

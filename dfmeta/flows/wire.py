@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -373,7 +374,17 @@ def _match(fields: dict[str, Any]) -> Any:
 
 def _fields(match: Any) -> tuple[tuple[str, Value], ...]:
     """Read a match of :func:`_match`; the type may have either of the two names."""
-    return canonical({name.removesuffix("_nxm"): value for name, value in match.items()})
+    return canonical(
+        {name.removesuffix("_nxm"): _plain(name, value) for name, value in match.items()}
+    )
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value of os-ken in the form of :class:`Flow`: os-ken writes some IPv6 addresses with
+    the last 32 bits as IPv4."""
+    if not name.startswith("ipv6_") or not isinstance(value, str) or "." not in value:
+        return value
+    return str(IPv6Address(value))
 
 
 def _action(action: Action) -> Any:
@@ -401,7 +412,7 @@ def _odd_action(data: bytes) -> Action:
 def _read_action(action: Any) -> Action:
     match action:
         case ofp_parser.OFPActionSetField():
-            return SetField(action.key, action.value)
+            return SetField(action.key, _plain(action.key, action.value))
         case ofp_parser.NXActionRegMove(src_ofs=0, dst_ofs=0):
             # Open vSwitch returns the NXM names of the fields, even when others were sent.
             source, field = (n.removesuffix("_nxm") for n in (action.src_field, action.dst_field))
