@@ -29,7 +29,7 @@ def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> Non
         raise StartError(
             cause=f"{where}, which another dfmeta-agent serves",
             remedy="Stop that daemon, or give this one its own [df_metadata] metadata_interface, "
-            "host_ip, route_table and admin_listen",
+            "host_ip, host_ip6, route_table and admin_listen",
         ) from error
     if not found.marked:
         raise StartError(

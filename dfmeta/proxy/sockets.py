@@ -90,7 +90,8 @@ def listen(device: str, address: IPv4Address | IPv6Address, port: int) -> Any:
         place = HttpHost(str(address), port).authority
         raise StartError(
             cause=f"cannot listen on {place} on {device}: {error.strerror}",
-            remedy="Stop the program that uses it, or set another [df_metadata] port",
+            remedy="Stop the program that uses it, or set another [df_metadata] port or "
+            + ("host_ip6" if six else "host_ip"),
         ) from error
     return sock
 

@@ -119,8 +119,10 @@ def test_a_socket_unit_passes_what_its_service_looks_for(path: Path) -> None:
 
 def test_the_sockets_of_the_agent_are_where_the_options_are_unless_they_are_set() -> None:
     default = {one.name: one.default for one in agent.OPTS}
-    guests = value(UNITS / "dfmeta-agent-guests.socket", "ListenStream")
+    text = (UNITS / "dfmeta-agent-guests.socket").read_text(encoding="utf-8")
+    guests, guests6 = re.findall(r"^ListenStream=(.*)$", text, re.MULTILINE)
     assert default["host_ip"] == "$ip"
     assert guests == f"{default['ip']}:{default['port']}"
+    assert guests6 == f"[{default['host_ip6']}]:{default['port']}"
     for name in ("dfmeta-agent-admin.socket", "dfmeta-store-admin.socket"):
         assert value(UNITS / name, "ListenStream") == default["admin_listen"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dfmeta.model import HttpHost
 from tests.e2e.support import (
     META_DATA,
     PROXY_PORT,
@@ -25,14 +26,16 @@ from tests.harness.poll import wait_for
 
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".encode()
 READINESS = b"GET /healthz/readiness HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-AGENT = {
-    "dfmeta-agent-guests": (METADATA_IP, PROXY_PORT),
-    "dfmeta-agent-admin": ("127.0.0.1", ADMIN_PORT),
-}
-STORE = {
-    "dfmeta-store-guests": ("::", GUEST_PORT),
-    "dfmeta-store-admin": ("127.0.0.1", ADMIN_PORT),
-}
+HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
+AGENT = (
+    ("dfmeta-agent-guests", (METADATA_IP, PROXY_PORT)),
+    ("dfmeta-agent-guests", (HOST_IP6, PROXY_PORT)),
+    ("dfmeta-agent-admin", ("127.0.0.1", ADMIN_PORT)),
+)
+STORE = (
+    ("dfmeta-store-guests", ("::", GUEST_PORT)),
+    ("dfmeta-store-admin", ("127.0.0.1", ADMIN_PORT)),
+)
 
 
 @pytest.fixture
@@ -90,6 +93,23 @@ def test_workers_serve_on_a_listener_that_was_passed(agent: Agent, guest: Guest)
         assert guest.instance_id.encode() in read_all(waiting)
 
 
+def test_a_unit_of_a_release_without_ipv6_leaves_that_listener_to_the_daemon(
+    host: OpenvSwitch, make_agent: MakeAgent, guest: Guest
+) -> None:
+    agent = make_agent(start=False)
+    with Activator(host.namespace, AGENT[:1]) as former:
+        agent.prefix, agent.pass_fds = former.prefix, former.fds
+        for end in (agent.stop, agent.kill):
+            agent.start()
+            put(agent, guest)
+            asks_own(guest)
+            end()
+            # Nobody has the listener of the unit but the unit, and the holder has the other one.
+            listening = host.namespace.run(["ss", "-ltnH"]).stdout
+            assert f"[{HOST_IP6}]:{PROXY_PORT}" in listening
+            assert holders(host).count("dfmeta-listener") == 1
+
+
 def test_nobody_is_heard_before_the_daemon_or_on_another_device(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
@@ -120,24 +140,26 @@ def closed(connection: object) -> bool:
         return True
 
 
+PLACE_IDS = ("port", "any", "IPv6", "admin")
 WRONG_PLACES: list[tuple[str, tuple[str, int], str]] = [
     ("dfmeta-agent-guests", (METADATA_IP, 18081), "host_ip:port = '169.254.169.254:18080'"),
     ("dfmeta-agent-guests", ("0.0.0.0", PROXY_PORT), "host_ip:port = '169.254.169.254:18080'"),
+    ("dfmeta-agent-guests", ("::1", PROXY_PORT), f"host_ip6:port = '[{HOST_IP6}]:{PROXY_PORT}'"),
     ("dfmeta-agent-admin", ("0.0.0.0", ADMIN_PORT), "admin_listen = '127.0.0.1:9697'"),
 ]
 
 
-@pytest.mark.parametrize(("name", "place", "said"), WRONG_PLACES, ids=["port", "any", "admin"])
+@pytest.mark.parametrize(("name", "place", "said"), WRONG_PLACES, ids=PLACE_IDS)
 def test_a_listener_at_another_place_is_one_clear_line(
     host: OpenvSwitch, make_agent: MakeAgent, name: str, place: tuple[str, int], said: str
 ) -> None:
     agent = make_agent(start=False)
-    with Activator(host.namespace, {name: place}) as wrong:
+    with Activator(host.namespace, [(name, place)]) as wrong:
         agent.prefix, agent.pass_fds = wrong.prefix, wrong.fds
         agent.start(wait=False)
         assert agent.wait(10) == 2
     line = agent.log().splitlines()[-1]
-    assert f"passes {name} at {place[0]}:{place[1]}" in line
+    assert f"passes {name} at {HttpHost(*place).authority}" in line
     assert said in line
     assert f"{name}.socket" in line
     assert "Traceback" not in agent.log()

@@ -31,6 +31,7 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".encode()
+HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 ELSEWHERE = {"integration_bridge": "br-other", "metadata_interface": "tap-other"}
 TAKEN = "Took over the listener of an earlier run"
 FORMER = """
@@ -151,10 +152,11 @@ def test_a_listener_that_stands_elsewhere_now_is_let_go(
     agent.configure({"df_metadata": {"port": 18081}})
     agent.start()
     asks_own(guest)
-    (line,) = [
+    lines = [
         one for one in agent.log().splitlines() if "Closed the listener of an earlier run" in one
     ]
-    assert "169.254.169.254:18080" in line
+    for line, place in zip(lines, ("169.254.169.254", f"[{HOST_IP6}]"), strict=True):
+        assert f"{place}:18080" in line
     with host.namespace.open_socket() as free:
         free.bind(("0.0.0.0", 18080))
     assert len(holders(host)) == 1
@@ -171,8 +173,7 @@ def test_a_holder_of_the_release_before_gives_the_listener(
     with host.namespace.open_socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
         daemon.connect(f"\0{today}")
         daemon.send(holder.TAKE)
-        _message, fd = holder.receive(daemon)
-        assert fd is not None
+        _message, (fd,) = holder.receive(daemon)
         before = host.namespace.spawn(
             [sys.executable, "-c", FORMER, former, str(fd)], pass_fds=(fd,)
         )
@@ -194,6 +195,7 @@ def test_two_daemons_on_two_bridges_leave_each_other_the_listener(
             "df_metadata": {
                 **ELSEWHERE,
                 "host_ip": "169.254.1.1",
+                "host_ip6": "fd00:a9fe:a9fe:a9fe::101",
                 "route_table": 3,
                 "admin_listen": "127.0.0.1:9698",
             }

@@ -126,7 +126,7 @@ def test_the_store_serves_on_port_80_in_its_sandbox_without_a_right() -> None:
     with (
         Namespace("store") as namespace,
         Central({"store": {"guest_listen": "[::]:80"}}, namespace=namespace) as central,
-        Activator(namespace, {"dfmeta-store-guests": ("::", 80)}) as activator,
+        Activator(namespace, [("dfmeta-store-guests", ("::", 80))]) as activator,
     ):
         state = central.folder / "state"
         state.mkdir(mode=0o700)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
@@ -16,15 +16,18 @@ _ASIDE = 100
 class Activator(Closing):
     """Listeners that outlive processes; a context manager that closes them.
 
-    :param places: FileDescriptorName= to ListenStream=, an address and a port. FreeBind= is set:
-        no device needs the address.
+    :param places: FileDescriptorName= and ListenStream=, an address and a port, of each listener.
+        Several of one unit have one name. FreeBind= is set: no device needs the address.
     """
 
-    def __init__(self, namespace: Namespace, places: Mapping[str, tuple[str, int]]) -> None:
-        self.listeners: dict[str, socket.socket] = {}
-        for name, place in places.items():
+    def __init__(self, namespace: Namespace, places: Iterable[tuple[str, tuple[str, int]]]) -> None:
+        self.listeners: list[socket.socket] = []
+        self._names: list[str] = []
+        for name, place in places:
             family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
-            sock = self.listeners[name] = namespace.open_socket(family)
+            sock = namespace.open_socket(family)
+            self.listeners.append(sock)
+            self._names.append(name)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
             sock.bind(place)
@@ -32,13 +35,13 @@ class Activator(Closing):
 
     def close(self) -> None:
         """Close the listeners."""
-        for sock in self.listeners.values():
+        for sock in self.listeners:
             sock.close()
 
     @property
     def fds(self) -> tuple[int, ...]:
         """Return the file descriptors that the new process has to inherit."""
-        return tuple(sock.fileno() for sock in self.listeners.values())
+        return tuple(sock.fileno() for sock in self.listeners)
 
     @property
     def prefix(self) -> list[str]:
@@ -47,6 +50,6 @@ class Activator(Closing):
         away = " ".join(f"{_ASIDE + n}<&{fd}" for n, fd in enumerate(self.fds))
         moves = [(_FIRST + n, _ASIDE + n) for n in range(len(self.fds))]
         there = " ".join(f"{to}<&{aside} {aside}<&-" for to, aside in moves)
-        variables = f"LISTEN_FDS={len(self.fds)} LISTEN_FDNAMES={':'.join(self.listeners)}"
+        variables = f"LISTEN_FDS={len(self.fds)} LISTEN_FDNAMES={':'.join(self._names)}"
         script = f'exec {away}; exec {there}; export LISTEN_PID=$$ {variables}; exec "$@"'
         return ["bash", "-c", script, "activator"]

@@ -93,13 +93,11 @@ def test_a_key_is_in_the_range_of_its_version_alone(endpoint: Endpoint, slot: in
 
 @pytest.mark.parametrize("keys", [IN_PORT, OTHER])
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_the_host_itself_uses_is_in_the_range_and_no_guests_key(
-    keys: InPortKeys, version: int
-) -> None:
+def test_what_the_host_itself_uses_is_no_guests_key(keys: InPortKeys, version: int) -> None:
+    assert keys.covers(ip_address(keys.probe_key(version)))
     for text in (keys.next_hop(version), keys.probe_key(version)):
         address = ip_address(text)
         assert address.version == version
-        assert keys.covers(address)
         with pytest.raises(KeyRangeError):
             keys.parse(address)
 

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import eventlet
@@ -15,7 +16,7 @@ from eventlet.event import Event
 
 from dfmeta import metrics
 from dfmeta.flows.key import IN_PORT
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rounds import SHARE
 from dfmeta.proxy.server import GuestServer
@@ -139,6 +140,44 @@ def test_what_a_port_has_too_much_waits_and_then_is_reset(world: World) -> None:
     silent[0].close()
     third.settimeout(5)
     assert answer(third) == b"tap1"
+
+
+def test_both_versions_of_ip_share_what_a_port_has(world: World) -> None:
+    own = GuestAddress("fa:16:3e:00:00:01", IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe"))
+    learned = world.registry.learn(Endpoint(1), own, 0)
+    assert learned is not None
+    four, six = world.connect(), world.connect(slot=learned.slot)
+    assert [ask(four), ask(six)] == [b"tap1", b"tap1"]
+    (first, second) = world.server._room
+    assert world.server.slots(first) is world.server.slots(second), "one set of requests"
+    assert {type(one.claim.address.ip) for one in (first, second)} == {IPv4Address, IPv6Address}
+    # Both wait for another request; a third one has its place of either version.
+    silent = [world.connect(slot=slot) for slot in (learned.slot, 0)]
+    run()
+    assert [is_closed(four), is_closed(six)] == [True, True]
+    third, fourth = world.connect(slot=learned.slot), world.connect()
+    assert is_closed(fourth), "two are open, one waits"
+    assert not is_closed(third)
+    assert ask(world.connect(2)) == b"tap2"
+    for sock in silent:
+        sock.close()
+
+
+def test_a_listener_for_each_version_is_served_and_closed_at_the_end() -> None:
+    listeners = [Listener(), Listener()]
+    world = World()
+    server = GuestServer(
+        listeners, "lo", world.registry, world._answer, hold_timeout=5.0, limits=FEW
+    )
+    server.start()
+    keys = [str(IN_PORT.key_of(Endpoint(ofport), 0)) for ofport in (1, 2)]
+    found = [one.connect(key) for one, key in zip(listeners, keys, strict=True)]
+    assert [ask(sock) for sock in found] == [b"tap1", b"tap2"]
+    assert server.port == listeners[0].getsockname()[1]
+    for one in (server, world.server):
+        one.stop(0.0)
+    run()
+    assert [one.fileno() for one in listeners] == [-1, -1]
 
 
 def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> None:

@@ -37,7 +37,6 @@ STATES = st.builds(
         st.integers(1, 2**32 - 1),
         st.just("") | st.ip_addresses(v=6, network="fc00::/7").map(str),
     ),
-    listener6=st.integers(0, 2**32 - 1),
 )
 IN_ONE_FOLDER = settings(
     deadline=None,
