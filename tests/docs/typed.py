@@ -26,6 +26,7 @@ TYPED: Mapping[str, str] = {
     "first-hour-libvirt": "tests/e2e/test_first_hour.py",
     "first-hour-openstack": "tests/e2e/test_first_hour_openstack.py",
     "install": "tests/e2e/test_first_hour.py",
+    "ipv6-only": "tests/e2e/test_pages.py",
     "migrate": "tests/e2e/test_pages.py",
     "migrate-hollow": "tests/e2e/test_pages.py",
     "migrate-metadata-path": "tests/e2e/test_pages.py",

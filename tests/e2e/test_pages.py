@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+import yaml
 
 from tests.docs.typed import page, untyped
 from tests.e2e.shell import Shell
 from tests.e2e.support import KEY, asks_own, put
 from tests.harness import domains as libvirt
 from tests.harness import netns
-from tests.harness.guest import Guest, Ids
+from tests.harness.console import blocks
+from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Ids
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
@@ -105,6 +107,22 @@ def test_devices_get_their_roles(host: Shell) -> None:
     assert {tag for one in json.loads(shown)["devices"] for tag in one["tags"]} == {
         *("nfvfunc1", "oracledb"),
     }
+
+
+def test_a_guest_asks_over_ipv6_and_gets_a_record_for_it(host: Shell) -> None:
+    guest = host.guests["web1"]
+    guest.add_address6("fd12:3456::5/64")
+    (host.folder / "source/user-data").write_text("#!/bin/sh\n")
+    (record,) = [one for one in blocks(page("ipv6-only")) if one.caption == "web6.json"]
+    host.read(record)
+    printed = types(host, "ipv6-only")
+    assert printed.count("web1.example.org") == 2
+    assert not re.search(r" ipv6 ", printed)
+    for service in (OPENSTACK6, EC2_6):
+        reply = guest.curl("/latest/meta-data/local-hostname", host=service)
+        assert reply.text == "web6.example.org"
+    shown = guest.curl("/nocloud/network-config", host=EC2_6)
+    assert yaml.safe_load(shown.body) == json.loads(record.text)["network_config"]
 
 
 def test_a_host_is_looked_at_and_goes_back(host: Shell) -> None:
