@@ -90,7 +90,7 @@ def trace(config_files: tuple[str, ...], *, port: str, family: str | None) -> No
     `dfmeta doctor`, and a running dfmeta-agent probes the path through the host with a SYN of its
     own. Over IPv6, the path to each address of the service that the guest uses is traced. No packet
     is sent in the guest's name, and nothing is changed. The last line names the place where the
-    path ends, or says that no fault was found; if a port's paths differ in that, it names them.
+    first path with a fault ends, IPv4's before IPv6's, or says that no fault was found.
     """
     conf = load_config(config_files)
     say(take_over(conf))
@@ -222,14 +222,13 @@ def _follow_way(scene: Scene, port: KnownPort, tap: Tap, way: Way, *, alone: boo
 
 
 def _conclusion(ends: Mapping[Way, str]) -> str:
-    """Return where the paths of a port stop; empty if they all lead to the proxy and back."""
-    names: dict[str, list[str]] = {}
-    for way, stop in ends.items():
-        if stop:
-            names.setdefault(stop, []).append(way.name)
-    if len(names) == 1 and all(ends.values()):
-        return next(iter(names))
-    return "; ".join(f"{' and '.join(which)}: {stop}" for stop, which in names.items())
+    """Return where the first path with a fault stops; empty if all lead to the proxy and back."""
+    stops = {way: stop for way, stop in ends.items() if stop}
+    if not stops:
+        return ""
+    way, stop = next(iter(stops.items()))
+    everywhere = set(ends.values()) == {stop}
+    return stop if everywhere or way.address.service is None else f"{way.name}: {stop}"
 
 
 def _without_ip6(scene: Scene) -> str:

@@ -84,9 +84,9 @@ def uuid_in(body: bytes) -> str:
     return str(json.loads(body)["uuid"])
 
 
-def asks_own(guest: Guest, *, source: str = "") -> None:
+def asks_own(guest: Guest, *, source: str = "", host: str = METADATA_IP) -> None:
     """The guest asks once and gets its own document."""
-    reply = guest.curl(META_DATA, source=source)
+    reply = guest.curl(META_DATA, source=source, host=host)
     assert reply.status == 200, reply
     assert uuid_in(reply.body) == guest.instance_id
 

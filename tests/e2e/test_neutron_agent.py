@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.support import TWIN_MAC, asks_own, failures, put
 from tests.harness.agent import Agent
-from tests.harness.guest import METADATA_IP, Guest, Sample
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
 from tests.harness.neutron_agent import DEAD_VLAN, OPEN, OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
@@ -268,6 +268,33 @@ def test_the_bridge_is_as_neutron_has_it(world: World) -> None:
 def test_guests_whose_groups_allow_nothing_get_their_own(world: World) -> None:
     for guest in (*world.guests, *world.twins):
         asks_own(guest)
+        asks_own(guest, host=OPENSTACK6)
+
+
+def test_a_solicitation_for_the_service_goes_back_to_its_port_alone(world: World) -> None:
+    """Neutron's DHCP namespaces have that address as well, for isolated networks."""
+    frames = [frame for guest in world.guests for frame in solicitations(guest)]
+    for frame, line in zip(frames, actions(world.host, frames), strict=True):
+        port = re.findall(r"^icmp6,in_port=(\d+),", frame)[0]
+        output = re.sub(r"set\(.*?\)\)|recirc\w*", "", line)
+        assert re.findall(r"(?<![\w=.:])\d+(?![\w.:=])", output) == [datapath_port(world, port)]
+
+
+def solicitations(guest: Guest) -> list[str]:
+    """Multicast and unicast, for the address of the service."""
+    source = f"icmp6,in_port={guest.ofport},dl_src={guest.mac},ipv6_src={guest.link_local}"
+    target = "nd_target=fe80::a9fe:a9fe"
+    kind = f"nw_ttl=255,icmpv6_type=135,icmpv6_code=0,{target},nd_sll={guest.mac}"
+    return [
+        f"{source},dl_dst=33:33:ff:fe:a9:fe,ipv6_dst=ff02::1:fffe:a9fe,{kind}",
+        f"{source},dl_dst=02:64:66:6d:65:fe,ipv6_dst=fe80::a9fe:a9fe,{kind}",
+    ]
+
+
+def datapath_port(world: World, ofport: str) -> str:
+    """The number that the datapath has for a port."""
+    shown = world.host.appctl("dpif/show")
+    return re.findall(rf"^\s+\S+ {ofport}/(\d+):", shown, re.MULTILINE)[0]
 
 
 def test_spoofing_protection_does_not_keep_a_guest_from_its_own(world: World) -> None:
@@ -301,6 +328,31 @@ def strangers(world: World) -> list[str]:
         f"tcp,{frame},nw_src={guest.ip},nw_dst={other.ip},tcp_src=4000,tcp_dst=80",
         f"tcp,{frame},nw_src={guest.ip},nw_dst=128.0.0.{guest.ofport},tcp_src=4000,tcp_dst=80",
         f"arp,{frame},arp_op=1,arp_spa={guest.ip},arp_sha={guest.mac},arp_tpa={other.ip}",
+        *strangers6(guest, other, frame),
+    ]
+
+
+def strangers6(guest: Guest, other: Guest, frame: str) -> list[str]:
+    """The same over IPv6: other ports and addresses, neighbours, routers, DHCPv6, MLD."""
+    source = f"{frame},ipv6_src={guest.link_local}"
+    group = f"in_port={guest.ofport},dl_src={guest.mac},ipv6_src={guest.link_local},nw_ttl=255"
+    service, key = "ipv6_dst=fe80::a9fe:a9fe", f"fd00:a9fe:a9fe:a9fe:1::{guest.ofport:x}"
+    option = f"nd_sll={guest.mac}"
+    asked, told = "ipv6_dst=ff02::1:ff00:1", "ipv6_dst=ff02::1"
+    question = f"icmpv6_type=135,icmpv6_code=0,nd_target=fe80::1,{option}"
+    answer = f"icmpv6_type=136,icmpv6_code=0,nd_target={guest.link_local},nd_tll={guest.mac}"
+    return [
+        f"udp6,{source},{service},udp_src=4000,udp_dst=80",
+        f"tcp6,{source},{service},tcp_src=4000,tcp_dst=443",
+        f"icmp6,{source},{service},icmpv6_type=128,icmpv6_code=0",
+        f"tcp6,{source},ipv6_dst={other.link_local},tcp_src=4000,tcp_dst=80",
+        f"tcp6,{source},ipv6_dst={key},tcp_src=4000,tcp_dst=80",
+        f"icmp6,{group},dl_dst=33:33:ff:00:00:01,{asked},{question}",
+        f"icmp6,{group},dl_dst=33:33:00:00:00:01,{told},{answer}",
+        f"icmp6,{group},dl_dst=33:33:00:00:00:02,ipv6_dst=ff02::2,icmpv6_type=133,icmpv6_code=0",
+        f"icmp6,{group},dl_dst=33:33:00:00:00:01,ipv6_dst=ff02::1,icmpv6_type=134,icmpv6_code=0",
+        f"icmp6,{group},dl_dst=33:33:00:00:00:16,ipv6_dst=ff02::16,icmpv6_type=143,icmpv6_code=0",
+        f"udp6,{group},dl_dst=33:33:00:01:00:02,ipv6_dst=ff02::1:2,udp_src=546,udp_dst=547",
     ]
 
 
@@ -463,6 +515,7 @@ def test_without_its_firewall_too(world: World) -> None:
     assert tables(world.host) >= SPOOFING
     for guest in world.guests:
         asks_own(guest)
+        asks_own(guest, host=OPENSTACK6)
     world.twins[1].add_address("169.254.8.16/16")
     asks_own(world.twins[1], source="169.254.8.16")
 
