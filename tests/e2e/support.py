@@ -18,7 +18,12 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+from dfmeta.conf.agent import HOST_IP6, SERVICE6
+from dfmeta.flows import desired
+from dfmeta.flows.desired import fixed_flows, guest_flows
 from dfmeta.flows.key import PROBE_KEY
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint
 from tests.harness.agent import Agent
 from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP, Guest, Ids, Sample, uuid_of
@@ -38,6 +43,14 @@ NOVA_OPTIONS = {
 }
 PROXY_PORT = 18080
 """The option ``port``, as it is unless it is set."""
+_TAP = Tap(
+    ofport=1, mac="02:64:66:6d:65:fe", port=PROXY_PORT, ip6=HOST_IP6, guest_ip6=tuple(SERVICE6)
+)
+FIXED_FLOWS = len(fixed_flows(_TAP))
+PORT_FLOWS = len(guest_flows(desired.Guest(Endpoint(1), None), _TAP))
+ADDRESS_FLOWS = 3
+"""Flows of a host, of a port, and of one of its addresses, with the options as they are unless they
+are set."""
 PROMPT = 0.9
 """Seconds: below the first retransmission of a SYN or a SYN-ACK (1 s)."""
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from itertools import count
 
+from tests.e2e.support import ADDRESS_FLOWS, FIXED_FLOWS, PORT_FLOWS
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, Sample, uuid_of
@@ -127,5 +128,5 @@ def assert_flows_of(host: OpenvSwitch, agent: Agent, guests: list[Guest]) -> Non
     """Exactly the flows of those guests, with an address each, are there."""
     assert agent.ready()
     flows = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
-    assert flows == 4 + 8 * len(guests)
+    assert flows == FIXED_FLOWS + (PORT_FLOWS + ADDRESS_FLOWS) * len(guests)
     assert host.ofctl("dump-meters", "br-int").count("type=drop") == 2 * len(guests)

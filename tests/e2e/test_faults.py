@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.support import asks_own, end_holders, failures, holders, put
+from tests.e2e.support import (
+    ADDRESS_FLOWS,
+    FIXED_FLOWS,
+    PORT_FLOWS,
+    asks_own,
+    end_holders,
+    failures,
+    holders,
+    put,
+)
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
@@ -19,8 +28,7 @@ MAC = "fa:16:3e:00:00:07"
 REQUESTS = 1000
 UNDER_WAY = 50
 """Requests that have been answered when the fault is made."""
-FIXED_FLOWS = 11
-GUEST_FLOWS = 15 + 2 * 3
+GUEST_FLOWS = PORT_FLOWS + 2 * ADDRESS_FLOWS
 """Of its port, and of one address of each version of IP."""
 SERVICES = (METADATA_IP, OPENSTACK6)
 NORMAL = "priority=0,actions=NORMAL"
@@ -225,7 +233,7 @@ def test_the_holder_of_the_listener_is_replaced_when_it_dies(agent: Agent, busy:
     host = busy.agent.host
     assert len(holders(host)) == 1
     end_holders(host)
-    wait_for(lambda: "holder of the listener has ended" in agent.log(), 5, "the daemon to notice")
+    wait_for(lambda: "holder of the listeners has ended" in agent.log(), 5, "the daemon to notice")
     samples = busy.through(agent.restart)
     assert failures(samples) == Counter()
 

@@ -45,7 +45,7 @@ def make_guests(make_guest: MakeGuest, count: int = GUESTS) -> list[Guest]:
 
 def have_hooks(host: OpenvSwitch, guests: list[Guest]) -> Callable[[], bool]:
     """Whether what takes a SYN is there for each: the flows come in several bundles."""
-    syns = f"table=0,cookie={cookie_of(Purpose.GUEST_SYN):#x}/-1"
+    syns = f"table=0,ip,cookie={cookie_of(Purpose.GUEST_SYN):#x}/-1"
     return lambda: len(host.flows(match=syns)) == len(guests)
 
 

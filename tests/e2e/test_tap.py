@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import METADATA_IP, Guest, Ids
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Ids
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
@@ -262,14 +262,18 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
 def test_no_guest_takes_a_place_in_the_hosts_neighbour_table(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
-    hop = "128.0.0.0 lladdr 02:64:66:6d:65:01 PERMANENT"
+    hops = [
+        "128.0.0.0 lladdr 02:64:66:6d:65:01 PERMANENT",
+        "fe80::64:66ff:fe6d:6501 lladdr 02:64:66:6d:65:01 PERMANENT",
+    ]
 
     def neighbours() -> list[str]:
         lines = host.namespace.ip(f"neigh show dev {TAP} nud all").splitlines()
         return [line.strip() for line in lines if not line.startswith("ff02:")]
 
     asks_own(guest)
-    assert neighbours() == [hop]
+    asks_own(guest, host=OPENSTACK6)
+    assert neighbours() == hops
     host.namespace.ip(f"neigh del 128.0.0.0 dev {TAP}")
     asks_own(guest)
-    wait_for(lambda: neighbours() == [hop], 10, "the next hop to be back")
+    wait_for(lambda: neighbours() == hops, 10, "the next hop to be back")

@@ -89,7 +89,7 @@ def test_a_worker_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
         assert "Max core file size        0" in limits
         kinds = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()]
         sockets = [kind for kind in kinds if kind.startswith("socket:")]
-        assert len(sockets) == 3, "the listener and two to the daemon"
+        assert len(sockets) == 4, "the two listeners and two to the daemon"
         others = {kind for kind in kinds if not kind.startswith(("socket:", "anon_inode:"))}
         assert others <= {"/dev/null", str(agent.stderr)}
         maps = Path(f"/proc/{pid}/maps").read_text()
