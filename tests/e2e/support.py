@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
 from dfmeta.conf.agent import HOST_IP6, SERVICE6
 from dfmeta.flows import desired
 from dfmeta.flows.desired import fixed_flows, guest_flows
-from dfmeta.flows.key import PROBE_KEY
+from dfmeta.flows.key import IN_PORT, PROBE_KEY
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
 from tests.harness.agent import Agent
@@ -250,6 +250,8 @@ class Capture(Closing):
 def is_service(frame: bytes, ofports: Container[int]) -> bool:
     """Whether a frame that has arrived on tap-metadata may: a segment to the proxy under the key of
     one of those ports, or of the daemon's own probe. No ARP: the host asks for nobody."""
+    if frame[12:14] == b"\x86\xdd":
+        return _is_probe6(frame)
     number, port = struct.unpack("!I", frame[26:30])[0], int.from_bytes(frame[36:38], "big")
     of_guest = number >> 31 == 1 and number & 0x0FFF0000 == 0 and number & 0xFFFF in ofports
     of_guest |= number == int(IPv4Address(PROBE_KEY))
@@ -257,6 +259,13 @@ def is_service(frame: bytes, ofports: Container[int]) -> bool:
     return (
         frame[12:15] == b"\x08\0\x45" and frame[23] == socket.IPPROTO_TCP and of_guest and to_proxy
     )
+
+
+def _is_probe6(frame: bytes) -> bool:
+    """Whether an IPv6 frame is the daemon's own probe."""
+    source, destination = IPv6Address(frame[22:38]), IPv6Address(frame[38:54])
+    ends = str(source), str(destination), frame[20], int.from_bytes(frame[56:58], "big")
+    return ends == (IN_PORT.probe_key(6), HOST_IP6, socket.IPPROTO_TCP, PROXY_PORT)
 
 
 def _with_tag(data: bytes, auxiliary: bytes) -> bytes:

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from tests.e2e.support import PROXY_PORT, Capture, asks_own, is_service, put
-from tests.flows.frames import arp, ethernet, ipv4, tagged, tcp, udp
+from tests.flows.frames import arp, ethernet, ipv4, ipv6, neighbour, tagged, tcp, udp
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Ids
@@ -291,9 +291,12 @@ class Net:
         large = ipv4(udp(bytes(MTU - 100), dport=9), dst="10.0.0.250", src=port.ip, proto=UDP)
         service = ipv4(tcp(dst=METADATA_IP, src=port.ip), dst=METADATA_IP, src=port.ip)
         six = bytes.fromhex("60000000 0014 06 40") + socket.inet_pton(socket.AF_INET6, "fe80::66")
-        six += socket.inet_pton(socket.AF_INET6, "fe80::a9fe:a9fe") + tcp(
+        six += socket.inet_pton(socket.AF_INET6, "fe80::a9fe:a9fd") + tcp(
             dst="0.0.0.0", src="0.0.0.0"
         )
+        service6 = ipv6(udp(b"", dport=80), dst="fe80::a9fe:a9fe", src="fe80::66", proto=UDP)
+        asked6 = neighbour(135, target="fe80::66", dst="ff02::1:ff00:66", src="fe80::67")
+        solicitation = ipv6(asked6, dst="ff02::1:ff00:66", src="fe80::67", proto=58)
         asked = ["10.0.0.250", "128.0.0.5", self.key("guest"), "169.254.169.253"]
         found = {
             "multicast": (IP, group, MULTICAST),
@@ -301,6 +304,8 @@ class Net:
             "IPv6": (IPV6, six, NOBODY),
             "IPv6 multicast": (IPV6, six, "33:33:00:00:00:01"),
             "IPv6 to tap-metadata": (IPV6, six, TAP_MAC),
+            "UDP to the service over IPv6": (IPV6, service6, NOBODY),
+            "another's solicitation": (IPV6, solicitation, "33:33:ff:00:00:66"),
             "MPLS": (MPLS, b"\0\1\1\x40" + service, NOBODY),
             "802.3": (3, b"\x42\x42\3", "01:80:c2:00:00:10"),
             "an unknown type": (EXPERIMENTAL, b"", NOBODY),

@@ -6,20 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.service import Tap
-from dfmeta.model import Endpoint
+from tests.e2e.support import ADDRESS_FLOWS, FIXED_FLOWS, PORT_FLOWS
 from tests.harness.agent import Agent
 from tests.harness.crowd import Crowd
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
 PORTS = 300
-TAP = Tap(ofport=9, mac="02:64:66:6d:65:fe", port=18080)
-FIXED = len(fixed_flows(TAP))
-EACH = len(guest_flows(Guest(Endpoint(1), None), TAP))
-"""Flows of a port without a known address."""
-ADDRESS = 3
 METERS = 2
 
 
@@ -59,15 +52,15 @@ def learned(agent: Agent) -> float:
 def test_hundreds_of_ports_come_stay_over_a_restart_change_and_go(crowd: Crowd) -> None:
     with Agent(crowd.host) as agent:
         agent.start()
-        assert flows(crowd) == FIXED + PORTS * EACH
+        assert flows(crowd) == FIXED_FLOWS + PORTS * PORT_FLOWS
         assert meters(crowd) == PORTS * METERS
-        assert sent(agent) == {"add": FIXED + PORTS * EACH, "delete": 0}
+        assert sent(agent) == {"add": FIXED_FLOWS + PORTS * PORT_FLOWS, "delete": 0}
         assert agent.metric("dfmeta_ports", state="served") == PORTS
 
         for number in range(PORTS):
             crowd.ask(number)
         wait_for(lambda: learned(agent) == PORTS, 20, "all addresses")
-        full = FIXED + PORTS * (EACH + ADDRESS)
+        full = FIXED_FLOWS + PORTS * (PORT_FLOWS + ADDRESS_FLOWS)
         until_flows(crowd, full)
 
         agent.restart()
@@ -76,17 +69,17 @@ def test_hundreds_of_ports_come_stay_over_a_restart_change_and_go(crowd: Crowd) 
 
         # One more port, another one's next guest, and one less.
         crowd.plug([PORTS])
-        until_flows(crowd, full + EACH)
-        assert sent(agent) == {"add": EACH, "delete": 0}
+        until_flows(crowd, full + PORT_FLOWS)
+        assert sent(agent) == {"add": PORT_FLOWS, "delete": 0}
         crowd.change(0)
-        until_flows(crowd, full + EACH - ADDRESS)
-        assert sent(agent) == {"add": EACH, "delete": ADDRESS}
+        until_flows(crowd, full + PORT_FLOWS - ADDRESS_FLOWS)
+        assert sent(agent) == {"add": PORT_FLOWS, "delete": ADDRESS_FLOWS}
         crowd.unplug([1])
-        until_flows(crowd, full - 2 * ADDRESS)
-        assert sent(agent) == {"add": EACH, "delete": EACH + 2 * ADDRESS}
+        until_flows(crowd, full - 2 * ADDRESS_FLOWS)
+        assert sent(agent) == {"add": PORT_FLOWS, "delete": PORT_FLOWS + 2 * ADDRESS_FLOWS}
 
         crowd.unplug([0, *range(2, PORTS + 1)])
-        until_flows(crowd, FIXED)
+        until_flows(crowd, FIXED_FLOWS)
         wait_for(lambda: meters(crowd) == 0, 10, "the meters to be gone")
         assert agent.metric("dfmeta_ports", state="served") == 0
         assert agent.ready()

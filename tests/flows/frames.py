@@ -120,7 +120,7 @@ class Frame:
         header = self._ipv6
         words = self.data[header + 4 : header + 6] + bytes((0, self.data[header + 6]))
         self.data[start + 2 : start + 4] = bytes(2)
-        total = checksum(self.data[header + 8 : header + 40] + words + self.data[start:end])
+        total = checksum(bytes(self.data[header + 8 : header + 40] + words + self.data[start:end]))
         self.data[start + 2 : start + 4] = total.to_bytes(2, "big")
 
     def _write_nd(self, start: int, end: int) -> None:
