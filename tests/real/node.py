@@ -140,9 +140,15 @@ ip link set {port} up
             record = json.dumps({"id": guest.instance, "metadata": {"hostname": guest.name}})
             self.run(f"curl -sSf -X POST {ADMIN}/device-metadata --data-binary @-", stdin=record)
 
-    def ask(self, guest: Guest, path: str = "/latest/meta-data/hostname") -> str:
+    def ask(
+        self,
+        guest: Guest,
+        path: str = "/latest/meta-data/hostname",
+        *,
+        host: str = METADATA_IP,
+    ) -> str:
         """One answer's body, or curl's complaint."""
-        command = f"ip netns exec {guest.name} curl -sS -m 60 http://{METADATA_IP}{path}"
+        command = f"ip netns exec {guest.name} curl -sS -m 60 'http://{host}{path}'"
         return self.text(f"{command} 2>&1 || true", timeout=90)
 
     def load(self, *guests: Guest, concurrency: int = 1) -> Load:
@@ -150,8 +156,10 @@ ip link set {port} up
         return Load(self.machine, guests, concurrency)
 
     def _address(self, guest: Guest, device: str = "eth0") -> None:
+        # Guests with one MAC have one link-local address: its detection would take it from all.
         self.run(
             f"""
+ip netns exec {guest.name} sysctl -qw net.ipv6.conf.{device}.accept_dad=0
 ip -n {guest.name} addr add {guest.ip}/24 dev {device}
 ip -n {guest.name} link set {device} up
 ip -n {guest.name} route replace 169.254.0.0/16 dev {device}

@@ -37,6 +37,13 @@ def test_each_guest_gets_its_own_by_the_kernel(node: Node, guests: tuple[Guest, 
     assert node.text("ovs-vsctl get Bridge br-int datapath_type") == "system"
 
 
+def test_each_guest_gets_its_own_over_ipv6(node: Node, guests: tuple[Guest, ...]) -> None:
+    for guest, device in zip(guests, ("eth0", "eth0", INTERNAL.port), strict=True):
+        assert node.ask(guest, host=f"[fe80::a9fe:a9fe%25{device}]") == guest.name
+        known = node.text(f"ip -n {guest.name} -6 neigh show fe80::a9fe:a9fe")
+        assert "02:64:66:6d:65:fe" in known
+
+
 def test_checksums_are_completed(node: Node, guests: tuple[Guest, ...]) -> None:
     # Left on: the guest leaves its checksums to a card that it does not have.
     features = node.text(f"ip netns exec {WEB.name} ethtool -k eth0")
