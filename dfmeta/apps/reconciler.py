@@ -479,6 +479,7 @@ def _way_in_first(strays: list[DumpedFlow]) -> list[DumpedFlow]:
         Purpose.GUEST_ARP: 0,
         Purpose.GUEST_ND: 0,
         Purpose.SYN: 1,
+        Purpose.GUEST_ND_BARE: 1,
         Purpose.ADDRESS: 1,
     }
     return sorted(strays, key=lambda one: rank.get(one.read.purpose, 2) if one.read else 0)
