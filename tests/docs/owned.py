@@ -7,20 +7,28 @@ host has at run time ``tests/e2e/test_owns.py`` compares.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from dfmeta import model, state
 from dfmeta.cmd import keeping
 from dfmeta.conf import agent
 from dfmeta.flows import key, pipeline
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
+from dfmeta.flows.service import Tap
 from dfmeta.host import device, ipv6, netlink
+from dfmeta.model import Endpoint
 from dfmeta.ports import ovsdb, ovsdb_facts
 from dfmeta.proxy import tokens
 from tests.docs.page import rows
 
 LAYOUT = Layout()
 DEFAULTS = {one.name: one.default for one in agent.OPTS}
+IPV4_ONLY = Tap(ofport=1, mac=key.NEXT_HOP_MAC, port=DEFAULTS["port"])
+BOTH = replace(IPV4_ONLY, ip6=DEFAULTS["host_ip6"], guest_ip6=tuple(DEFAULTS["ip6"]))
+FIXED, FIXED4 = (len(fixed_flows(tap)) for tap in (BOTH, IPV4_ONLY))
+EACH, EACH4 = (len(guest_flows(Guest(Endpoint(2), None), tap)) for tap in (BOTH, IPV4_ONLY))
 VIF_KEYS = ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", model.TAP_MARK[0])
 FACTS: tuple[str, ...] = (
     "``{}={}``".format(*model.TAP_MARK),
@@ -28,6 +36,8 @@ FACTS: tuple[str, ...] = (
     f"controller id {pipeline.CONTROLLER_ID:#x}",
     f"{RATES[Purpose.SYN]} a second",
     f"{RATES[Purpose.GUEST_SYN]} a second",
+    f"a host without guests has {FIXED} flows, each guest's port adds {EACH}, and each address",
+    f"these numbers are {FIXED4}, {EACH4} and",
     f"numbers are {FIRST_IDS[Purpose.SYN]} and {FIRST_IDS[Purpose.GUEST_SYN]} plus",
     f"from {min(FIRST_IDS.values())} to {LAST_ID}",
     f"{key.NEXT_HOP} lladdr {key.NEXT_HOP_MAC}",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.flows.family import FAMILIES
 from tests.e2e.breakages import hangs
 from tests.e2e.support import put
 from tests.e2e.test_doctor import apply, examine, named, pretend_nft
@@ -229,4 +230,4 @@ def test_a_trace_takes_a_name_an_address_and_a_mac(scene: Scene) -> None:
         ):
             done = agent.ctl("trace", text)
             heads = [line for line in done.stdout.splitlines() if "(ofport" in line]
-            assert [line.split()[0] for line in heads] == ports, text
+            assert [line.split()[0] for line in heads] == [one for one in ports for _ in FAMILIES]

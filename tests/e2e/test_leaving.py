@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e.support import FIXED_FLOWS
 from tests.harness.fixtures import MakeAgent
 from tests.harness.guest import uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -44,7 +45,7 @@ def test_ports_whose_devices_have_vanished_leave_no_meter(
     host.namespace.ip(*(f"link del {name}" for name in names))
     host.vsctl(*[word for name in names for word in ("--", "del-port", BRIDGE, name)][1:])
     wait_for(lambda: meters(host) == 0, 10, "the meters to go")
-    assert len(host.flows(match="cookie=0x64666d6500000000/0xffffffff00000000")) == 4
+    assert len(host.flows(match="cookie=0x64666d6500000000/0xffffffff00000000")) == FIXED_FLOWS
 
 
 def test_meters_that_no_flow_uses_are_named_and_cleaned_up(
@@ -62,6 +63,6 @@ def test_meters_that_no_flow_uses_are_named_and_cleaned_up(
     agent.stop()
     done = agent.run("--cleanup")
     assert done.returncode == 0, done.stderr
-    assert "Removed 4 flows and 2 meters" in done.stderr
+    assert f"Removed {FIXED_FLOWS} flows and 2 meters" in done.stderr
     assert "meter=65694 kbps" in host.ofctl("dump-meters", BRIDGE)
     assert meters(host) == 1

@@ -34,7 +34,7 @@ OF_A_DEVICE = ("name", "interfaces", "ofport", "ifindex", "mac_in_use", "admin_s
 """Columns in which each port differs from each other one."""
 DEFAULTS = {"[]", "{}", "0", "false", "1500", '"full"'}
 COUNTS = re.compile(
-    r"has (\d) flows\. Each guest's port adds (\d), and each address\s.*?adds (\d)\.", re.DOTALL
+    r"has (\d+) flows, each guest's port adds (\d+), and each address [^.]* adds (\d+)\."
 )
 
 View = dict[str, set[str]]
@@ -64,9 +64,9 @@ class Host(Shell):
         processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in namespace.processes()]
         tables = ("Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Manager", "QoS")
         return {
-            "rules": lines(namespace.ip("rule")),
+            "rules": lines(namespace.ip("rule") + namespace.run(["ip", "-6", "rule"]).stdout),
             "routes": lines(namespace.ip("route show table all")),
-            "addresses": lines("\n".join(re.findall(r"inet .*", namespace.ip("address")))),
+            "addresses": lines("\n".join(re.findall(r"inet6? .*", namespace.ip("address")))),
             "neighbours": lines(namespace.ip("neighbour show")),
             "sysctls": {one for one in lines(sysctls) if not by_itself(one)},
             "sockets": self.sockets(),
@@ -175,7 +175,10 @@ def test_every_rule_route_and_meter_is_on_the_page(came: View) -> None:
     routes = {one.replace("table 2 ", "") for one in came["routes"] if "proto kernel" not in one}
     assert {one for one in routes if not one.startswith("multicast ff00::/8")} < SHOWN
     assert {one.replace(f"dev {TAP} ", "") for one in came["neighbours"]} < SHOWN
-    assert came["addresses"] == {f"inet 169.254.169.254/32 scope global {TAP}"}
+    assert came["addresses"] == {
+        f"inet 169.254.169.254/32 scope global {TAP}",
+        "inet6 fd00:a9fe:a9fe:a9fe::a9fe/128 scope global nodad noprefixroute",
+    }
 
 
 def test_one_value_of_sysctl_is_another(came: View) -> None:
@@ -185,7 +188,7 @@ def test_one_value_of_sysctl_is_another(came: View) -> None:
 
 def test_every_socket_and_process_is_on_the_page(came: View) -> None:
     assert came["sockets"] == {
-        *("127.0.0.1:9697", "169.254.169.254:18080"),
+        *("127.0.0.1:9697", "169.254.169.254:18080", "[fd00:a9fe:a9fe:a9fe::a9fe]:18080"),
         *("@dfmeta-agent", "@dfmeta-listener"),
     }
     for word in ("TCP 127.0.0.1:9697", "``@dfmeta-agent ...``", "``@dfmeta-listener ...``"):
@@ -199,7 +202,8 @@ def test_every_socket_and_process_is_on_the_page(came: View) -> None:
 def test_every_flow_has_the_pages_cookie_and_no_other_changes(seen: Seen, came: View) -> None:
     assert all(one.startswith(OURS) for one in came["flows"])
     assert seen.before["flows"] < seen.running["flows"]
-    assert len(came["flows"]) == sum(map(int, COUNTS.findall(PAGE)[0]))
+    (counts,) = COUNTS.findall(" ".join(PAGE.split()))
+    assert len(came["flows"]) == sum(map(int, counts))
 
 
 @pytest.mark.parametrize("table", ["Port", "Interface"])

@@ -145,11 +145,16 @@ def test_the_host_is_looked_at_when_it_has_got_ipv6(keeper: Any) -> None:
         assert len(keeper.seen) == 1 + wanting
 
 
-def test_flows_lead_to_ipv6_only_while_the_host_has_it(keeper: Any) -> None:
+def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
+    keeper: Any,
+) -> None:
     sock = SimpleNamespace(getsockname=lambda: ("169.254.169.254", 18080))
-    without = keeper.as_flows_need_it(THERE, sock)
-    assert (without.ip6, without.guest_ip6) == ("", ())
-    keeper.host.serves_ipv6 = True
+    for serves, versions in ((False, (4,)), (False, (4, 6)), (True, (4,))):
+        keeper.host.serves_ipv6 = serves
+        keeper._listeners.sockets = dict.fromkeys(versions, sock)
+        without = keeper.as_flows_need_it(THERE, sock)
+        assert (without.ip6, without.guest_ip6) == ("", ())
+    keeper._listeners.sockets = {4: sock, 6: sock}
     found = keeper.as_flows_need_it(THERE, sock)
     assert (found.ip6, found.guest_ip6) == (HOST_IP6, ("fe80::a9fe:a9fe", "fd00:ec2::254"))
     assert str(found.keys.network(6)) == GROUP.key_prefix6

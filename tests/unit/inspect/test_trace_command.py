@@ -178,14 +178,16 @@ def test_a_fault_of_one_version_is_named_with_it_in_the_last_line(
     assert not [line for line in lines if line.startswith("  end")]
 
 
-def test_different_faults_of_both_versions_are_both_in_the_last_line(
+def test_of_different_faults_the_last_line_has_the_one_of_ipv4(
     switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
 ) -> None:
     switch(there=THERE.replace("output:9", "output:8"), icmp6="")
-    stop, _lines = told(capsys, PORT6, (4, 6))
-    first, second = stop.split("; ")
-    assert first.startswith("over IPv4: its flow does not lead to tap-metadata's port")
-    assert second.startswith(f"over IPv6 to {SERVICE6[0]}: neighbour discovery: does not reach")
+    stop, lines = told(capsys, PORT6, (4, 6))
+    assert stop.startswith("its flow does not lead to tap-metadata's port")
+    assert lines[-1] == f"I{stop[1:]}."
+    first, second = [line for line in lines if line.startswith("  end")]
+    assert first == f"  end    {stop}"
+    assert second.startswith("  end    neighbour discovery: does not reach")
 
 
 def test_a_fault_of_the_port_is_told_once(
