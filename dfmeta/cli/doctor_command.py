@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from oslo_config import cfg
 from dfmeta.apps.switch_facts import (
     NoSocketError,
     Reading,
+    SilentError,
     check_socket,
     read_bits,
     read_flows,
@@ -142,12 +144,11 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
     bits = _bits(wanted) if version else {}
     yield from _bridge(wanted, snapshot, bits)
-    yield from _switch(asked, wanted, snapshot)
+    switch = _reach(wanted)
+    yield from switch.findings
+    yield from _switch(asked, wanted, snapshot, switch.reading)
     yield from _host(conf, wanted, snapshot, running=facts.running)
-    path = gather.path_facts(conf) if facts.running else None
-    yield checks_path.path(path, wanted)
-    if path is not None and path.ip6 is not None:
-        yield checks_path.path(path.ip6, wanted.over(IPV6))
+    yield from _path(asked, wanted, silent=switch.silent)
     yield from doctor_system.system(wanted, root)
     yield from services.findings()
     yield from doctor_system.clock(conf, services.skews)
@@ -209,35 +210,85 @@ def _bridge(
     yield from checks_switch.tap_port(tap, snapshot, cut=cut, wanted=wanted)
 
 
-def _switch(
-    conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot | None
-) -> Iterator[Finding]:
-    """Check the bridge's sockets, flows and meters.
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The bridge's answer on its management socket."""
 
-    :param conf: None when the daemon does not run.
-    """
-    path, there = Path(wanted.socket), snapshot or Snapshot()
+    findings: tuple[Finding, ...]
+    """The lines about the socket and OpenFlow."""
     reading: Reading | None = None
+    """The flows; None if the bridge does not answer."""
+    silent: bool = False
+    """Whether the bridge accepts connections and executes no request."""
+
+
+def _reach(wanted: Settings) -> Reached:
+    """Connect to the bridge and read its flows."""
+    path = Path(wanted.socket)
     try:
         check_socket(path)
-        yield checks_switch.management_socket("", wanted)
-        reading = read_flows(path, wanted.layout)
-        yield checks_switch.openflow("", wanted)
     except NoSocketError as error:
-        yield checks_switch.management_socket(str(error), wanted)
-        yield unknown("openflow", "the bridge does not answer")
+        return _unreachable(error, wanted)
+    accepts = checks_switch.management_socket("", wanted)
+    try:
+        reading = read_flows(path, wanted.layout)
+    except NoSocketError as error:
+        return _unreachable(error, wanted)
     except SwitchError as error:
-        yield checks_switch.openflow(str(error), wanted)
+        found = (accepts, checks_switch.openflow(str(error), wanted))
+        return Reached(found, silent=isinstance(error, SilentError))
+    return Reached((accepts, checks_switch.openflow("", wanted)), reading)
+
+
+def _unreachable(error: NoSocketError, wanted: Settings) -> Reached:
+    found = checks_switch.management_socket(str(error), wanted)
+    return Reached((found, unknown("openflow", "the bridge does not answer")))
+
+
+def _switch(
+    conf: cfg.ConfigOpts | None,
+    wanted: Settings,
+    snapshot: Snapshot | None,
+    reading: Reading | None,
+) -> Iterator[Finding]:
+    """Check the bridge's flows and meters.
+
+    :param conf: None when the daemon does not run.
+    :param reading: None when the switch does not answer.
+    """
+    there = snapshot or Snapshot()
     if reading is None:
         yield unknown("foreign-flows", "the switch does not answer")
         yield unknown("flows", "not compared: the switch does not answer")
         yield unknown("meters", "the switch does not answer")
         return
     names = _guest_ports(there, wanted)
-    ip6 = gather.served_ip6(conf) if conf is not None else wanted.ip6
+    ip6 = gather.served_ip6(conf) if conf is not None else _ip6_of_host(wanted)
     yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted, ip6=ip6)
     yield from _our_flows(conf, wanted, there)
     yield _meters(reading, names, wanted)
+
+
+def _ip6_of_host(wanted: Settings) -> tuple[str, ...]:
+    """Return the IPv6 addresses at which a daemon would serve guests, given the host's settings."""
+    return wanted.ip6 if ipv6.lack_of(wanted.tap) is None else ()
+
+
+def _path(conf: cfg.ConfigOpts | None, wanted: Settings, *, silent: bool) -> Iterator[Finding]:
+    """Check the path through the host, over each version of IP that guests are served over.
+
+    :param conf: None when the daemon does not run.
+    :param silent: whether the switch executes no request, and so does not send the probe's SYN.
+    """
+    if conf is None:
+        yield checks_path.path(None, wanted)
+        if _ip6_of_host(wanted):
+            yield checks_path.path(None, wanted.over(IPV6))
+        return
+    found = gather.path_facts(conf)
+    yield checks_path.path(found, wanted, silent=silent)
+    if found.ip6 is not None:
+        yield checks_path.path(found.ip6, wanted.over(IPV6), silent=silent)
 
 
 def _meters(reading: Reading, names: dict[Endpoint, str], wanted: Settings) -> Finding:

@@ -64,6 +64,7 @@ CHECKS = {
     "checksum",
     "listener",
     "path",
+    "path-ipv6",
     "somaxconn",
     "syncookies",
     "conntrack",
@@ -362,10 +363,14 @@ def test_a_foreign_flow_is_taken_away_without_those_that_share_its_cookie(
         "priority=65535,dl_vlan=4095,actions=drop",
         "priority=400,in_port=LOCAL,actions=drop",
         "priority=400,udp,nw_dst=169.254.169.254,tp_dst=53,actions=drop",
-        "priority=400,ipv6,actions=drop",
+        "priority=400,udp6,ipv6_dst=fd00:ec2::254,tp_dst=53,actions=drop",
+        "priority=400,icmp6,icmp_type=134,actions=drop",
+        "priority=400,icmp6,icmp_type=135,nd_target=fe80::1,actions=NORMAL",
         "priority=400,ct_state=+trk,ip,actions=drop",
         "priority=400,ip,reg2=0,actions=load:55->NXM_NX_REG2[0..5],resubmit(,0)",
+        "priority=400,ipv6,reg2=0,actions=load:55->NXM_NX_REG2[0..5],resubmit(,0)",
         "priority=200,ip,actions=drop",
+        "priority=200,ipv6,actions=drop",
         "table=1,priority=400,ip,actions=drop",
     ],
 )
@@ -374,8 +379,47 @@ def test_a_flow_that_leaves_guests_to_us_is_no_fault(
 ) -> None:
     host, agent, _ = stopped
     host.ofctl("add-flow", BRIDGE, f"cookie=0xbad,{flow}")
+    try:
+        assert is_ok(agent, "foreign-flows")
+    finally:  # other tests use the same bridge
+        host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
+
+
+@pytest.mark.parametrize(
+    ("flow", "ip"),
+    [
+        ("ipv6,actions=drop", "fe80::a9fe:a9fe"),
+        ("ipv6,ipv6_dst=fd00:ec2::/32,actions=NORMAL", "fd00:ec2::254"),
+        ("tcp6,tp_dst=80,actions=drop", "fe80::a9fe:a9fe"),
+        ("icmp6,icmp_type=135,actions=NORMAL", "fe80::a9fe:a9fe"),
+        ("icmp6,icmp_type=135,nd_target=fd00:ec2::254,actions=drop", "fd00:ec2::254"),
+    ],
+)
+def test_a_flow_in_the_way_of_ipv6_is_named_with_the_address(
+    stopped: tuple[OpenvSwitch, Agent, Guest], flow: str, ip: str
+) -> None:
+    host, agent, _ = stopped
+    host.ofctl("add-flow", BRIDGE, f"cookie=0xbad,priority=400,{flow}")
+    try:
+        apply(host, wrong(agent, "foreign-flows", f"packets of guests to {ip}:", "priority 400"))
+        assert is_ok(agent, "foreign-flows")
+    finally:
+        host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
+
+
+def test_a_host_without_ipv6_has_no_faults_of_ipv6_while_no_daemon_runs(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    make_guest()
+    agent = make_agent()
+    agent.stop()
+    host.ofctl("add-flow", BRIDGE, "cookie=0xbad,priority=400,ipv6,actions=drop")
+    wrong(agent, "foreign-flows", "packets of guests to fe80::a9fe:a9fe:")
+    assert [line["status"] for line in lines(agent, "path-ipv6")] == ["unknown"]
+    host.namespace.sysctl(**{f"net.ipv6.conf.{TAP}.disable_ipv6": 1})
     assert is_ok(agent, "foreign-flows")
-    host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
+    assert [line["status"] for line in lines(agent, "ipv6")] == ["warning"]
+    assert lines(agent, "path-ipv6") == []
 
 
 def test_a_state_path_that_others_may_read_or_that_is_gone(
@@ -602,7 +646,12 @@ def test_ovsdb_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     assert status == 1
     remedy = named(found, "ovsdb", f"OVSDB at {host.ovsdb_connection}")
     assert "start Open vSwitch" in remedy
-    assert {"bridge", "tap"} < {line["check"] for line in found if line["status"] == "unknown"}
+    # Without OVSDB, ovs-vswitchd answers no OpenFlow, and sends no probe to the host.
+    unsure = {"bridge", "tap", "foreign-flows", "flows", "path", "path-ipv6"}
+    assert unsure < {line["check"] for line in found if line["status"] == "unknown"}
+    # Open vSwitch is at fault, and not the host or its IPv6.
+    faults = {line["check"] for line in found if line["status"] == "wrong"}
+    assert faults == {"daemon", "ovsdb", "openflow"}
     host.start("ovsdb-server")
     wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
 
@@ -614,6 +663,8 @@ def test_vswitchd_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     assert "start Open vSwitch" in named(found, "vswitchd", "ovs-vswitchd at")
     named(found, "socket", "no program accepts connections", "Connection refused")
     named(found, "device", f"{TAP} has no carrier")
+    faults = {line["check"] for line in found if line["status"] == "wrong"}
+    assert faults == {"daemon", "vswitchd", "socket", "device"}
     host.start("ovs-vswitchd")
     wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
 

@@ -33,6 +33,13 @@ def test_a_probe_is_judged(facts: PathFacts | None, status: Status, word: str) -
     assert bool(found.remedy) == (status is Status.WRONG)
 
 
+def test_silence_shows_nothing_about_the_host_while_the_switch_is_silent_too() -> None:
+    found = path(PathFacts(cause="the host is silent"), SETTINGS, silent=True)
+    assert (found.status, found.remedy) == (Status.UNKNOWN, "")
+    assert found.text == "no answer, since the switch does not answer: see the line openflow"
+    assert path(PathFacts(answered=True), SETTINGS, silent=True).status is Status.OK
+
+
 def test_a_probe_over_ipv6_has_a_line_of_its_own() -> None:
     wanted = replace(SETTINGS, ip6=SERVICE6, host_ip6=TAP6.ip6).over(IPV6)
     found = path(PathFacts(answered=True), wanted)
