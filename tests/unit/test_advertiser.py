@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dfmeta import metrics
 from dfmeta.apps.advertiser import Advertiser
+from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import NotConnectedError
 from dfmeta.flows.flow import Output
 from dfmeta.flows.pipeline import PORT_IN_PORT
@@ -45,7 +46,7 @@ def switch() -> Switch:
 def advertiser(switch: Switch, tap: Tap | None = TAP6) -> Advertiser:
     registry = Registry()
     registry.set_port(port(13))
-    return Advertiser(switch, registry, lambda: tap)  # type: ignore[arg-type]  # what it uses of it
+    return Advertiser(cast("Channel", switch), registry, lambda: tap)
 
 
 def counted(outcome: str) -> float:
