@@ -5,8 +5,9 @@ Run as root, after ``tools/setup.sh``::
     .venv/bin/python -m bench.flood [--rate 20000] [--json FILE]
 
 *own*: SYNs from one address of the flooding guest, with another source port each; *forged*: SYNs
-with another MAC and address each. *later* are connections of a known address, *first* those of new
-addresses. Ratios are to the quiet time of the same run.
+with another MAC and address each; *forged6*: the same over IPv6. *later* are connections of a known
+address, *first* those of new addresses; *later6* and *first6* are over IPv6. Ratios are to the
+quiet time of the same run.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from bench.packet_path import PATH, machine, summary
 from tests.harness.agent import Agent
-from tests.harness.guest import Guest, Sample
+from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Sample
 from tests.harness.ovs import OpenvSwitch
 
 LATER = 1000
 ADDRESSES = 7
-GUESTS = 6
+Kind = Literal["own", "forged", "forged6"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PARTS = ("later", "first", "later6", "first6")
 
 
 def main() -> None:
@@ -38,19 +41,18 @@ def main() -> None:
         host = stack.enter_context(OpenvSwitch())
         stack.enter_context(Agent(host)).start()
         flooding = stack.enter_context(Guest(host, "flooding"))
-        guests = [stack.enter_context(Guest(host, f"g{n}")) for n in range(GUESTS)]
+        guests = [stack.enter_context(Guest(host, f"g{n}")) for n in range(2 + 2 * len(KINDS))]
         flooding.http_many(1, path=PATH)
         # The first requests of a daemon are slower than all others.
         guests[0].http_many(LATER, path=PATH)
         rows: dict[str, dict[str, float]] = {}
-        kinds: tuple[Literal["own", "forged"], ...] = ("own", "forged")
         rows |= asked("quiet", guests[:2])
-        for number, kind in enumerate(kinds, 1):
+        for number, kind in enumerate(KINDS, 1):
             with flooding.flood(kind, rate=options.rate, seconds=60):
                 rows |= asked(kind, guests[2 * number : 2 * number + 2])
             rows[kind] = served_again(flooding)
-        for kind in kinds:
-            for part in ("later", "first"):
+        for kind in KINDS:
+            for part in PARTS:
                 quiet, loud = rows[f"quiet {part}"], rows[f"{kind} {part}"]
                 loud["p99 ratio"] = round(loud["answer p99"] / quiet["answer p99"], 2)
     report = {"machine": machine(), "rate": options.rate, "milliseconds": rows}
@@ -61,17 +63,32 @@ def main() -> None:
 
 
 def asked(kind: str, guests: list[Guest]) -> dict[str, dict[str, float]]:
-    """Measure requests of a known guest, and of new addresses of another guest."""
+    """Measure requests of a known guest, and of new addresses of another guest, over IPv4 and IPv6.
+
+    New IPv6 addresses are unique local ones: the guests' client cannot select a link-local source.
+    """
     known, new = guests
-    known.http_many(1, path=PATH)
-    later = known.http_many(LATER, path=PATH)
-    first: list[Sample] = []
-    for number in range(ADDRESSES):
-        address = f"10.0.0.{30 + number}"
-        new.add_address(f"{address}/24")
-        new.forget_neighbours()
-        first += new.http_many(1, path=PATH, source=address)
-    return {f"{kind} later": summary(later), f"{kind} first": summary(first)}
+    rows = {}
+    for suffix, service, addresses in (
+        ("", METADATA_IP, [f"10.0.0.{30 + number}/24" for number in range(ADDRESSES)]),
+        ("6", OPENSTACK6, [f"fd00:77::{number + 1}/64" for number in range(ADDRESSES)]),
+    ):
+        known.http_many(1, path=PATH, host=service)
+        rows[f"{kind} later{suffix}"] = summary(known.http_many(LATER, path=PATH, host=service))
+        rows[f"{kind} first{suffix}"] = summary(
+            [sample for address in addresses for sample in first(new, address)]
+        )
+    return rows
+
+
+def first(guest: Guest, address: str) -> list[Sample]:
+    """Send the first request of a new address."""
+    source = address.partition("/")[0]
+    is_ipv6 = ":" in source
+    (guest.add_address6 if is_ipv6 else guest.add_address)(address)
+    guest.forget_neighbours()
+    service = EC2_6 if is_ipv6 else METADATA_IP
+    return guest.http_many(1, path=PATH, host=service, source=source)
 
 
 def served_again(guest: Guest) -> dict[str, float]:
