@@ -28,7 +28,7 @@ from rich.console import Console
 
 from bench import memory, programs, saturation, storm, tables, throughput
 from bench.packet_path import machine
-from bench.targets import HAPROXY, NEUTRON
+from bench.targets import HAPROXY, IN_PROCESS, IPV6, NEUTRON
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
@@ -78,7 +78,7 @@ def parse() -> argparse.Namespace:
         metavar="NAME",
         choices=(*PARTS, *throughput.contenders()),
         help=f"measure only this part ({', '.join(PARTS)}), or only this proxy together with "
-        "haproxy and neutron; may be given several times",
+        "haproxy and neutron (for IPv6 also together with IPv4); may be given several times",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser.parse_args()
@@ -90,6 +90,7 @@ def chosen(wanted: set[str]) -> Sequence[str]:
     if not wanted or "throughput" in wanted:
         return list(every)
     named = wanted & set(every)
+    named |= {IN_PROCESS} if IPV6 in named else set()
     return [name for name in every if named and name in named | {HAPROXY, NEUTRON}]
 
 

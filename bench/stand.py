@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 from bench.load import PATH
 from bench.peers import SECRET, Nova
@@ -12,7 +12,7 @@ from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint
 from tests.harness.agent import Agent
 from tests.harness.closing import Closing
-from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Ids, uuid_of
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
@@ -22,6 +22,7 @@ OPTIONS = {
     "df_metadata": {"backend": "nova"},
 }
 PORT = 18080
+SERVICES = {4: METADATA_IP, 6: OPENSTACK6}
 
 
 class Stand(Closing):
@@ -71,13 +72,18 @@ class Stand(Closing):
         finally:
             self.agent.stop(timeout=10)
 
-    def introduce(self) -> list[IPv4Address]:
-        """Send each guest's first SYN through the switch; return the keys of the guests."""
+    def introduce(self, version: int = 4) -> list[IPv4Address | IPv6Address]:
+        """Send each guest's first SYN through the switch; return the keys of the guests.
+
+        :param version: of IP; a guest has a key for each version.
+        """
+        wanted = self._learned() + len(self.guests)
         for guest in self.guests:
-            (sample,) = guest.http_many(1, path=PATH)
+            (sample,) = guest.http_many(1, path=PATH, host=SERVICES[version])
             assert sample.status == 200, sample
-        assert wait_for(lambda: self._learned() >= len(self.guests), 5, "the guests to be known")
-        return [IN_PORT.key_of(Endpoint(guest.ofport), 0) for guest in self.guests]
+        assert wait_for(lambda: self._learned() >= wanted, 5, "the guests to be known")
+        slot = IN_PORT.slots(version)[0]
+        return [IN_PORT.key_of(Endpoint(guest.ofport), slot) for guest in self.guests]
 
     def _learned(self) -> float:
         return self.agent.metric("dfmeta_packet_ins_total", outcome="learned")

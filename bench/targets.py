@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 IN_PROCESS = "dfmeta"
+IPV6 = "dfmeta, IPv6"
+"""The same daemon and load as :data:`IN_PROCESS`, over IPv6."""
 ONE_WORKER = "dfmeta, 1 worker"
 TWO_WORKERS = "dfmeta, 2 workers"
 HAPROXY = "haproxy"
@@ -15,6 +18,7 @@ LOAD = "new 32"
 LOADS = ("new 32", "new 256")
 ONE_CLIENT = "new 1"
 SITUATIONS = ("new", "keep-alive")
+IPV6_LOADS = {"new 32": "a connection for each request", "keep-alive 32": "kept connections"}
 
 Report = Mapping[str, Any]
 
@@ -50,6 +54,19 @@ def ratio(report: Report, name: str, other: str, *, load: str = LOAD, of: str = 
         return float("nan")
 
 
+def ratio_in_rounds(report: Report, name: str, other: str, load: str) -> float:
+    """Return the median of the rounds' ratios of the rates; NaN if either was not measured.
+
+    Both values of such a ratio are measured at most a minute apart.
+    """
+    rows = report.get("throughput", {})
+    try:
+        pairs = zip(*(rows[one][load]["rates"] for one in (name, other)), strict=True)
+        return float(statistics.median(mine / theirs for mine, theirs in pairs))
+    except (KeyError, ZeroDivisionError):
+        return float("nan")
+
+
 def targets(report: Report) -> list[Target]:
     """Return the targets that the run has measured."""
     return [one for one in _all(report) if one.value == one.value]
@@ -60,10 +77,13 @@ def _all(report: Report) -> Iterator[Target]:
         value = ratio(report, IN_PROCESS, other)
         name = f"{IN_PROCESS}, requests a second, as a multiple of {other}'s"
         yield Target(name=name, value=value, bound=bound, aim=aim)
+    for load, words in IPV6_LOADS.items():
+        name = f"{IPV6}, {words}: requests a second, as a multiple of IPv4's"
+        yield Target(name=name, value=ratio_in_rounds(report, IPV6, IN_PROCESS, load), bound=0.95)
     value = ratio(report, TWO_WORKERS, NEUTRON)
     name = f"{TWO_WORKERS}, requests a second, as a multiple of neutron's"
     yield Target(name=name, value=value, bound=4.0)
-    for proxy in (IN_PROCESS, ONE_WORKER, TWO_WORKERS):
+    for proxy in (IN_PROCESS, IPV6, ONE_WORKER, TWO_WORKERS):
         for load in LOADS:
             cell = report.get("throughput", {}).get(proxy, {}).get(load, {})
             failed = cell.get("failed", float("nan"))

@@ -7,14 +7,15 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 from bench import load, peers, processes
 from bench.direct import Direct
 from bench.load import PATH, Load
 from bench.programs import METADATA_IP, Program
 from bench.stand import PORT, Stand
-from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, ONE_WORKER, TWO_WORKERS
+from bench.targets import HAPROXY, IN_PROCESS, IPV6, NEUTRON, ONE_WORKER, TWO_WORKERS
+from dfmeta.conf.agent import HOST_IP6
 
 LOADS = tuple(
     Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32, 256)
@@ -32,17 +33,21 @@ class Running:
 
     port: int
     pids: Sequence[int]
+    host: str = METADATA_IP
+    """The proxy's own address: that of tap-metadata."""
     one_source: bool = False
     """Whether all requests come from one guest, the last one in its configuration."""
 
 
-Start = Callable[[Stand, Sequence[IPv4Address]], AbstractContextManager[Running]]
+Sources = Sequence[IPv4Address | IPv6Address]
+Start = Callable[[Stand, Sources], AbstractContextManager[Running]]
 
 
 def contenders() -> dict[str, Start]:
     """Return the function that starts each proxy, by the proxy's name."""
     found: dict[str, Start] = {
         IN_PROCESS: _dfmeta(0),
+        IPV6: _dfmeta(0, HOST_IP6),
         ONE_WORKER: _dfmeta(1),
         TWO_WORKERS: _dfmeta(2),
         HAPROXY: _peer(lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT)),
@@ -55,18 +60,18 @@ def contenders() -> dict[str, Start]:
     return found | {f"metadata_path, {count}": _path(count) for count in INSTANCES}
 
 
-def _dfmeta(workers: int) -> Start:
+def _dfmeta(workers: int, host: str = METADATA_IP) -> Start:
     @contextmanager
-    def start(stand: Stand, _sources: Sequence[IPv4Address]) -> Iterator[Running]:
+    def start(stand: Stand, _sources: Sources) -> Iterator[Running]:
         with stand.daemon(workers) as agent:
-            yield Running(port=PORT, pids=[agent.pid])
+            yield Running(port=PORT, pids=[agent.pid], host=host)
 
     return start
 
 
 def _peer(make: Callable[[Stand], Program]) -> Start:
     @contextmanager
-    def start(stand: Stand, _sources: Sequence[IPv4Address]) -> Iterator[Running]:
+    def start(stand: Stand, _sources: Sources) -> Iterator[Running]:
         with make(stand) as program:
             yield Running(port=PEER_PORT, pids=program.pids)
 
@@ -75,7 +80,7 @@ def _peer(make: Callable[[Stand], Program]) -> Start:
 
 def _path(count: int) -> Start:
     @contextmanager
-    def start(stand: Stand, sources: Sequence[IPv4Address]) -> Iterator[Running]:
+    def start(stand: Stand, sources: Sources) -> Iterator[Running]:
         first = IPv4Address("10.0.0.0")
         known = [str(first + number) for number in range(count - 1)] + [str(sources[0])]
         with peers.MetadataPath(stand.host.namespace, PEER_PORT, known) as program:
@@ -85,7 +90,7 @@ def _path(count: int) -> Start:
 
 
 @contextmanager
-def _nova(stand: Stand, _sources: Sequence[IPv4Address]) -> Iterator[Running]:
+def _nova(stand: Stand, _sources: Sources) -> Iterator[Running]:
     yield Running(port=peers.NOVA_PORT, pids=stand.nova.pids)
 
 
@@ -119,7 +124,7 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
     with ExitStack() as stack:
         stand = stack.enter_context(Stand(GUESTS))
         with stand.daemon(0):
-            sources = stand.introduce()
+            sources = [*stand.introduce(), *stand.introduce(6)]
             direct = Direct(stand.host.namespace, sources)
             stack.callback(direct.close)
         for turn in range(rounds):
@@ -146,8 +151,8 @@ def warm_up(
     :param wanted: a part of the expected answer; None: Nova's document.
     :raises AssertionError: the answer is another one.
     """
-    connection = http.client.HTTPConnection(METADATA_IP, running.port)
-    connection.sock = direct.namespace.connect(METADATA_IP, running.port)
+    connection = http.client.HTTPConnection(running.host, running.port)
+    connection.sock = direct.namespace.connect(running.host, running.port)
     connection.request("GET", path, headers={"Connection": "close"})
     answer = connection.getresponse()
     body = answer.read().decode()
@@ -164,7 +169,7 @@ def ask(direct: Direct, running: Running, one: Load, *, seconds: int, path: str 
     process = load.start(
         direct.namespace,
         one,
-        f"http://{METADATA_IP}:{running.port}{path}",
+        f"http://{bracketed(running.host)}:{running.port}{path}",
         seconds=seconds,
         users=1 if running.one_source else one.threads,
     )
@@ -183,6 +188,11 @@ def ask(direct: Direct, running: Running, one: Load, *, seconds: int, path: str 
         memory=processes.resident(running.pids),
         idle=(processes.idle_seconds() - idle) / outcome.seconds,
     )
+
+
+def bracketed(host: str) -> str:
+    """Return an address as URLs have it."""
+    return f"[{host}]" if ":" in host else host
 
 
 def median(cells: Sequence[Cell]) -> Cell:

@@ -270,7 +270,7 @@ class Namespace(Closing):
 
     def connect(self, host: str, port: int, *, timeout: float = 5) -> socket.socket:
         """A TCP connection that starts in this namespace."""
-        connection = self.open_socket()
+        connection = self.open_socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
             connection.settimeout(timeout)
             connection.connect((host, port))

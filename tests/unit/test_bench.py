@@ -12,12 +12,14 @@ from bench.chart import chart
 from bench.direct import counter
 from bench.load import Load, parse
 from bench.peers import BODY_SIZE, document
+from bench.proxy import chosen
 from bench.report import sections
 from bench.store_reads import expected, hostname, record
 from bench.store_targets import FORWARDING, SQLITE, WORKERS
 from bench.storm import PATHS, request, whole
 from bench.tables import Table, restructured, tables
-from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, TWO_WORKERS, ratio, targets
+from bench.targets import HAPROXY, IN_PROCESS, IPV6, NEUTRON, TWO_WORKERS, ratio, targets
+from bench.throughput import bracketed
 
 SAID = (
     "Running 3s test @ http://169.254.169.254:18080/\n  2 threads and 32 connections\n"
@@ -139,6 +141,30 @@ def test_a_target_is_met_by_its_bound_alone() -> None:
     rates = [one for one in targets(run) if "requests a second" in one.name]
     assert [(one.value, one.met) for one in rates] == [(2.5, True), (0.125, False)]
     assert rates[0].wanted == "at least 2.5, aim 4"
+
+
+def test_ipv6_is_compared_with_ipv4_in_each_round() -> None:
+    # A single round in which the machine was busy with something else is not the result.
+    run = report(
+        **{
+            IN_PROCESS: {**cell(100), "rates": [100, 100, 50]},
+            IPV6: {**cell(100), "rates": [96, 10, 49]},
+        }
+    )
+    found = [one for one in targets(run) if "IPv4" in one.name]
+    assert [(one.value, one.bound, one.met) for one in found] == [(0.96, 0.95, True)] * 2
+
+
+def test_ipv6_is_measured_beside_ipv4() -> None:
+    assert {IN_PROCESS, IPV6, HAPROXY, NEUTRON} == set(chosen({IPV6}))
+    assert {HAPROXY, NEUTRON, TWO_WORKERS} == set(chosen({TWO_WORKERS}))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("169.254.169.254", "169.254.169.254"), ("fd00::a9fe", "[fd00::a9fe]")]
+)
+def test_a_url_has_an_ipv6_address_in_brackets(host: str, expected: str) -> None:
+    assert bracketed(host) == expected
 
 
 def test_only_what_was_measured_is_shown() -> None:
