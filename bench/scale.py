@@ -6,10 +6,12 @@ Run as root, after ``tools/setup.sh``::
 
 A real Open vSwitch with that many guests' ports (dummies, which the daemon cannot distinguish from
 other ports), and dfmeta-agent as it is installed. All values are measured from outside, except the
-stalls and the flow-mods, which come from the daemon's metrics.
+stalls, the flows and the flow-mods, which come from the daemon's metrics. Everything is measured
+with IPv4 and IPv6, which is the default, and then with IPv4 alone (``[df_metadata] ip6`` empty);
+ratios are multiples of the values with IPv4 alone.
 
 *cold*: from the daemon's start to readiness, with none of its flows on the switch.
-*warm*: the same with all flows on the switch, and one known address for each port.
+*warm*: the same with all flows on the switch, and for each port one known address of each version.
 *check*: 65 seconds in which nothing happens except two comparisons of all flows.
 *plug*, *unplug*, *change* (of vm-uuid, of a port with a known address): the daemon's CPU time for
 one change, minus its CPU time when idle, and the time from OVSDB's commit to the last flow, the
@@ -30,8 +32,9 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +49,8 @@ CHANGES = 30
 CHECK_SECONDS = 65.0
 IDLE_SECONDS = 8.0
 FOLLOWS = 0.4
-PORT_FLOWS = 5
-"""Flows with the in_port of a port without a known address."""
+SOURCES = {False: ("10.0.0.5",), True: ("10.0.0.5", "fe80::5")}
+"""Addresses of each guest, without and with IPv6."""
 READY_TIMEOUT = 240.0
 ASKED_AT_ONCE = 100
 SPARE = 100_000
@@ -71,19 +74,26 @@ def main() -> None:
         "--short", action="store_true", help="skip the measurement over 65 seconds (check)"
     )
     options = parser.parse_args()
-    report: dict[str, Any] = {"machine": machine(), "ports": {}}
+    report: dict[str, Any] = {"machine": machine(), "ports": {}, "IPv4 alone": {}, "ratios": {}}
     for count in map(int, options.ports.split(",")):
-        report["ports"][count] = figures = measure(
-            count, check=not options.short, changes=options.changes
-        )
-        print_figures(count, figures)
-    print_table(report["ports"])
+        for part, ipv6 in (("ports", True), ("IPv4 alone", False)):
+            print(part if ipv6 else f"ports, {part}")
+            report[part][count] = figures = measure(
+                count, ipv6=ipv6, check=not options.short, changes=options.changes
+            )
+            print_figures(count, figures)
+        report["ratios"][count] = ratios(report["ports"][count], report["IPv4 alone"][count])
+    for part in ("ports", "IPv4 alone", "ratios"):
+        print(f"\n{part}")
+        print_table(report[part])
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def measure(count: int, *, check: bool = True, changes: int = CHANGES) -> dict[str, float]:
-    """Return all values for *count* ports."""
+def measure(
+    count: int, *, ipv6: bool = True, check: bool = True, changes: int = CHANGES
+) -> dict[str, float]:
+    """Return all values for *count* ports, with IPv4 and IPv6 or with IPv4 alone."""
     figures: dict[str, float] = {}
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch(dummies=True))
@@ -93,17 +103,21 @@ def measure(count: int, *, check: bool = True, changes: int = CHANGES) -> dict[s
             crowd.wait_plugged(count - 1)
         figures["switch alone ms"] = alone(crowd)
         agent = stack.enter_context(Agent(host, {"df_metadata": {"startup_timeout": 240}}))
+        if not ipv6:
+            agent.configure({"df_metadata": {"ip6": ""}})
         agent.admin_timeout = READY_TIMEOUT
         started(agent, figures, "cold")
         print_figures(count, figures)
-        introduced(agent, crowd, count, figures)
+        unknown = flows_of(crowd, 0)
+        introduced(agent, crowd, count, figures, sources=SOURCES[ipv6])
         agent.stop(timeout=20)
         started(agent, figures, "warm")
         print_figures(count, figures)
         if check:
             checked(agent, figures)
         watch = stack.enter_context(FlowEvents(host))
-        changed(agent, crowd, watch, figures, known=count, changes=changes)
+        counts = PortFlows(unknown=unknown, address=flows_of(crowd, 0) - unknown)
+        changed(agent, crowd, watch, figures, known=count, changes=changes, flows=counts)
     return figures
 
 
@@ -126,20 +140,30 @@ def started(agent: Agent, figures: dict[str, float], name: str) -> None:
     figures[f"{name} ready s"] = round(time.monotonic() - began, 2)
     figures[f"{name} CPU s"] = round(cpu_seconds(agent), 2)
     figures[f"{name} RSS MB"] = resident(agent)
+    figures[f"{name} flows"] = agent.metric("dfmeta_flows")
     figures[f"{name} flow-mods"] = flow_mods(agent)
     longest = agent.metric("dfmeta_hub_longest_stall_seconds")
     figures[f"{name} stall ms"] = round(1000 * longest, 1)
 
 
-def introduced(agent: Agent, crowd: Crowd, count: int, figures: dict[str, float]) -> None:
-    """Make an address of each port known to the daemon."""
+def introduced(
+    agent: Agent,
+    crowd: Crowd,
+    count: int,
+    figures: dict[str, float],
+    *,
+    sources: Sequence[str],
+) -> None:
+    """Make these addresses of each port known to the daemon."""
     before = stalls(agent)
     with timed(figures, "addresses s"):
         for start in range(0, count, ASKED_AT_ONCE):
             end = min(count, start + ASKED_AT_ONCE)
             for number in range(start, end):
-                crowd.ask(number)
-            wait_for(lambda end=end: learned(agent) >= end, 60, "the addresses")
+                for source in sources:
+                    crowd.ask(number, source=source)
+            wanted = end * len(sources)
+            wait_for(lambda wanted=wanted: learned(agent) >= wanted, 60, "the addresses")
     figures["addresses stall ms"] = longest_since(before, agent)
     figures["addresses RSS MB"] = resident(agent)
 
@@ -164,6 +188,7 @@ def changed(
     *,
     known: int,
     changes: int,
+    flows: PortFlows,
 ) -> None:
     """Measure changes of one port, several of each kind."""
     numbers = range(SPARE, SPARE + changes)
@@ -172,21 +197,21 @@ def changed(
         crowd.plug([numbers[turn]])
         ofport = crowd.wait_plugged(numbers[turn])
         began = time.monotonic()
-        return watch.last(ofport, "ADDED", PORT_FLOWS) - began
+        return watch.last(ofport, "ADDED", flows.unknown) - began
 
     def unplug(turn: int) -> float:
         ofport = crowd.ofport(numbers[turn])
         watch.clear()
         began = time.monotonic()
         crowd.unplug([numbers[turn]])
-        return watch.last(ofport, "DELETED", PORT_FLOWS) - began
+        return watch.last(ofport, "DELETED", flows.unknown) - began
 
     def change(turn: int) -> float:
         ofport = crowd.ofport(turn)
         watch.clear()
         began = time.monotonic()
         crowd.change(turn)
-        return watch.last(ofport, "DELETED", 1) - began
+        return watch.last(ofport, "DELETED", flows.address) - began
 
     reconciles = checks(agent)
     wait_for(lambda: checks(agent) > reconciles, 60, "a full check", interval=0.5)
@@ -229,6 +254,16 @@ def repeated(
     figures[f"{name} CPU ms"] = round(1000 * statistics.median(costs), 2)
     figures[f"{name} latency ms"] = round(1000 * statistics.median(latencies), 2)
     figures[f"{name} flow-mods"] = round(mods / len(latencies), 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortFlows:
+    """Numbers of flows with the in_port of one port."""
+
+    unknown: int
+    """With no known address."""
+    address: int
+    """Those that its known addresses add."""
 
 
 class FlowEvents:
@@ -303,6 +338,11 @@ def cpu_share(agent: Agent) -> float:
     return (cpu_seconds(agent) - cpu) / (time.monotonic() - began)
 
 
+def flows_of(crowd: Crowd, number: int) -> int:
+    """Return the number of flows with the in_port of a port."""
+    return len(crowd.host.flows(match=f"in_port={crowd.ofport(number)}"))
+
+
 def resident(agent: Agent) -> float:
     """Return the daemon's resident memory in MB."""
     status = Path(f"/proc/{agent.pid}/status").read_text()
@@ -336,6 +376,11 @@ def longest_since(before: Mapping[float, float], agent: Agent) -> float:
     now = stalls(agent)
     seen = {bound: value - before[bound] for bound, value in now.items()}
     return 1000 * min(bound for bound, value in seen.items() if value == seen[float("inf")])
+
+
+def ratios(values: Mapping[str, float], alone: Mapping[str, float]) -> dict[str, float]:
+    """Return each value as a multiple of that with IPv4 alone, without those that are 0 there."""
+    return {name: round(values[name] / value, 3) for name, value in alone.items() if value}
 
 
 def print_figures(count: int, figures: Mapping[str, float]) -> None:

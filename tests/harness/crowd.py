@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dfmeta.inspect.jsonrpc import call
-from tests.flows.frames import ethernet, ipv4, tcp
-from tests.harness.guest import GATEWAY_MAC, METADATA_IP, uuid_of
+from tests.flows.frames import ethernet, ipv4, ipv6, tcp
+from tests.harness.guest import GATEWAY_MAC, METADATA_IP, OPENSTACK6, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
 CHUNK = 500
 """Ports in one transaction."""
 PLUG_TIMEOUT = 120.0
+_SERVICE6 = OPENSTACK6.strip("[]").partition("%")[0]
 _TIMEOUT = 30.0
 
 
@@ -104,10 +105,12 @@ class Crowd:
         return bool(row["cur_cfg"] == row["next_cfg"])
 
     def ask(self, number: int, *, source: str = "10.0.0.5", port: int = 40000) -> None:
-        """Inject a SYN to the metadata service at the port."""
-        segment = tcp(dst=METADATA_IP, src=source, dport=80, sport=port, flags=2)
-        packet = ipv4(segment, dst=METADATA_IP, src=source)
-        frame = ethernet(packet, dst=GATEWAY_MAC, src=self.mac(number))
+        """Inject a SYN to the metadata service at the port, over the IP version of *source*."""
+        is_ipv6 = ":" in source
+        service, kind = (_SERVICE6, 0x86DD) if is_ipv6 else (METADATA_IP, 0x0800)
+        segment = tcp(dst=service, src=source, dport=80, sport=port, flags=2)
+        packet = (ipv6 if is_ipv6 else ipv4)(segment, dst=service, src=source)
+        frame = ethernet(packet, dst=GATEWAY_MAC, src=self.mac(number), kind=kind)
         self._control("netdev-dummy/receive", self.name(number), frame.hex())
 
     def _ids(self, number: int) -> list[Any]:

@@ -14,6 +14,7 @@ from bench.load import Load, parse
 from bench.peers import BODY_SIZE, document
 from bench.proxy import chosen
 from bench.report import sections
+from bench.scale import ratios
 from bench.store_reads import expected, hostname, record
 from bench.store_targets import FORWARDING, SQLITE, WORKERS
 from bench.storm import PATHS, request, whole
@@ -158,6 +159,12 @@ def test_ipv6_is_compared_with_ipv4_in_each_round() -> None:
 def test_ipv6_is_measured_beside_ipv4() -> None:
     assert {IN_PROCESS, IPV6, HAPROXY, NEUTRON} == set(chosen({IPV6}))
     assert {HAPROXY, NEUTRON, TWO_WORKERS} == set(chosen({TWO_WORKERS}))
+
+
+def test_a_value_with_both_versions_is_a_multiple_of_that_with_ipv4_alone() -> None:
+    both = {"cold flows": 150.0, "warm flow-mods": 0.0, "cold RSS MB": 110.0}
+    alone = {"cold flows": 50.0, "warm flow-mods": 0.0, "cold RSS MB": 100.0}
+    assert ratios(both, alone) == {"cold flows": 3.0, "cold RSS MB": 1.1}
 
 
 @pytest.mark.parametrize(
