@@ -7,6 +7,7 @@ more often than :data:`SHARE` of the time allows.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -40,7 +41,9 @@ class Arrivals:
         self._counters: dict[Endpoint, int] = {}
 
     def read(self) -> dict[Endpoint, int] | None:
-        """Return endpoint → packets of its flow for SYNs (:attr:`Purpose.GUEST_SYN`). Waits.
+        """Return endpoint → packets of its flows for SYNs (:attr:`Purpose.GUEST_SYN`). Waits.
+
+        A port has one such flow for each address of the service.
 
         None when it is too early for another reading.
 
@@ -54,7 +57,7 @@ class Arrivals:
         total = found.packet_count, found.flow_count
         if total != self._total:
             begun = self._clock()
-            self._counters = dict(self._each(wire.dump(Purpose.GUEST_SYN)))
+            self._counters = self._each(wire.dump(Purpose.GUEST_SYN))
             ended = self._clock()
             self._total, self._due = total, ended + min((ended - begun) / SHARE, LONGEST)
         return self._counters
@@ -70,16 +73,16 @@ class Arrivals:
         found = (wire.found(one) for one in entries)
         return sum(one.packets for one in found if one is not None and _at(one) == endpoint)
 
-    def _each(self, request: object) -> list[tuple[Endpoint, int]]:
-        wire, turns, counted = self._channel.wire, Turns(), []
+    def _each(self, request: object) -> dict[Endpoint, int]:
+        wire, turns, counted = self._channel.wire, Turns(), Counter[Endpoint]()
         entries = self._channel.request(request, "the dump of flows of SYNs").wait()
         for entry in entries:
             found = wire.found(entry)
             endpoint = _at(found) if found is not None else None
             if found is not None and endpoint is not None:
-                counted.append((endpoint, found.packets))
+                counted[endpoint] += found.packets
             turns.give_way()
-        return counted
+        return dict(counted)
 
 
 def _at(found: DumpedFlow) -> Endpoint | None:
