@@ -183,7 +183,10 @@ def no_connection(agent: Agent, port: str) -> str:
     assert "in the state 'no connection'" in traced.stdout.splitlines()[-1]
     assert port in agent.ctl("ports", "--failing").stdout
     assert "no connection" in agent.admin("/").text
-    assert agent.metric("dfmeta_ports", state="no connection") == 1
+    # The metric has the state of the last review, which is at most a second old.
+    wait_for(
+        lambda: agent.metric("dfmeta_ports", state="no connection") == 1, 5, "the metric to follow"
+    )
     return cause
 
 
