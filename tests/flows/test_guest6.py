@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from dfmeta.apps.arrivals import Arrivals
 from dfmeta.flows.key import IN_PORT, SLOT6
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_PORT, Purpose
 from dfmeta.model import Endpoint
@@ -573,3 +574,11 @@ def test_an_answer_of_several_fragments_is_dropped(world: World) -> None:
         packet = ipv6(inside, headers=[part(which)], **ends)
         frame = ethernet(packet, dst=GATEWAY_MAC, src=TAP6.mac, kind=0x86DD)
         assert world.receive(TAP6.ofport, frame) == []
+
+
+def test_the_syns_of_a_port_are_counted_over_both_versions() -> None:
+    with World(tap=TAP6) as world:
+        world.plug(1)
+        world.introduce(Host(1))
+        world.introduce(Host6(1))
+        assert Arrivals(world.channel).read() == {Endpoint(1): 2}
