@@ -128,9 +128,8 @@ donor_apt() {
 archive() {
     local codename
     codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-    # shellcheck disable=SC2016
     apt-get indextargets \
-        --format '$(CREATED_BY) $(ORIGIN) $(CODENAME) $(COMPONENT) $(REPO_URI)' |
+        --format "\$(CREATED_BY) \$(ORIGIN) \$(CODENAME) \$(COMPONENT) \$(REPO_URI)" |
         sed -n "s/^Packages Debian $codename main //p" | sed -n 1p
 }
 

@@ -99,7 +99,8 @@ class AgentAdmin:
         parts.health.watch("store", self._store_answers)
 
     def _service(self) -> dict[str, Any]:
-        return rows.service_row(self._parts.controller.reconciler.tap)
+        parts = self._parts
+        return rows.service_row(parts.controller.reconciler.tap, parts.tap.ipv6_fault)
 
     def _listening(self) -> bool:
         proxy = self._parts.proxy

@@ -75,14 +75,14 @@ def port_rows(
     return sorted(rows, key=_place)
 
 
-def service_row(tap: Tap | None) -> dict[str, Any]:
+def service_row(tap: Tap | None, ipv6_fault: str = "") -> dict[str, Any]:
     """Return the addresses at which guests are served at this moment: ``GET /service``.
 
     :param tap: the target of the flows; None while there is none.
+    :param ipv6_fault: see :attr:`~dfmeta.cmd.tap.TapKeeper.ipv6_fault`.
     """
-    if tap is None:
-        return {"ip": None, "ip6": []}
-    return {"ip": tap.guest_ip, "ip6": list(tap.guest_ip6)}
+    ip, ip6 = (tap.guest_ip, list(tap.guest_ip6)) if tap is not None else (None, [])
+    return {"ip": ip, "ip6": ip6, "ip6_fault": ipv6_fault}
 
 
 def probe_row(controller: Controller) -> dict[str, Any]:

@@ -133,9 +133,11 @@ def facts_of_host(conf: cfg.ConfigOpts, service: Mapping[str, Any]) -> tuple[tup
     group = conf.df_metadata
     addresses = [service["ip"], *service["ip6"]] if service["ip"] else ["none yet"]
     workers = str(group.proxy_workers or "none, the daemon answers guests itself")
+    fault = service["ip6_fault"]
     return (
         ("Bridge", group.integration_bridge),
         ("Service", ", ".join(addresses)),
+        *((("IPv6", f"{fault}; see dfmeta doctor"),) if fault else ()),
         ("Backend", group.backend),
         ("Workers", workers),
     )

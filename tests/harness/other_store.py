@@ -20,7 +20,7 @@ from tests.harness.netns import Namespace
 JSON = "application/json"
 
 
-class Reset(Exception):  # noqa: N818  # a requested behaviour, not an error
+class ResetError(Exception):
     """The connection must be reset instead of an answer."""
 
 
@@ -133,7 +133,7 @@ class OtherStore(Closing):
                 self.asked.append(asked)
                 try:
                     content = self.answer(asked)
-                except Reset:
+                except ResetError:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     return
                 for piece in [content] if isinstance(content, bytes) else content:

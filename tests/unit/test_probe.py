@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, cast
 
 import eventlet
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from os_ken.lib.packet import ethernet, ipv4, packet, tcp
 
+from dfmeta.apps.channel import Channel
 from dfmeta.apps.probe import FAILURES, FROM_CONTROLLER, Probe, Result
 from dfmeta.exceptions import NotConnectedError, PacketError
 from dfmeta.flows.key import IN_PORT, NEXT_HOP_MAC, PROBE_KEY
@@ -46,7 +47,7 @@ class Host:
         self.layout = Layout()
         self.tap: Tap | None = tap
         self.probe = Probe(
-            self,  # type: ignore[arg-type]  # what it uses of it
+            cast("Channel", self),
             lambda: self.tap,
             version=version,
         )

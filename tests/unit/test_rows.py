@@ -78,9 +78,10 @@ def test_an_ipv6_address_has_the_slot_of_its_key_and_the_service_that_it_uses() 
 
 
 def test_the_addresses_of_the_service_are_those_that_the_flows_have() -> None:
-    assert service_row(None) == {"ip": None, "ip6": []}
-    assert service_row(TAP) == {"ip": "169.254.169.254", "ip6": []}
-    assert service_row(TAP6) == {"ip": "169.254.169.254", "ip6": list(SERVICE6)}
+    ip = "169.254.169.254"
+    assert service_row(None) == {"ip": None, "ip6": [], "ip6_fault": ""}
+    assert service_row(TAP, "no IPv6") == {"ip": ip, "ip6": [], "ip6_fault": "no IPv6"}
+    assert service_row(TAP6) == {"ip": ip, "ip6": list(SERVICE6), "ip6_fault": ""}
 
 
 def test_ports_that_are_not_served_say_why_and_come_in_order() -> None:

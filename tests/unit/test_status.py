@@ -41,6 +41,7 @@ from tests.unit.support import (
     INSTANCE,
     PROJECT,
     SERVICE6,
+    TAP,
     TAP6,
     Load,
     address,
@@ -272,7 +273,10 @@ def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
     conf = load()
     facts = dict(facts_of_host(conf, service_row(TAP6)))
     assert facts["Service"] == f"169.254.169.254, {', '.join(SERVICE6)}"
+    assert "IPv6" not in facts
     assert dict(facts_of_host(conf, service_row(None)))["Service"] == "none yet"
+    lacking = dict(facts_of_host(conf, service_row(TAP, "the MTU is 1000")))
+    assert lacking["IPv6"] == "the MTU is 1000; see dfmeta doctor"
 
 
 def test_only_the_latest_failures_are_shown() -> None:

@@ -15,7 +15,7 @@ from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
 from dfmeta.store import http as lookup_http
 from dfmeta.store.http import Client, Exchange, Reply
 from tests.harness.certificates import Authority
-from tests.harness.other_store import Asked, Last, OtherStore, Reset, reply
+from tests.harness.other_store import Asked, Last, OtherStore, ResetError, reply
 
 SECRET = "a secret nobody may see"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -116,7 +116,7 @@ def test_one_that_says_that_it_closes_is_read(store: OtherStore, client: Client)
 
 
 def resets(_asked: Asked) -> bytes:
-    raise Reset
+    raise ResetError
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.http import Client
 from dfmeta.store.lookup.puller import Lifetimes, Puller
 from dfmeta.store.lookup.upstream import Patience, Upstream
-from tests.harness.other_store import Asked, Last, OtherStore, Reset, reply
+from tests.harness.other_store import Asked, Last, OtherStore, ResetError, reply
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
 
 ROOT = Path(__file__).parents[4]
@@ -113,7 +113,7 @@ def slow(store: OtherStore) -> Callable[[Asked], Iterator[bytes]]:
 
 
 def resets(_asked: Asked) -> bytes:
-    raise Reset
+    raise ResetError
 
 
 FAULTS: dict[str, tuple[Callable[[OtherStore], Any], type[StoreError]]] = {
