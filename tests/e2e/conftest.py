@@ -1,4 +1,4 @@
-"""What a failed test of this tier shows besides the harness' own: the logs of daemons."""
+"""The daemon and the guest that most tests begin with, and the logs of daemons in a failure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,26 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.e2e.support import asks_own, put
 from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest
 from tests.harness.neutron_agent import NeutronAgent
+
+
+@pytest.fixture
+def agent(make_agent: MakeAgent) -> Agent:
+    """Provide the daemon, with the store."""
+    return make_agent()
+
+
+@pytest.fixture
+def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
+    """Provide a guest that the daemon has answered."""
+    one = make_guest("one", route="gateway")
+    put(agent, one)
+    asks_own(one)
+    return one
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,11 +21,10 @@ from tests.e2e.support import (
     asks_own,
     holders,
     open_connection,
-    put,
     read_all,
 )
 from tests.harness.agent import Agent
-from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.fixtures import MakeAgent
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -81,19 +80,6 @@ def kept_waiting(agent: Agent, guest: Guest) -> Iterator[None]:
         assert guest.instance_id.encode() in read_all(waiting)
     asks_own(guest)
     assert agent.log().count(TAKEN) == 1
-
-
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent()
-
-
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", route="gateway")
-    put(agent, one)
-    asks_own(one)
-    return one
 
 
 @pytest.mark.parametrize("how", ["symlink", "parent", "slashes"])

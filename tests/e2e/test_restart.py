@@ -38,19 +38,6 @@ def proxy_port(agent: Agent) -> int:
     return int(re.findall(r"on tap-metadata port (\d+)", agent.log())[-1])
 
 
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent()
-
-
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", route="gateway")
-    put(agent, one)
-    asks_own(one)
-    return one
-
-
 @installed
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_second_start_on_its_own_flows_sends_no_flow_mods(

@@ -17,7 +17,6 @@ from tests.e2e.support import (
     asks_own,
     open_connection,
     project_ids,
-    put,
     put_nova,
     read_all,
     uuid_in,
@@ -53,19 +52,6 @@ def rewrite(host: OpenvSwitch, version: int) -> None:
     # A flow at the same place is replaced, and its cookie with it.
     host.ofctl("add-flows", BRIDGE, "-", stdin="".join(f"{line}\n" for line in new))
     assert versions(host) == {version}
-
-
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent()
-
-
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", route="gateway")
-    put(agent, one)
-    asks_own(one)
-    return one
 
 
 @pytest.mark.parametrize("which", VERSIONS)

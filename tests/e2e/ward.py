@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.support import NOVA_OPTIONS
+import pytest
+
+from tests.e2e.support import NOVA_OPTIONS, project_ids
 from tests.harness import nursery
 from tests.harness.agent import Agent, Options, program
+from tests.harness.guest import Guest
 from tests.harness.neutron_server import PASSWORD
 from tests.harness.nova import SECRET
 from tests.harness.ovs import OpenvSwitch
@@ -32,6 +35,16 @@ class Ward:
     def wrong(self, check: str, options: Options | None = None) -> Line:
         """The one line of *check*, which is wrong."""
         return only(self.lines(options), check, "wrong")
+
+
+@pytest.fixture(scope="module")
+def shared_ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+    """Provide the ward of a module, with a guest that has been served."""
+    ids = project_ids("served")
+    with OpenvSwitch() as host, Agent(host) as agent, Guest(host, "served", ids=ids):
+        agent.start()
+        agent.stop()
+        yield Ward(host, agent, tmp_path_factory.mktemp("root"))
 
 
 def examine(
