@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.support import NOVA_OPTIONS, project_ids
 from tests.harness import nursery
-from tests.harness.agent import Agent, Options, program
+from tests.harness.agent import Agent, Options, ini, program
 from tests.harness.guest import Guest
 from tests.harness.neutron_server import PASSWORD
 from tests.harness.nova import SECRET
@@ -56,11 +56,7 @@ def examine(
 ) -> list[Line]:
     """Every line of doctor's, with *options* in a file that comes after the daemon's own."""
     more = agent.folder / "more.conf"
-    text = [
-        f"[{group}]\n" + "\n".join(f"{name} = {value}" for name, value in values.items())
-        for group, values in (options or {}).items()
-    ]
-    more.write_text("\n".join([*text, ""]))
+    more.write_text(ini(options or {}))
     more.chmod(0o600)
     command = [*program("dfmeta"), "doctor", "--format", "json", "--root", str(root)]
     command += ["--config-file", str(agent.config_file), "--config-file", str(more)]

@@ -31,6 +31,14 @@ Options = Mapping[str, Mapping[str, object]]
 """Option groups: ``{"df_metadata": {"backend": "nova"}}``."""
 
 
+def ini(options: Options) -> str:
+    """Return the text of a file with these options."""
+    lines = []
+    for group, values in options.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in values.items()), ""]
+    return "\n".join(lines)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """An answer of the admin listener."""
@@ -113,10 +121,7 @@ class Agent(Closing):
                     self._options.get(group, {}).pop(name, None)
                 else:
                     self._options.setdefault(group, {})[name] = value
-        lines = []
-        for group, known in self._options.items():
-            lines += [f"[{group}]", *(f"{name} = {value}" for name, value in known.items()), ""]
-        self.config_file.write_text("\n".join(lines))
+        self.config_file.write_text(ini(self._options))
         self.config_file.chmod(0o600)
 
     def start(self, *, wait: bool = True, timeout: float = 30) -> Self:

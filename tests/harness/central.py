@@ -16,7 +16,7 @@ from typing import Self
 from dfmeta.store.db.record import KEEP, Keep, Kind
 from dfmeta.store.db.repository import Repository
 from tests.harness import netns, nursery
-from tests.harness.agent import ADMIN_PORT, Answer, Options, program, samples
+from tests.harness.agent import ADMIN_PORT, Answer, Options, ini, program, samples
 from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 from tests.harness.poll import wait_for
@@ -79,10 +79,7 @@ class Central(Closing):
         """Change options and write the file; a start or SIGHUP reads it."""
         for group, values in options.items():
             self._options.setdefault(group, {}).update(values)
-        lines = []
-        for group, known in self._options.items():
-            lines += [f"[{group}]", *(f"{name} = {value}" for name, value in known.items()), ""]
-        self.config_file.write_text("\n".join(lines))
+        self.config_file.write_text(ini(self._options))
         self.config_file.chmod(0o600)
 
     def start(self, *, wait: bool = True) -> Self:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.harness import netns
-from tests.harness.agent import Options
+from tests.harness.agent import Options, ini
 from tests.harness.closing import Closing
 from tests.harness.guest import Guest
 from tests.harness.netns import ROOT
@@ -123,10 +123,7 @@ class NeutronAgent(Closing):
         """Change options; the next start reads them."""
         for group, values in options.items():
             self._options.setdefault(group, {}).update(values)
-        lines = []
-        for group, known in self._options.items():
-            lines += [f"[{group}]", *(f"{name} = {value}" for name, value in known.items()), ""]
-        (self.folder / "neutron.conf").write_text("\n".join(lines))
+        (self.folder / "neutron.conf").write_text(ini(self._options))
 
     # neutron-server
 
