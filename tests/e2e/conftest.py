@@ -7,10 +7,9 @@ from collections.abc import Generator
 import pytest
 
 from tests.e2e.support import asks_own, put
-from tests.harness.agent import Agent
+from tests.harness.agent import Agent, Daemon
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
-from tests.harness.neutron_agent import NeutronAgent
 
 
 @pytest.fixture
@@ -32,10 +31,10 @@ def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the end of the logs of daemons that a module's tests share, and of Neutron's agent."""
+    """Attach the end of the logs of daemons that a module's tests share."""
     report = yield
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
-            if isinstance(value, Agent | NeutronAgent):
+            if isinstance(value, Daemon):
                 report.sections.append((f"the end of the log of {name}", value.tail(60)))
     return report
