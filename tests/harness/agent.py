@@ -273,6 +273,12 @@ class Agent(Daemon):
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file), *arguments]
         return nursery.run(command, namespace=self.host.namespace, timeout=timeout, check=False)
 
+    def clean_up(self) -> str:
+        """Run ``dfmeta-agent --cleanup``, which must succeed, and return its log."""
+        done = self.run("--cleanup")
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
     def ctl(
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 30
     ) -> subprocess.CompletedProcess[str]:
