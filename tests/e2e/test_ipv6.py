@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support import META_DATA, NOVA_OPTIONS, TWIN_MAC, project_ids, put_nova, uuid_in
+from tests.e2e import shared
+from tests.e2e.support import (
+    META_DATA,
+    NOVA_OPTIONS,
+    TWIN_MAC,
+    asks_own,
+    project_ids,
+    put_nova,
+    uuid_in,
+)
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Reply
@@ -22,16 +31,7 @@ STABLE = "fe80::1d2c:3b4a:5968:7786"
 """A stable-privacy address (RFC 7217): not derived from any MAC."""
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
-
-
-@pytest.fixture(scope="module")
-def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
-    with RecordingNova(host.namespace) as server:
-        yield server
+host, nova = shared.host, shared.nova
 
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["in the daemon", "in workers"])
@@ -49,12 +49,6 @@ def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
     one = make_guest("one", address6=[f"{ULA}/64", f"{STABLE}/64"], ids=project_ids("one"))
     put_nova(nova, one)
     return one
-
-
-def asks_own(guest: Guest, *, host: str, source: str = "") -> None:
-    reply = guest.curl(META_DATA, host=host, source=source)
-    assert reply.status == 200, reply
-    assert uuid_in(reply.body) == guest.instance_id
 
 
 def asks_from(guest: Guest, source: str, host: str) -> None:
