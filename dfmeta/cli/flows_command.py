@@ -35,6 +35,7 @@ from dfmeta.ports.ovsdb_facts import read_snapshot
 COLUMNS: Final = {
     "table": "TABLE",
     "purpose": "PURPOSE",
+    "family": "FAMILY",
     "port": "PORT",
     "instance": "INSTANCE",
     "address": "ADDRESS",
@@ -44,9 +45,9 @@ COLUMNS: Final = {
     "dropped": "DROPPED",
     "state": "STATE",
 }
-DROP: Final = ("bytes", "dropped", "service", "instance", "table", "address", "packets")
+DROP: Final = ("bytes", "dropped", "service", "instance", "table", "address", "packets", "family")
 """Columns that are left out on a narrow terminal, the least important one first."""
-FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter", "family")
+FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter")
 STYLES: Final = {
     "state": {
         "ok": "green",
@@ -74,10 +75,10 @@ all readings is shown."""
 def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> None:
     """Show dfmeta's flows on the bridge, and mark unknown and missing flows.
 
-    Each flow is shown with the names of its table and purpose, the port and instance that it
-    serves, the guest's address and the service's address if it has one, its counters, and the
-    number of packets that its meter has dropped because the guest sends too many. Flows of other
-    programs are not shown.
+    Each flow is shown with the names of its table and purpose, its family (4 or 6, the version of
+    IP, if it belongs to one), the port and instance that it serves, the guest's address and the
+    service's address if it has one, its counters, and the number of packets that its meter has
+    dropped because the guest sends too many. Flows of other programs are not shown.
     """
     conf = load_config(config_files)
     say(take_over(conf))
@@ -156,6 +157,7 @@ def _row(
     return {
         "table": entry.table,
         "purpose": entry.purpose,
+        "family": entry.family,
         "port": name or None,
         "instance": instance or None,
         "address": entry.address or None,
@@ -168,7 +170,6 @@ def _row(
         "priority": entry.priority,
         "cookie": f"{entry.cookie:#x}",
         "meter": entry.meter,
-        "family": entry.family,
         "service": entry.service or None,
     }
 
