@@ -37,6 +37,27 @@ TAP_MAC = "02:64:66:6d:65:fe"
 neighbour entry."""
 
 
+class MetaNames(NamedTuple):
+    """Names of the second bridge of ``identity_scheme = meta_ip`` and of its ports."""
+
+    bridge: str
+    """``[df_metadata] meta_bridge``."""
+    tap: str
+    """The internal port that leads to the proxy."""
+    patch_int: str
+    """The patch port on the integration bridge."""
+    patch_meta: str
+    """Its peer, on the second bridge."""
+
+
+class MetaIds(NamedTuple):
+    """The Meta addresses of a port in OVSDB, as text that may be invalid; empty: none."""
+
+    ip: str = ""
+    mac: str = ""
+    ip6: str = ""
+
+
 class PortState(enum.StrEnum):
     """State of a port: served, or the reason why it is not."""
 
@@ -139,6 +160,8 @@ class Port:
     fault: str = ""
     trunk: bool = False
     """The port leads to a trunk's bridge; ``fault`` distinguishes a parent port from a subport."""
+    meta: MetaIds = field(default=MetaIds(), kw_only=True)
+    """Meta addresses that its row has, from dfmeta or from Neutron's metadata_path."""
     device_mac: str = ""
     """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)

@@ -71,6 +71,10 @@ class Keys(Protocol):
         """Return the slots of an endpoint for one version of IP, in the order of assignment."""
         ...
 
+    def most(self, version: int) -> int:
+        """Return how many addresses of one endpoint may have a slot at a time."""
+        ...
+
     def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """Return the source address that frames of *endpoint* in *slot* have towards the proxy.
 
@@ -104,6 +108,25 @@ class Keys(Protocol):
         """Return the source address of the daemon's own SYN in that version."""
         ...
 
+    def label(self, slot: int) -> str | None:
+        """Return the MAC that stands for *slot* between two bridges; None: there is one bridge."""
+        ...
+
+    def labelled(self, mac: str) -> tuple[Endpoint | None, int] | None:
+        """Return the owner and the slot of a label; the owner is None if it is not known.
+
+        :return: None for a MAC that is not a label of a guest's slot.
+        """
+        ...
+
+    def own(self, endpoint: Endpoint, slot: int) -> None:
+        """Note that *endpoint* has *slot*, where the number alone does not show it."""
+        ...
+
+    def disown(self, endpoint: Endpoint, slot: int) -> None:
+        """Undo :meth:`own`, unless another endpoint has *slot* by now."""
+        ...
+
 
 class InPortKeys:
     """``identity_scheme = in_port``: the key contains the port's numbers; see the module.
@@ -119,6 +142,10 @@ class InPortKeys:
     def slots(self, version: int) -> Sequence[int]:
         """See :meth:`Keys.slots`."""
         return self._slots[version]
+
+    def most(self, version: int) -> int:
+        """See :meth:`Keys.most`."""
+        return len(self._slots[version])
 
     def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """See :meth:`Keys.key_of`; keys that cannot be source addresses are refused as well."""
@@ -167,6 +194,20 @@ class InPortKeys:
     def probe_key(self, version: int) -> str:
         """See :meth:`Keys.probe_key`. As a key, it would stand for OFPP_CONTROLLER."""
         return PROBE_KEY if version == 4 else str(self._key6(1, 0, _CONTROLLER))
+
+    def label(self, _slot: int) -> str | None:
+        """See :meth:`Keys.label`; one bridge needs none."""
+        return None
+
+    def labelled(self, _mac: str) -> tuple[Endpoint | None, int] | None:
+        """See :meth:`Keys.labelled`."""
+        return None
+
+    def own(self, endpoint: Endpoint, slot: int) -> None:
+        """See :meth:`Keys.own`; a key of this scheme contains its endpoint."""
+
+    def disown(self, endpoint: Endpoint, slot: int) -> None:
+        """See :meth:`Keys.disown`."""
 
     def _key6(self, slot: int, vid: int, ofport: int) -> IPv6Address:
         return IPv6Address(self._base6 | slot << _SLOT6_SHIFT | vid << _VID6_SHIFT | ofport)
