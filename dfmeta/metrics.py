@@ -100,6 +100,12 @@ SWITCH_CONNECTED = Gauge(
     "1 while there is an OpenFlow connection to the bridge",
     registry=REGISTRY,
 )
+BRIDGE_CONNECTED = Gauge(
+    "dfmeta_bridge_connected",
+    "1 while there is an OpenFlow connection to that bridge",
+    ["bridge"],
+    registry=REGISTRY,
+)
 HELD_SYNS = Gauge(
     "dfmeta_held_syns",
     "SYNs that wait until their port's instance is known and its OpenFlow number is confirmed",

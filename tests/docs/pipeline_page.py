@@ -13,7 +13,7 @@ from typing import get_args
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import registry, slots
-from dfmeta.apps import controller
+from dfmeta.apps import driver
 from dfmeta.apps import reconciler as reconciler
 from dfmeta.flows import key, metering
 from dfmeta.flows.flow import Action, Flow, Move, Output, SetField, ToController
@@ -251,8 +251,8 @@ def _traffic() -> Iterator[str]:
     yield f"exist once on the bridge ({', '.join(fixed)})"
     yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {reconciler.BATCH}"
-    yield f"every {controller.FULL_CHECK_INTERVAL:g} seconds"
-    yield {1.0: "every second"}[controller.CHECK_INTERVAL]
+    yield f"every {driver.FULL_CHECK_INTERVAL:g} seconds"
+    yield {1.0: "every second"}[driver.CHECK_INTERVAL]
 
 
 FACTS: Mapping[str, Callable[[], Iterator[str]]] = {
