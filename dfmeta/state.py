@@ -89,6 +89,8 @@ class State:
     """Configuration of dfmeta's side of the host; None: not known."""
     listener6: int = 0
     """Inode of the proxy's listening socket for IPv6; 0: there was none."""
+    resting: list[int] = field(default_factory=list)
+    """Slot numbers that rest on the whole host; see :meth:`~dfmeta.allotment.Allotment.resting`."""
 
 
 _BY_ENDPOINT = ("holders", "meters", "syn_meters")
@@ -218,6 +220,8 @@ def read_state(folder: Path) -> State:
         host=_host_memory(raw.get("host")),
         # State files of versions without IPv6 lack the member.
         listener6=int(raw.get("listener6", 0)),
+        # State files of versions without such numbers lack the member.
+        resting=[int(number) for number in raw.get("resting", ())],
     )
 
 

@@ -24,6 +24,8 @@ class Plan:
     """Flows without which no guest is served: their refusal is an error."""
     removal_rank: Mapping[Purpose, int] = field(default_factory=dict)
     """Purpose → its place in the order of removals; all others come last."""
+    shows_numbers: bool = False
+    """Whether a number that no flow of this bridge has is on no bridge: its flows lead there."""
 
 
 BR_INT_PLAN: Final = Plan(
@@ -42,6 +44,7 @@ BR_INT_PLAN: Final = Plan(
         Purpose.GUEST_ND_BARE: 1,
         Purpose.ADDRESS: 1,
     },
+    shows_numbers=True,
 )
 
 

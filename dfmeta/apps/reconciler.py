@@ -25,11 +25,13 @@ and the dump is older than they are. These rules keep an old dump from undoing a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 import eventlet
@@ -131,6 +133,8 @@ class Reconciler:
         self._rates = channel.layout.pipeline.rates
         self._drops = Drops()
         self._doubted = False
+        self._removed = True
+        """Whether the switch has removed all stray flows of the latest reconcile so far."""
 
     @property
     def busy(self) -> bool:
@@ -224,6 +228,8 @@ class Reconciler:
             self._doubted = False
             self._overtaken = {}
             self._removals.forget_old()
+            self._removed = True
+            sweep = self.registry.allotment.begin_sweep() if self._plan.shows_numbers else None
             found = self._dump(turns)
             self.meters.learn(self.channel, _meters_of(found, turns, self._rates))
             self._drops.flows(_each(found, turns))
@@ -232,6 +238,8 @@ class Reconciler:
                 self._adopt_addresses(found, wire, turns)
             count = self._send_differences(found, tap, wire=wire, turns=turns)
             self.confirmed = not self._doubted
+            if sweep is not None and self.confirmed and self._removed:
+                self.registry.allotment.end_sweep(sweep)
             self._on_reconciled()
             metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
             if count:
@@ -401,7 +409,7 @@ class Reconciler:
         refused = 0
         for mod in filter(self._stands, part):
             if mod.flow is None:
-                self._commit_one(mod.message)
+                self._removed &= self._commit_one(mod.message)
             elif mod.endpoint in odd or not self._commit_one(mod.message):
                 refused += 1
                 odd |= {mod.endpoint} if mod.endpoint is not None else set()
@@ -439,9 +447,11 @@ class Reconciler:
                 continue
             known = read_address(one.read, self._keys)
             endpoint, number, address = known.endpoint, known.slot, known.address
-            if endpoint is None or number is None or address is None:
+            if endpoint is None:
                 continue
-            if self._adopts(endpoint):
+            if number is None or address is None:
+                self._mistrust(endpoint, known.key)
+            elif self._adopts(endpoint):
                 kept += self.registry.adopt(endpoint, number, address, time.monotonic())
             else:
                 self.registry.rest(endpoint, [number])
@@ -450,6 +460,13 @@ class Reconciler:
         self.adopted = True
         if kept:
             LOG.info("Kept %d addresses of guests from an earlier run", kept)
+
+    def _mistrust(self, endpoint: Endpoint, key: str) -> None:
+        """Let the number of a flow's key rest if the key may become another guest's."""
+        with contextlib.suppress(ValueError):
+            number = self._keys.number_of(ip_address(key))
+            if number is not None:
+                self.registry.mistrust(endpoint, number)
 
     def _wanted(self, endpoint: Endpoint, tap: Any) -> ByKey:
         if self.registry.port_at(endpoint) is None or not has_flows(endpoint):

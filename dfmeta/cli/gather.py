@@ -322,6 +322,11 @@ def _address(row: Mapping[str, Any]) -> GuestAddress:
 
 
 def _slot(row: Mapping[str, Any], keys: Keys) -> int:
-    """Return the slot with the number that the registry uses: listings show the one in the key."""
-    _endpoint, slot = keys.parse(ip_address(row["key"]))
+    """Return the slot with the number that the registry uses: listings show another one.
+
+    :raises ValueError: for an address that is not a key.
+    """
+    slot = keys.number_of(ip_address(row["key"]))
+    if slot is None:
+        raise ValueError(f"{row['key']} is not a key")
     return slot

@@ -59,7 +59,9 @@ class Memory:
         )
 
     def rest_strangers(self, registry: Registry) -> None:
-        """Make the keys rest that another guest of a port used at the end of the previous run."""
+        """Make the keys rest that another guest of a port used at the end of the previous run, and
+        those that rested then."""
+        registry.rest(None, self.state.resting)
         for endpoint, holder in self.state.holders.items():
             if not self.adopts(endpoint, registry):
                 registry.rest(endpoint, holder.slots)
@@ -81,6 +83,7 @@ class Memory:
             return
         self._saved = registry.version
         self.state.port, self.state.listener, self.state.listener6 = listeners
+        self.state.resting = registry.allotment.resting()
         turns, changed = hub.Turns(), registry.take_changed()
         if now:
             self.state.holders, self.state.meters, self.state.syn_meters = {}, {}, {}

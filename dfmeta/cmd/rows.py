@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dfmeta.conditions import Conditions
-from dfmeta.flows.key import slot_in_key
 from dfmeta.hub import Turns
 from dfmeta.model import Port
 from dfmeta.proxy.nova import remedies
@@ -43,7 +42,7 @@ def port_rows(
         state, cause = conditions.of(port)
         keys = [
             {
-                "slot": slot_in_key(number),
+                "slot": registry.keys.shown(number),
                 "key": str(registry.keys.key_of(endpoint, number)),
                 "mac": slot.address.mac,
                 "ip": str(slot.address.ip),
@@ -53,12 +52,13 @@ def port_rows(
             for number, slot in sorted(slots.items())
             if endpoint is not None
         ]
+        key = registry.allotment.first_key(port)
         rows.append(
             {
                 "port": port.name,
                 "ofport": port.ofport,
                 "vid": port.vid,
-                "key": str(registry.keys.key_of(endpoint, 0)) if endpoint else None,
+                "key": str(key) if key is not None else None,
                 "addresses": keys,
                 "iface_id": port.iface_id,
                 "mac": port.mac,

@@ -92,6 +92,14 @@ class Keys(Protocol):
         """
         ...
 
+    def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
+        """Return the slot in a key, whether or not the key is in use; None for another address."""
+        ...
+
+    def shown(self, slot: int) -> int:
+        """Return the number of a slot as listings show it: the number within its version of IP."""
+        ...
+
     def covers(self, address: IPv4Address | IPv6Address) -> bool:
         """Return whether *address* is in the range of the keys of its version, used or not."""
         ...
@@ -176,6 +184,17 @@ class InPortKeys:
             raise _refuse(endpoint, slot, wrong)
         self.key_of(endpoint, slot)
         return endpoint, slot
+
+    def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
+        """See :meth:`Keys.number_of`."""
+        try:
+            return self.parse(address)[1]
+        except KeyRangeError:
+            return None
+
+    def shown(self, slot: int) -> int:
+        """See :meth:`Keys.shown`."""
+        return slot_in_key(slot)
 
     def covers(self, address: IPv4Address | IPv6Address) -> bool:
         """See :meth:`Keys.covers`."""

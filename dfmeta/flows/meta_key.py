@@ -78,7 +78,7 @@ class MetaKeys:
         )
 
     def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
-        """Return the number of a Meta IP; None for an address that is not one."""
+        """See :meth:`~dfmeta.flows.key.Keys.number_of`."""
         if address not in (self.cidr if address.version == 4 else self.prefix6):
             return None
         if address.version == 4:
@@ -86,6 +86,10 @@ class MetaKeys:
         else:
             number = int(address) - self._first6 + self._size
         return number if number in self.slots(address.version) else None
+
+    def shown(self, slot: int) -> int:
+        """See :meth:`~dfmeta.flows.key.Keys.shown`."""
+        return slot % self._size
 
     def parse(self, address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
         """See :meth:`~dfmeta.flows.key.Keys.parse`; a number without an owner is refused."""

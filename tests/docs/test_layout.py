@@ -18,9 +18,11 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
 BASE = {"model", "exceptions"}
 PURE = BASE | {
+    "allotment",
     "contenders",
     "devices",
     "flows",
+    "host_wide",
     "numbering",
     "packets",
     "registry",
@@ -38,7 +40,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "slots": BASE,
     "contenders": BASE,
     "waits": BASE,
-    "registry": BASE | {"contenders", "flows", "numbering", "slots", "waits"},
+    "allotment": BASE | {"flows", "slots"},
+    "host_wide": BASE | {"allotment", "flows", "slots"},
+    "registry": BASE
+    | {"allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
     "conditions": {"hub", "model", "registry"},
     "experience": {"model"},
     "guest_counts": {"model"},
