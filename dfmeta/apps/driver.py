@@ -14,7 +14,8 @@ from eventlet.queue import Empty, LightQueue
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.meters import Meters
-from dfmeta.apps.reconciler import Plan, Reconciler
+from dfmeta.apps.plans import Plan
+from dfmeta.apps.reconciler import Reconciler
 from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID
 from dfmeta.model import Endpoint

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.flows import meta_bridge
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import AnyPurpose, Purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Plan:
     """Returns the flows that do not depend on guests, for a target."""
     guest: Callable[[Guest, Any], tuple[Flow, ...]]
     """Returns the flows of a guest, for a target."""
-    needed: frozenset[Purpose]
+    needed: Collection[AnyPurpose]
     """Flows without which no guest is served: their refusal is an error."""
-    removal_rank: Mapping[Purpose, int] = field(default_factory=dict)
+    removal_rank: Mapping[AnyPurpose, int] = field(default_factory=dict)
     """Purpose → its place in the order of removals; all others come last."""
     shows_numbers: bool = False
     """Whether a number that no flow of this bridge has is on no bridge: its flows lead there."""

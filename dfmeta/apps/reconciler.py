@@ -219,7 +219,8 @@ class Reconciler:
 
         :return: number of flow-mods sent.
         :raises DfmetaError: when the switch does not answer, or refuses a flow that no guest can do
-            without. The refusal of any other flow is logged, and the next reconcile tries that flow again.
+            without. The refusal of any other flow is logged, and the next reconcile tries that
+            flow again.
         """
         with self._one_reconcile:
             if self.tap is None or not self.channel.connected:
@@ -515,8 +516,9 @@ def _meters_of(found: Grouped, turns: Turns, rates: Container[Purpose]) -> dict[
     for flow in (one.read or one.elsewhere for one in _each(found, turns)):
         if flow is not None and flow.meter is not None:
             endpoint = comes_in_at(flow)
-            if endpoint is not None and flow.purpose in rates:
-                uses[endpoint, flow.purpose] = flow.meter
+            purpose = flow.purpose
+            if endpoint is not None and isinstance(purpose, Purpose) and purpose in rates:
+                uses[endpoint, purpose] = flow.meter
     return uses
 
 

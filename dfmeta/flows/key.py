@@ -116,6 +116,10 @@ class Keys(Protocol):
         """Return the source address of the daemon's own SYN in that version."""
         ...
 
+    def probe_label(self, version: int) -> str | None:
+        """Return the label of the daemon's own SYN in that version; see :meth:`label`."""
+        ...
+
     def label(self, slot: int) -> str | None:
         """Return the MAC that stands for *slot* between two bridges; None: there is one bridge."""
         ...
@@ -213,6 +217,10 @@ class InPortKeys:
     def probe_key(self, version: int) -> str:
         """See :meth:`Keys.probe_key`. As a key, it would stand for OFPP_CONTROLLER."""
         return PROBE_KEY if version == 4 else str(self._key6(1, 0, _CONTROLLER))
+
+    def probe_label(self, _version: int) -> str | None:
+        """See :meth:`Keys.probe_label`."""
+        return None
 
     def label(self, _slot: int) -> str | None:
         """See :meth:`Keys.label`; one bridge needs none."""

@@ -127,7 +127,11 @@ class MetaKeys:
             return str(self.cidr[PROBE])
         return str(self._key6(self.probe_number(6)))
 
-    def label(self, slot: int) -> str | None:
+    def probe_label(self, version: int) -> str:
+        """See :meth:`~dfmeta.flows.key.Keys.probe_label`."""
+        return self.label(self.probe_number(version))
+
+    def label(self, slot: int) -> str:
         """See :meth:`~dfmeta.flows.key.Keys.label`: the Meta MAC."""
         number = self._base + slot
         return ":".join(f"{octet:02x}" for octet in number.to_bytes(_OCTETS, "big"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, Keys
-from dfmeta.flows.pipeline import TABLES, Layout, Purpose, cookie_of
+from dfmeta.flows.pipeline import TABLES, AnyPurpose, Layout, cookie_of, table_name
 from dfmeta.flows.reading import NONE, read_address, read_service, version_of
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort, Seen
@@ -56,7 +56,7 @@ class Entry:
     """Address of the service that the flow matches or restores; empty if it has none."""
 
 
-_ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
+_ByKey = Mapping[tuple[AnyPurpose, tuple[tuple[str, Value], ...]], Flow]
 
 
 def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
@@ -98,7 +98,7 @@ def faulty(rows: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(row for row in rows if row.state not in (State.OK, State.UNCHECKED))
 
 
-def purpose_name(purpose: Purpose) -> str:
+def purpose_name(purpose: AnyPurpose) -> str:
     """Return a purpose in the form of listings, such as ``guest-http``."""
     return purpose.name.lower().replace("_", "-")
 
@@ -122,7 +122,7 @@ def _entry(seen: Seen, state: State, layout: Layout, keys: Keys) -> Entry:
     ofport = read.endpoint.ofport if read.endpoint is not None else at
     return Entry(
         state,
-        TABLES[stage].name if stage is not None else str(seen.table),
+        table_name(stage) if stage is not None else str(seen.table),
         purpose_name(seen.flow.purpose) if seen.flow is not None else "?",
         ofport if isinstance(ofport, int) else None,
         read.key,

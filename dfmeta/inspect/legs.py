@@ -15,7 +15,7 @@ from typing import Final
 
 from dfmeta.flows.flow import ND_SOLICITATION
 from dfmeta.flows.nd import solicited_node
-from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage
+from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage, table_name
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort
 from dfmeta.inspect.ledger import purpose_name
@@ -310,7 +310,7 @@ def _stranger(hop: Hop) -> str:
 
 def _step(hop: Hop, layout: Layout) -> str:
     stage = layout.stage(hop.table)
-    name = TABLES[stage].name if stage is not None else f"table {hop.table}"
+    name = table_name(stage) if stage is not None else f"table {hop.table}"
     if not hop.matched:
         return f"{name}: no flow"
     purpose = hop.purpose

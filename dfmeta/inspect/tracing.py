@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from dfmeta.flows.pipeline import Purpose, is_ours, purpose_of
+from dfmeta.flows.pipeline import AnyPurpose, is_ours, purpose_of
 
 _HOP: Final = re.compile(
     r"^(?P<indent>\s*)(?P<table>\d+)\. "
@@ -41,7 +41,7 @@ class Hop:
         return self.matched and is_ours(self.cookie)
 
     @property
-    def purpose(self) -> Purpose | None:
+    def purpose(self) -> AnyPurpose | None:
         """Purpose of the flow; None if it is not one of dfmeta's current flows."""
         return purpose_of(self.cookie) if self.matched else None
 
