@@ -387,9 +387,16 @@ class HostWide:
 
 
 def allotment_of(
-    keys: Keys, host_addresses: Addresses, clock: Callable[[], float] = time.monotonic
+    keys: Keys,
+    host_addresses: Addresses,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    versions: Collection[int] = (4, 6),
 ) -> Allotment:
-    """Return the choice of slot numbers that suits *keys*, for both versions of IP."""
+    """Return the choice of slot numbers that suits *keys*.
+
+    :param versions: see :class:`HostWide`.
+    """
     if isinstance(keys, MetaKeys):
-        return HostWide(keys, host_addresses, clock)
+        return HostWide(keys, host_addresses, clock, versions=versions)
     return PerPort(keys, host_addresses, clock)

@@ -48,6 +48,8 @@ class MetaNames(NamedTuple):
     """The patch port on the integration bridge."""
     patch_meta: str
     """Its peer, on the second bridge."""
+    mac: str
+    """MAC of the internal port: the gateway's Meta MAC."""
 
 
 class MetaIds(NamedTuple):

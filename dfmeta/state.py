@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,10 @@ class HostMemory:
     table: int
     address6: str = ""
     """The IPv6 address; empty: none was configured."""
+    network: str = ""
+    """Network of the route in the main table; empty: the table has a default route."""
+    network6: str = ""
+    """The same for IPv6."""
 
 
 class Listeners(NamedTuple):
@@ -244,7 +248,11 @@ def _host_memory(raw: Any) -> HostMemory | None:
     address6 = str(raw.get("address6", ""))
     if address6:
         address6 = str(IPv6Address(address6))
-    return HostMemory(str(raw["device"]), address, int(raw["table"]), address6)
+    # State files of versions without Meta IPs lack the members.
+    networks = [str(raw.get(name, "")) for name in ("network", "network6")]
+    for network in filter(None, networks):
+        ip_network(network)
+    return HostMemory(str(raw["device"]), address, int(raw["table"]), address6, *networks)
 
 
 def _unusable(folder: Path, error: OSError) -> StartError:

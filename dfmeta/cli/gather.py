@@ -66,7 +66,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         ip6=tuple(str(IPv6Address(one)) for one in group.ip6),
         host_ip6=str(IPv6Address(group.host_ip6)),
         listener6=remembered.listener6,
-        keys=keys_of(group),
+        keys=keys_of(conf),
     )
 
 
@@ -75,7 +75,7 @@ def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
 
     :raises NotRunningError: when the daemon does not run.
     """
-    rows, keys = ask_agent(conf, "/ports"), keys_of(conf.df_metadata)
+    rows, keys = ask_agent(conf, "/ports"), keys_of(conf)
     try:
         return tuple(_known(row, keys) for row in rows)
     except (KeyError, TypeError, ValueError, KeyRangeError) as error:

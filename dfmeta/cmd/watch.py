@@ -59,7 +59,7 @@ class PortWatch:
         self._controller = controller
         self._gather = gather
         first_syns = controller.learner.first_syns
-        arrivals = Arrivals(controller.channel)
+        arrivals = Arrivals(controller.channel, registry.keys)
         self._silence = Silence(
             registry, arrivals, controller.probe, first_syns, userspace=userspace
         )
@@ -80,7 +80,7 @@ class PortWatch:
     def run(self) -> None:
         """Review the ports in an endless loop; run it in its own greenthread."""
         while True:
-            if self._controller.ready:
+            if self._controller.all_ready:
                 self._silence.look()
             begun = time.monotonic()
             self.conditions.review()

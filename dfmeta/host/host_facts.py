@@ -19,7 +19,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.key import IN_PORT, Keys
-from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop, open_netlink
+from dfmeta.host.netlink import RULE_FROM, RULE_OIF, has_next_hop, open_netlink, routes_through
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
 
@@ -55,7 +55,7 @@ def read_host(
                 addresses=_addresses(ipr, names, family),
                 rules=_rules(ipr, device, address, table=table, family=family),
                 route=bool(found)
-                and next_hop in default_routes(ipr, found[0], table, family=family),
+                and next_hop in routes_through(ipr, found[0], table, family=family),
                 neighbour=bool(found) and has_next_hop(ipr, found[0], next_hop, family=family),
                 way_back=_way_back(ipr, names, address, family, keys),
                 rp_filter=(

@@ -21,7 +21,8 @@ from ovsdbapp.backend.ovs_idl import idlutils
 
 from dfmeta import hub
 from dfmeta.exceptions import OvsdbError
-from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN
+from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN, MetaIds, MetaNames
+from dfmeta.ports import meta_rows
 from dfmeta.ports.bridge_reader import BridgeReader, Update, is_marked
 from dfmeta.ports.idl import TRANSACTION_TIMEOUT, Api, Handle, Noticing, Transaction
 
@@ -34,10 +35,27 @@ _time = original("time")
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Open_vSwitch": ("bridges", "cur_cfg", "next_cfg"),
-    "Bridge": ("name", "ports", "datapath_id", "datapath_type", "controller"),
+    "Bridge": (
+        "name",
+        "ports",
+        "datapath_id",
+        "datapath_type",
+        "controller",
+        "fail_mode",
+        "external_ids",
+    ),
     "Controller": ("target",),
     "Port": ("name", "interfaces", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
-    "Interface": ("name", "type", "ofport", "external_ids", "mac", "mac_in_use", "error"),
+    "Interface": (
+        "name",
+        "type",
+        "ofport",
+        "external_ids",
+        "mac",
+        "mac_in_use",
+        "error",
+        "options",
+    ),
 }
 """ovsdbapp's transactions read cur_cfg and next_cfg; without them each one logs an error."""
 RECONNECT_PAUSE = 0.2
@@ -73,10 +91,17 @@ class OvsdbWatcher:
     :param bridge: name of the integration bridge.
     :param tap: name of tap-metadata.
     :param deliver: called on the hub with each :class:`Update`, one at a time.
+    :param meta: names of the second bridge and its ports; None: the identity scheme has none.
     """
 
     def __init__(
-        self, remote: str, bridge: str, tap: str, *, deliver: Callable[[Update], None]
+        self,
+        remote: str,
+        bridge: str,
+        tap: str,
+        *,
+        deliver: Callable[[Update], None],
+        meta: MetaNames | None = None,
     ) -> None:
         self.remote, self.bridge, self.tap = remote, bridge, tap
         self._deliver = deliver
@@ -89,7 +114,7 @@ class OvsdbWatcher:
         self._stopping = False
         run = hub.VITAL.guard("OVSDB session", self._run, may_return=True)
         self._thread = _threading.Thread(target=run, name="ovsdb", daemon=True)
-        self._reader = BridgeReader(bridge, tap)
+        self._reader = BridgeReader(bridge, tap, meta)
         self._session = -1
         """The session in which the whole bridge was last read."""
         self._last: Update | None = None
@@ -155,6 +180,51 @@ class OvsdbWatcher:
 
         self._transact(build)
         return names
+
+    def ensure_meta(self, names: MetaNames) -> None:
+        """Create the second bridge with its ports, and configure it; see :mod:`.meta_rows`.
+
+        :raises OvsdbError: when the transaction fails, also when one of its ports is elsewhere.
+        """
+
+        def build(api: Any, txn: Any) -> None:
+            for one in meta_rows.commands(api, self.bridge, names):
+                txn.add(one)
+
+        self._transact(build)
+
+    def remove_meta(self) -> list[str]:
+        """Remove the second bridge and its ports, as far as dfmeta has created them.
+
+        :return: names of the removed ports and bridges.
+        :raises OvsdbError: when the transaction fails.
+        """
+        removed: list[str] = []
+
+        def build(api: Any, txn: Any) -> None:
+            for one in meta_rows.removals(api, self.bridge, removed):
+                txn.add(one)
+
+        self._transact(build)
+        return removed
+
+    def write_ids(self, rows: Mapping[str, MetaIds]) -> None:
+        """Write the Meta addresses of ports; see :class:`.meta_rows.WriteIds`.
+
+        :raises OvsdbError: when the transaction fails.
+        """
+        self._transact(lambda api, txn: txn.add(meta_rows.WriteIds(api, rows)))
+
+    def remove_ids(self) -> None:
+        """Remove dfmeta's Meta addresses from all ports of the bridge.
+
+        :raises OvsdbError: when the transaction fails.
+        """
+
+        def build(api: Any, txn: Any) -> None:
+            txn.add(meta_rows.WriteIds(api, meta_rows.with_ids(api, self.bridge)))
+
+        self._transact(build)
 
     def _transact(self, build: Callable[[Any, Any], None]) -> None:
         job = _Job(build)
