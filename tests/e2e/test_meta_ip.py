@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 
 from tests.e2e.support import META_DATA, TWIN_MAC, put, uuid_in
 from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest
 from tests.harness.ovs import OpenvSwitch
 
@@ -88,3 +90,90 @@ def test_meta_ips_are_in_ovsdb_and_unique(world: World) -> None:
     assert len({one["dfmeta-meta-ip"] for one in ids}) == len(ids)
     assert len({one["dfmeta-meta-mac"] for one in ids}) == len(ids)
     assert all(one["dfmeta-meta-ip"].startswith("240.0.") for one in ids)
+
+
+def outside(host: OpenvSwitch) -> dict[str, str]:
+    """What --cleanup has to leave as it was."""
+    ids = {one["name"]: one["external_ids"] for one in host.records("Interface")}
+    return {
+        "bridges": host.vsctl("list-br"),
+        "ports": " ".join(host.ports()),
+        "ids": str(sorted(ids.items())),
+        "flows": str(sorted(one.partition("priority=")[2] for one in host.flows())),
+        "rules": host.namespace.ip("rule show") + host.namespace.ip("rule show", six=True),
+        "routes": host.namespace.ip("route show table main"),
+        "routes6": host.namespace.ip("route show table main", six=True),
+        "links": str(sorted(re.findall(r"^\d+: (\S+):", host.namespace.ip("link show"), re.M))),
+    }
+
+
+def test_cleanup_leaves_nothing(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
+    guest = make_guest()
+    before = outside(guest.host)
+    agent = make_agent(OPTIONS)
+    asks(agent, guest)
+    agent.stop()
+    done = agent.run("--cleanup")
+    assert done.returncode == 0, done.stderr
+    assert outside(guest.host) == before
+
+
+def test_a_bridge_with_others_ports_stays(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
+    guest = make_guest()
+    host = guest.host
+    host.add_bridge("br-meta")
+    host.vsctl("add-port", "br-meta", "others", "--", "set", "Interface", "others", "type=internal")
+    before = outside(host)
+    agent = make_agent(OPTIONS)
+    asks(agent, guest)
+    agent.stop()
+    done = agent.run("--cleanup")
+    assert done.returncode == 0, done.stderr
+    assert outside(host) == before
+    assert host.ports("br-meta") == ["others"]
+    assert not [one for one in host.flows("br-meta") if "cookie=0x64666d65" in one]
+
+
+@pytest.mark.parametrize("schemes", [("in_port", "meta_ip"), ("meta_ip", "in_port")])
+def test_a_change_of_the_scheme_removes_the_other_one(
+    make_agent: MakeAgent, make_guest: MakeGuest, schemes: tuple[str, str]
+) -> None:
+    guest = make_guest()
+    host = guest.host
+    first, second = schemes
+    agent = make_agent({"df_metadata": {"identity_scheme": first}})
+    asks(agent, guest)
+    agent.stop()
+    agent.configure({"df_metadata": {"identity_scheme": second}})
+    agent.start()
+    asks(agent, guest)
+    ports = {"in_port": "tap-metadata", "meta_ip": "int-br-meta"}
+    assert ports[second] in host.ports()
+    assert ports[first] not in host.ports()
+    assert ("br-meta" in host.vsctl("list-br").split()) == (second == "meta_ip")
+    rules = host.namespace.ip("rule show")
+    assert ("32765" in rules) == (second == "in_port"), rules
+
+
+def test_a_restart_keeps_meta_ips_and_learns_nothing_anew(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guests = [make_guest(name, address=f"10.0.0.{n}/24") for n, name in enumerate("abc", 5)]
+    agent = make_agent(OPTIONS)
+    for guest in guests:
+        asks(agent, guest)
+    before = [row(agent, guest)["addresses"] for guest in guests]
+    agent.restart()
+    assert [row(agent, guest)["addresses"] for guest in guests] == before
+    for guest in guests:
+        asks(agent, guest)
+    assert agent.metric("dfmeta_packet_ins_total") == 0
+    assert agent.metric("dfmeta_flow_mods_total") == 0
+
+
+def asks(agent: Agent, guest: Guest) -> None:
+    put(agent, guest)
+    for service in (METADATA_IP, OPENSTACK6):
+        reply = guest.curl(META_DATA, host=service)
+        assert reply.status == 200, (reply, agent.tail())
+        assert uuid_in(reply.body) == guest.instance_id
