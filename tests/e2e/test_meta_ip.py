@@ -103,7 +103,9 @@ def outside(host: OpenvSwitch) -> dict[str, str]:
         "rules": host.namespace.ip("rule show") + host.namespace.ip("rule show", six=True),
         "routes": host.namespace.ip("route show table main"),
         "routes6": host.namespace.ip("route show table main", six=True),
-        "links": str(sorted(re.findall(r"^\d+: (\S+):", host.namespace.ip("link show"), re.M))),
+        "links": str(
+            sorted(re.findall(r"^\d+: (\S+):", host.namespace.ip("link show"), re.MULTILINE))
+        ),
     }
 
 
