@@ -19,8 +19,9 @@ from dfmeta.model import Endpoint, GuestAddress, MetaIds, Port
 from dfmeta.slots import Guest
 
 REST: Final = 120.0
-"""Minimum seconds that a slot rests after a change of its endpoint's guest: longer than Linux
-retransmits the last segments of a closed connection."""
+"""Seconds that a slot rests after a change of its endpoint's guest, and a number that is unique on
+the host after the switch has no flow with it any more: longer than Linux retransmits the last
+segments of a closed connection."""
 
 Addresses = Callable[[], Collection[IPv4Address | IPv6Address]]
 """Returns the addresses of the host itself, which cannot be keys."""
@@ -103,8 +104,8 @@ class Allotment(Protocol):
     def end_sweep(self, sweep: int) -> None:
         """Note that the switch has confirmed all changes of that sweep.
 
-        A number that is unique on the host rests until a sweep has ended that began after its guest
-        had left: until then the switch may have flows that give it to frames of the guest's port.
+        The rest of a number that is unique on the host is counted from the end of a sweep that
+        began after its guest had left: until then the switch may have flows with that number.
         """
         ...
 

@@ -4,11 +4,11 @@ Each port has a *first* number for each version of IP. It is reserved for the po
 first time that the port has an endpoint until the row is gone, and is kept in OVSDB. Further
 addresses of a port get further numbers, as long as enough are left for new ports.
 
-A number that a guest has used rests before another guest gets it: at least :data:`REST` seconds,
-and until a comparison of all flows (a *sweep*) has ended that began after the guest had left. Until
-then the switch may still have flows that give the number to frames of the former guest's port. This
-holds for the next guest of the same port, too: its addresses get further numbers while the port's
-first number rests.
+A number that a guest has used rests before another guest gets it: :data:`REST` seconds from the end
+of the first comparison of all flows (a *sweep*) that began after the guest had left. Until that end
+the switch may have flows that give the number to frames from the former guest's port, such as those
+of the port's next guest. A number rests for the next guest of the same port, too: its addresses get
+further numbers while the port's first number rests.
 
 A number is busy while it is reserved, used by an address, or resting; no other number is given.
 
@@ -19,7 +19,7 @@ busy for another port is not used.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -40,11 +40,10 @@ SEARCH_PAUSE: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """Conditions under which a number has rested."""
+    """What a resting number was used for."""
 
-    until: float
     sweep: int
-    """The sweeps that had begun; a later one has to end."""
+    """The latest sweep that had begun when its guest left."""
     port: PortId | None
     """The port whose guest had the number, if it is known."""
 
@@ -82,7 +81,7 @@ class HostWide:
         self._users: dict[int, Guest] = {}
         """Number → the guest that uses it."""
         self._resting: OrderedDict[int, _Rest] = OrderedDict()
-        """Number → its rest, in the order of both conditions."""
+        """Number → its rest, in the order of their sweeps."""
         self._busy: dict[int, set[int]] = {4: set(), 6: set()}
         """Version of IP → its busy numbers."""
         self._cursors: dict[int, int] = {4: 0, 6: 0}
@@ -90,8 +89,12 @@ class HostWide:
         self._waiting: dict[int, dict[PortId, None]] = {version: {} for version in versions}
         """Version of IP → the ports at an endpoint without a first number, in their order."""
         self._unwritten: dict[PortId, MetaIds] = {}
-        self._begun = self._ended = 0
-        """Latest sweep that has begun, and that has ended."""
+        self._begun = 0
+        """The latest sweep that has begun."""
+        self._ended: deque[tuple[float, int]] = deque()
+        """Times at which rests end, and the sweeps that ended :data:`REST` seconds before."""
+        self._rested = 0
+        """The latest sweep that ended :data:`REST` seconds ago: earlier rests are over."""
         self._search_at = 0.0
 
     @property
@@ -232,7 +235,7 @@ class HostWide:
 
     def end_sweep(self, sweep: int) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
-        self._ended = max(self._ended, sweep)
+        self._ended.append((self._clock() + REST, sweep))
 
     # First numbers
 
@@ -370,16 +373,18 @@ class HostWide:
 
     def _lay(self, number: int, port_id: PortId | None) -> None:
         """Let a number rest, from now on."""
-        self._resting[number] = _Rest(self._clock() + REST, self._begun, port_id)
+        self._resting[number] = _Rest(self._begun, port_id)
         self._resting.move_to_end(number)
         self._busy[self._version(number)].add(number)
 
     def _wake(self) -> None:
         """End the rest of those numbers that have rested."""
         now = self._clock()
+        while self._ended and self._ended[0][0] <= now:
+            self._rested = max(self._rested, self._ended.popleft()[1])
         while self._resting:
             number, rest = next(iter(self._resting.items()))
-            if rest.until > now or rest.sweep >= self._ended:
+            if rest.sweep >= self._rested:
                 break
             self._resting.popitem(last=False)
             if number not in self._reserved:
