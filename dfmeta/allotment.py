@@ -90,6 +90,13 @@ class Allotment(Protocol):
         """Let numbers rest, none of which is in use; see :meth:`~dfmeta.registry.Registry.rest`."""
         ...
 
+    def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
+        """Keep numbers for the guest of *endpoint*, which used them in the previous run.
+
+        No other guest gets them before they have rested.
+        """
+        ...
+
     def resting(self) -> list[int]:
         """Return the numbers that rest on the whole host, for the state of the daemon."""
         ...
@@ -209,6 +216,9 @@ class PerPort:
         if endpoint is not None:
             resting = self._resting.setdefault(endpoint, {})
             resting.update(dict.fromkeys(numbers, self._clock() + REST))
+
+    def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
+        """See :class:`Allotment`; no other endpoint can have them."""
 
     def resting(self) -> list[int]:
         """See :class:`Allotment`."""
