@@ -19,8 +19,9 @@ from dfmeta.model import Endpoint, GuestAddress, MetaIds, Port
 from dfmeta.slots import Guest
 
 REST: Final = 120.0
-"""Minimum seconds that a slot rests after a change of its endpoint's guest: longer than Linux
-retransmits the last segments of a closed connection."""
+"""Seconds that a slot rests after a change of its endpoint's guest, and a number that is unique on
+the host after the switch has no flow with it any more: longer than Linux retransmits the last
+segments of a closed connection."""
 
 Addresses = Callable[[], Collection[IPv4Address | IPv6Address]]
 """Returns the addresses of the host itself, which cannot be keys."""
@@ -89,6 +90,13 @@ class Allotment(Protocol):
         """Let numbers rest, none of which is in use; see :meth:`~dfmeta.registry.Registry.rest`."""
         ...
 
+    def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
+        """Keep numbers for the guest of *endpoint*, which used them in the previous run.
+
+        No other guest gets them before they have rested.
+        """
+        ...
+
     def resting(self) -> list[int]:
         """Return the numbers that rest on the whole host, for the state of the daemon."""
         ...
@@ -103,8 +111,8 @@ class Allotment(Protocol):
     def end_sweep(self, sweep: int) -> None:
         """Note that the switch has confirmed all changes of that sweep.
 
-        A number that is unique on the host rests until a sweep has ended that began after its guest
-        had left: until then the switch may have flows that give it to frames of the guest's port.
+        The rest of a number that is unique on the host is counted from the end of a sweep that
+        began after its guest had left: until then the switch may have flows with that number.
         """
         ...
 
@@ -208,6 +216,9 @@ class PerPort:
         if endpoint is not None:
             resting = self._resting.setdefault(endpoint, {})
             resting.update(dict.fromkeys(numbers, self._clock() + REST))
+
+    def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
+        """See :class:`Allotment`; no other endpoint can have them."""
 
     def resting(self) -> list[int]:
         """See :class:`Allotment`."""

@@ -4,13 +4,14 @@ Each port has a *first* number for each version of IP. It is reserved for the po
 first time that the port has an endpoint until the row is gone, and is kept in OVSDB. Further
 addresses of a port get further numbers, as long as enough are left for new ports.
 
-A number that a guest has used rests before another guest gets it: at least :data:`REST` seconds,
-and until a comparison of all flows (a *sweep*) has ended that began after the guest had left. Until
-then the switch may still have flows that give the number to frames of the former guest's port. This
-holds for the next guest of the same port, too: its addresses get further numbers while the port's
-first number rests.
+A number that a guest has used rests before another guest gets it: :data:`REST` seconds from the end
+of the first comparison of all flows (a *sweep*) that began after the guest had left. Until that end
+the switch may have flows that give the number to frames from the former guest's port, such as those
+of the port's next guest. A number rests for the next guest of the same port, too: its addresses get
+further numbers while the port's first number rests.
 
-A number is busy while it is reserved, used by an address, or resting; no other number is given.
+A number is busy while it is reserved, used by an address, kept for a guest that used it in the
+previous run of the daemon, or resting; only other numbers are given.
 
 Trust: the numbers in OVSDB are the operator's, but may be stale, doubled or invalid: one that is
 busy for another port is not used.
@@ -18,8 +19,9 @@ busy for another port is not used.
 
 from __future__ import annotations
 
+import math
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -40,11 +42,10 @@ SEARCH_PAUSE: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """Conditions under which a number has rested."""
+    """What a resting number was used for."""
 
-    until: float
     sweep: int
-    """The sweeps that had begun; a later one has to end."""
+    """The latest sweep that had begun when its guest left."""
     port: PortId | None
     """The port whose guest had the number, if it is known."""
 
@@ -82,7 +83,13 @@ class HostWide:
         self._users: dict[int, Guest] = {}
         """Number → the guest that uses it."""
         self._resting: OrderedDict[int, _Rest] = OrderedDict()
-        """Number → its rest, in the order of both conditions."""
+        """Number → its rest, in the order of their sweeps."""
+        self._kept: dict[int, Endpoint] = {}
+        """Number that is not used → the endpoint whose guest used it in the previous run."""
+        self._kept_at: dict[Endpoint, set[int]] = {}
+        """The inverse of it."""
+        self._kept_until = math.inf
+        """When these numbers would have rested, if their guests had left."""
         self._busy: dict[int, set[int]] = {4: set(), 6: set()}
         """Version of IP → its busy numbers."""
         self._cursors: dict[int, int] = {4: 0, 6: 0}
@@ -90,8 +97,12 @@ class HostWide:
         self._waiting: dict[int, dict[PortId, None]] = {version: {} for version in versions}
         """Version of IP → the ports at an endpoint without a first number, in their order."""
         self._unwritten: dict[PortId, MetaIds] = {}
-        self._begun = self._ended = 0
-        """Latest sweep that has begun, and that has ended."""
+        self._begun = 0
+        """The latest sweep that has begun."""
+        self._ended: deque[tuple[float, int]] = deque()
+        """Times at which rests end, and the sweeps that ended :data:`REST` seconds before."""
+        self._rested = 0
+        """The latest sweep that ended :data:`REST` seconds ago: earlier rests are over."""
         self._search_at = 0.0
 
     @property
@@ -123,8 +134,7 @@ class HostWide:
         self._unwritten.pop(port.id, None)
         for number in self._firsts.pop(port.id, {}).values():
             del self._reserved[number]
-            if number not in self._resting:
-                self._busy[self._version(number)].discard(number)
+            self._release(number)
 
     def enter(self, guest: Guest) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
@@ -145,6 +155,8 @@ class HostWide:
             del self._users[number]
             self._lay(number, guest.port.id)
             self._keys.disown(guest.endpoint, number)
+        for number in list(self._kept_at.get(guest.endpoint, ())):
+            self._lay(number, guest.port.id)
         if self._at.pop(guest.port.id, None) is None:
             return
         for number in self._firsts.get(guest.port.id, {}).values():
@@ -166,13 +178,21 @@ class HostWide:
             return None
         self._wake()
         first = self._firsts.get(guest.port.id, {}).get(version)
-        if first is not None and first not in guest.slots and self._is_usable(first):
+        if first is not None and first not in guest.slots and self._is_usable(first, guest):
             return first
+        for number in self._kept_at.get(guest.endpoint, ()):
+            if (
+                number in numbers
+                and number not in self._reserved
+                and self._is_usable(number, guest)
+            ):
+                return number
         return self._free(version, left=self._reserve_of(version) if mine else 0)
 
     def take(self, guest: Guest, number: int) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
         self._users[number] = guest
+        self._keep_no_more(number)
         self._busy[self._version(number)].add(number)
         self._keys.own(guest.endpoint, number)
 
@@ -196,7 +216,7 @@ class HostWide:
             and sum(one in numbers for one in guest.slots) < self._keys.most(address.ip.version)
             and number not in self._users
             and self._reserved.get(number, guest.port.id) == guest.port.id
-            and self._is_usable(number)
+            and self._is_usable(number, guest)
         )
 
     def user(self, number: int) -> Guest | None:
@@ -220,10 +240,17 @@ class HostWide:
         for number in filter(self._is_guests, numbers):
             self._lay(number, None)
 
+    def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
+        """See :class:`~dfmeta.allotment.Allotment`."""
+        for number in filter(self._is_guests, numbers):
+            self._kept[number] = endpoint
+            self._kept_at.setdefault(endpoint, set()).add(number)
+            self._busy[self._version(number)].add(number)
+
     def resting(self) -> list[int]:
         """See :class:`~dfmeta.allotment.Allotment`."""
         self._wake()
-        return list(self._resting)
+        return [*self._resting, *self._kept]
 
     def begin_sweep(self) -> int:
         """See :class:`~dfmeta.allotment.Allotment`."""
@@ -232,7 +259,8 @@ class HostWide:
 
     def end_sweep(self, sweep: int) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
-        self._ended = max(self._ended, sweep)
+        self._ended.append((self._clock() + REST, sweep))
+        self._kept_until = min(self._kept_until, self._clock() + REST)
 
     # First numbers
 
@@ -310,7 +338,8 @@ class HostWide:
         rest = self._resting.get(number)
         if rest is not None:
             return number if rest.port == port.id else None
-        return number if number not in self._busy[version] else None
+        kept = number in self._kept and self._kept[number] == port.endpoint
+        return number if kept or number not in self._busy[version] else None
 
     def _giving_way(
         self, version: int, guests: Collection[Guest], now: float
@@ -345,9 +374,13 @@ class HostWide:
     def _reserve_of(self, version: int) -> int:
         return max(1, len(self._keys.slots(version)) // RESERVE)
 
-    def _is_usable(self, number: int) -> bool:
-        """Return whether a number that nobody else has may be used now."""
-        return number not in self._resting and number not in self._barred(self._version(number))
+    def _is_usable(self, number: int, guest: Guest) -> bool:
+        """Return whether *guest* may use a number now that no other port and guest have."""
+        return (
+            number not in self._resting
+            and self._kept.get(number, guest.endpoint) == guest.endpoint
+            and number not in self._barred(self._version(number))
+        )
 
     def _barred(self, version: int) -> set[int]:
         """Return the numbers whose keys are addresses of the host itself."""
@@ -369,21 +402,38 @@ class HostWide:
         return numbers[cursor]
 
     def _lay(self, number: int, port_id: PortId | None) -> None:
-        """Let a number rest, from now on."""
-        self._resting[number] = _Rest(self._clock() + REST, self._begun, port_id)
+        """Let a number that is not used rest, from now on."""
+        self._keep_no_more(number)
+        self._resting[number] = _Rest(self._begun, port_id)
         self._resting.move_to_end(number)
         self._busy[self._version(number)].add(number)
 
     def _wake(self) -> None:
         """End the rest of those numbers that have rested."""
         now = self._clock()
+        while self._ended and self._ended[0][0] <= now:
+            self._rested = max(self._rested, self._ended.popleft()[1])
         while self._resting:
             number, rest = next(iter(self._resting.items()))
-            if rest.until > now or rest.sweep >= self._ended:
+            if rest.sweep >= self._rested:
                 break
             self._resting.popitem(last=False)
-            if number not in self._reserved:
-                self._busy[self._version(number)].discard(number)
+            self._release(number)
+        if self._kept and self._kept_until <= now:
+            for number in list(self._kept):
+                self._keep_no_more(number)
+                self._release(number)
+
+    def _keep_no_more(self, number: int) -> None:
+        endpoint = self._kept.pop(number, None)
+        if endpoint is not None:
+            self._kept_at[endpoint].discard(number)
+
+    def _release(self, number: int) -> None:
+        """Make a number free, unless there is still a reason why it is busy."""
+        reasons = (self._reserved, self._users, self._kept, self._resting)
+        if not any(number in reason for reason in reasons):
+            self._busy[self._version(number)].discard(number)
 
 
 def allotment_of(

@@ -60,10 +60,12 @@ class Memory:
 
     def rest_strangers(self, registry: Registry) -> None:
         """Make the keys rest that another guest of a port used at the end of the previous run, and
-        those that rested then."""
+        those that rested then. The others are kept for their guests."""
         registry.rest(None, self.state.resting)
         for endpoint, holder in self.state.holders.items():
-            if not self.adopts(endpoint, registry):
+            if self.adopts(endpoint, registry):
+                registry.allotment.expect(endpoint, holder.slots)
+            else:
                 registry.rest(endpoint, holder.slots)
 
     def due_in(self, registry: Registry) -> float:
