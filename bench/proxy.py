@@ -18,7 +18,7 @@ import argparse
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,8 @@ from rich.console import Console
 
 from bench import memory, programs, saturation, storm, tables, throughput
 from bench.packet_path import machine
-from bench.targets import HAPROXY, IN_PROCESS, IPV6, NEUTRON
+from bench.tables import Table
+from bench.targets import HAPROXY, IN_PROCESS, IPV6, NEUTRON, Report
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
@@ -59,18 +60,32 @@ def main() -> None:
         report["first SYN"] = saturation.measure(guests=guests)
     if not wanted or "memory" in wanted:
         report["memory"] = memory.measure()
+    finish(report, tables.tables, options.json)
+
+
+def finish(
+    report: dict[str, Any], found: Callable[[Report], Iterable[Table]], file: Path | None
+) -> None:
+    """Print the tables of a report, and write it to *file* if there is one."""
     report["machine"]["load after"] = load_average()
-    tables.print_tables(tables.tables(report), Console(width=WIDTH))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    tables.print_tables(found(report), Console(width=WIDTH))
+    if file:
+        file.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def command(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that all comparisons have."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="measure one short round, for a first impression"
+    )
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    return parser
 
 
 def parse() -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="measure one short round, for a first impression"
-    )
+    parser = command(__doc__)
     parser.add_argument(
         "--only",
         action="append",
@@ -80,7 +95,6 @@ def parse() -> argparse.Namespace:
         help=f"measure only this part ({', '.join(PARTS)}), or only this proxy together with "
         "haproxy and neutron (for IPv6 also together with IPv4); may be given several times",
     )
-    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser.parse_args()
 
 

@@ -14,18 +14,13 @@ forwarding, in turn, without workers and with two workers.
 from __future__ import annotations
 
 import argparse
-import json
 import sqlite3
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from bench import programs, store_reads, store_tables, store_writes
-from bench.proxy import WIDTH, load_average, versions, where
-from bench.tables import print_tables
+from bench.proxy import command, finish, versions, where
 from tests.harness.ovs import UNPACKED
 
 PARTS = ("reads", "writes")
@@ -56,18 +51,12 @@ def main() -> None:
             name: asdict(one)
             for name, one in store_writes.measure(rounds=rounds, seconds=seconds).items()
         }
-    report["machine"]["load after"] = load_average()
-    print_tables((table for _part, table in store_tables.tables(report)), Console(width=WIDTH))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    finish(report, lambda own: (table for _part, table in store_tables.tables(own)), options.json)
 
 
 def parse() -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="measure one short round, for a first impression"
-    )
+    parser = command(__doc__)
     parser.add_argument(
         "--only",
         action="append",
@@ -75,7 +64,6 @@ def parse() -> argparse.Namespace:
         choices=PARTS,
         help=f"measure only this part ({', '.join(PARTS)}); may be given several times",
     )
-    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     return parser.parse_args()
 
 

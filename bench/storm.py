@@ -19,6 +19,7 @@ from bench import peers, processes
 from bench.programs import METADATA_IP, Program
 from bench.stand import Stand
 from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, TWO_WORKERS
+from tests.harness.greedy_client import whole
 from tests.harness.guest import Guest, Ids
 
 GUESTS = 50
@@ -115,16 +116,6 @@ def request(path: str) -> bytes:
     """Return cloud-init's request: it offers to keep the connection, but does not reuse it."""
     lines = (f"GET {path} HTTP/1.1", f"Host: {METADATA_IP}", "User-Agent: Cloud-Init/22.4.2")
     return "\r\n".join([*lines, "Accept: */*", "Connection: keep-alive", "", ""]).encode()
-
-
-def whole(answer: bytes) -> bool:
-    """Return whether *answer* is complete, by its Content-Length (RFC 9112, 6.3)."""
-    head, found, body = answer.partition(b"\r\n\r\n")
-    for line in head.lower().split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if found and name == b"content-length":
-            return len(body) >= int(value)
-    return False
 
 
 def storm(guests: Sequence[Guest], pids: Sequence[int]) -> Storm:

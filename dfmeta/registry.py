@@ -441,12 +441,16 @@ class Registry:
     def count_connections(
         self, endpoint: Endpoint, number: int, epoch: int, change: int, now: float
     ) -> None:
-        """Add *change* to the number of a slot's connections, if the same address still has it."""
+        """Add *change* to the number of a slot's connections, if the same address still has it.
+
+        :param now: time of the change, monotonic seconds. Workers report changes late, and not in
+            the order of their times.
+        """
         guest = self._guests.get(endpoint)
         slot = guest.slots.get(number) if guest else None
         if slot is not None and slot.epoch == epoch:
             slot.connections += change
-            slot.last_used = now
+            slot.last_used = max(slot.last_used, now)
             slot.expected_until = 0.0
 
     # Time that a first SYN waited, which counts towards hold_timeout of its requests

@@ -172,8 +172,8 @@ class Serving:
     def _count(self, claim: Claim, change: int) -> None:
         self._use.count((*claim.endpoint, claim.slot, claim.epoch), change)
 
-    def _tell_use(self, slot: SlotUse, *, used: bool) -> None:
-        self._pipe.send({"what": "use", "place": slot, "used": used})
+    def _tell_use(self, slot: SlotUse, *, used: bool, at: float) -> None:
+        self._pipe.send({"what": "use", "place": slot, "used": used, "at": at})
 
     def _review_use(self) -> None:
         while True:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import (
-    NOVA_OPTIONS,
     TWIN_MAC,
     Attempt,
     Capture,
@@ -28,30 +27,8 @@ LOCAL_IPV4 = "/latest/meta-data/local-ipv4"
 ECE_CWR = 0xC0
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
-
-
-@pytest.fixture(scope="module")
-def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
-    with RecordingNova(host.namespace) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch, nova: RecordingNova) -> Iterator[Agent]:
-    with Agent(host, NOVA_OPTIONS) as daemon:
-        yield daemon.start()
-        daemon.stop()
-
-
-@pytest.fixture
-def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", ids=project_ids("one"))
-    put_nova(nova, one)
-    return one
+host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
+guest = shared.nova_guest
 
 
 def packet_ins(agent: Agent, **labels: str) -> float:

@@ -13,11 +13,11 @@ from tests.harness.agent import ADMIN_PORT, Agent
 from tests.harness.central import Central
 from tests.harness.cloudinit import Booting
 from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.issuer import CLIENT_ID, CLIENT_SECRET, TokenIssuer
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.postgres import Postgres
-from tests.harness.token_issuer import CLIENT_ID, CLIENT_SECRET, TokenIssuer
 
 StartBoot = Callable[..., Booting]
 

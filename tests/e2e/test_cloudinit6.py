@@ -20,7 +20,7 @@ from tests.harness.cloudinit import (
     Mode,
     Release,
 )
-from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest
 
 StartBoot = Callable[..., Booting]
@@ -98,11 +98,6 @@ WAYS = {
         since=(0, 0),
     ),
 }
-
-
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent()
 
 
 @pytest.fixture

@@ -22,16 +22,15 @@ from tests.e2e.support import (
     project_ids,
     put_nova,
 )
-from tests.e2e.ward import Line, Ward, examine, nova_options, only, status_of
+from tests.e2e.ward import Line, Ward, examine, nova_options, only, shared_ward, status_of
 from tests.harness import neutron as neutron_harness
-from tests.harness.agent import Agent
 from tests.harness.certificates import Authority
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest, uuid_of
+from tests.harness.guest import uuid_of
 from tests.harness.neutron import Neutron
 from tests.harness.nova import RecordingNova
 from tests.harness.nova_tree import Instance
-from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovs import BRIDGE
 from tests.harness.poll import wait_for
 
 pytestmark = pytest.mark.early
@@ -39,15 +38,7 @@ pytestmark = pytest.mark.early
 OLD = b"HTTP/1.1 404 Gone\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n"
 
 
-@pytest.fixture(scope="module")
-def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
-    with ExitStack() as stack:
-        host = stack.enter_context(OpenvSwitch())
-        agent = stack.enter_context(Agent(host))
-        stack.enter_context(Guest(host, "served", ids=project_ids("served")))
-        agent.start()
-        agent.stop()
-        yield Ward(host, agent, tmp_path_factory.mktemp("root"))
+ward = shared_ward
 
 
 # Nova

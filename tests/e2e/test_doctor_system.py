@@ -6,31 +6,21 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import project_ids
-from tests.e2e.ward import Line, Ward, examine, nova_options, only, status_of
-from tests.harness.agent import Agent, program
+from tests.e2e.ward import Line, Ward, examine, nova_options, only, shared_ward, status_of
+from tests.harness.agent import program
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import METADATA_IP, Guest
+from tests.harness.guest import METADATA_IP
 from tests.harness.nova import SECRET
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
-
-@pytest.fixture(scope="module")
-def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
-    with ExitStack() as stack:
-        host = stack.enter_context(OpenvSwitch())
-        agent = stack.enter_context(Agent(host))
-        stack.enter_context(Guest(host, "served", ids=project_ids("served")))
-        agent.start()
-        agent.stop()
-        yield Ward(host, agent, tmp_path_factory.mktemp("root"))
+ward = shared_ward
 
 
 def test_a_full_disk(ward: Ward) -> None:

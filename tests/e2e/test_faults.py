@@ -73,12 +73,6 @@ class Busy:
 
 
 @pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    """The daemon, with the store."""
-    return make_agent()
-
-
-@pytest.fixture
 def busy(agent: Agent, make_guest: MakeGuest) -> Busy:
     """Two busy guests."""
     return Busy(agent, make_guest)

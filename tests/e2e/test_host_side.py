@@ -55,6 +55,8 @@ LARGE: dict[str, Callable[[int], str]] = {
 @pytest.fixture
 def host() -> Iterator[Namespace]:
     with Namespace("side") as namespace:
+        # Else the end of duplicate address detection, seconds later, is a change as well.
+        namespace.setting("net/ipv6/conf/default/disable_ipv6", "1")
         for name in (DEVICE, "up0"):
             namespace.ip(f"link add {name} type veth peer name of-{name[:9]}")
         namespace.ip("addr add 10.0.0.1/8 dev up0", "link set up0 up", "link set of-up0 up")

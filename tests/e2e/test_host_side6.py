@@ -21,6 +21,7 @@ from dfmeta.host.changes import Changes
 from dfmeta.host.host_facts import read_host
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.state import FILE
+from tests.e2e import shared
 from tests.e2e.support import asks_own, put
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
@@ -224,24 +225,7 @@ def test_the_hosts_addresses_are_those_of_all_its_devices(bare: Namespace, side:
 # With the daemon, on a switch
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch) -> Iterator[Agent]:
-    with Agent(host) as daemon:
-        yield daemon.start()
-        daemon.stop()
-
-
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one")
-    put(agent, one)
-    return one
+host, agent, guest = shared.host, shared.agent_with(), shared.guest
 
 
 def in_place(host: OpenvSwitch) -> bool:
@@ -413,10 +397,9 @@ def test_cleanup_leaves_nothing_of_ipv6(host: OpenvSwitch, agent: Agent) -> None
     assert in_place(host)
     agent.stop()
     try:
-        done = agent.run("--cleanup")
-        assert done.returncode == 0, done.stderr
+        done = agent.clean_up()
         for what in ("IPv6 rule 32764", "IPv6 rule 32765", "IPv6 route in table 2"):
-            assert f"Removed the {what}" in done.stderr
+            assert f"Removed the {what}" in done
         assert "3276" not in without_main(host)
         assert HOST_IP6 not in ip(host.namespace, "-6 address")
         assert ip(host.namespace, "-6 route show table 2", check=False) == ""

@@ -8,10 +8,10 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import (
     META_DATA,
     PROXY_PORT,
@@ -19,15 +19,12 @@ from tests.e2e.support import (
     asks_own,
     is_service,
     open_connection,
-    put,
     read_all,
     uuid_in,
 )
 from tests.flows.frames import arp, ethernet, ipv4, tagged, tcp, udp
-from tests.harness.agent import Agent
 from tests.harness.guest import METADATA_IP, Guest
 from tests.harness.netns import KERNEL_DATAPATH
-from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
 TAP = "tap-metadata"
@@ -44,15 +41,8 @@ PATIENCE = 5
 _source_ports = itertools.count(20000)
 
 
-@dataclass(frozen=True)
-class Net:
-    """A hostile guest, a good one beside it, and the host that serves both."""
-
-    host: OpenvSwitch
-    agent: Agent
-    good: Guest
-    bad: Guest
-    tap_mac: str
+class Net(shared.Net):
+    """The net, with IPv4's names and frames."""
 
     def key(self, guest: Guest) -> str:
         """What the guest's first address is called on tap-metadata."""
@@ -79,17 +69,7 @@ class Net:
         return ethernet(packet, dst=to or self.tap_mac, src=self.bad.mac)
 
 
-@pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    with OpenvSwitch() as host, Agent(host) as agent:
-        good = Guest(host, "good", address="10.0.0.5/24")
-        bad = Guest(host, "bad", address="10.0.0.66/24")
-        agent.start()
-        put(agent, good)
-        put(agent, bad)
-        mac = host.vsctl("get", "Interface", TAP, "mac_in_use").strip().strip('"')
-        yield Net(host, agent, good, bad, mac)
-        agent.stop()
+net = shared.net_of(Net)
 
 
 @pytest.fixture(autouse=True)

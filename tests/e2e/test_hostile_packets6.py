@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv6Address
 
 import pytest
 
 from dfmeta.flows.key import IN_PORT, PREFIX6, SLOT6
 from dfmeta.model import Endpoint
-from tests.e2e.support import META_DATA, PROXY_PORT, Capture, is_service, put, uuid_in
+from tests.e2e import shared, support
+from tests.e2e.support import PROXY_PORT, Capture, is_service
 from tests.flows.frames import (
     ethernet,
     icmpv6,
@@ -24,9 +25,7 @@ from tests.flows.frames import (
     tcp,
     udp,
 )
-from tests.harness.agent import Agent
 from tests.harness.guest import OPENSTACK6, Guest
-from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
 TAP = "tap-metadata"
@@ -40,15 +39,8 @@ KIND, UDP, ICMP6 = 0x86DD, 17, 58
 REQUESTS = 150
 
 
-@dataclass(frozen=True)
-class Net:
-    """A hostile guest, a good one beside it, and the host that serves both."""
-
-    host: OpenvSwitch
-    agent: Agent
-    good: Guest
-    bad: Guest
-    tap_mac: str
+class Net(shared.Net):
+    """The net, with IPv6's names and frames."""
 
     def key(self, guest: Guest) -> str:
         """The key of the guest's first IPv6 address."""
@@ -65,22 +57,8 @@ class Net:
         return {one["ip"] for one in row["addresses"]}
 
 
-def asks_own(guest: Guest) -> None:
-    reply = guest.curl(META_DATA, host=OPENSTACK6)
-    assert reply.status == 200, reply
-    assert uuid_in(reply.body) == guest.instance_id
-
-
-@pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    with OpenvSwitch() as host, Agent(host) as agent:
-        good, bad = Guest(host, "good"), Guest(host, "bad")
-        agent.start()
-        put(agent, good)
-        put(agent, bad)
-        mac = host.vsctl("get", "Interface", TAP, "mac_in_use").strip().strip('"')
-        yield Net(host, agent, good, bad, mac)
-        agent.stop()
+net = shared.net_of(Net)
+asks_own = partial(support.asks_own, host=OPENSTACK6)
 
 
 @pytest.fixture(autouse=True)

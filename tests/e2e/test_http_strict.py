@@ -9,9 +9,9 @@ from itertools import product
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import (
     META_DATA,
-    NOVA_OPTIONS,
     PROJECT,
     asks_own,
     open_connection,
@@ -48,38 +48,16 @@ def get(path: bytes = b"/openstack", *lines: bytes, version: bytes = b"1.1") -> 
     return b"GET " + path + b" HTTP/" + version + b"\r\n" + HOST + header + b"\r\n"
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
+host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
+fresh_record = shared.fresh_record
 
 
 @pytest.fixture(scope="module")
-def server(host: OpenvSwitch) -> Iterator[RecordingNova]:
-    with RecordingNova(host.namespace) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch, server: RecordingNova) -> Iterator[Agent]:
-    with Agent(host, NOVA_OPTIONS) as daemon:
-        yield daemon.start()
-        daemon.stop()
-
-
-@pytest.fixture(scope="module")
-def guest(host: OpenvSwitch, agent: Agent, server: RecordingNova) -> Iterator[Guest]:
+def guest(host: OpenvSwitch, agent: Agent, nova: RecordingNova) -> Iterator[Guest]:
     with Guest(host, "one", ids=project_ids("one")) as one:
-        put_nova(server, one)
+        put_nova(nova, one)
         asks_own(one)
         yield one
-
-
-@pytest.fixture
-def nova(server: RecordingNova) -> RecordingNova:
-    server.mend()
-    server.clear()
-    return server
 
 
 def answers(guest: Guest, data: bytes) -> list[bytes]:

@@ -61,8 +61,7 @@ def test_meters_that_no_flow_uses_are_named_and_cleaned_up(
     assert line.startswith("ok")
     assert "no flow uses the meters 65693, 131229: " in line
     agent.stop()
-    done = agent.run("--cleanup")
-    assert done.returncode == 0, done.stderr
-    assert f"Removed {FIXED_FLOWS} flows and 2 meters" in done.stderr
+    done = agent.clean_up()
+    assert f"Removed {FIXED_FLOWS} flows and 2 meters" in done
     assert "meter=65694 kbps" in host.ofctl("dump-meters", BRIDGE)
     assert meters(host) == 1

@@ -21,11 +21,10 @@ from tests.e2e.support import (
     asks_own,
     holders,
     open_connection,
-    put,
     read_all,
 )
 from tests.harness.agent import Agent
-from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.fixtures import MakeAgent
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -83,19 +82,6 @@ def kept_waiting(agent: Agent, guest: Guest) -> Iterator[None]:
     assert agent.log().count(TAKEN) == 1
 
 
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent()
-
-
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", route="gateway")
-    put(agent, one)
-    asks_own(one)
-    return one
-
-
 @pytest.mark.parametrize("how", ["symlink", "parent", "slashes"])
 def test_a_start_by_another_name_of_the_database_takes_the_listener_over(
     host: OpenvSwitch, agent: Agent, guest: Guest, how: str
@@ -120,8 +106,7 @@ def test_cleanup_ends_the_holder_whatever_has_changed_since(
         agent.configure({"df_metadata": ELSEWHERE})
     if change == "state":
         (agent.state_path / "state.json").unlink()
-    done = agent.run("--cleanup")
-    assert done.returncode == 0, done.stderr
+    agent.clean_up()
     wait_for(lambda: not holders(host), 5, "the holder's end")
     with host.namespace.open_socket() as free:
         free.bind(("0.0.0.0", 18080))
@@ -213,8 +198,7 @@ def test_two_daemons_on_two_bridges_leave_each_other_the_listener(
     assert set(holders(host)) == both
     second.stop()
     assert agent.run("--cleanup").returncode == 1
-    done = second.run("--cleanup")
-    assert done.returncode == 0, done.stderr
+    second.clean_up()
     wait_for(lambda: len(holders(host)) == 1, 5, "the second one's end")
     asks_own(guest)
     agent.restart()

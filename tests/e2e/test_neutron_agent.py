@@ -364,8 +364,7 @@ def test_what_is_neutrons_stays_as_it_was(world: World) -> None:
     assert world.neutron.errors() == world.errors
     world.agent.stop()
     try:
-        cleaned = world.agent.run("--cleanup")
-        assert cleaned.returncode == 0, cleaned.stderr
+        world.agent.clean_up()
         assert own_flows(world.host) == 0
         assert neutrons(world.host) == world.before
         assert actions(world.host, frames) == beside

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import (
     META_DATA,
-    NOVA_OPTIONS,
     Capture,
     asks_own,
     open_connection,
@@ -29,23 +28,7 @@ USER_DATA = gzip.compress(bytes(range(256)) * 40, mtime=0) + b"\r\n\x00\xff\xfe"
 NETWORK = {"links": [{"id": "tap"}], "networks": [], "services": []}
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
-
-
-@pytest.fixture(scope="module")
-def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
-    with RecordingNova(host.namespace) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch, nova: RecordingNova) -> Iterator[Agent]:
-    with Agent(host, NOVA_OPTIONS) as daemon:
-        yield daemon.start()
-        daemon.stop()
+host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 
 
 @pytest.fixture

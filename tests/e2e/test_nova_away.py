@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put_nova
-from tests.harness.agent import Agent, Options
+from tests.e2e import shared
+from tests.e2e.support import NOVA_OPTIONS, asks_own
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.nova import SECRET, RecordingNova
-from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
 HOLD_TIMEOUT = 0.4
@@ -34,36 +34,16 @@ BEARABLE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
-
-
-@pytest.fixture(scope="module")
-def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
-    with RecordingNova(host.namespace) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch, nova: RecordingNova) -> Iterator[Agent]:
-    options: Options = {
-        **NOVA_OPTIONS,
-        "df_metadata": {"backend": "nova", "hold_timeout": HOLD_TIMEOUT},
-    }
-    with Agent(host, options) as daemon:
-        yield daemon.start()
-        daemon.stop()
+host, nova, nova_guest = shared.host, shared.nova, shared.nova_guest
+agent = shared.nova_agent_with(
+    {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "hold_timeout": HOLD_TIMEOUT}}
+)
 
 
 @pytest.fixture
-def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
-    nova.mend()
-    one = make_guest("one", ids=project_ids("one"))
-    put_nova(nova, one)
-    asks_own(one)
-    return one
+def guest(nova_guest: Guest) -> Guest:
+    asks_own(nova_guest)
+    return nova_guest
 
 
 def reload_with(agent: Agent, timeout_answer: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import NOVA_OPTIONS, PROMPT, asks_own, project_ids, put_nova
 from tests.harness.agent import Agent
 from tests.harness.certificates import Authority, Pair
@@ -42,10 +43,7 @@ class Cloud:
     novas: tuple[RecordingNova, ...]
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
+host = shared.host
 
 
 @pytest.fixture(scope="module")

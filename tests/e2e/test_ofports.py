@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import Capture, open_connection
 from tests.flows import frames
 from tests.harness.agent import Agent
@@ -27,10 +28,7 @@ PATIENCE = 0.3
 PSH_ACK = 0x18
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
+host = shared.host
 
 
 @pytest.fixture(scope="module")

@@ -38,19 +38,6 @@ def proxy_port(agent: Agent) -> int:
     return int(re.findall(r"on tap-metadata port (\d+)", agent.log())[-1])
 
 
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent()
-
-
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", route="gateway")
-    put(agent, one)
-    asks_own(one)
-    return one
-
-
 @installed
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
@@ -291,11 +278,9 @@ def test_cleanup_leaves_bridge_and_host_as_they_were(
     asks_own(guest)
     assert Everything(furnished) != before
     agent.stop() if end == "stop" else agent.kill()
-    done = agent.run("--cleanup")
-    assert done.returncode == 0, done.stderr
+    agent.clean_up()
     before.check(Everything(furnished))
-    again = agent.run("--cleanup")
-    assert again.returncode == 0, again.stderr
+    agent.clean_up()
     before.check(Everything(furnished))
     agent.start()
     asks_own(guest)
@@ -305,8 +290,7 @@ def test_cleanup_on_a_host_without_dfmeta_changes_nothing(
     furnished: OpenvSwitch, make_agent: MakeAgent
 ) -> None:
     before = Everything(furnished)
-    done = make_agent(start=False).run("--cleanup")
-    assert done.returncode == 0, done.stderr
+    make_agent(start=False).clean_up()
     before.check(Everything(furnished))
 
 
@@ -315,8 +299,7 @@ def test_cleanup_without_the_state_leaves_no_flow_meter_or_port(
 ) -> None:
     agent.stop()
     (agent.state_path / "state.json").unlink()
-    done = agent.run("--cleanup")
-    assert done.returncode == 0, done.stderr
+    agent.clean_up()
     assert [flow for flow in host.flows() if "64666d65" in flow] == []
     assert "meter=" not in host.ofctl("dump-meters", BRIDGE)
     assert host.ports() == [guest.port]
@@ -345,8 +328,7 @@ def test_cleanup_without_the_state_finds_all_whatever_the_option_was(
     assert "meter=131" in furnished.ofctl("dump-meters", BRIDGE), "a guest's"
     agent.stop()
     (agent.state_path / "state.json").unlink()
-    done = agent.run("--cleanup")
-    assert done.returncode == 0, done.stderr
+    agent.clean_up()
     # What arp_ignore was before is in the state alone.
     before.check(Everything(furnished), but="sysctls")
 
@@ -361,8 +343,7 @@ def test_cleanup_without_the_state_finds_what_was_made_by_another_option(
     agent.stop()
     (agent.state_path / "state.json").unlink()
     agent.configure({"df_metadata": {option: CHANGES[option]}})
-    done = agent.run("--cleanup")
-    assert done.returncode == 0, done.stderr
+    agent.clean_up()
     before.check(Everything(furnished), but="sysctls")
 
 
@@ -377,8 +358,7 @@ def test_cleanup_finds_what_was_made_before_an_option_was_changed(
     agent.configure({"df_metadata": {option: CHANGES[option]}})
     agent.start()
     agent.stop()
-    done = agent.run("--cleanup")
-    assert done.returncode == 0, done.stderr
+    agent.clean_up()
     before.check(Everything(furnished))
 
 

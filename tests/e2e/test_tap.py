@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
@@ -35,18 +36,7 @@ def host() -> Iterator[OpenvSwitch]:
         yield switch
 
 
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch) -> Iterator[Agent]:
-    with Agent(host) as daemon:
-        yield daemon.start()
-        daemon.stop()
-
-
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one")
-    put(agent, one)
-    return one
+agent, guest = shared.agent_with(), shared.guest
 
 
 def tap_mac(host: OpenvSwitch) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import asks_own, put
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
@@ -18,16 +19,7 @@ VIDS = (100, 200)
 REMEDY = "Give the VM a config drive"
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
-
-
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch) -> Iterator[Agent]:
-    with Agent(host) as daemon:
-        yield daemon.start()
+host, agent = shared.host, shared.agent_with()
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
+from tests.e2e import shared
 from tests.e2e.support import (
     META_DATA,
-    NOVA_OPTIONS,
     PROJECT,
     TWIN_MAC,
     asks_own,
@@ -60,29 +56,8 @@ UPSTREAM = {
 """All that Nova is to see of a GET."""
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
-
-
-@pytest.fixture(scope="module")
-def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
-    with RecordingNova(host.namespace) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch, nova: RecordingNova) -> Iterator[Agent]:
-    with Agent(host, NOVA_OPTIONS) as daemon:
-        yield daemon.start()
-        daemon.stop()
-
-
-@pytest.fixture(autouse=True)
-def _fresh_record(nova: RecordingNova) -> None:
-    nova.mend()
-    nova.clear()
+host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
+fresh_record = shared.fresh_record
 
 
 def twins(make_guest: MakeGuest, *names: str, address: str = "10.0.0.5/24") -> list[Guest]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import (
     META_DATA,
     PROMPT,
@@ -27,17 +26,8 @@ pytestmark = pytest.mark.early
 HOLD_TIMEOUT = 1.5
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch() as switch:
-        yield switch
-
-
-@pytest.fixture(scope="module")
-def agent(host: OpenvSwitch) -> Iterator[Agent]:
-    with Agent(host, {"df_metadata": {"hold_timeout": HOLD_TIMEOUT}}) as daemon:
-        yield daemon.start()
-        daemon.stop()
+host = shared.host
+agent = shared.agent_with({"df_metadata": {"hold_timeout": HOLD_TIMEOUT}})
 
 
 @pytest.fixture

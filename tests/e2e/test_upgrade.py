@@ -17,7 +17,6 @@ from tests.e2e.support import (
     asks_own,
     open_connection,
     project_ids,
-    put,
     put_nova,
     read_all,
     uuid_in,
@@ -55,19 +54,6 @@ def rewrite(host: OpenvSwitch, version: int) -> None:
     assert versions(host) == {version}
 
 
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent()
-
-
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", route="gateway")
-    put(agent, one)
-    asks_own(one)
-    return one
-
-
 @pytest.mark.parametrize("which", VERSIONS)
 def test_flows_of_another_format_are_replaced_and_guests_that_keep_asking_are_answered(
     host: OpenvSwitch, agent: Agent, guest: Guest, which: str
@@ -96,9 +82,8 @@ def test_cleanup_removes_what_a_newer_release_has_left(
     rewrite(host, VERSIONS["newer"])
     state = agent.state_path / "state.json"
     state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 2}))
-    done = agent.run("--cleanup")
-    assert done.returncode == 0, done.stderr
-    assert "it has format 2, this dfmeta knows 1): starting with an empty state" in done.stderr
+    done = agent.clean_up()
+    assert "it has format 2, this dfmeta knows 1): starting with an empty state" in done
     assert versions(host) == set()
     assert host.ports() == [guest.port]
     agent.start()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.support import NOVA_OPTIONS
+import pytest
+
+from tests.e2e.support import NOVA_OPTIONS, project_ids
 from tests.harness import nursery
-from tests.harness.agent import Agent, Options, program
+from tests.harness.agent import Agent, Options, ini, program
+from tests.harness.guest import Guest
 from tests.harness.neutron_server import PASSWORD
 from tests.harness.nova import SECRET
 from tests.harness.ovs import OpenvSwitch
@@ -34,6 +37,16 @@ class Ward:
         return only(self.lines(options), check, "wrong")
 
 
+@pytest.fixture(scope="module")
+def shared_ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+    """Provide the ward of a module, with a guest that has been served."""
+    ids = project_ids("served")
+    with OpenvSwitch() as host, Agent(host) as agent, Guest(host, "served", ids=ids):
+        agent.start()
+        agent.stop()
+        yield Ward(host, agent, tmp_path_factory.mktemp("root"))
+
+
 def examine(
     agent: Agent,
     root: Path,
@@ -43,11 +56,7 @@ def examine(
 ) -> list[Line]:
     """Every line of doctor's, with *options* in a file that comes after the daemon's own."""
     more = agent.folder / "more.conf"
-    text = [
-        f"[{group}]\n" + "\n".join(f"{name} = {value}" for name, value in values.items())
-        for group, values in (options or {}).items()
-    ]
-    more.write_text("\n".join([*text, ""]))
+    more.write_text(ini(options or {}))
     more.chmod(0o600)
     command = [*program("dfmeta"), "doctor", "--format", "json", "--root", str(root)]
     command += ["--config-file", str(agent.config_file), "--config-file", str(more)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import http.client
 import json
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tests.harness import netns, nursery
 from tests.harness.closing import Closing
@@ -31,6 +32,14 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Options = Mapping[str, Mapping[str, object]]
 """Option groups: ``{"df_metadata": {"backend": "nova"}}``."""
+
+
+def ini(options: Options) -> str:
+    """Return the text of a file with these options."""
+    lines = []
+    for group, values in options.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in values.items()), ""]
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,57 +60,37 @@ class Answer:
         return json.loads(self.body)
 
 
-class Agent(Closing):
-    """``dfmeta-agent`` with a configuration of its own; a context manager that ends it.
+class Daemon(Closing):
+    """A daemon with a configuration of its own; a context manager that ends it.
 
-    One object may be started again after :meth:`stop` or :meth:`kill`: its ``state_path`` stays.
+    One object may be started again after :meth:`stop` or :meth:`kill`: its files stay.
     """
 
-    def __init__(self, host: OpenvSwitch, options: Options | None = None) -> None:
-        """Write the configuration; :meth:`start` starts the daemon.
+    name: ClassVar[str]
+    """The daemon's name in messages, and that of its program."""
 
-        :param options: added to, or replacing, the options for this host and backend=store.
-        """
-        self.host = host
-        self.folder = netns.temporary_folder("agent")
+    def __init__(self, namespace: netns.Namespace, folder: str) -> None:
+        """Make the folder; a subclass fills ``_options``, and calls :meth:`configure`."""
+        self.namespace = namespace
+        self.folder = netns.temporary_folder(folder)
         self.config_file = self.folder / "dfmeta.conf"
-        self.state_path = self.folder / "state"
-        self.state_path.mkdir(mode=0o700)
         self.stderr = self.folder / "stderr"
-        self.admin_timeout = 5.0 * PATIENCE
-        self.admin_port = ADMIN_PORT
         self.prefix: list[str] = []
         """Words before the daemon's command, as a service manager would start it."""
         self.pass_fds: tuple[int, ...] = ()
         """File descriptors that the process inherits."""
         self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
-        self._options: dict[str, dict[str, object]] = {
-            "df_metadata": {
-                "ovsdb_connection": host.ovsdb_connection,
-                "integration_bridge": BRIDGE,
-                "backend": "store",
-                "state_path": self.state_path,
-                "admin_listen": f"127.0.0.1:{ADMIN_PORT}",
-                "proxy_workers": WORKERS,
-                "identity_scheme": SCHEME,
-            }
-        }
-        self.configure(options or {})
-        host.on_close(self.close)
+        self._options: dict[str, dict[str, object]] = {}
 
     def close(self) -> None:
         """Kill the daemon if it runs, and remove its directory. Idempotent."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # Life
-
     @property
     def pid(self) -> int:
         """Return the process id of the daemon."""
-        if self._process is None:
-            raise RuntimeError("dfmeta-agent has not been started")
-        return self._process.pid
+        return self._running().pid
 
     @property
     def running(self) -> bool:
@@ -116,29 +105,117 @@ class Agent(Closing):
                     self._options.get(group, {}).pop(name, None)
                 else:
                     self._options.setdefault(group, {})[name] = value
-        lines = []
-        for group, known in self._options.items():
-            lines += [f"[{group}]", *(f"{name} = {value}" for name, value in known.items()), ""]
-        self.config_file.write_text("\n".join(lines))
+        self.config_file.write_text(ini(self._options))
         self.config_file.chmod(0o600)
+
+    @abc.abstractmethod
+    def start(self) -> Self:
+        """Start the daemon, and wait until it is ready."""
+
+    def _spawn(self, command: list[str], *, forked: bool, rights: bool = True) -> None:
+        """Start *command*, or a child of a process that has imported it; see ``nursery.py``."""
+        with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
+            if forked:
+                self._process = nursery.nursery(self.name).start(
+                    command,
+                    namespace=self.namespace,
+                    streams=(nothing.fileno(), stderr.fileno(), stderr.fileno()),
+                    rights=rights,
+                )
+            else:
+                self._process = self.namespace.spawn(
+                    [*self.prefix, *command], stdout=stderr, stderr=stderr, pass_fds=self.pass_fds
+                )
+
+    def exit_status(self) -> int | None:
+        """Return the exit status of the last process; None if it runs or was never started."""
+        return None if self._process is None else self._process.poll()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the daemon."""
+        self._running().send_signal(number)
+
+    def wait(self, timeout: float = 5) -> int:
+        """Wait until the daemon ends, and return its exit status."""
+        return self._running().wait(timeout * PATIENCE)
+
+    def stop(self, timeout: float = 5) -> None:
+        """Send SIGTERM; the daemon must end with status 0 within ``timeout`` seconds."""
+        self.signal(signal.SIGTERM)
+        try:
+            status = self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.name} still runs {timeout:g} s after SIGTERM:\n{self.tail()}"
+            ) from None
+        if status:
+            raise AssertionError(f"{self.name} ended with {status}:\n{self.tail()}")
+
+    def kill(self) -> None:
+        """Send SIGKILL, if the daemon runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
+
+    def restart(self) -> None:
+        """Stop and start the daemon."""
+        self.stop()
+        self.start()
+
+    def log(self) -> str:
+        """Return the output of all starts so far."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.stderr.read_text(errors="replace")
+        return ""
+
+    def tail(self, lines: int = 40) -> str:
+        """Return the end of :meth:`log`."""
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    def _running(self) -> subprocess.Popen[bytes] | nursery.Forked:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} has not been started")
+        return self._process
+
+
+class Agent(Daemon):
+    """``dfmeta-agent`` on a host."""
+
+    name = "dfmeta-agent"
+
+    def __init__(self, host: OpenvSwitch, options: Options | None = None) -> None:
+        """Write the configuration; :meth:`start` starts the daemon.
+
+        :param options: added to, or replacing, the options for this host and backend=store.
+        """
+        super().__init__(host.namespace, "agent")
+        self.host = host
+        self.state_path = self.folder / "state"
+        self.state_path.mkdir(mode=0o700)
+        self.admin_timeout = 5.0 * PATIENCE
+        self.admin_port = ADMIN_PORT
+        self._options = {
+            "df_metadata": {
+                "ovsdb_connection": host.ovsdb_connection,
+                "integration_bridge": BRIDGE,
+                "backend": "store",
+                "state_path": self.state_path,
+                "admin_listen": f"127.0.0.1:{ADMIN_PORT}",
+                "proxy_workers": WORKERS,
+                "identity_scheme": SCHEME,
+            }
+        }
+        self.configure(options or {})
+        host.on_close(self.close)
+
+    # Life
 
     def start(self, *, wait: bool = True, timeout: float = 30) -> Self:
         """Start the daemon, and wait until it reports that it is ready."""
         if self.running:
             raise RuntimeError("dfmeta-agent is running already")
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file)]
-        namespace = self.host.namespace
-        with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
-            if nursery.serves(self.prefix, self.pass_fds):
-                self._process = nursery.nursery("dfmeta-agent").start(
-                    command,
-                    namespace=namespace,
-                    streams=(nothing.fileno(), stderr.fileno(), stderr.fileno()),
-                )
-            else:
-                self._process = namespace.spawn(
-                    [*self.prefix, *command], stdout=stderr, stderr=stderr, pass_fds=self.pass_fds
-                )
+        self._spawn(command, forked=nursery.serves(self.prefix, self.pass_fds))
         if wait:
             self.wait_ready(timeout)
         return self
@@ -165,52 +242,7 @@ class Agent(Closing):
         except (OSError, http.client.HTTPException):
             return False
 
-    def exit_status(self) -> int | None:
-        """Return the exit status of the last process; None if it runs or was never started."""
-        return None if self._process is None else self._process.poll()
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the daemon."""
-        self._running().send_signal(number)
-
-    def wait(self, timeout: float = 5) -> int:
-        """Wait until the daemon ends, and return its exit status."""
-        return self._running().wait(timeout * PATIENCE)
-
-    def stop(self, timeout: float = 5) -> None:
-        """Send SIGTERM; the daemon must end with status 0 within ``timeout`` seconds."""
-        self.signal(signal.SIGTERM)
-        try:
-            status = self.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"dfmeta-agent still runs {timeout:g} s after SIGTERM:\n{self.tail()}"
-            ) from None
-        if status:
-            raise AssertionError(f"dfmeta-agent ended with {status}:\n{self.tail()}")
-
-    def kill(self) -> None:
-        """Send SIGKILL, if the daemon runs."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait(10)
-
-    def restart(self) -> None:
-        """Stop and start the daemon."""
-        self.stop()
-        self.start()
-
     # Logs, metrics and answers
-
-    def log(self) -> str:
-        """Return the output of all starts so far."""
-        with contextlib.suppress(FileNotFoundError):
-            return self.stderr.read_text(errors="replace")
-        return ""
-
-    def tail(self, lines: int = 40) -> str:
-        """Return the end of :meth:`log`."""
-        return "\n".join(self.log().splitlines()[-lines:])
 
     def admin(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Answer:
         """Send a request to the admin listener."""
@@ -244,6 +276,12 @@ class Agent(Closing):
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file), *arguments]
         return nursery.run(command, namespace=self.host.namespace, timeout=timeout, check=False)
 
+    def clean_up(self) -> str:
+        """Run ``dfmeta-agent --cleanup``, which must succeed, and return its log."""
+        done = self.run("--cleanup")
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
     def ctl(
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 30
     ) -> subprocess.CompletedProcess[str]:
@@ -251,11 +289,6 @@ class Agent(Closing):
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
         namespace = self.host.namespace
         return nursery.run(command, namespace=namespace, check=check, stdin=stdin, timeout=timeout)
-
-    def _running(self) -> subprocess.Popen[bytes] | nursery.Forked:
-        if self._process is None:
-            raise RuntimeError("dfmeta-agent has not been started")
-        return self._process
 
 
 def samples(text: str) -> dict[str, float]:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
-import shutil
-import signal
 import socket
-import subprocess
 from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Self
 
 from dfmeta.store.db.record import KEEP, Keep, Kind
 from dfmeta.store.db.repository import Repository
-from tests.harness import netns, nursery
-from tests.harness.agent import ADMIN_PORT, Answer, Options, program, samples
-from tests.harness.closing import Closing
+from tests.harness import nursery
+from tests.harness.agent import ADMIN_PORT, Answer, Daemon, Options, program, samples
 from tests.harness.netns import Namespace
 from tests.harness.poll import wait_for
 
@@ -25,28 +20,20 @@ GUEST_PORT = 8080
 _NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
 
 
-class Central(Closing):
-    """The service in a namespace of its own; a context manager that ends it.
+class Central(Daemon):
+    """The service in a namespace of its own."""
 
-    One object may be started again after :meth:`stop` or :meth:`kill`: its ``state_path`` stays.
-    """
+    name = "dfmeta-store"
 
     def __init__(self, options: Options | None = None, *, namespace: Namespace) -> None:
         """Write the configuration; :meth:`start` starts the service.
 
         :param options: added to, or replacing, the options that make it serve the namespace.
         """
-        self.namespace = namespace
-        self.folder = netns.temporary_folder("central")
-        self.config_file = self.folder / "dfmeta.conf"
-        self.stderr = self.folder / "stderr"
-        self.prefix: list[str] = list(_NO_RIGHTS)
-        """Words before the service's command, as a service manager would start it."""
+        super().__init__(namespace, "central")
+        self.prefix = list(_NO_RIGHTS)
         self.command = program("dfmeta-store")
-        self.pass_fds: tuple[int, ...] = ()
-        """File descriptors that the process inherits."""
-        self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
-        self._options: dict[str, dict[str, object]] = {
+        self._options = {
             "df_metadata": {
                 "state_path": self.folder / "state",
                 "admin_listen": f"127.0.0.1:{ADMIN_PORT}",
@@ -58,32 +45,7 @@ class Central(Closing):
         }
         self.configure(options or {})
 
-    def close(self) -> None:
-        """Kill the service, and remove its directory."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     # Life
-
-    @property
-    def pid(self) -> int:
-        """Return the process id of the service."""
-        return self._started().pid
-
-    @property
-    def running(self) -> bool:
-        """Return whether the process runs."""
-        return self._process is not None and self._process.poll() is None
-
-    def configure(self, options: Options) -> None:
-        """Change options and write the file; a start or SIGHUP reads it."""
-        for group, values in options.items():
-            self._options.setdefault(group, {}).update(values)
-        lines = []
-        for group, known in self._options.items():
-            lines += [f"[{group}]", *(f"{name} = {value}" for name, value in known.items()), ""]
-        self.config_file.write_text("\n".join(lines))
-        self.config_file.chmod(0o600)
 
     def start(self, *, wait: bool = True) -> Self:
         """Start the service, and wait until it reports that it is ready."""
@@ -91,18 +53,7 @@ class Central(Closing):
             raise RuntimeError("dfmeta-store is running already")
         command = [*self.command, "--config-file", str(self.config_file)]
         usual = self.prefix == list(_NO_RIGHTS) and self.command == program("dfmeta-store")
-        with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
-            if usual and nursery.serves((), self.pass_fds):
-                self._process = nursery.nursery("dfmeta-store").start(
-                    command,
-                    namespace=self.namespace,
-                    streams=(nothing.fileno(), stderr.fileno(), stderr.fileno()),
-                    rights=False,
-                )
-            else:
-                self._process = self.namespace.spawn(
-                    [*self.prefix, *command], stdout=stderr, stderr=stderr, pass_fds=self.pass_fds
-                )
+        self._spawn(command, forked=usual and nursery.serves((), self.pass_fds), rights=False)
         if wait:
             self.wait_ready()
         return self
@@ -126,34 +77,7 @@ class Central(Closing):
         except (OSError, http.client.HTTPException):
             return 0
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the service."""
-        self._started().send_signal(number)
-
-    def wait(self, timeout: float = 5) -> int:
-        """Wait until the service ends, and return its exit status."""
-        return self._started().wait(timeout)
-
-    def stop(self) -> None:
-        """Send SIGTERM; the service must end with status 0 within 5 seconds."""
-        self.signal(signal.SIGTERM)
-        status = self.wait()
-        if status:
-            raise AssertionError(f"dfmeta-store ended with {status}:\n{self.log()}")
-
-    def kill(self) -> None:
-        """Send SIGKILL, if the service runs."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait(10)
-
     # Logs, metrics and answers
-
-    def log(self) -> str:
-        """Return the output of all starts so far."""
-        with contextlib.suppress(FileNotFoundError):
-            return self.stderr.read_text(errors="replace")
-        return ""
 
     def admin(
         self,
@@ -202,11 +126,6 @@ class Central(Closing):
                 networks=[ip_network(text) for text in networks],
                 http_tokens=http_tokens,
             )
-
-    def _started(self) -> subprocess.Popen[bytes] | nursery.Forked:
-        if self._process is None:
-            raise RuntimeError("dfmeta-store has not been started")
-        return self._process
 
 
 def connect(

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import subprocess
+import threading
+from collections.abc import Iterator
+from socketserver import BaseServer
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+S = TypeVar("S", bound=BaseServer)
 
 
 class Closing(abc.ABC):
@@ -24,3 +31,37 @@ class Closing(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """End all that the resource has started. Idempotent."""
+
+
+class Program(Closing):
+    """A process that writes "begun" when it is under way; a context manager that kills it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def __enter__(self) -> Self:
+        """Wait until it has begun."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"begun\n"
+        return self
+
+    def close(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+@contextlib.contextmanager
+def serving(server: S) -> Iterator[S]:
+    """Serve in a thread until the end of the block, and close the server."""
+    loop = {"poll_interval": 0.01}
+    thread = threading.Thread(target=server.serve_forever, kwargs=loop, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from tests.harness.closing import Closing
+from tests.harness.closing import Program
 from tests.harness.guest import METADATA_IP, Guest
 
 Kind = Literal["silent", "head", "body", "unread", "churn", "asks", "spellings", "chunks"]
@@ -27,8 +27,8 @@ class Taken:
     """Complete answers, for the kinds that send requests again and again."""
 
 
-class Greedy(Closing):
-    """A running client; a context manager that kills it."""
+class Greedy(Program):
+    """A running client, which has begun when it has opened the wanted number of connections."""
 
     def __init__(
         self,
@@ -45,20 +45,7 @@ class Greedy(Closing):
         :param path: the path that ``unread``, ``asks`` and ``spellings`` request.
         """
         command = [sys.executable, "-IS", str(_PROGRAM), kind, str(wanted), path, host]
-        self._process = guest.namespace.spawn(command, stdout=subprocess.PIPE)
-
-    def __enter__(self) -> Self:
-        """Wait until the client has opened the wanted number of connections."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"begun\n"
-        return self
-
-    def close(self) -> None:
-        """Kill the client."""
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        super().__init__(guest.namespace.spawn(command, stdout=subprocess.PIPE))
 
     def rest(self) -> None:
         """Stop opening connections, and keep the open ones."""

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, TypedDict, Unpack
 
 from tests.harness import netns
-from tests.harness.closing import Closing
+from tests.harness.closing import Closing, Program
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import PATIENCE
 
@@ -82,6 +82,16 @@ class Ids:
     project_id: str = ""
     attached_mac: bool = True
     extra: dict[str, str] = field(default_factory=dict)
+
+
+class Asking(TypedDict, total=False):
+    """How many requests are sent; see :meth:`Guest.start_many`."""
+
+    path: str
+    host: str
+    source: str
+    timeout: float
+    headers: Iterable[tuple[str, str]]
 
 
 class Guest(Closing):
@@ -311,27 +321,9 @@ class Guest(Closing):
         )
         return _reply(done)
 
-    def http_many(
-        self,
-        count: int,
-        concurrency: int = 1,
-        *,
-        path: str = "/openstack/latest/meta_data.json",
-        host: str = METADATA_IP,
-        source: str = "",
-        timeout: float = 10,
-        headers: Iterable[tuple[str, str]] = (),
-    ) -> list[Sample]:
+    def http_many(self, count: int, concurrency: int = 1, **asking: Unpack[Asking]) -> list[Sample]:
         """Send ``count`` requests, each on a connection of its own, ``concurrency`` at a time."""
-        return self.start_many(
-            count,
-            concurrency,
-            path=path,
-            host=host,
-            source=source,
-            timeout=timeout,
-            headers=headers,
-        ).samples()
+        return self.start_many(count, concurrency, **asking).samples()
 
     def start_many(
         self,
@@ -444,24 +436,8 @@ class Batch:
         ]
 
 
-class Flood(Closing):
-    """A running flood; a context manager that ends it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def __enter__(self) -> Self:
-        """Wait for the first frame of the flood."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"begun\n"
-        return self
-
-    def close(self) -> None:
-        """Kill the program that sends."""
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+class Flood(Program):
+    """A running flood, which has begun with its first frame."""
 
     def sent(self) -> int:
         """Wait for the end of the flood, and return the number of sent SYNs."""

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import json
 import socket
 import ssl
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.harness.certificates import Pair
-from tests.harness.closing import Closing
+from tests.harness.closing import Closing, serving
 from tests.harness.netns import Namespace
 
 AUDIENCE = "dfmeta"
 DISCOVERY = "/.well-known/openid-configuration"
 KEYS = "/keys"
 HOUR = 3600
+CLIENT_ID, CLIENT_SECRET = "an-agent", "known to no other client"
+_SITE, _TOKENS = "site", "/t"
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -86,8 +89,7 @@ class Issuer(Closing):
         self.answers: dict[str, Answer] = {}
         self._tls = tls
         self._namespace, self._address, self._port = namespace, address, port
-        self._server: ThreadingHTTPServer | None = None
-        self._thread = threading.Thread()
+        self._serving = contextlib.ExitStack()
         self.start()
 
     @property
@@ -113,29 +115,22 @@ class Issuer(Closing):
             def log_message(self, *_: object) -> None:
                 """Log nothing."""
 
-        self._server = _Server((self._address, self._port), Handler, bind_and_activate=False)
+        server = _Server((self._address, self._port), Handler, bind_and_activate=False)
         if self._namespace is not None:
-            self._server.socket.close()
-            self._server.socket = self._namespace.open_socket()
-        self._server.server_bind()
-        self._server.server_activate()
-        self._port = self._server.server_address[1]
+            server.socket.close()
+            server.socket = self._namespace.open_socket()
+        server.server_bind()
+        server.server_activate()
+        self._port = server.server_address[1]
         if self._tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self._tls.certificate, self._tls.key)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        )
-        self._thread.start()
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        self._serving.enter_context(serving(server))
 
     def stop(self) -> None:
         """Stop to listen, so that connections are refused."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()
-            self._server = None
+        self._serving.close()
 
     def close(self) -> None:
         """End the issuer."""
@@ -162,6 +157,34 @@ class Issuer(Closing):
         """Return a token with these claims, signed with *key*, which need not be published."""
         headers = None if kid is None else {"kid": kid}
         return jwt.encode(self.claims(**claims), key, algorithm=algorithm, headers=headers)
+
+
+class TokenIssuer(Issuer):
+    """An issuer that also issues tokens for a client secret (RFC 6749, 4.4)."""
+
+    def __init__(self, namespace: Namespace, address: str, port: int) -> None:
+        super().__init__(namespace=namespace, address=address, port=port)
+        self.given: list[str] = []
+        """Scopes of the issued tokens."""
+        self.keys = [jwk(ec_key(_SITE), kid=_SITE, alg="ES256", use="sig")]
+        places = {"jwks_uri": self.url + KEYS, "token_endpoint": self.url + _TOKENS}
+        self.answers[DISCOVERY] = lambda handler: send(handler, {"issuer": self.url, **places})
+        self.answers[_TOKENS] = self._give
+
+    def access_token(self, scope: str) -> str:
+        """Return a token for an hour."""
+        return self.token(ec_key(_SITE), _SITE, "ES256", scope=scope)
+
+    def _give(self, handler: BaseHTTPRequestHandler) -> None:
+        form = parse_qs(handler.rfile.read(int(handler.headers["Content-Length"])).decode())
+        basic = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET.replace(' ', '+')}".encode()).decode()
+        if handler.headers.get("Authorization") != f"Basic {basic}":
+            send(handler, {"error": "invalid_client"}, status=401)
+            return
+        scope = form["scope"][0]
+        self.given.append(scope)
+        token = {"access_token": self.access_token(scope), "token_type": "Bearer"}
+        send(handler, {**token, "expires_in": HOUR})
 
 
 class _Server(ThreadingHTTPServer):

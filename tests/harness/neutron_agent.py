@@ -9,16 +9,12 @@ import contextlib
 import json
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from tests.harness import netns
-from tests.harness.agent import Options
-from tests.harness.closing import Closing
+from tests.harness.agent import Daemon, Options
 from tests.harness.guest import Guest
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED, OpenvSwitch
@@ -61,12 +57,13 @@ class Port:
     name: str = ""
 
 
-class NeutronAgent(Closing):
+class NeutronAgent(Daemon):
     """The agent, native driver on 127.0.0.1:6633; a context manager that ends it.
 
     DNS queries to 169.254.169.254 are forwarded to :attr:`upstream`, and DHCP requests answered.
     """
 
+    name = "Neutron's agent"
     upstream = ("127.0.0.1", 5353)
 
     def __init__(self, host: OpenvSwitch, options: Options | None = None) -> None:
@@ -77,8 +74,8 @@ class NeutronAgent(Closing):
         if not PYTHON.exists():
             raise FileNotFoundError(f"no {PYTHON}: run tools/setup.sh --neutron")
         self.host = host
-        self.folder = netns.temporary_folder("neutron")
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(host.namespace, "neutron")
+        self.config_file = self.folder / "neutron.conf"
         self._ports: dict[str, Port] = {}
         self._skip = 0
         self._news = 0
@@ -90,7 +87,7 @@ class NeutronAgent(Closing):
         # os-ken's own default; dfmeta's code and tests change it in this process.
         hub = {"OSKEN_HUB_TYPE": "native"}
         self._environment = {**host.environment(), **hub, "PATH": path}
-        self._options: dict[str, dict[str, object]] = {
+        self._options = {
             "DEFAULT": {
                 "host": "compute-1",
                 "transport_url": "fake:/",
@@ -113,20 +110,6 @@ class NeutronAgent(Closing):
         self.configure(options or {})
         self._write()
         host.on_close(self.close)
-
-    def close(self) -> None:
-        """Kill the agent if it runs, and remove its directory. Idempotent."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def configure(self, options: Options) -> None:
-        """Change options; the next start reads them."""
-        for group, values in options.items():
-            self._options.setdefault(group, {}).update(values)
-        lines = []
-        for group, known in self._options.items():
-            lines += [f"[{group}]", *(f"{name} = {value}" for name, value in known.items()), ""]
-        (self.folder / "neutron.conf").write_text("\n".join(lines))
 
     # neutron-server
 
@@ -175,11 +158,6 @@ class NeutronAgent(Closing):
 
     # Life
 
-    @property
-    def running(self) -> bool:
-        """Return whether the process runs."""
-        return self._process is not None and self._process.poll() is None
-
     def start(self, *, wait: bool = True) -> Self:
         """Start the agent, and wait until it has processed all ports."""
         if self.running:
@@ -190,9 +168,9 @@ class NeutronAgent(Closing):
         files = [str(self.folder / name) for name in ("server.json", "report")]
         # -I: this directory has a module with the name of Neutron's package.
         command = [str(PYTHON), "-I", launcher, *files]
-        with (self.folder / "log").open("ab") as log:
+        with self.stderr.open("ab") as log:
             self._process = self.host.namespace.spawn(
-                [*command, "--config-file", str(self.folder / "neutron.conf")],
+                [*command, "--config-file", str(self.config_file)],
                 env=self._environment,
                 stdout=log,
                 stderr=log,
@@ -241,24 +219,15 @@ class NeutronAgent(Closing):
         done = len(self.log())
         wait_for(lambda: _IDLE.search(self.log()[done:]), 60, "a round without work", interval=0.1)
 
-    def kill(self) -> None:
-        """Send SIGKILL, if the agent runs; after SIGTERM it would first keep its connections."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait(10)
-
     def restart(self) -> None:
-        """Kill and start the agent; it has wired all ports again, but has not cleaned up yet."""
+        """Kill and start the agent; it has wired all ports again, but has not cleaned up yet.
+
+        After SIGTERM it would first keep its connections.
+        """
         self.kill()
         self.start()
 
     # Logs
-
-    def log(self) -> str:
-        """Return the output of all starts so far."""
-        with contextlib.suppress(FileNotFoundError):
-            return (self.folder / "log").read_text(errors="replace")
-        return ""
 
     def tail(self, lines: int = 60) -> str:
         """Return the end of :meth:`log`, with long lines cut."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Self
 
 from tests.harness.certificates import Pair
-from tests.harness.closing import Closing
+from tests.harness.closing import Closing, serving
 from tests.harness.netns import Namespace
 
 JSON = "application/json"
@@ -84,8 +84,7 @@ class OtherStore(Closing):
             self._context.load_cert_chain(tls.certificate, tls.key)
         self._namespace = namespace
         self._port = 0
-        self._server: _Server | None = None
-        self._thread = threading.Thread()
+        self._serving = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
@@ -107,21 +106,14 @@ class OtherStore(Closing):
 
     def start(self) -> None:
         """Start to listen, on the same port as before."""
-        self._server = _Server(self, ("127.0.0.1", self._port), self._namespace)
-        self._port = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        )
-        self._thread.start()
+        server = _Server(self, ("127.0.0.1", self._port), self._namespace)
+        self._port = server.server_address[1]
+        self._serving.callback(server.close_connections)
+        self._serving.enter_context(serving(server))
 
     def stop(self) -> None:
         """Stop to listen, and close all connections."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()
-            self._server.close_connections()
-            self._server = None
+        self._serving.close()
 
     def talk(self, sock: socket.socket) -> None:
         """Serve a connection."""

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.service import Tap
 from tests.ovs.switch import ELSEWHERE, GUESTS, LOCAL, TAP_PORT
 
 TAP_MAC = "02:00:00:00:00:09"
@@ -23,3 +29,51 @@ quick = settings(
     # A failure names its frame; to look for a shorter list of frames would take minutes.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
+octets = st.integers(0, 255)
+Frames = list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True)
+class State:
+    """What a switch may have been told."""
+
+    tap: Tap
+    guests: tuple[Guest, ...]
+
+    def flows(self) -> list[Flow]:
+        """All flows of it."""
+        theirs = [one for guest in self.guests for one in guest_flows(guest, self.tap)]
+        return [*fixed_flows(self.tap), *theirs]
+
+
+@st.composite
+def mangled(
+    draw: st.DrawFn, frames: st.SearchStrategy[bytes], others: st.SearchStrategy[int] = octets
+) -> bytes:
+    """Any of these, cut short, padded, or with bytes overwritten with *others*."""
+    frame = bytearray(draw(frames))
+    for _ in range(draw(st.integers(0, 3))):
+        frame[draw(st.integers(12, len(frame) - 1))] = draw(others)
+    padding = bytes(draw(st.sampled_from([0, 0, 6, 200])))
+    return bytes(frame[: draw(st.integers(14, len(frame)))]) + padding
+
+
+@st.composite
+def overwritten(draw: st.DrawFn, frame: bytes, others: st.SearchStrategy[int] = octets) -> bytes:
+    """*frame*, now and then with a byte overwritten with one of *others*."""
+    if draw(st.integers(0, 9)):
+        return frame
+    at = draw(st.integers(12, len(frame) - 1))
+    return frame[:at] + bytes((draw(others),)) + frame[at + 1 :]
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    states: st.SearchStrategy[State],
+    likely: Callable[[State], st.SearchStrategy[tuple[int, bytes]]],
+    frames: st.SearchStrategy[Frames],
+) -> tuple[State, Frames]:
+    """A state, and frames of which half mean something in it."""
+    state = draw(states)
+    return state, draw(st.lists(likely(state), min_size=15, max_size=40)) + draw(frames)

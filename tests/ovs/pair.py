@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import CONTROLLER_ID, Layout
 from dfmeta.flows.wire import Wire
+from tests.flows.frames import NotModelled
 from tests.flowsim import Switch
+from tests.harness.examples import examples
 from tests.harness.ovs import OpenvSwitch
+from tests.ovs.made_up import Frames, State, quick
 from tests.ovs.switch import (
     ELSEWHERE,
     GUESTS,
@@ -30,7 +35,6 @@ from tests.ovs.switch import (
 
 METERS = {ofport: 0x10000 + ofport for ofport in GUESTS}
 SYN_METERS = {ofport: 0x20000 + ofport for ofport in GUESTS}
-Frames = list[tuple[int, bytes]]
 
 
 class Pair:
@@ -78,6 +82,29 @@ class Pair:
             flow.packets = flow.bytes = 0  # as on the bridge, where a trace is not counted
         return fates
 
+    def agree_on(self, cases: st.SearchStrategy[tuple[State, Frames]]) -> None:
+        """Hold them against each other in many states, until every fate has been seen."""
+        fates = Counter[str]()
+
+        @settings(quick, max_examples=examples(50))
+        @given(case=cases)
+        def agree(case: tuple[State, Frames]) -> None:
+            state, sent = case
+            self.install(state.flows())
+            fates.update(self.compare(sent))
+
+        agree()
+        assert fates.keys() == {"controller", "proxy", "guest", "back", "untouched", "dropped"}
+        assert min(fates.values()) >= 5, fates
+        assert fates.total() >= 1500
+
+    def refuse(self, mod: Any) -> None:
+        """Open vSwitch has to refuse *mod* with an error, and the model to raise."""
+        data, last = encode(self.wire, [mod], 1)
+        assert self.connection.exchange(data, last)[0][1] == ofp.OFPT_ERROR
+        with pytest.raises(NotModelled):
+            self.model.feed(data)
+
 
 def _visible(flow: str) -> str:
     """Leave out of a flow's text what is not sent out.
@@ -105,11 +132,11 @@ def bare_flow(wire: Wire, actions: list[Any], *, match: Any = None, **fields: An
     )
 
 
-@contextlib.contextmanager
-def paired(host: OpenvSwitch) -> Iterator[Pair]:
-    """The bridge of *host* and a model of it, with meters and the flow of the bridge itself."""
-    ports = add_ports(host)
-    with Connection(host) as connection, Tracer(host, ports) as tracer:
+@pytest.fixture
+def shared_pair(shared_host: OpenvSwitch) -> Iterator[Pair]:
+    """Provide the bridge and a model of it, with meters and the flow of the bridge itself."""
+    ports = add_ports(shared_host)
+    with Connection(shared_host) as connection, Tracer(shared_host, ports) as tracer:
         one = Pair(connection, tracer)
         one.feed(
             one.wire.set_controller_id(CONTROLLER_ID),

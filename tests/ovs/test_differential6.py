@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS, SLOTS6
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress
@@ -26,7 +21,6 @@ from tests.flows.frames import (
     DESTINATION,
     HOP_BY_HOP,
     Frame,
-    NotModelled,
     ethernet,
     icmpv6,
     ipv6,
@@ -40,28 +34,28 @@ from tests.flows.frames import (
     udp,
 )
 from tests.flows.world import SERVICE6
-from tests.harness.examples import examples
-from tests.harness.ovs import OpenvSwitch
 from tests.ovs.made_up import (
     IN_PORTS,
     MACS,
     TAP_MAC,
+    Frames,
+    State,
+    cases,
     flag_sets,
     macs,
-    quick,
+    mangled,
+    octets,
+    overwritten,
     tags,
     tcp_ports,
 )
-from tests.ovs.pair import METERS, SYN_METERS, Frames, Pair, bare_flow, paired
-from tests.ovs.switch import GUESTS, TAP_PORT, encode
+from tests.ovs.pair import METERS, SYN_METERS, Pair, bare_flow, shared_pair
+from tests.ovs.switch import GUESTS, TAP_PORT
 
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 
 
-@pytest.fixture
-def pair(shared_host: OpenvSwitch) -> Iterator[Pair]:
-    with paired(shared_host) as one:
-        yield one
+pair = shared_pair
 
 
 # What is made up
@@ -90,7 +84,6 @@ ips = st.sampled_from(IPS + KEYS) | st.binary(min_size=16, max_size=16).map(
 headers: st.SearchStrategy[list[tuple[int, bytes]]] = (
     st.just([]) | st.just([]) | st.lists(st.sampled_from(HEADERS), min_size=1, max_size=3)
 )
-bytes_ = st.integers(0, 255)
 
 
 @st.composite
@@ -122,7 +115,7 @@ def any_ip(draw: st.DrawFn) -> bytes:
         st.binary(max_size=60),
         st.just(tcp(dst=dst, src=src, flags=draw(flag_sets), dport=draw(tcp_ports))),
         st.just(udp(b"", dport=80)),
-        st.just(icmpv6(b"\0" * 4, dst=dst, src=src, kind=draw(bytes_), code=draw(bytes_))),
+        st.just(icmpv6(b"\0" * 4, dst=dst, src=src, kind=draw(octets), code=draw(octets))),
     ]
     proto = draw(st.sampled_from([6, 6, 17, 58, 0, 43, 44, 51, 59, 60, 255]))
     inside = draw(st.one_of(choices))
@@ -182,19 +175,10 @@ def neighbours(draw: st.DrawFn) -> bytes:
     return ethernet(packet, dst=draw(macs), src=draw(macs), kind=0x86DD, tags=draw(tags))
 
 
-@st.composite
-def mangled(draw: st.DrawFn) -> bytes:
-    """Any of these, cut short, padded, or with bytes overwritten."""
-    frame = bytearray(draw(towards_service() | answers() | neighbours()))
-    for _ in range(draw(st.integers(0, 3))):
-        frame[draw(st.integers(12, len(frame) - 1))] = draw(others)
-    padding = bytes(draw(st.sampled_from([0, 0, 6, 200])))
-    return bytes(frame[: draw(st.integers(14, len(frame)))]) + padding
-
-
-others = bytes_.filter(lambda byte: byte != 2)
+others = octets.filter(lambda byte: byte != 2)
 """Bytes that turn no option into one with the target's MAC; see :func:`option_lists`."""
-any_frame = st.one_of(towards_service(), answers(), any_ip(), neighbours(), mangled())
+changed = mangled(towards_service() | answers() | neighbours(), others)
+any_frame = st.one_of(towards_service(), answers(), any_ip(), neighbours(), changed)
 
 
 def sender(ofport: int, frame: bytes) -> tuple[int, bytes]:
@@ -216,19 +200,6 @@ addresses = st.builds(
     st.sampled_from([IPv6Address(ip) for ip in SERVICE6]),
 )
 OLD = GuestAddress(MACS[0], IPv4Address("10.0.0.5"))
-
-
-@dataclass(frozen=True)
-class State:
-    """What a switch may have been told."""
-
-    tap: Tap
-    guests: tuple[Guest, ...]
-
-    def flows(self) -> list[Flow]:
-        """All flows of it."""
-        theirs = [one for guest in self.guests for one in guest_flows(guest, self.tap)]
-        return [*fixed_flows(self.tap), *theirs]
 
 
 @st.composite
@@ -269,34 +240,12 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
         ends = {"target": target, "dst": dst, "src": src}
         message = neighbour(135, options=draw(option_lists(who.mac)), **ends)
         packet = ipv6(message, dst=dst, src=src, proto=58)
-    frame = ethernet(packet, dst=draw(macs), src=who.mac, kind=0x86DD)
-    if draw(st.integers(0, 9)) == 0:
-        at = draw(st.integers(12, len(frame) - 1))
-        frame = frame[:at] + bytes((draw(others),)) + frame[at + 1 :]
+    frame = draw(overwritten(ethernet(packet, dst=draw(macs), src=who.mac, kind=0x86DD), others))
     return sender(TAP_PORT if kind % 2 else guest.endpoint.ofport, frame)
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[State, Frames]:
-    """A state, and frames of which half mean something in it."""
-    state = draw(states())
-    return state, draw(st.lists(likely(state), min_size=15, max_size=40)) + draw(frames)
-
-
 def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pair) -> None:
-    fates = Counter[str]()
-
-    @settings(quick, max_examples=examples(50))
-    @given(case=cases())
-    def agree(case: tuple[State, Frames]) -> None:
-        state, sent = case
-        pair.install(state.flows())
-        fates.update(pair.compare(sent))
-
-    agree()
-    assert fates.keys() == {"controller", "proxy", "guest", "back", "untouched", "dropped"}
-    assert min(fates.values()) >= 5, fates
-    assert fates.total() >= 1500
+    pair.agree_on(cases(states(), likely, frames))
 
 
 def test_they_agree_on_all_types_and_codes_of_icmpv6(pair: Pair) -> None:
@@ -348,8 +297,4 @@ MAC_SET = parser.OFPActionSetField(ipv6_nd_tll=MACS[0])
 def test_what_the_model_raises_on_open_vswitch_refuses(
     pair: Pair, match: dict[str, Any], actions: list[Any]
 ) -> None:
-    mod = bare_flow(pair.wire, actions, match=match)
-    data, last = encode(pair.wire, [mod], 1)
-    assert pair.connection.exchange(data, last)[0][1] == ofp.OFPT_ERROR
-    with pytest.raises(NotModelled):
-        pair.model.feed(data)
+    pair.refuse(bare_flow(pair.wire, actions, match=match))

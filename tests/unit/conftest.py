@@ -26,7 +26,7 @@ from dfmeta.guest_counts import ACCEPTED
 from dfmeta.proxy.recent import RECENT
 from tests.harness.certificates import Authority
 from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401  # fixtures
-from tests.unit.support import Load
+from tests.unit.support import Load, Rig, port
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,14 @@ def books() -> Iterator[None]:
     yield
     RECENT.take()
     ACCEPTED.take()
+
+
+@pytest.fixture
+def rig() -> Rig:
+    """Provide the controller of a switch with one port, connected."""
+    rig = Rig()
+    rig.registry.set_port(port())
+    return rig.connect()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -13,6 +12,7 @@ import dfmeta.conf
 from dfmeta.cli.client import ask_agent
 from dfmeta.cli.gather import daemon_facts, daemon_version
 from dfmeta.exceptions import NotRunningError
+from tests.harness.closing import serving
 
 
 @pytest.fixture(params=[b"[" * 100_000, b'{"status": ' * 100_000, b"<html>", b"\xff", b""])
@@ -28,17 +28,11 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[cfg.ConfigOpts]:
         def log_message(self, *_args: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            conf = dfmeta.conf.load([], prog="test")
-            address = f"127.0.0.1:{server.server_port}"
-            conf.set_override("admin_listen", address, group="df_metadata")
-            yield conf
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
+        conf = dfmeta.conf.load([], prog="test")
+        address = f"127.0.0.1:{server.server_port}"
+        conf.set_override("admin_listen", address, group="df_metadata")
+        yield conf
 
 
 def test_an_answer_that_is_no_json_is_another_program_s(stranger: cfg.ConfigOpts) -> None:

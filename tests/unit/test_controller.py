@@ -35,13 +35,6 @@ REMOVED = "Flows of dfmeta were removed from br-int"
 
 
 @pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    rig.registry.set_port(port())
-    return rig.connect()
-
-
-@pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(driver_module, "CHECK_INTERVAL", 0.01)
     rig = Rig()

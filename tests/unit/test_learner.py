@@ -61,13 +61,6 @@ class Hub:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    rig.registry.set_port(port())
-    return rig.connect()
-
-
-@pytest.fixture
 def waiting() -> Rig:
     """A port whose instance is not known yet."""
     rig = Rig()

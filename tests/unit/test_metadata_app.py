@@ -24,7 +24,6 @@ from tests.unit.support import (
     address,
     let_hub_run,
     parsed,
-    port,
     removed_of,
     syn,
 )
@@ -50,13 +49,6 @@ def over(rig: Rig, event: Any, *, datapath: Any = None) -> Any:
     """The same event over the connection that is in use, or over *datapath*."""
     event.msg.datapath = datapath or rig.switch
     return event
-
-
-@pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    rig.registry.set_port(port())
-    return rig.connect()
 
 
 @pytest.fixture

@@ -42,13 +42,6 @@ OTHER = address("10.0.0.6", "fa:16:3e:00:00:02")
 NO_ROOM = (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
 
 
-@pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    rig.registry.set_port(port())
-    return rig.connect()
-
-
 def wanted(rig: Rig) -> set[Flow]:
     flows = set(fixed_flows(rig.reconciler.tap or TAP))
     for endpoint in rig.registry.endpoints():

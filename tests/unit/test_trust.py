@@ -38,7 +38,7 @@ fetch_json(f"{url}/x", timeout=30)
 import eventlet
 eventlet.monkey_patch()
 import socket
-from dfmeta.proxy.nova.tls import client_context
+from dfmeta.proxy.nova.upstream import client_context
 connect(socket, client_context(None, cert=None, key=None))
 """,
     "the doctor as Nova's client": """

@@ -24,7 +24,7 @@ from dfmeta.exceptions import (
 from dfmeta.model import HttpHost
 from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova import upstream as connections
-from dfmeta.proxy.nova.tls import client_context
+from dfmeta.proxy.nova.upstream import client_context
 from tests.harness.certificates import Authority
 from tests.unit.nova_support import (
     PASSWORD,

@@ -1,66 +1,39 @@
-"""An address in use should be known at once, and one that is not, before long."""
+"""A worker should report each address that has connections, once, with the times of its use."""
 
 from __future__ import annotations
 
-from collections import Counter
+from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from dfmeta.proxy.worker.use import Use
 
-from dfmeta.proxy.worker.use import SlotUse, Use
-
-ONE, OTHER = (1, 0, 0, 5), (2, 0, 3, 6)
+ONE, OTHER = (7, 0, 0, 1), (7, 0, 1, 2)
 
 
-class Told:
-    """What was told, as it stands."""
-
-    def __init__(self) -> None:
-        self.used: set[SlotUse] = set()
-        self.messages = 0
-
-    def __call__(self, place: SlotUse, *, used: bool) -> None:
-        assert used is (place not in self.used), "told only of what changes"
-        (self.used.add if used else self.used.remove)(place)
-        self.messages += 1
-
-
-def test_the_first_connection_is_told_at_once_and_the_last_after_a_review_or_two() -> None:
-    told = Told()
-    use = Use(told)
+def test_the_end_of_the_last_connection_is_reported_late_with_its_time() -> None:
+    told: list[tuple[Any, bool, float]] = []
+    now = 10.0
+    use = Use(lambda slot, *, used, at: told.append((slot, used, at)), clock=lambda: now)
     use.count(ONE, 1)
-    assert told.used == {ONE}
+    now = 11.0
+    use.count(OTHER, 1)
+    now = 12.0
     use.count(ONE, -1)
+    assert told == [(ONE, True, 10.0), (OTHER, True, 11.0)]
+    now = 13.0
     use.review()
-    assert told.used == {ONE}, "it was used a moment ago"
+    assert len(told) == 2, "used since the last review"
+    now = 14.0
     use.review()
-    assert told.used == set()
+    assert told[2:] == [(ONE, False, 12.0)], "the other one still has a connection"
 
 
-def test_connections_one_after_the_other_are_told_of_once() -> None:
-    told = Told()
-    use = Use(told)
-    for _ in range(50):
+def test_connections_one_after_the_other_are_reported_once() -> None:
+    told: list[bool] = []
+    use = Use(lambda _slot, *, used, at: told.append(used))
+    for _ in range(5):
         use.count(ONE, 1)
         use.count(ONE, -1)
         use.review()
-    assert told.messages == 1
-
-
-@given(st.lists(st.sampled_from([("open", ONE), ("open", OTHER), ("close", ONE), ("review", ONE)])))
-def test_what_has_a_connection_counts_as_used(steps: list[tuple[str, SlotUse]]) -> None:
-    told, counts = Told(), Counter[SlotUse]()
-    use = Use(told)
-    for step, place in steps:
-        if step == "open":
-            use.count(place, 1)
-            counts[place] += 1
-        elif step == "close" and counts[place]:
-            use.count(place, -1)
-            counts[place] -= 1
-        elif step == "review":
-            use.review()
-        assert {one for one, count in counts.items() if count} <= told.used
+    assert told == [True]
     use.review()
-    use.review()
-    assert told.used == {one for one, count in counts.items() if count}
+    assert told == [True, False]

@@ -33,8 +33,7 @@ from dfmeta.model import Answer, GuestRequest, Identity, View
 from dfmeta.proxy.nova.remedies import reach
 from dfmeta.proxy.nova.replies import Reply
 from dfmeta.proxy.nova.request import PRINTABLE, NovaSettings, signed
-from dfmeta.proxy.nova.tls import client_context
-from dfmeta.proxy.nova.upstream import Exchange, Server
+from dfmeta.proxy.nova.upstream import Exchange, Server, client_context
 
 LOG = logging.getLogger(__name__)
 

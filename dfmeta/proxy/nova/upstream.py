@@ -34,6 +34,7 @@ from dfmeta.model import HttpHost
 from dfmeta.proxy.nova.remedies import explain
 from dfmeta.proxy.nova.replies import Reply, lost, read_reply
 from dfmeta.proxy.nova.request import host_header
+from dfmeta.proxy.nova.trust import nova_context
 
 POOL_SIZE = 32
 """Persistent connections to each server."""
@@ -229,6 +230,18 @@ class _Shown:
     def read(self) -> bytes:
         """Return the body."""
         return self._reply.body
+
+
+def client_context(
+    ca_cert: str | None, *, cert: str | None, key: str | None, insecure: bool = False
+) -> Any:
+    """Return :func:`dfmeta.proxy.nova.trust.nova_context` as eventlet's ssl.SSLContext.
+
+    :raises StartError: when a file cannot be loaded.
+    """
+    return nova_context(
+        ca_cert, cert=cert, key=key, insecure=insecure, create=ssl.create_default_context
+    )
 
 
 def connection_type(host: HttpHost, context: Any) -> type[Connection]:

@@ -437,7 +437,8 @@ class Workers:
     def _handle(self, worker: Worker, message: Message) -> None:
         match message["what"]:
             case "use":
-                self._note_use(worker, tuple(message["place"]), used=message["used"])
+                use, at = tuple(message["place"]), float(message["at"])
+                self._note_use(worker, use, used=message["used"], at=at)
             case "samples":
                 worker.samples = metrics.samples_from(message["samples"])
             case "accepted":
@@ -451,13 +452,13 @@ class Workers:
         identity = self._registry.identity(endpoint)
         return None if identity is None else identity.incarnation
 
-    def _note_use(self, worker: Worker, use: SlotUse, *, used: bool) -> None:
+    def _note_use(self, worker: Worker, use: SlotUse, *, used: bool, at: float) -> None:
         ofport, vid, slot, epoch = use
         if used is (use in worker.used):
             return
         (worker.used.add if used else worker.used.remove)(use)
-        change, now = (1 if used else -1), time.monotonic()
-        self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, now)
+        change = 1 if used else -1
+        self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, at)
 
     # Messages to workers
 

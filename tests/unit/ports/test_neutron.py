@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM, NeutronSource
 from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.sources import Ownership, Question
 from tests.harness import neutron as harness
+from tests.harness.closing import serving
 from tests.harness.neutron_server import Server
 
 pytestmark = pytest.mark.greenthreads
@@ -39,12 +39,8 @@ def port(number: int) -> Port:
 @pytest.fixture
 def server() -> Iterator[Server]:
     """Keystone and Neutron."""
-    with Server() as one:
-        thread = threading.Thread(target=one.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(Server()) as one:
         yield one
-        one.shutdown()
-        thread.join()
 
 
 MakeApi = Callable[..., NeutronApi]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -58,19 +56,6 @@ class Api(ThreadingMixIn, WSGIServer):
             return self._application(environ, start_response)
         response = webob.Response(status=self.failing, json={"message": self.message})
         return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
-
-
-@contextmanager
-def served(api: Api) -> Iterator[Api]:
-    """Serve until the end of the block."""
-    thread = threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield api
-    finally:
-        api.shutdown()
-        thread.join()
-        api.server_close()
 
 
 class _Handler(WSGIRequestHandler):

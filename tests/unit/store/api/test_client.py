@@ -20,7 +20,8 @@ from dfmeta.store.db.record import Kind, Push, Whole, parse_document
 from dfmeta.store.db.repository import PAGE, Repository
 from dfmeta.store.guest.defaults import EVERYWHERE
 from tests.harness import domains as libvirt
-from tests.unit.store.api.elsewhere import Api, served
+from tests.harness.closing import serving
+from tests.unit.store.api.elsewhere import Api
 from tests.unit.support import OTHER_INSTANCE
 
 TOKEN = "t0k.en-of_nobody"
@@ -35,7 +36,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Repository]:
 
 @pytest.fixture
 def api(elsewhere: Repository) -> Iterator[Api]:
-    with served(Api(elsewhere, TOKEN)) as api:
+    with serving(Api(elsewhere, TOKEN)) as api:
         yield api
 
 
