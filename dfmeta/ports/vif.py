@@ -13,7 +13,7 @@ from uuid import UUID
 
 from dfmeta.model import OFPORT_MAX, Port
 from dfmeta.numbering import WIRE_NAME_MAX
-from dfmeta.ports.meta_rows import ids_of
+from dfmeta.ports.meta_ids import ids_of
 
 DEAD_TAG = 4095
 SHOWN = 64
