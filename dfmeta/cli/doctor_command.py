@@ -365,6 +365,7 @@ def _read(wanted: Settings) -> HostFacts:
         table=wanted.route_table,
         family=wanted.family,
         keys=wanted.keys,
+        network=wanted.network,
     )
 
 

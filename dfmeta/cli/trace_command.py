@@ -309,6 +309,7 @@ def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
         table=wanted.route_table,
         family=wanted.family,
         keys=wanted.keys,
+        network=wanted.network,
     )
     findings = list(doctor_host.way(host, wanted, scene.snapshot))
     listener = doctor_host.listener(host, wanted, running=scene.running)
