@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
 
 from dfmeta.cmd.rows import port_rows, service_row
-from dfmeta.flows.key import IN_PORT
+from dfmeta.flows.key import IN_PORT, PREFIX6
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.host_wide import allotment_of
 from dfmeta.model import Endpoint
 from dfmeta.proxy.recent import REASONS, Recent
 from dfmeta.registry import Registry
@@ -61,6 +64,21 @@ def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
     assert (row["port"], row["ofport"], row["state"]) == ("tap1", 13, "served")
     assert (row["instance"], row["project"]) == (INSTANCE, PROJECT)
     assert json.loads(json.dumps(row)) == row
+
+
+def test_with_meta_ips_a_port_and_each_address_have_a_meta_mac() -> None:
+    keys = MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
+    registry = Registry(keys=keys, allotment=allotment_of(keys, frozenset))
+    registry.set_port(port())
+    registry.unwritten()
+    registry.learn(Endpoint(13), address(), 0)
+    registry.learn(Endpoint(13), address6(), 0)
+    (row,) = port_rows(registry)
+    assert (row["key"], row["meta_mac"]) == ("240.0.0.2", "fa:16:ee:00:00:02")
+    assert [(one["key"], one["meta_mac"], one["ip"]) for one in row["addresses"]] == [
+        ("240.0.0.2", "fa:16:ee:00:00:02", "10.0.0.5"),
+        (f"{PREFIX6[2]}", "fa:16:ee:00:00:12", GUEST_IP6),
+    ]
 
 
 def test_an_ipv6_address_has_the_slot_of_its_key_and_the_service_that_it_uses() -> None:
