@@ -15,11 +15,8 @@ from uuid import UUID
 from ovsdbapp.backend.ovs_idl.command import BaseCommand
 
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames
+from dfmeta.ports.vif import IDS
 
-IDS: Final = MetaIds("dfmeta-meta-ip", "dfmeta-meta-mac", "dfmeta-meta-ip6")
-"""Keys in ``external_ids`` of a guest's Interface row."""
-PROVIDER_IDS: Final = ("provider_ip", "provider_mac")
-"""Keys in ``other_config`` of a guest's Port row that Neutron's metadata_path writes."""
 SECURE: Final = "secure"
 """Fail mode of the second bridge: without dfmeta's flows it passes nothing."""
 
@@ -179,18 +176,6 @@ def with_ids(api: Any, bridge: str) -> dict[str, MetaIds]:
     rows = (row for row in api.tables["Bridge"].rows.values() if row.name == bridge)
     interfaces = (one for row in rows for port in row.ports for one in port.interfaces)
     return {str(one.uuid): MetaIds() for one in interfaces if one.external_ids.keys() & {*IDS}}
-
-
-def ids_of(external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> MetaIds:
-    """Return the Meta addresses in the rows of a port: dfmeta's, else metadata_path's.
-
-    Trust: programs of the host have written them; they may be stale, doubled or invalid.
-    """
-    own = MetaIds(*(external_ids.get(key, "").strip() for key in IDS))
-    if own.ip:
-        return own
-    ip, mac = (other_config.get(key, "").strip() for key in PROVIDER_IDS)
-    return own._replace(ip=ip, mac=mac)
 
 
 def _any_marked(rows: Iterable[Any], mark: tuple[str, str]) -> bool:
