@@ -76,6 +76,8 @@ class HostWide:
         self._waiting: dict[int, dict[PortId, None]] = {version: {} for version in versions}
         """Version of IP → the ports at an endpoint without a first number, in their order."""
         self._unwritten: dict[PortId, MetaIds] = {}
+        self._changed: set[PortId] = set()
+        """Ports whose first numbers or rows have changed since the last comparison of them."""
         self._search_at = 0.0
 
     @property
@@ -98,8 +100,8 @@ class HostWide:
             if version not in self._firsts.get(port.id, {}):
                 number = self._stored(port, version)
                 if number is not None:
-                    self._reserve(port.id, number)
-        self._compare(port.id)
+                    self._reserve(port.id, version, number)
+        self._changed.add(port.id)
 
     def forget(self, port: Port) -> None:
         """See :class:`~dfmeta.allotment.Allotment`. A number that has not been used is free."""
@@ -150,17 +152,14 @@ class HostWide:
         if mine >= self._keys.most(version):
             return None
         self._wake()
+        barred = self._barred(version)
         first = self._firsts.get(guest.port.id, {}).get(version)
-        if first is not None and first not in guest.slots and self._is_usable(first, guest):
-            return first
-        for number in self._rests.kept_at(guest.endpoint):
-            if (
-                number in numbers
-                and number not in self._reserved
-                and self._is_usable(number, guest)
-            ):
+        own = [one for one in self._rests.kept_at(guest.endpoint) if one not in self._reserved]
+        for number in own if first is None else (first, *own):
+            free = number in numbers and number not in guest.slots and number not in barred
+            if free and self._rests.allows(number, guest.endpoint):
                 return number
-        return self._free(version, left=self._reserve_of(version) if mine else 0)
+        return self._free(version, barred, left=self._reserve_of(version) if mine else 0)
 
     def take(self, guest: Guest, number: int) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
@@ -189,7 +188,8 @@ class HostWide:
             and sum(one in numbers for one in guest.slots) < self._keys.most(address.ip.version)
             and number not in self._users
             and self._reserved.get(number, guest.port.id) == guest.port.id
-            and self._is_usable(number, guest)
+            and self._rests.allows(number, guest.endpoint)
+            and number not in self._barred(address.ip.version)
         )
 
     def user(self, number: int) -> Guest | None:
@@ -243,8 +243,10 @@ class HostWide:
         """
         self._wake()
         for version, waiting in self._waiting.items():
-            while waiting and (number := self._free(version, left=0)) is not None:
-                self._reserve(next(iter(waiting)), number)
+            # Once for all of them: at a start thousands of ports may wait.
+            barred = self._barred(version) if waiting else frozenset()
+            while waiting and (number := self._free(version, barred, left=0)) is not None:
+                self._reserve(next(iter(waiting)), version, number)
         if not any(self._waiting.values()) or self._clock() < self._search_at:
             return []
         self._search_at = self._clock() + SEARCH_PAUSE
@@ -257,6 +259,9 @@ class HostWide:
 
     def unwritten(self) -> dict[str, MetaIds]:
         """See :meth:`~dfmeta.registry.Registry.unwritten`."""
+        for port_id in self._changed & self._firsts.keys():
+            self._compare(port_id)
+        self._changed.clear()
         return {port_id.row: ids for port_id, ids in self._unwritten.items()}
 
     def without(self) -> list[Port]:
@@ -275,8 +280,6 @@ class HostWide:
         )
 
     def _compare(self, port_id: PortId) -> None:
-        if port_id not in self._firsts:
-            return
         ids = self._ids(port_id)
         there = self._ports[port_id].meta
         if any(mine not in ("", other) for mine, other in zip(ids, there, strict=True)):
@@ -284,8 +287,7 @@ class HostWide:
         else:
             self._unwritten.pop(port_id, None)
 
-    def _reserve(self, port_id: PortId, number: int) -> None:
-        version = self._version(number)
+    def _reserve(self, port_id: PortId, version: int, number: int) -> None:
         self._firsts.setdefault(port_id, {})[version] = number
         self._reserved[number] = port_id
         self._busy[version].add(number)
@@ -293,7 +295,7 @@ class HostWide:
         endpoint = self._at.get(port_id)
         if endpoint is not None:
             self._keys.own(endpoint, number)
-        self._compare(port_id)
+        self._changed.add(port_id)
 
     def _stored(self, port: Port, version: int) -> int | None:
         """Return the number that the port's row has, if the port may have it."""
@@ -345,23 +347,20 @@ class HostWide:
     def _reserve_of(self, version: int) -> int:
         return max(1, len(self._keys.slots(version)) // RESERVE)
 
-    def _is_usable(self, number: int, guest: Guest) -> bool:
-        """Return whether *guest* may use a number now that no other port and guest have."""
-        barred = self._barred(self._version(number))
-        return self._rests.allows(number, guest.endpoint) and number not in barred
-
-    def _barred(self, version: int) -> set[int]:
+    def _barred(self, version: int) -> frozenset[int]:
         """Return the numbers whose keys are addresses of the host itself."""
         numbers = self._keys.slots(version)
         found = map(self._keys.number_of, self._host_addresses())
-        return {number for number in found if number is not None and number in numbers}
+        return frozenset(number for number in found if number is not None and number in numbers)
 
-    def _free(self, version: int, *, left: int) -> int | None:
-        """Return the next number that is not busy, in turn; None unless more than *left* are."""
+    def _free(self, version: int, barred: frozenset[int], *, left: int) -> int | None:
+        """Return the next number that is not busy, in turn; None unless more than *left* are.
+
+        :param barred: see :meth:`_barred`.
+        """
         numbers, busy = self._keys.slots(version), self._busy[version]
-        barred = self._barred(version) - busy
-        # Counted first: nobody searches a range of thousands of numbers for a single one in vain.
-        if len(numbers) - len(busy) - len(barred) <= left:
+        # Counted first: a search for the last of thousands of numbers would take long.
+        if len(numbers) - len(busy) - len(barred - busy) <= left:
             return None
         cursor = self._cursors[version]
         while numbers[cursor] in busy or numbers[cursor] in barred:
