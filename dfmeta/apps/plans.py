@@ -46,16 +46,4 @@ BR_INT_PLAN: Final = Plan(
     },
     shows_numbers=True,
 )
-
-
-def _behind_the_patch(guest: Guest, tap: meta_bridge.MetaTap) -> tuple[Flow, ...]:
-    """Return the flows of all addresses of a guest on the second bridge."""
-    return tuple(
-        one
-        for slot, address in sorted(guest.addresses.items())
-        if address.service is None or str(address.service) in tap.guest_ip6
-        for one in meta_bridge.address_flows(guest.endpoint, address, slot=slot, tap=tap)
-    )
-
-
-BR_META_PLAN: Final = Plan(meta_bridge.fixed_flows, _behind_the_patch, meta_bridge.NEEDED)
+BR_META_PLAN: Final = Plan(meta_bridge.fixed_flows, meta_bridge.guest_flows, meta_bridge.NEEDED)

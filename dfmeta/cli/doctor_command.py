@@ -306,11 +306,15 @@ def _our_flows(
         yield unknown("flows", "not compared: dfmeta-agent is needed for the list of desired flows")
         return
     try:
-        _, rows, problem = compare(conf, wanted, snapshot=snapshot)
+        found = compare(conf, wanted, snapshot=snapshot)
     except SwitchError as error:
         yield unknown("flows", f"not compared: {error}")
         return
-    yield from checks_switch.our_flows(rows, problem, wanted=wanted)
+    for bridge in wanted.sides:
+        problem = str(found.unread.get(bridge) or found.problems.get(bridge, ""))
+        yield from checks_switch.our_flows(
+            found.of(bridge), problem, bridge=bridge, alone=len(wanted.sides) == 1
+        )
 
 
 def _host(
@@ -361,6 +365,7 @@ def _read(wanted: Settings) -> HostFacts:
         table=wanted.route_table,
         family=wanted.family,
         keys=wanted.keys,
+        network=wanted.network,
     )
 
 
@@ -370,7 +375,7 @@ def _known_ports(
     """Return guests' ports from the daemon, or else from OVSDB; None if neither answers."""
     if conf is not None:
         with contextlib.suppress(NotRunningError):  # it has ended since the first request
-            return gather.daemon_ports(conf)
+            return gather.daemon_ports(conf, wanted.keys)
     return gather.ovsdb_ports(snapshot, wanted.bridge) if snapshot is not None else None
 
 

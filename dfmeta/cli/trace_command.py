@@ -123,7 +123,7 @@ def look(conf: cfg.ConfigOpts) -> Scene:
     except SwitchError as error:
         unseen = str(error)
     try:
-        ports, running = gather.daemon_ports(conf), True
+        ports, running = gather.daemon_ports(conf, wanted.keys), True
         ip6 = gather.served_ip6(conf)
     except NotRunningError:
         (ports, ip6), running = _without_daemon(wanted, snapshot), False
@@ -309,6 +309,7 @@ def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
         table=wanted.route_table,
         family=wanted.family,
         keys=wanted.keys,
+        network=wanted.network,
     )
     findings = list(doctor_host.way(host, wanted, scene.snapshot))
     listener = doctor_host.listener(host, wanted, running=scene.running)

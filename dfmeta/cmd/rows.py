@@ -44,6 +44,7 @@ def port_rows(
             {
                 "slot": registry.keys.shown(number),
                 "key": str(registry.keys.key_of(endpoint, number)),
+                "meta_mac": registry.keys.label(number),
                 "mac": slot.address.mac,
                 "ip": str(slot.address.ip),
                 "service": str(slot.address.service) if slot.address.service else None,
@@ -53,12 +54,14 @@ def port_rows(
             if endpoint is not None
         ]
         key = registry.allotment.first_key(port)
+        number = registry.keys.number_of(key) if key is not None else None
         rows.append(
             {
                 "port": port.name,
                 "ofport": port.ofport,
                 "vid": port.vid,
                 "key": str(key) if key is not None else None,
+                "meta_mac": registry.keys.label(number) if number is not None else None,
                 "addresses": keys,
                 "iface_id": port.iface_id,
                 "mac": port.mac,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dfmeta.flows import arp, nd
+from dfmeta.flows.desired import Guest
 from dfmeta.flows.family import IPV4, IPV6, Family, family_of
 from dfmeta.flows.flow import (
     ARP_REQUEST,
@@ -122,6 +123,16 @@ def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iter
     number, key = tap.keys.probe_number(version), tap.keys.probe_key(version)
     yield _source(family, tap.keys.label(number), key)
     yield _reply(family, tap.keys.label(number), key, service=services[0], tap=tap)
+
+
+def guest_flows(guest: Guest, tap: MetaTap) -> tuple[Flow, ...]:
+    """Return the flows of all addresses of a guest."""
+    return tuple(
+        one
+        for slot, address in sorted(guest.addresses.items())
+        if address.service is None or str(address.service) in tap.guest_ip6
+        for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
+    )
 
 
 def address_flows(

@@ -220,14 +220,18 @@ def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: Settings) -> str:
     )
 
 
-def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -> Iterator[Finding]:
-    """Check that dfmeta's flows on the switch are the desired ones.
+def our_flows(
+    rows: Iterable[Entry] | None, problem: str, *, bridge: str, alone: bool = True
+) -> Iterator[Finding]:
+    """Check that dfmeta's flows on one bridge are the desired ones.
 
     :param rows: the flows, compared with the desired ones; None if they could not be read.
     :param problem: why they could not be compared; empty if they were.
+    :param alone: whether no other bridge has flows of dfmeta.
     """
     if rows is None or problem:
-        yield unknown("flows", f"not compared: {problem or 'the switch does not answer'}")
+        which = "not compared" if alone else f"those of {bridge} are not compared"
+        yield unknown("flows", f"{which}: {problem or 'the switch does not answer'}")
         return
     rows = tuple(rows)
     lost = [row for row in rows if row.state in (State.MISSING, State.DIFFERS)]
@@ -235,7 +239,7 @@ def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -
     if lost:
         yield wrong(
             "flows",
-            f"{len(lost)} of dfmeta's flows are missing or changed on {wanted.bridge}: "
+            f"{len(lost)} of dfmeta's flows are missing or changed on {bridge}: "
             f"{listed(_named(row) for row in lost)}",
             "dfmeta-agent installs them again within seconds while it is connected to the bridge: "
             "see its log and [df_metadata] openflow_connection",
@@ -244,15 +248,17 @@ def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -
         # The remedy has no command to delete them: flows that serve guests may share the cookie.
         yield wrong(
             "flows",
-            f"{len(strange)} stray flows with dfmeta's cookie are on {wanted.bridge}: "
+            f"{len(strange)} stray flows with dfmeta's cookie are on {bridge}: "
             f"{listed(_named(row) for row in strange)}",
             "dfmeta-agent deletes them within 30 seconds while it is connected to the bridge: see "
             "its log and [df_metadata] openflow_connection",
         )
     if not (lost or strange):
         cookie = f"{COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
+        where = "" if alone else f" on {bridge}"
         yield ok(
-            "flows", f"all {len(rows)} of dfmeta's flows exist, no stray flow (cookie={cookie})"
+            "flows",
+            f"all {len(rows)} of dfmeta's flows exist{where}, no stray flow (cookie={cookie})",
         )
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from ovsdbapp.backend.ovs_idl.command import BaseCommand
 
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames
-from dfmeta.ports.vif import IDS
+from dfmeta.ports.meta_ids import IDS
 
 SECURE: Final = "secure"
 """Fail mode of the second bridge: without dfmeta's flows it passes nothing."""

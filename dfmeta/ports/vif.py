@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 from uuid import UUID
 
-from dfmeta.model import OFPORT_MAX, MetaIds, Port
+from dfmeta.model import OFPORT_MAX, Port
 from dfmeta.numbering import WIRE_NAME_MAX
+from dfmeta.ports.meta_ids import ids_of
 
 DEAD_TAG = 4095
 SHOWN = 64
@@ -26,10 +26,6 @@ TRUNK_PORTS = {"tpi-": "parent", "spi-": "subport"}
 """Beginning of the name of a patch port to a trunk's bridge → the end of the trunk that it serves.
 Neutron's Open vSwitch agent creates these ports
 (neutron.services.trunk.drivers.openvswitch.agent.trunk_manager)."""
-IDS: Final = MetaIds("dfmeta-meta-ip", "dfmeta-meta-mac", "dfmeta-meta-ip6")
-"""Keys in ``external_ids`` of a guest's Interface row."""
-PROVIDER_IDS: Final = ("provider_ip", "provider_mac")
-"""Keys in ``other_config`` of a guest's Port row that Neutron's metadata_path writes."""
 _AGENT_TYPE = "internal"
 """Type of a DHCP agent's or router's port, which has iface-id and attached-mac but no instance."""
 
@@ -112,15 +108,3 @@ def _canonical(instance: str) -> str:
 def _sources(ids: Mapping[str, str]) -> dict[str, str]:
     keys = {"instance_id": ("vm-uuid", "vm-id"), "project_id": ("project-id",)}
     return {name: "ovsdb" for name, options in keys.items() if any(ids.get(o) for o in options)}
-
-
-def ids_of(external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> MetaIds:
-    """Return the Meta addresses in the rows of a port: dfmeta's, else metadata_path's.
-
-    Trust: programs of the host have written them; they may be stale, doubled or invalid.
-    """
-    own = MetaIds(*(external_ids.get(key, "").strip() for key in IDS))
-    if own.ip:
-        return own
-    ip, mac = (other_config.get(key, "").strip() for key in PROVIDER_IDS)
-    return own._replace(ip=ip, mac=mac)

@@ -11,7 +11,7 @@ from dfmeta.conf import metadata
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import META_NUMBERS, META_PURPOSES, META_TABLES, MetaPurpose, MetaStage
 from dfmeta.host_wide import RESERVE
-from dfmeta.ports.vif import IDS, PROVIDER_IDS
+from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
 from tests.docs.built import SOURCE
 
 PAGE = " ".join((SOURCE / "meta-ip.rst").read_text(encoding="utf-8").split())

@@ -45,6 +45,7 @@ def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
         {
             "slot": 0,
             "key": "128.0.0.13",
+            "meta_mac": None,
             "mac": GUEST_MAC,
             "ip": "10.0.0.5",
             "service": None,
@@ -53,6 +54,7 @@ def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
         {
             "slot": 1,
             "key": "144.0.0.13",
+            "meta_mac": None,
             "mac": GUEST_MAC,
             "ip": "10.0.0.6",
             "service": None,
