@@ -302,7 +302,11 @@ class Registry:
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
 
     def expect(self, endpoint: Endpoint, learned: Learned, now: float) -> None:
-        """Expect the connection of an address that was *learned*: its first SYN is sent on now."""
+        """Expect the connection of an address that was *learned*.
+
+        :param now: the time at which its first SYN was sent on; infinity until then, while its
+            flows are installed.
+        """
         guest = self._guests.get(endpoint)
         slot = guest.slots.get(learned.slot) if guest else None
         if slot is not None and slot.epoch == learned.epoch and not slot.connections:
