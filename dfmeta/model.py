@@ -76,6 +76,8 @@ class PortState(enum.StrEnum):
     """A patch port to the bridge of a Neutron trunk: no guest behind it is served."""
     NO_PROJECT = "no project"
     """The port has flows, but its project is not known, and the backend (Nova) needs it."""
+    NO_META_IP = "no meta ip"
+    """The port has flows, but all Meta IPs are taken, so that no request of its guest is served."""
     CUT_OFF = "cut off"
     """The port has flows, but the switch or its device passes none of its frames."""
     NO_CONNECTION = "no connection"
@@ -87,12 +89,18 @@ WIRED = frozenset(
         PortState.SERVED,
         PortState.NO_INSTANCE,
         PortState.NO_PROJECT,
+        PortState.NO_META_IP,
         PortState.CUT_OFF,
         PortState.NO_CONNECTION,
     }
 )
 """States of ports that have flows on the switch."""
-OBSERVED = (PortState.CUT_OFF, PortState.NO_PROJECT, PortState.NO_CONNECTION)
+OBSERVED = (
+    PortState.CUT_OFF,
+    PortState.NO_PROJECT,
+    PortState.NO_META_IP,
+    PortState.NO_CONNECTION,
+)
 """States that are observed from outside the port's rows (:mod:`dfmeta.conditions`):
 :attr:`Port.state` is :attr:`PortState.SERVED` in each of them. The first that applies is shown."""
 

@@ -24,7 +24,7 @@ from dfmeta.apps.switch_facts import (
     read_flows,
     read_meters,
 )
-from dfmeta.cli import doctor_host, doctor_system, gather, terminal
+from dfmeta.cli import doctor_host, doctor_meta, doctor_system, gather, terminal
 from dfmeta.cli.common import (
     TABLE,
     cell_text,
@@ -142,8 +142,9 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     version, cause = _vswitchd(wanted)
     yield checks_switch.vswitchd(version, cause)
     yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
-    bits = _bits(wanted) if version else {}
-    yield from _bridge(wanted, snapshot, bits)
+    bits, tap_bits = (_bits(wanted, one) if version else {} for one in (wanted.bridge, wanted.home))
+    yield from _bridge(wanted, snapshot, tap_bits)
+    yield from doctor_meta.bridge(wanted, snapshot)
     switch = _reach(wanted)
     yield from switch.findings
     yield from _switch(asked, wanted, snapshot, switch.reading)
@@ -158,6 +159,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     else:
         known = gather.with_cuts(known, bits, wanted.bridge)
         yield from checks_daemon.ports(known, wanted, running=facts.running, snapshot=snapshot)
+    yield from doctor_meta.numbers(asked, wanted, known)
     if snapshot is not None:
         yield from checks_switch.other_ports(snapshot, wanted)
 
@@ -188,10 +190,11 @@ def _vswitchd(wanted: Settings) -> tuple[str, str]:
         return "", str(error)
 
 
-def _bits(wanted: Settings) -> dict[int, PortBits]:
+def _bits(wanted: Settings, bridge: str) -> dict[int, PortBits]:
     """Return the switch's state of each port; empty if it does not answer (reported elsewhere)."""
+    path, layout = wanted.sides[bridge]
     with contextlib.suppress(SwitchError):
-        return read_bits(Path(wanted.socket), wanted.layout)
+        return read_bits(Path(path), layout)
     return {}
 
 
@@ -203,10 +206,10 @@ def _bridge(
             yield unknown(check, "OVSDB does not answer")
         return
     yield checks_switch.bridge(snapshot.bridge(wanted.bridge), wanted)
-    tap = snapshot.interface(wanted.tap, wanted.bridge)
+    tap = snapshot.interface(wanted.tap, wanted.home)
     found = bits.get(tap.ofport or 0) if tap is not None else None
     # The check of the device reports whether it is up and has a link.
-    cut = cut_of(found.of_switch(), wanted.tap, bridge=wanted.bridge) if found else None
+    cut = cut_of(found.of_switch(), wanted.tap, bridge=wanted.home) if found else None
     yield from checks_switch.tap_port(tap, snapshot, cut=cut, wanted=wanted)
 
 

@@ -51,6 +51,7 @@ STYLES: Final = {
         "broken": "bold red",
         "trunk": "bold red",
         "no project": "bold red",
+        "no meta ip": "bold red",
         "cut off": "bold red",
         "no connection": "bold red",
     },
