@@ -600,6 +600,17 @@ def test_a_row_has_its_number_though_that_is_kept_for_its_guest(host: Host) -> N
     assert (host.first(1)[0], host.first(2)[0]) == (str(CIDR[5]), str(CIDR[2]))
 
 
+def test_a_number_that_is_kept_for_one_guest_and_another_ports_by_its_row_is_not_given_twice(
+    host: Host,
+) -> None:
+    host.plug(2, meta=ids(5))
+    host.numbers.expect(Endpoint(1), [5])
+    host.plug(1, meta=ids(5))
+    assert (host.first(1)[0], host.first(2)[0]) == (str(CIDR[2]), str(CIDR[5]))
+    assert not host.registry.adopt(Endpoint(1), 5, address(), host.now)
+    assert host.number(2) == 3, "the number rests now"
+
+
 def test_the_widest_range_costs_no_more_than_what_is_used() -> None:
     host = Host(IPv4Network("240.0.0.0/10"))
     for ofport in range(1, 40):
