@@ -444,6 +444,21 @@ def test_an_address_with_a_connection_or_the_last_one_of_a_guest_does_not_give_w
     assert len(host.registry.slots(Endpoint(2))) == 4, "numbers that rest are on their way"
 
 
+def test_a_guest_keeps_one_address_though_its_first_number_rests(host: Host) -> None:
+    for ofport in (1, 2):
+        host.plug(ofport)
+    host.registry.meta_ids()
+    host.number(1)
+    host.plug(1, instance=OTHER_INSTANCE)
+    assert [host.number(1, last) for last in (1, 2)] == [4, 5]
+    for ofport in range(3, 14):
+        host.plug(ofport)
+    for _ in range(3):
+        assert len(host.registry.without()) == 2
+        assert host.registry.slots(Endpoint(1)).keys() == {5}, "one of two, the longest idle"
+        host.now += SEARCH_PAUSE
+
+
 def test_an_address_whose_connection_is_expected_does_not_give_way(host: Host) -> None:
     full(host)
     for endpoint in (Endpoint(1), Endpoint(2)):
