@@ -112,23 +112,43 @@ class Ports(RuleBasedStateMachine):
         instance=st.sampled_from([INSTANCE, OTHER_INSTANCE, ""]),
         odd=st.sampled_from([{}, {}, {}, {"project_id": ""}, {"dead": True}, {"fault": "odd"}]),
         vid=st.sampled_from([0, 0, 0, 7]),
+        away=st.booleans(),
     )
     def set_port(
-        self, name: str, ofport: int | None, instance: str, odd: dict[str, Any], vid: int
+        self,
+        name: str,
+        ofport: int | None,
+        instance: str,
+        odd: dict[str, Any],
+        vid: int,
+        *,
+        away: bool = False,
     ) -> None:
         made = replace(port(ofport, name=name, instance=instance), **odd)
         there = next((one for one in self.rows.values() if one.name == name), None)
         if there is None:
             self.made += 1
             there = replace(made, row=f"row-{self.made}", vid=vid)
-        self.put(replace(made, row=there.row, vid=there.vid, meta=there.meta))
+        with self.away(away):
+            self.put(replace(made, row=there.row, vid=there.vid, meta=there.meta))
 
     @precondition(lambda self: self.rows)
-    @rule(data=st.data())
-    def remove_port(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), away=st.booleans())
+    def remove_port(self, data: st.DataObject, away: bool) -> None:
         gone = self.rows.pop(data.draw(st.sampled_from(sorted(self.rows))))
         self.firsts.pop(gone.row, None)
-        self.registry.remove_port(gone.id)
+        with self.away(away):
+            self.registry.remove_port(gone.id)
+
+    @contextmanager
+    def away(self, away: bool) -> Iterator[None]:
+        """If *away*, the switch is not reachable meanwhile, and keeps its flows."""
+        if away:
+            connected, self.connected, self.sweep = self.connected, False, None
+            yield
+            self.connected = connected
+        else:
+            yield
 
     @rule(data=st.data(), what=st.sampled_from(["pass", "pass", "write", "forge", "connect"]))
     def meanwhile(self, data: st.DataObject, what: str) -> None:
@@ -274,9 +294,20 @@ class Ports(RuleBasedStateMachine):
 
     # The daemon
 
-    @rule(data=st.data(), changed=st.booleans())
-    def start_again(self, data: st.DataObject, changed: bool) -> None:
-        """Start the daemon again, possibly with another guest at a port than before."""
+    @rule(
+        data=st.data(),
+        changed=st.booleans(),
+        odd=st.none()
+        | st.builds(
+            InFlow,
+            st.sampled_from(OFPORTS).map(Endpoint),
+            st.sampled_from(ADDRESSES[:2]),
+            st.integers(2, 6),
+        ),
+    )
+    def start_again(self, data: st.DataObject, changed: bool, odd: InFlow | None) -> None:
+        """Start the daemon again, possibly with another guest at a port than before, and with a
+        flow on the switch that nobody understands."""
         before = self.registry
         written = self.kept_by_a_restart()
         held = {one: before.holder(one) for one in before.endpoints()}
@@ -291,6 +322,8 @@ class Ports(RuleBasedStateMachine):
             row = data.draw(st.sampled_from(sorted(self.rows)))
             instance = data.draw(st.sampled_from([INSTANCE, OTHER_INSTANCE, ""]))
             self.rows[row] = replace(self.rows[row], instance_id=instance)
+        if odd is not None:
+            self.flows = {one for one in self.flows if one[:2] != odd[:2]} | {odd}
         self.start()
         self.connected = False
         for row in data.draw(st.permutations(sorted(self.rows))):
