@@ -4,11 +4,9 @@ Each port has a *first* number for each version of IP. It is reserved for the po
 first time that the port has an endpoint until the row is gone, and is kept in OVSDB. Further
 addresses of a port get further numbers, as long as enough are left for new ports.
 
-A number that a guest has used rests before another guest gets it: :data:`REST` seconds from the end
-of the first comparison of all flows (a *sweep*) that began after the guest had left. Until that end
-the switch may have flows that give the number to frames from the former guest's port, such as those
-of the port's next guest. A number rests for the next guest of the same port, too: its addresses get
-further numbers while the port's first number rests.
+A number that a guest has used rests before another guest gets it (:mod:`dfmeta.rest`), be it on
+another port or the next one of the same port: its addresses get further numbers while the port's
+first number rests.
 
 A number is busy while it is reserved, used by an address, kept for a guest that used it in the
 previous run of the daemon, or resting; only other numbers are given.
@@ -19,18 +17,16 @@ busy for another port is not used.
 
 from __future__ import annotations
 
-import math
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from dfmeta.allotment import REST, Addresses, Allotment, PerPort
+from dfmeta.allotment import Addresses, Allotment, PerPort
 from dfmeta.flows.key import Keys
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress, MetaIds, Port, PortId
+from dfmeta.rest import Rests
 from dfmeta.slots import Guest
 
 RESERVE: Final = 8
@@ -38,16 +34,6 @@ RESERVE: Final = 8
 ports: further addresses do not get it."""
 SEARCH_PAUSE: Final = 1.0
 """Minimum seconds between two searches for addresses that give way to a port without a number."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """What a resting number was used for."""
-
-    sweep: int
-    """The latest sweep that had begun when its guest left."""
-    port: PortId | None
-    """The port whose guest had the number, if it is known."""
 
 
 class HostWide:
@@ -82,14 +68,7 @@ class HostWide:
         """First number → its port."""
         self._users: dict[int, Guest] = {}
         """Number → the guest that uses it."""
-        self._resting: OrderedDict[int, _Rest] = OrderedDict()
-        """Number → its rest, in the order of their sweeps."""
-        self._kept: dict[int, Endpoint] = {}
-        """Number that is not used → the endpoint whose guest used it in the previous run."""
-        self._kept_at: dict[Endpoint, set[int]] = {}
-        """The inverse of it."""
-        self._kept_until = math.inf
-        """When these numbers would have rested, if their guests had left."""
+        self._rests = Rests(clock)
         self._busy: dict[int, set[int]] = {4: set(), 6: set()}
         """Version of IP → its busy numbers."""
         self._cursors: dict[int, int] = {4: 0, 6: 0}
@@ -97,12 +76,8 @@ class HostWide:
         self._waiting: dict[int, dict[PortId, None]] = {version: {} for version in versions}
         """Version of IP → the ports at an endpoint without a first number, in their order."""
         self._unwritten: dict[PortId, MetaIds] = {}
-        self._begun = 0
-        """The latest sweep that has begun."""
-        self._ended: deque[tuple[float, int]] = deque()
-        """Times at which rests end, and the sweeps that ended :data:`REST` seconds before."""
-        self._rested = 0
-        """The latest sweep that ended :data:`REST` seconds ago: earlier rests are over."""
+        self._changed: set[PortId] = set()
+        """Ports whose first numbers or rows have changed since the last comparison of them."""
         self._search_at = 0.0
 
     @property
@@ -125,8 +100,8 @@ class HostWide:
             if version not in self._firsts.get(port.id, {}):
                 number = self._stored(port, version)
                 if number is not None:
-                    self._reserve(port.id, number)
-        self._compare(port.id)
+                    self._reserve(port.id, version, number)
+        self._changed.add(port.id)
 
     def forget(self, port: Port) -> None:
         """See :class:`~dfmeta.allotment.Allotment`. A number that has not been used is free."""
@@ -153,10 +128,10 @@ class HostWide:
         """See :class:`~dfmeta.allotment.Allotment`. The port keeps its first numbers."""
         for number in guest.slots:
             del self._users[number]
-            self._lay(number, guest.port.id)
+            self._rests.lay(number, guest.port.id)
             self._keys.disown(guest.endpoint, number)
-        for number in list(self._kept_at.get(guest.endpoint, ())):
-            self._lay(number, guest.port.id)
+        for number in self._rests.kept_at(guest.endpoint):
+            self._rests.lay(number, guest.port.id)
         if self._at.pop(guest.port.id, None) is None:
             return
         for number in self._firsts.get(guest.port.id, {}).values():
@@ -177,29 +152,26 @@ class HostWide:
         if mine >= self._keys.most(version):
             return None
         self._wake()
+        barred = self._barred(version)
         first = self._firsts.get(guest.port.id, {}).get(version)
-        if first is not None and first not in guest.slots and self._is_usable(first, guest):
-            return first
-        for number in self._kept_at.get(guest.endpoint, ()):
-            if (
-                number in numbers
-                and number not in self._reserved
-                and self._is_usable(number, guest)
-            ):
+        own = [one for one in self._rests.kept_at(guest.endpoint) if one not in self._reserved]
+        for number in own if first is None else (first, *own):
+            free = number in numbers and number not in guest.slots and number not in barred
+            if free and self._rests.allows(number, guest.endpoint):
                 return number
-        return self._free(version, left=self._reserve_of(version) if mine else 0)
+        return self._free(version, barred, left=self._reserve_of(version) if mine else 0)
 
     def take(self, guest: Guest, number: int) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
         self._users[number] = guest
-        self._keep_no_more(number)
+        self._rests.take(number)
         self._busy[self._version(number)].add(number)
         self._keys.own(guest.endpoint, number)
 
     def drop(self, guest: Guest, number: int) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
         del self._users[number]
-        self._lay(number, guest.port.id)
+        self._rests.lay(number, guest.port.id)
         if number not in self._reserved:
             self._keys.disown(guest.endpoint, number)
 
@@ -216,7 +188,8 @@ class HostWide:
             and sum(one in numbers for one in guest.slots) < self._keys.most(address.ip.version)
             and number not in self._users
             and self._reserved.get(number, guest.port.id) == guest.port.id
-            and self._is_usable(number, guest)
+            and self._rests.allows(number, guest.endpoint)
+            and number not in self._barred(address.ip.version)
         )
 
     def user(self, number: int) -> Guest | None:
@@ -238,29 +211,27 @@ class HostWide:
         """See :class:`~dfmeta.allotment.Allotment`; *endpoint* may belong to another port now."""
         del endpoint
         for number in filter(self._is_guests, numbers):
-            self._lay(number, None)
+            self._rests.lay(number, None)
+            self._busy[self._version(number)].add(number)
 
     def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
         for number in filter(self._is_guests, numbers):
-            self._kept[number] = endpoint
-            self._kept_at.setdefault(endpoint, set()).add(number)
+            self._rests.keep(number, endpoint)
             self._busy[self._version(number)].add(number)
 
     def resting(self) -> list[int]:
         """See :class:`~dfmeta.allotment.Allotment`."""
         self._wake()
-        return [*self._resting, *self._kept]
+        return list(self._rests)
 
     def begin_sweep(self) -> int:
         """See :class:`~dfmeta.allotment.Allotment`."""
-        self._begun += 1
-        return self._begun
+        return self._rests.begin_sweep()
 
     def end_sweep(self, sweep: int) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
-        self._ended.append((self._clock() + REST, sweep))
-        self._kept_until = min(self._kept_until, self._clock() + REST)
+        self._rests.end_sweep(sweep)
 
     # First numbers
 
@@ -272,8 +243,10 @@ class HostWide:
         """
         self._wake()
         for version, waiting in self._waiting.items():
-            while waiting and (number := self._free(version, left=0)) is not None:
-                self._reserve(next(iter(waiting)), number)
+            # Once for all of them: at a start thousands of ports may wait.
+            barred = self._barred(version) if waiting else frozenset()
+            while waiting and (number := self._free(version, barred, left=0)) is not None:
+                self._reserve(next(iter(waiting)), version, number)
         if not any(self._waiting.values()) or self._clock() < self._search_at:
             return []
         self._search_at = self._clock() + SEARCH_PAUSE
@@ -286,6 +259,9 @@ class HostWide:
 
     def unwritten(self) -> dict[str, MetaIds]:
         """See :meth:`~dfmeta.registry.Registry.unwritten`."""
+        for port_id in self._changed & self._firsts.keys():
+            self._compare(port_id)
+        self._changed.clear()
         return {port_id.row: ids for port_id, ids in self._unwritten.items()}
 
     def without(self) -> list[Port]:
@@ -304,8 +280,6 @@ class HostWide:
         )
 
     def _compare(self, port_id: PortId) -> None:
-        if port_id not in self._firsts:
-            return
         ids = self._ids(port_id)
         there = self._ports[port_id].meta
         if any(mine not in ("", other) for mine, other in zip(ids, there, strict=True)):
@@ -313,8 +287,7 @@ class HostWide:
         else:
             self._unwritten.pop(port_id, None)
 
-    def _reserve(self, port_id: PortId, number: int) -> None:
-        version = self._version(number)
+    def _reserve(self, port_id: PortId, version: int, number: int) -> None:
         self._firsts.setdefault(port_id, {})[version] = number
         self._reserved[number] = port_id
         self._busy[version].add(number)
@@ -322,7 +295,7 @@ class HostWide:
         endpoint = self._at.get(port_id)
         if endpoint is not None:
             self._keys.own(endpoint, number)
-        self._compare(port_id)
+        self._changed.add(port_id)
 
     def _stored(self, port: Port, version: int) -> int | None:
         """Return the number that the port's row has, if the port may have it."""
@@ -335,11 +308,10 @@ class HostWide:
         if number is None or number in self._reserved or number in self._barred(version):
             return None
         self._wake()
-        rest = self._resting.get(number)
-        if rest is not None:
-            return number if rest.port == port.id else None
-        kept = number in self._kept and self._kept[number] == port.endpoint
-        return number if kept or number not in self._busy[version] else None
+        if number not in self._rests:
+            return number if number not in self._busy[version] else None
+        own = self._rests.port_of(number) == port.id or self._rests.allows(number, port.endpoint)
+        return number if own else None
 
     def _giving_way(
         self, version: int, guests: Collection[Guest], now: float
@@ -347,7 +319,8 @@ class HostWide:
         """Return the idle further addresses whose numbers waiting ports are to get, the longest
         idle first. Each guest keeps an address."""
         numbers = self._keys.slots(version)
-        coming = sum(one in numbers and one not in self._reserved for one in self._resting)
+        resting = self._rests.resting()
+        coming = sum(one in numbers and one not in self._reserved for one in resting)
         wanted = len(self._waiting[version]) - coming
         if wanted <= 0:
             return []
@@ -374,26 +347,20 @@ class HostWide:
     def _reserve_of(self, version: int) -> int:
         return max(1, len(self._keys.slots(version)) // RESERVE)
 
-    def _is_usable(self, number: int, guest: Guest) -> bool:
-        """Return whether *guest* may use a number now that no other port and guest have."""
-        return (
-            number not in self._resting
-            and self._kept.get(number, guest.endpoint) == guest.endpoint
-            and number not in self._barred(self._version(number))
-        )
-
-    def _barred(self, version: int) -> set[int]:
+    def _barred(self, version: int) -> frozenset[int]:
         """Return the numbers whose keys are addresses of the host itself."""
         numbers = self._keys.slots(version)
         found = map(self._keys.number_of, self._host_addresses())
-        return {number for number in found if number is not None and number in numbers}
+        return frozenset(number for number in found if number is not None and number in numbers)
 
-    def _free(self, version: int, *, left: int) -> int | None:
-        """Return the next number that is not busy, in turn; None unless more than *left* are."""
+    def _free(self, version: int, barred: frozenset[int], *, left: int) -> int | None:
+        """Return the next number that is not busy, in turn; None unless more than *left* are.
+
+        :param barred: see :meth:`_barred`.
+        """
         numbers, busy = self._keys.slots(version), self._busy[version]
-        barred = self._barred(version) - busy
-        # Counted first: nobody searches a range of thousands of numbers for a single one in vain.
-        if len(numbers) - len(busy) - len(barred) <= left:
+        # Counted first: a search for the last of thousands of numbers would take long.
+        if len(numbers) - len(busy) - len(barred - busy) <= left:
             return None
         cursor = self._cursors[version]
         while numbers[cursor] in busy or numbers[cursor] in barred:
@@ -401,37 +368,14 @@ class HostWide:
         self._cursors[version] = (cursor + 1) % len(numbers)
         return numbers[cursor]
 
-    def _lay(self, number: int, port_id: PortId | None) -> None:
-        """Let a number that is not used rest, from now on."""
-        self._keep_no_more(number)
-        self._resting[number] = _Rest(self._begun, port_id)
-        self._resting.move_to_end(number)
-        self._busy[self._version(number)].add(number)
-
     def _wake(self) -> None:
-        """End the rest of those numbers that have rested."""
-        now = self._clock()
-        while self._ended and self._ended[0][0] <= now:
-            self._rested = max(self._rested, self._ended.popleft()[1])
-        while self._resting:
-            number, rest = next(iter(self._resting.items()))
-            if rest.sweep >= self._rested:
-                break
-            self._resting.popitem(last=False)
+        """Release the numbers that have rested."""
+        for number in self._rests.wake():
             self._release(number)
-        if self._kept and self._kept_until <= now:
-            for number in list(self._kept):
-                self._keep_no_more(number)
-                self._release(number)
-
-    def _keep_no_more(self, number: int) -> None:
-        endpoint = self._kept.pop(number, None)
-        if endpoint is not None:
-            self._kept_at[endpoint].discard(number)
 
     def _release(self, number: int) -> None:
         """Make a number free, unless there is still a reason why it is busy."""
-        reasons = (self._reserved, self._users, self._kept, self._resting)
+        reasons = (self._reserved, self._users, self._rests)
         if not any(number in reason for reason in reasons):
             self._busy[self._version(number)].discard(number)
 

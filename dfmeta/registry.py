@@ -23,11 +23,12 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.allotment import REST as REST
 from dfmeta.allotment import Addresses, Allotment
+from dfmeta.claim import Claim as Claim
 from dfmeta.contenders import Contenders
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import IN_PORT, Keys
@@ -38,7 +39,6 @@ from dfmeta.model import (
     GuestAddress,
     Identity,
     MetaIds,
-    PeerAddress,
     Port,
     PortId,
     PortState,
@@ -59,27 +59,6 @@ class Phase(enum.IntEnum):
     """Update of the flows on the switch."""
     CONNECTIONS = 2
     """End of connections and running requests, and reset of the previous guest's counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The guest that a connection was accepted for. Valid while :meth:`Registry.holds` is true."""
-
-    identity: Identity
-    caller: Caller
-    slot: int
-    epoch: int
-    address: GuestAddress | PeerAddress
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Endpoint of the caller.
-
-        :raises TypeError: if the caller is identified by its address only.
-        """
-        if not isinstance(self.caller, Endpoint):
-            raise TypeError(f"{self.caller} is not at a port")
-        return self.caller
 
 
 class Registry:
@@ -323,7 +302,11 @@ class Registry:
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
 
     def expect(self, endpoint: Endpoint, learned: Learned, now: float) -> None:
-        """Expect the connection of an address that was *learned*: its first SYN is sent on now."""
+        """Expect the connection of an address that was *learned*.
+
+        :param now: the time at which its first SYN was sent on; infinity until then, while its
+            flows are installed.
+        """
         guest = self._guests.get(endpoint)
         slot = guest.slots.get(learned.slot) if guest else None
         if slot is not None and slot.epoch == learned.epoch and not slot.connections:

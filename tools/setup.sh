@@ -15,8 +15,8 @@
 # the service over IPv6 is in .cache/cloud-init: the release's own or, on Debian 12, Debian 13's.
 # The sources and package lists of the host do not change for it.
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
-# .cache/requests, and an environment in .cache/neutron for Neutron, so that Neutron's dependencies do not determine the versions of dfmeta's. A run is quick
-# if everything is installed already.
+# .cache/requests, and an environment in .cache/neutron for Neutron, so that Neutron's dependencies
+# do not determine the versions of dfmeta's. A run is quick if everything is installed already.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -79,7 +79,10 @@ class Controller(Driver):
             )
         self.drivers: tuple[Driver, ...] = (self,) if self.meta is None else (self, self.meta)
         """The drivers of all bridges, first that of the guests' ports."""
-        tally.show(one.reconciler.tally for one in self.drivers)
+        tally.show(
+            (one.reconciler.tally for one in self.drivers),
+            (one for driver in self.drivers for one in driver.channel.layout.pipeline.purposes),
+        )
         self.learner = Learner(
             registry,
             self.reconciler,
@@ -155,6 +158,8 @@ class MetaDriver(Driver):
     :param may_begin: returns whether the addresses that an earlier run left on the integration
         bridge have been adopted. Before that, their flows on this bridge would look like strays.
     """
+
+    role: metrics.Bridge = "meta"
 
     def __init__(
         self,

@@ -41,6 +41,9 @@ class Driver:
     :param reconciled: called after each reconcile.
     """
 
+    role: metrics.Bridge = "integration"
+    """Name of the bridge in metrics."""
+
     def __init__(
         self,
         channel: Channel,
@@ -173,7 +176,7 @@ class Driver:
                 due = time.monotonic() + FULL_CHECK_INTERVAL
 
     def _note_connected(self, is_up: bool) -> None:
-        metrics.BRIDGE_CONNECTED.labels(self.channel.bridge).set(int(is_up))
+        metrics.BRIDGE_CONNECTED.labels(self.role).set(int(is_up))
 
     def _turn(self) -> None:
         """Do the periodic work that belongs to no flow."""

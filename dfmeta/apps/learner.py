@@ -8,6 +8,7 @@ identifies the guest.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -218,6 +219,9 @@ class Learner:
             metrics.PACKET_INS.labels("no_slot").inc()
             return
         metrics.PACKET_INS.labels("learned" if learned.new else "known").inc()
+        # A busy host may need longer than EXPECTED for the flows, and with them the guest's next
+        # SYN reaches the proxy before this one.
+        self.registry.expect(endpoint, learned, math.inf)
         eventlet.spawn_n(self._send_on, endpoint, learned, frame, since)
 
     def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes, since: float) -> None:
@@ -236,8 +240,8 @@ class Learner:
                 channel = self.reconciler.channel
                 actions = towards_proxy(endpoint, learned.slot, tap=tap)
                 channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
-                now = self._clock()
-                self.registry.expect(endpoint, learned, now)
-                metrics.FIRST_SYN_SECONDS.observe(now - since)
+                metrics.FIRST_SYN_SECONDS.observe(self._clock() - since)
         except DfmetaError as error:
             LOG.info("A first SYN at %s was dropped: %s", endpoint, error)
+        finally:
+            self.registry.expect(endpoint, learned, self._clock())

@@ -9,7 +9,7 @@ from typing import Any
 
 from dfmeta import metrics
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import AnyPurpose, MetaPurpose, Purpose
+from dfmeta.flows.pipeline import AnyPurpose, Purpose
 
 
 class Tally:
@@ -35,13 +35,14 @@ class Tally:
         return self._flows.total()
 
 
-def show(tallies: Iterable[Tally]) -> None:
+def show(tallies: Iterable[Tally], purposes: Iterable[AnyPurpose] = Purpose) -> None:
     """Export the sums of *tallies* in ``/metrics``; they are computed at each request.
 
     :param tallies: one for each bridge; they replace those of an earlier call.
+    :param purposes: the purposes of flows on these bridges.
     """
     kept = tuple(tallies)
-    for purpose in (*Purpose, *MetaPurpose):
+    for purpose in purposes:
         metrics.FLOWS.labels(purpose.name).set_function(partial(_sum, kept, purpose))
 
 

@@ -45,6 +45,7 @@ from dfmeta.ports.ovsdb_facts import read_snapshot
 COLUMNS: Final = {
     "table": "TABLE",
     "purpose": "PURPOSE",
+    "family": "FAMILY",
     "port": "PORT",
     "instance": "INSTANCE",
     "address": "ADDRESS",
@@ -56,9 +57,9 @@ COLUMNS: Final = {
 }
 BRIDGE: Final = {"bridge": "BRIDGE"}
 """A column of hosts with two bridges."""
-DROP: Final = ("bytes", "dropped", "service", "instance", "table", "address", "packets")
+DROP: Final = ("bytes", "dropped", "service", "instance", "table", "address", "packets", "family")
 """Columns that are left out on a narrow terminal, the least important one first."""
-FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter", "family", *BRIDGE)
+FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter", *BRIDGE)
 STYLES: Final = {
     "state": {
         "ok": "green",
@@ -86,10 +87,10 @@ all readings is shown."""
 def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> None:
     """Show dfmeta's flows on the bridges, and mark unknown and missing flows.
 
-    Each flow is shown with the names of its table and purpose, the port and instance that it
-    serves, the guest's address and the service's address if it has one, its counters, and the
-    number of packets that its meter has dropped because the guest sends too many. Flows of other
-    programs are not shown.
+    Each flow is shown with the names of its table and purpose, its family (4 or 6, the version of
+    IP, if it belongs to one), the port and instance that it serves, the guest's address and the
+    service's address if it has one, its counters, and the number of packets that its meter has
+    dropped because the guest sends too many. Flows of other programs are not shown.
     """
     conf = load_config(config_files)
     say(take_over(conf))
@@ -251,6 +252,7 @@ def _row(entry: Entry, named: tuple[str, str], dropped: dict[int, int]) -> dict[
         "bridge": entry.bridge,
         "table": entry.table,
         "purpose": entry.purpose,
+        "family": entry.family,
         "port": name or None,
         "instance": instance or None,
         "address": entry.address or None,
@@ -263,7 +265,6 @@ def _row(entry: Entry, named: tuple[str, str], dropped: dict[int, int]) -> dict[
         "priority": entry.priority,
         "cookie": f"{entry.cookie:#x}",
         "meter": entry.meter,
-        "family": entry.family,
         "service": entry.service or None,
     }
 

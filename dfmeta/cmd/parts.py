@@ -6,12 +6,14 @@ loop.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from oslo_config import cfg
 
+from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.proxy import Proxy
@@ -21,10 +23,13 @@ from dfmeta.cmd.watch import PortWatch
 from dfmeta.health import Health
 from dfmeta.host_wide import allotment_of
 from dfmeta.hub import Bell
+from dfmeta.model import PortId
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.registry import Registry
 from dfmeta.wiring import identity, layout
+
+LOG = logging.getLogger("dfmeta.agent")
 
 
 class Parts:
@@ -88,6 +93,8 @@ class Parts:
         )
         self.update = Update(connected=False)
         """The latest update from OVSDB."""
+        self._without: frozenset[PortId] = frozenset()
+        """The ports without a Meta IP that the log has named."""
         self.proxy: Proxy | None = None
         """Set by :mod:`dfmeta.cmd.start`."""
         self.serving = False
@@ -120,8 +127,23 @@ class Parts:
         if self.controller.meta is None or not self.controller.reconciler.adopted:
             return
         unwritten = self.registry.unwritten()
+        self._name_those_without()
         if unwritten and self.update.connected:
             self.watcher.write_ids(unwritten)
+
+    def _name_those_without(self) -> None:
+        """Log each port for which no Meta IP is free, once."""
+        without = {port.id: port for port in self.registry.without()}
+        metrics.PORTS_WITHOUT_META_IP.set(len(without))
+        for port_id, port in without.items():
+            if port_id not in self._without:
+                LOG.error(
+                    "Port %s is not served: no Meta IP of [METADATA] provider_cidr = %s is free. "
+                    "Give a larger network and restart dfmeta-agent",
+                    port.name,
+                    self.conf.METADATA.provider_cidr,
+                )
+        self._without = frozenset(without)
 
     # Calls for the proxy, once it exists
 

@@ -6,15 +6,11 @@ copied.
 
 from __future__ import annotations
 
-import copy
-import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from typing import Any, Final
 
 from oslo_config import cfg
-from oslo_config.cfg import Locations
 
-from dfmeta.conf import nova
 from dfmeta.conf.kinds import Text
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.meta_key import MetaKeys
@@ -23,16 +19,17 @@ from dfmeta.model import MetaNames
 GROUP: Final = cfg.OptGroup(
     name="METADATA",
     title="Meta IPs",
-    help="Read with identity_scheme = meta_ip only. Names and defaults are those of Neutron's "
-    "extension metadata_path.",
+    help="The identity scheme meta_ip. Names and defaults are those of Neutron's extension "
+    "metadata_path. Nova's options of the group DEFAULT are read from this group too, where they "
+    "are not set in DEFAULT.",
 )
 META_IP: Final = "meta_ip"
 TAP: Final = "tap-meta"
 """Name of the internal port, as metadata_path has it."""
 _CIDR: Final = "240.0.0.0/16"
 _BASE_MAC: Final = "fa:16:ee:00:00:00"
-_MAC: Final = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _PREFIX_MIN, _PREFIX_MAX = 10, 29
+_OCTETS: Final = 6
 _GROUP_BIT: Final = 1 << 40
 _NAME_MAX: Final = 15
 """Maximum length of a port's name (IFNAMSIZ of linux/if.h, without the final NUL)."""
@@ -47,10 +44,12 @@ def _is_cidr(text: str) -> bool:
 
 
 def _is_base_mac(text: str) -> bool:
-    return bool(_MAC.fullmatch(text)) and not int(text.replace(":", ""), 16) & _GROUP_BIT
+    octets = text.split(":")
+    is_mac = len(octets) == _OCTETS and all(len(bytes.fromhex(one)) == 1 for one in octets)
+    return is_mac and not int(text.replace(":", ""), 16) & _GROUP_BIT
 
 
-_OWN: Final = [
+OPTS: Final = [
     cfg.Opt(
         "provider_cidr",
         type=Text(
@@ -94,19 +93,6 @@ _OWN: Final = [
 ]
 
 
-def _of_nova() -> list[cfg.Opt]:
-    """Return Nova's options as metadata_path has them in its group: unset by default."""
-    options = [copy.copy(option) for option in nova.OPTS]
-    for option in options:
-        option.default = None
-        option.deprecated_opts = []
-        option.help = f"The same as [DEFAULT] {option.name}, which it replaces if that is not set."
-    return options
-
-
-OPTS: Final = [*_OWN, *_of_nova()]
-
-
 def keys(conf: cfg.ConfigOpts) -> MetaKeys:
     """Return the key scheme of the configured networks."""
     group = conf[GROUP.name]
@@ -121,13 +107,9 @@ def names(conf: cfg.ConfigOpts) -> MetaNames:
 
 
 def apply(conf: cfg.ConfigOpts) -> None:
-    """Set the options of the host's side to those that follow from ``identity_scheme = meta_ip``.
-
-    :raises ConfigError: when an option is set here and in [DEFAULT] with different values.
-    """
+    """Set the options of the host's side that follow from ``identity_scheme = meta_ip``."""
     if conf.df_metadata.identity_scheme != META_IP:
         return
-    _take_novas(conf)
     scheme = keys(conf)
     for name, value in (
         ("metadata_interface", TAP),
@@ -136,28 +118,6 @@ def apply(conf: cfg.ConfigOpts) -> None:
         ("port", conf[GROUP.name].host_proxy_listen_port),
     ):
         conf.set_override(name, value, group="df_metadata")
-
-
-def _take_novas(conf: cfg.ConfigOpts) -> None:
-    group = conf[GROUP.name]
-    for option in nova.OPTS:
-        value = group[option.dest]
-        if value is None:
-            continue
-        location = conf.get_location(option.dest)
-        is_set = location is not None and location.location not in (
-            Locations.opt_default,
-            Locations.set_default,
-        )
-        if not is_set:
-            conf.set_override(option.dest, value)
-        elif conf[option.dest] != value:
-            raise ConfigError(
-                option=f"[{GROUP.name}] {option.name}",
-                value="(secret)" if option.secret else value,
-                cause=f"[DEFAULT] {option.name} has another value",
-                remedy="Set it in one of the two groups only",
-            )
 
 
 def check(conf: cfg.ConfigOpts) -> None:

@@ -19,6 +19,9 @@ SETTINGS: Final[Mapping[str, int]] = {"accept_ra": 0, "addr_gen_mode": 1}
 """Settings of the device: no router advertisements, and no address that the kernel generates. With
 the defaults of Linux the device gets a link-local address from its MAC, and sends router
 solicitations and duplicate address detection."""
+_DISABLED: Final = Path("/sys/module/ipv6/parameters/disable")
+"""Whether ipv6.disable=1 was given at boot (Linux, networking/ipv6); missing while the module is
+not loaded."""
 MTU_MIN: Final = 1280
 """Smallest MTU of a link with IPv6 (RFC 8200, 5); Linux turns IPv6 off below it."""
 _ADDRESSES: Final = Path("/proc/thread-self/net/if_inet6")
@@ -59,12 +62,7 @@ def lack_of(device: str) -> Lack | None:
     :return: None when the device has IPv6, or does not exist.
     """
     if not in_kernel():
-        return Lack(
-            "the kernel has no IPv6: ipv6.disable=1 is on its command line, or its module ipv6 is "
-            "not loaded",
-            "remove ipv6.disable=1 from the kernel's command line and boot again, or `modprobe "
-            "ipv6`",
-        )
+        return _lack_of_kernel()
     mtu = _mtu(device)
     if mtu is not None and mtu < MTU_MIN:
         return Lack(
@@ -115,10 +113,29 @@ def held() -> Iterator[Held]:
         yield Held(device, IPv6Address(int(address, 16)), int(scope, 16) == _SCOPE_LINK)
 
 
+def _lack_of_kernel() -> Lack:
+    if _number(_DISABLED):
+        # The module is loaded, or built in, so that modprobe would succeed and change nothing.
+        return Lack(
+            "the kernel has no IPv6: it was booted with ipv6.disable=1",
+            "remove ipv6.disable=1 from the kernel's command line and boot again",
+        )
+    return Lack(
+        "the kernel has no IPv6: its module ipv6 is not loaded",
+        "`modprobe ipv6`, then `systemctl restart dfmeta-agent`, which opens its listener for IPv6 "
+        "at its start",
+    )
+
+
 def _read(device: str, name: str) -> int | None:
     """Return a setting of *device*; None when the device has no IPv6, or does not exist."""
+    return _number(SYSCTL / "conf" / device / name)
+
+
+def _number(path: Path) -> int | None:
+    """Return the content of a file of the kernel; None when it does not exist."""
     try:
-        return int((SYSCTL / "conf" / device / name).read_text())
+        return int(path.read_text())
     except OSError:
         return None
 

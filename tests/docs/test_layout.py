@@ -26,6 +26,7 @@ PURE = BASE | {
     "numbering",
     "packets",
     "registry",
+    "rest",
     "slots",
     "waits",
 }
@@ -41,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "contenders": BASE,
     "waits": BASE,
     "allotment": BASE | {"flows", "slots"},
-    "host_wide": BASE | {"allotment", "flows", "slots"},
+    "rest": BASE | {"allotment"},
+    "host_wide": BASE | {"allotment", "flows", "rest", "slots"},
     "registry": BASE
     | {"allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
     "conditions": {"hub", "model", "registry"},

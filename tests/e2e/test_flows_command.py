@@ -111,6 +111,7 @@ def test_a_table_for_people(make_agent: MakeAgent, make_guest: MakeGuest) -> Non
     assert head.split() == [
         "TABLE",
         "PURPOSE",
+        "FAMILY",
         "PORT",
         "INSTANCE",
         "ADDRESS",
@@ -122,7 +123,9 @@ def test_a_table_for_people(make_agent: MakeAgent, make_guest: MakeGuest) -> Non
     ]
     assert len(lines) == FIXED + FIXED6 + len(GUESTS) + OF_PORT6
     assert all(line.endswith(" ok") for line in lines)
-    assert any(line.split()[:3] == ["classification", "guest-http", guest.port] for line in lines)
+    for family, hooks in (("4", 1), ("6", 2)):
+        hook = ["classification", "guest-http", family, guest.port]
+        assert [line.split()[:4] for line in lines].count(hook) == hooks
     assert done.stderr == ""
 
 

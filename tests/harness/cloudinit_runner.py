@@ -64,6 +64,7 @@ def build(root: Path, unpacked: Path, requests: str) -> None:
                 (root / path.name).symlink_to(path.readlink())
             else:
                 bind_read_only(path, root / path.name)
+    hide_the_container(root)
     bind_read_only(unpacked, root / "opt" / "cloud-init")
     if requests:
         bind_read_only(Path(requests), root / "opt" / "requests")
@@ -82,6 +83,16 @@ def build(root: Path, unpacked: Path, requests: str) -> None:
     # Hide the hypervisor of this machine, so that cloud-init finds only the cloud under test.
     if (root / "sys" / "hypervisor").exists():
         mount("-t", "tmpfs", "-o", "ro", "tmpfs", str((root / "sys" / "hypervisor").resolve()))
+
+
+def hide_the_container(root: Path) -> None:
+    """Make systemd-detect-virt find no container, if it is installed.
+
+    systemd 257, as in Debian 13, takes a PID namespace for one, and cloud-init reads no DMI in one.
+    """
+    program = root / "usr" / "bin" / "systemd-detect-virt"
+    if program.exists():
+        mount("--bind", "/usr/bin/false", str(program))
 
 
 def build_firmware(root: Path, serial: str) -> None:

@@ -28,6 +28,7 @@ LIMIT = 300
 _SSH = "-q -F none -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes"
 _KEPT = "-o ControlMaster=auto -o ControlPersist=yes -o ServerAliveInterval=30"
 _PORT = 2222
+_ARGUMENTS = "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off audit=0 quiet"
 
 
 class Machine(Closing):
@@ -36,13 +37,17 @@ class Machine(Closing):
     Its disk is an overlay: several machines can boot from one :class:`Disk`.
     """
 
-    def __init__(self, disk: Disk, *, memory: int = 1024, kvm: bool = False) -> None:
+    def __init__(
+        self, disk: Disk, *, memory: int = 1024, kvm: bool = False, arguments: str = ""
+    ) -> None:
         """Make the overlay; :meth:`start` boots the machine.
 
         :param memory: memory in MiB.
         :param kvm: use hardware virtualization instead of emulation.
+        :param arguments: more words for the kernel's command line.
         """
         self._disk = disk
+        self._arguments = f"{_ARGUMENTS} {arguments}".rstrip()
         self._memory = memory
         self._accelerator = "kvm" if kvm else "tcg,thread=multi,tb-size=256"
         self._process: subprocess.Popen[bytes] | None = None
@@ -157,7 +162,6 @@ class Machine(Closing):
             return answer["return"]
 
     def _command(self) -> list[str]:
-        arguments = "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off audit=0 quiet"
         overlay = self.folder / "overlay"
         forward = f"hostfwd=tcp:127.0.0.1:{_PORT}-:22"
         return [
@@ -166,7 +170,7 @@ class Machine(Closing):
             *("-smp", "1", "-m", str(self._memory)),
             *("-nodefaults", "-no-user-config", "-nographic", "-no-reboot"),
             *("-kernel", str(self._disk.kernel), "-initrd", str(self._disk.initrd)),
-            *("-append", arguments),
+            *("-append", self._arguments),
             *("-drive", f"file={overlay},if=virtio,format=qcow2,cache=unsafe"),
             *("-netdev", f"user,id=u,restrict=on,{forward}"),
             *("-device", "virtio-net-pci,netdev=u,romfile="),

@@ -43,6 +43,15 @@ def machine(disk: Disk) -> Iterator[Machine]:
         yield one.start()
 
 
+@pytest.fixture(scope="module")
+def node_without_ipv6(disk: Disk) -> Iterator[Node]:
+    """A compute node of its own, booted with ``ipv6.disable=1``, with dfmeta-agent ready."""
+    with Machine(disk, kvm=KVM, arguments="ipv6.disable=1") as one:
+        node = Node(one.start())
+        node.install()
+        yield node
+
+
 @pytest.fixture(scope="session")
 def _installed(machine: Machine) -> Node:
     node = Node(machine)

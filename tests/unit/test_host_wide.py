@@ -444,6 +444,21 @@ def test_an_address_with_a_connection_or_the_last_one_of_a_guest_does_not_give_w
     assert len(host.registry.slots(Endpoint(2))) == 4, "numbers that rest are on their way"
 
 
+def test_a_guest_keeps_one_address_though_its_first_number_rests(host: Host) -> None:
+    for ofport in (1, 2):
+        host.plug(ofport)
+    host.registry.meta_ids()
+    host.number(1)
+    host.plug(1, instance=OTHER_INSTANCE)
+    assert [host.number(1, last) for last in (1, 2)] == [4, 5]
+    for ofport in range(3, 14):
+        host.plug(ofport)
+    for _ in range(3):
+        assert len(host.registry.without()) == 2
+        assert host.registry.slots(Endpoint(1)).keys() == {5}, "one of two, the longest idle"
+        host.now += SEARCH_PAUSE
+
+
 def test_an_address_whose_connection_is_expected_does_not_give_way(host: Host) -> None:
     full(host)
     for endpoint in (Endpoint(1), Endpoint(2)):
@@ -598,6 +613,17 @@ def test_a_row_has_its_number_though_that_is_kept_for_its_guest(host: Host) -> N
     host.plug(2, meta=ids(5))
     host.plug(1, meta=ids(5))
     assert (host.first(1)[0], host.first(2)[0]) == (str(CIDR[5]), str(CIDR[2]))
+
+
+def test_a_number_that_is_kept_for_one_guest_and_another_ports_by_its_row_is_not_given_twice(
+    host: Host,
+) -> None:
+    host.plug(2, meta=ids(5))
+    host.numbers.expect(Endpoint(1), [5])
+    host.plug(1, meta=ids(5))
+    assert (host.first(1)[0], host.first(2)[0]) == (str(CIDR[2]), str(CIDR[5]))
+    assert not host.registry.adopt(Endpoint(1), 5, address(), host.now)
+    assert host.number(2) == 3, "the number rests now"
 
 
 def test_the_widest_range_costs_no_more_than_what_is_used() -> None:

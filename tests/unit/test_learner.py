@@ -238,6 +238,38 @@ def test_a_syn_in_the_place_of_another_address_waits_for_the_datapath_too(rig: R
     assert len(rig.switch.packet_outs()) == 8
 
 
+def test_an_address_keeps_its_slot_until_its_syn_is_sent_on(rig: Rig) -> None:
+    hub = Hub(rig)
+    rig.switch.silent = True
+    for number in range(7):
+        hub.send(syn(f"10.0.1.{number}"))
+    # Its flows may be there before their confirmation, and a repeated SYN uses them.
+    rig.now += 2 * EXPECTED
+    before = counted("no_slot")
+    hub.send(syn("10.0.1.7"))
+    rig.switch.speak()
+    assert len(rig.switch.packet_outs()) == 7
+    rig.now += 0.9 * EXPECTED
+    hub.send(syn("10.0.1.7"))
+    assert counted("no_slot") == before + 2
+    rig.now += 0.1 * EXPECTED
+    hub.send(syn("10.0.1.7"))
+    assert counted("no_slot") == before + 2
+    assert len(rig.switch.packet_outs()) == 8
+
+
+def test_an_address_whose_syn_is_not_sent_on_gives_way_as_well(rig: Rig) -> None:
+    hub = Hub(rig)
+    rig.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+    for number in range(7):
+        hub.send(syn(f"10.0.1.{number}"))
+    assert rig.switch.packet_outs() == []
+    rig.now += EXPECTED
+    before = counted("no_slot")
+    hub.send(syn("10.0.1.7"))
+    assert counted("no_slot") == before
+
+
 def _keys(rig: Rig) -> list[object]:
     from dfmeta.flows.key import IN_PORT
 

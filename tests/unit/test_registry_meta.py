@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -76,17 +76,20 @@ class Ports(RuleBasedStateMachine):
         self.cidr = cidr
         self.start()
         for ofport, name in zip(range(1, ports + 1), NAMES, strict=False):
-            self.set_port(name, ofport, INSTANCE, "", "", 0)
+            self.set_port(name, ofport, INSTANCE, {}, 0)
 
     def start(self) -> None:
         self.keys = MetaKeys(self.cidr, PREFIX6, "fa:16:ee:00:00:00")
-        clock = lambda: self.now  # noqa: E731
-        self.registry = Registry(clock=clock, allotment=HostWide(self.keys, lambda: HOST, clock))
+        allotment = HostWide(self.keys, lambda: HOST, self.clock)
+        self.registry = Registry(clock=self.clock, allotment=allotment)
         self.registry.subscribe(self.apply, Phase.FLOWS)
         self.firsts: dict[str, MetaIds] = {}
         self.claims: list[tuple[Claim, Port]] = []
         self.broken: list[Claim] = []
         self.open: list[Claim] = []
+
+    def clock(self) -> float:
+        return self.now
 
     def key(self, number: int) -> IPv4Address | IPv6Address:
         return self.keys.key_of(Endpoint(1), number)
@@ -105,31 +108,62 @@ class Ports(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(NAMES),
-        ofport=st.sampled_from([None, *OFPORTS, *OFPORTS]),
-        instance=st.sampled_from([INSTANCE, INSTANCE, OTHER_INSTANCE, ""]),
-        project=st.sampled_from(["", "p"]),
-        odd=st.sampled_from(["", "", "", "dead", "fault"]),
+        ofport=st.sampled_from([*OFPORTS, *OFPORTS, None]),
+        instance=st.sampled_from([INSTANCE, OTHER_INSTANCE, ""]),
+        odd=st.sampled_from([{}, {}, {}, {"project_id": ""}, {"dead": True}, {"fault": "odd"}]),
         vid=st.sampled_from([0, 0, 0, 7]),
+        away=st.booleans(),
     )
     def set_port(
-        self, name: str, ofport: int | None, instance: str, project: str, odd: str, vid: int
+        self,
+        name: str,
+        ofport: int | None,
+        instance: str,
+        odd: dict[str, Any],
+        vid: int,
+        *,
+        away: bool = False,
     ) -> None:
-        made = port(ofport, name=name, instance=instance, project=project, dead=odd == "dead")
-        made = replace(made, fault="odd" if odd == "fault" else "")
+        made = replace(port(ofport, name=name, instance=instance), **odd)
         there = next((one for one in self.rows.values() if one.name == name), None)
         if there is None:
             self.made += 1
             there = replace(made, row=f"row-{self.made}", vid=vid)
-        self.put(replace(made, row=there.row, vid=there.vid, meta=there.meta))
+        with self.away(away):
+            self.put(replace(made, row=there.row, vid=there.vid, meta=there.meta))
 
     @precondition(lambda self: self.rows)
-    @rule(data=st.data())
-    def remove_port(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), away=st.booleans())
+    def remove_port(self, data: st.DataObject, away: bool) -> None:
         gone = self.rows.pop(data.draw(st.sampled_from(sorted(self.rows))))
         self.firsts.pop(gone.row, None)
-        self.registry.remove_port(gone.id)
+        with self.away(away):
+            self.registry.remove_port(gone.id)
 
-    @rule(times=st.integers(1, 12))
+    @contextmanager
+    def away(self, away: bool) -> Iterator[None]:
+        """If *away*, the switch is not reachable meanwhile, and keeps its flows."""
+        if away:
+            connected, self.connected, self.sweep = self.connected, False, None
+            yield
+            self.connected = connected
+        else:
+            yield
+
+    @rule(data=st.data(), what=st.sampled_from(["pass", "pass", "write", "forge", "connect"]))
+    def meanwhile(self, data: st.DataObject, what: str) -> None:
+        """What is seldom of interest, so that the other rules come more often."""
+        if what == "pass":
+            self.others_come_and_go(data.draw(st.integers(1, 12)))
+        elif what == "write":
+            self.write()
+        elif what == "forge" and self.rows:
+            texts = st.sampled_from([*KEYS, "", "x"])
+            meta = MetaIds(data.draw(texts), "fa:16:ee:00:00:01", data.draw(texts))
+            self.forge(data.draw(st.sampled_from(sorted(self.rows))), meta)
+        elif what == "connect" and self.claims:
+            self.connection(data.draw(st.sampled_from(self.claims))[0])
+
     def others_come_and_go(self, times: int) -> None:
         """Numbers are given in turn, so that this brings one nearer to its next port."""
         for _ in range(times):
@@ -137,16 +171,12 @@ class Ports(RuleBasedStateMachine):
             self.registry.meta_ids()
             self.registry.remove_port(passing.id)
 
-    @precondition(lambda self: self.rows)
-    @rule(data=st.data(), ip=st.sampled_from(KEYS), ip6=st.sampled_from([*KEYS, "", "x"]))
-    def forge(self, data: st.DataObject, ip: str, ip6: str) -> None:
+    def forge(self, row: str, meta: MetaIds) -> None:
         """Somebody writes into a row what belongs to another one, or to nobody."""
-        row = data.draw(st.sampled_from(sorted(self.rows)))
         before = self.registry.identity(self.rows[row].endpoint or Endpoint(99))
-        self.put(replace(self.rows[row], meta=MetaIds(ip, "fa:16:ee:00:00:01", ip6)))
+        self.put(replace(self.rows[row], meta=meta))
         assert self.registry.identity(self.rows[row].endpoint or Endpoint(99)) is before
 
-    @rule()
     def write(self) -> None:
         """The daemon writes what is not written."""
         with self.quiet():
@@ -157,6 +187,15 @@ class Ports(RuleBasedStateMachine):
             self.put(replace(self.rows[row], meta=ids))
         assert not self.registry.unwritten(), "each of them is written once"
 
+    def connection(self, claim: Claim) -> None:
+        """One begins, or ends."""
+        if claim in self.open:
+            self.registry.closed(claim, self.now)
+            self.open.remove(claim)
+        else:
+            self.registry.opened(claim, self.now)
+            self.open.append(claim)
+
     def put(self, new: Port) -> None:
         self.rows[new.row] = new
         self.registry.set_port(new)
@@ -164,9 +203,18 @@ class Ports(RuleBasedStateMachine):
     # Guests
 
     @precondition(lambda self: self.connected and self.registry.endpoints())
-    @rule(data=st.data(), one=st.sampled_from([*ADDRESSES, *ADDRESSES, *ADDRESSES6]))
-    def learn(self, data: st.DataObject, one: GuestAddress) -> None:
+    @rule(
+        data=st.data(),
+        some=st.lists(
+            st.sampled_from([*ADDRESSES, *ADDRESSES, *ADDRESSES6]), min_size=1, max_size=8
+        ),
+    )
+    def learn(self, data: st.DataObject, some: list[GuestAddress]) -> None:
         endpoint = data.draw(st.sampled_from(self.registry.endpoints()))
+        for one in some:
+            self.learn_one(endpoint, one)
+
+    def learn_one(self, endpoint: Endpoint, one: GuestAddress) -> None:
         self.now += 1
         before = self.registry.slots(endpoint)
         with self.quiet(but=endpoint):
@@ -188,20 +236,6 @@ class Ports(RuleBasedStateMachine):
         assert claim.endpoint == endpoint
         self.claims.append((claim, behind))
 
-    @precondition(lambda self: self.claims)
-    @rule(data=st.data())
-    def open_connection(self, data: st.DataObject) -> None:
-        claim, _behind = data.draw(st.sampled_from(self.claims))
-        self.registry.opened(claim, self.now)
-        self.open.append(claim)
-
-    @precondition(lambda self: self.open)
-    @rule(data=st.data())
-    def close_connection(self, data: st.DataObject) -> None:
-        claim = data.draw(st.sampled_from(self.open))
-        self.registry.closed(claim, self.now)
-        self.open.remove(claim)
-
     @precondition(lambda self: self.flows)
     @rule(data=st.data())
     def send(self, data: st.DataObject) -> None:
@@ -211,7 +245,7 @@ class Ports(RuleBasedStateMachine):
         sender = identity.incarnation if identity is not None else None
         self.in_flight.append(InFlight(self.now, through.number, sender))
 
-    @rule(seconds=st.sampled_from([1.0, REST / 2, REST - 1, REST]))
+    @rule(seconds=st.sampled_from([1.0, REST - 1, REST, REST]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.in_flight = [one for one in self.in_flight if self.now - one.sent < REST]
@@ -238,29 +272,20 @@ class Ports(RuleBasedStateMachine):
 
     # The switch
 
-    @rule()
-    def disconnect(self) -> None:
-        self.connected, self.sweep = False, None
-
-    @rule()
-    def connect(self) -> None:
-        self.connected = True
+    @rule(lost=st.sampled_from([False, False, True]))
+    def connection_to_the_switch(self, lost: bool) -> None:
+        """It ends, or there is a new one; flows may be lost with it."""
+        self.connected, self.sweep = not self.connected, None
+        self.flows = set() if lost else self.flows
 
     @precondition(lambda self: self.connected)
-    @rule()
-    def begin_sweep(self) -> None:
-        self.sweep = self.registry.allotment.begin_sweep(), set(self.flows)
-
-    @precondition(lambda self: self.connected)
-    @rule()
-    def sweep_at_once(self) -> None:
-        self.begin_sweep()
-        self.end_sweep()
-
-    @precondition(lambda self: self.sweep)
-    @rule()
-    def end_sweep(self) -> None:
-        assert self.sweep is not None
+    @rule(at_once=st.booleans())
+    def compare(self, at_once: bool) -> None:
+        """A comparison of all flows begins or ends."""
+        if self.sweep is None:
+            self.sweep = self.registry.allotment.begin_sweep(), set(self.flows)
+            if not at_once:
+                return
         number, found = self.sweep
         self.sweep = None
         desired = set().union(*map(self.desired, self.registry.endpoints()))
@@ -269,14 +294,20 @@ class Ports(RuleBasedStateMachine):
 
     # The daemon
 
-    @rule()
-    def lose_flows(self) -> None:
-        """Somebody removes all flows, or ovs-vswitchd is started again."""
-        self.flows = set()
-
-    @rule(data=st.data(), changed=st.booleans())
-    def start_again(self, data: st.DataObject, changed: bool) -> None:
-        """Start the daemon again, possibly with another guest at a port than before."""
+    @rule(
+        data=st.data(),
+        changed=st.booleans(),
+        odd=st.none()
+        | st.builds(
+            InFlow,
+            st.sampled_from(OFPORTS).map(Endpoint),
+            st.sampled_from(ADDRESSES[:2]),
+            st.integers(2, 6),
+        ),
+    )
+    def start_again(self, data: st.DataObject, changed: bool, odd: InFlow | None) -> None:
+        """Start the daemon again, possibly with another guest at a port than before, and with a
+        flow on the switch that nobody understands."""
         before = self.registry
         written = self.kept_by_a_restart()
         held = {one: before.holder(one) for one in before.endpoints()}
@@ -291,6 +322,8 @@ class Ports(RuleBasedStateMachine):
             row = data.draw(st.sampled_from(sorted(self.rows)))
             instance = data.draw(st.sampled_from([INSTANCE, OTHER_INSTANCE, ""]))
             self.rows[row] = replace(self.rows[row], instance_id=instance)
+        if odd is not None:
+            self.flows = {one for one in self.flows if one[:2] != odd[:2]} | {odd}
         self.start()
         self.connected = False
         for row in data.draw(st.permutations(sorted(self.rows))):
@@ -302,7 +335,7 @@ class Ports(RuleBasedStateMachine):
             self.adopt(flow, holders)
         self.remap(identities)
         self.sweep = number, found
-        self.end_sweep()
+        self.compare(at_once=True)
         ids = self.registry.meta_ids()
         for row, key in written:
             assert key in (ids[row].ip, ids[row].ip6), "a first number survives a restart"

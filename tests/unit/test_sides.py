@@ -185,9 +185,15 @@ def test_the_setting_that_prevents_ipv6_is_named(
     small: Any = lack_of("lo")
     assert small.cause == "the MTU of lo is 1279, and IPv6 needs 1280"
     monkeypatch.setattr(ipv6, "SYSCTL", tmp_path / "none")
-    none: Any = lack_of("lo")
-    assert none.cause.startswith("the kernel has no IPv6: ipv6.disable=1")
-    assert "`modprobe ipv6`" in none.remedy
+    monkeypatch.setattr(ipv6, "_DISABLED", tmp_path / "disable")
+    missing: Any = lack_of("lo")
+    assert missing.cause == "the kernel has no IPv6: its module ipv6 is not loaded"
+    assert missing.remedy.startswith("`modprobe ipv6`, then `systemctl restart dfmeta-agent`")
+    (tmp_path / "disable").write_text("1\n")
+    booted: Any = lack_of("lo")
+    assert booted.cause == "the kernel has no IPv6: it was booted with ipv6.disable=1"
+    assert "boot again" in booted.remedy
+    assert "modprobe" not in booted.remedy, "it would succeed and change nothing"
 
 
 def test_a_kernel_without_ipv6_holds_no_address(

@@ -48,6 +48,7 @@ LISTINGS: Mapping[str, tuple[Mapping[str, str], Sequence[str], Mapping[str, obje
         {
             "table": "metadata service",
             "purpose": "guest-fragment",
+            "family": 6,
             "port": PORT,
             "instance": INSTANCE,
             "address": "fe80::5054:ff:fe12:3456",
