@@ -142,9 +142,9 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     version, cause = _vswitchd(wanted)
     yield checks_switch.vswitchd(version, cause)
     yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
-    bits, tap_bits = (_bits(wanted, one) if version else {} for one in (wanted.bridge, wanted.home))
-    yield from _bridge(wanted, snapshot, tap_bits)
-    yield from doctor_meta.bridge(wanted, snapshot)
+    bits = {one: _bits(wanted, one) if version else {} for one in wanted.sides}
+    yield from _bridge(wanted, snapshot, bits[wanted.home])
+    yield from doctor_meta.bridge(wanted, snapshot, bits)
     switch = _reach(wanted)
     yield from switch.findings
     yield from _switch(asked, wanted, snapshot, switch.reading)
@@ -157,7 +157,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     if known is None:
         yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")
     else:
-        known = gather.with_cuts(known, bits, wanted.bridge)
+        known = gather.with_cuts(known, bits[wanted.bridge], wanted.bridge)
         yield from checks_daemon.ports(known, wanted, running=facts.running, snapshot=snapshot)
     yield from doctor_meta.numbers(asked, wanted, known)
     if snapshot is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from dfmeta.apps.switch_facts import Reading, read_flows
 from dfmeta.cli import gather
 from dfmeta.exceptions import NotRunningError, OvsdbError, SwitchError
 from dfmeta.inspect import checks_meta
+from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, Status
 from dfmeta.model import MetaIds
@@ -25,10 +26,15 @@ SETTLE_PAUSE: Final = 0.4
 in all readings is shown."""
 
 
-def bridge(wanted: Settings, snapshot: Snapshot | None) -> Iterator[Finding]:
+def bridge(
+    wanted: Settings,
+    snapshot: Snapshot | None,
+    bits: Mapping[str, Mapping[int, PortBits]],
+) -> Iterator[Finding]:
     """Check the second bridge and the patch; no line if the identity scheme has none.
 
     :param snapshot: None when OVSDB does not answer.
+    :param bits: see :func:`~dfmeta.inspect.checks_meta.patch`.
     """
     meta = wanted.meta
     if meta is None or snapshot is None:
@@ -40,7 +46,7 @@ def bridge(wanted: Settings, snapshot: Snapshot | None) -> Iterator[Finding]:
     except SwitchError as error:
         cause = str(error)
     yield checks_meta.bridge(snapshot, wanted, meta, cause=cause)
-    yield from checks_meta.patch(snapshot, wanted, meta)
+    yield from checks_meta.patch(snapshot, wanted, meta, bits)
     yield from checks_meta.mappings(snapshot, reading.foreign if reading else None, meta)
 
 

@@ -301,7 +301,14 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
         yield Stop(stop)
     if leg.to_controller:
         yield from _controller(scene, port, way)
-    patch = trace_patch.of_way(wanted, scene.snapshot, way.slot, used, ip6=scene.ip6)
+    patch = trace_patch.of_way(
+        wanted,
+        scene.snapshot,
+        bits={wanted.bridge: scene.bits, wanted.home: scene.tap_bits},
+        slot=way.slot,
+        address=used,
+        ip6=scene.ip6,
+    )
     if patch is not None:
         yield from _legs("there", patch.there(used, None if leg.to_controller else syn))
     yield from _host(scene, family_of(version))

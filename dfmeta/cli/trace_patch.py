@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dfmeta.cli import gather
 from dfmeta.inspect import checks_meta, meta_legs
+from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import MetaSide, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, Status
 from dfmeta.inspect.legs import Leg
@@ -69,13 +70,15 @@ class Patch:
 def of_way(
     wanted: Settings,
     snapshot: Snapshot,
+    *,
+    bits: Mapping[str, Mapping[int, PortBits]],
     slot: int,
     address: GuestAddress,
-    *,
     ip6: tuple[str, ...],
 ) -> Patch | None:
     """Return the patch and the path of the address with *slot* over it.
 
+    :param bits: see :func:`~dfmeta.inspect.checks_meta.patch`.
     :param slot: the slot of the address, or that of the daemon's own probe.
     :param ip6: the IPv6 addresses at which guests are served.
     :return: None: there is no second bridge.
@@ -85,7 +88,7 @@ def of_way(
         return None
     findings = (
         checks_meta.bridge(snapshot, wanted, meta),
-        *checks_meta.patch(snapshot, wanted, meta),
+        *checks_meta.patch(snapshot, wanted, meta, bits),
     )
     tap = gather.meta_tap_of(wanted, snapshot, ip6=ip6)
     beyond = None

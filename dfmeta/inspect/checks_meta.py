@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dfmeta.flows.pipeline import MetaPurpose, MetaStage, Priority
+from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import Foreign, Interface, KnownPort, MetaSide, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames, PortState
@@ -53,14 +54,26 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
     return ok(check, f"OVSDB has the bridge {name}, with fail_mode={SECURE}")
 
 
-def patch(snapshot: Snapshot, wanted: Settings, meta: MetaSide) -> Iterator[Finding]:
-    """Check that the two bridges are connected, and that no frames are flooded over the patch."""
+def patch(
+    snapshot: Snapshot,
+    wanted: Settings,
+    meta: MetaSide,
+    bits: Mapping[str, Mapping[int, PortBits]] | None = None,
+) -> Iterator[Finding]:
+    """Check that the two bridges are connected, and that no frames are flooded over the patch.
+
+    :param bits: bridge → number of a port → the switch's description of the port, as far as it is
+        known.
+    """
     check, names = "meta-patch", meta.names
     ends = (
         (names.patch_int, wanted.bridge, names.patch_meta),
         (names.patch_meta, names.bridge, names.patch_int),
     )
-    faults = [one for end in ends if (one := _end(snapshot, *end)) is not None]
+    bits = bits or {}
+    faults = [
+        one for end in ends if (one := _end(snapshot, *end, bits.get(end[1], {}))) is not None
+    ]
     yield from faults
     if not faults:
         yield ok(
@@ -83,7 +96,9 @@ def patch(snapshot: Snapshot, wanted: Settings, meta: MetaSide) -> Iterator[Find
         yield ok("meta-patch-vlan", f"no frames are flooded to {end.name}")
 
 
-def _end(snapshot: Snapshot, name: str, of: str, peer: str) -> Finding | None:
+def _end(
+    snapshot: Snapshot, name: str, of: str, peer: str, bits: Mapping[int, PortBits], /
+) -> Finding | None:
     """Return the fault of one end of the patch; None: it has none."""
     check, found = "meta-patch", snapshot.interface(name, of)
     if found is None:
@@ -109,6 +124,10 @@ def _end(snapshot: Snapshot, name: str, of: str, peer: str) -> Finding | None:
             f"Open vSwitch has given {name} no port number: {found.error or 'it may not run'}",
             f"`ovs-vsctl del-port {of} {name}`; dfmeta-agent makes it again",
         )
+    known = bits.get(found.ofport)
+    cut = cut_of(known.of_switch() if known is not None else None, name, bridge=of)
+    if cut is not None:
+        return wrong(check, f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
     return None
 
 

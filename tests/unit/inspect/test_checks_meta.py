@@ -12,6 +12,7 @@ from dfmeta.cli import doctor_host
 from dfmeta.flows.family import IPV6
 from dfmeta.inspect import checks_host, checks_meta, checks_path, checks_switch
 from dfmeta.inspect.checks_path import PathFacts
+from dfmeta.inspect.cuts import LINK_DOWN, NO_RECV, PortBits
 from dfmeta.inspect.facts import Foreign, HostFacts, Interface, Listener, Snapshot
 from dfmeta.inspect.finding import Finding, Status
 from dfmeta.model import MetaIds, PortState
@@ -111,6 +112,14 @@ def test_the_second_bridge(snapshot: Snapshot, cause: str, text: str) -> None:
 def test_the_patch(snapshot: Snapshot, text: str) -> None:
     (found,) = faults(*checks_meta.patch(snapshot, META_SETTINGS, META))
     assert found.startswith(text)
+
+
+def test_a_patch_port_from_which_the_switch_takes_no_frames() -> None:
+    bits = {"br-meta": {2: PortBits(config=NO_RECV, state=LINK_DOWN)}, "br-int": {3: PortBits()}}
+    (found, vlan) = checks_meta.patch(META_SNAPSHOT, META_SETTINGS, META, bits)
+    (text,) = faults(found, vlan)
+    assert text.startswith("phy-br-meta is cut off, so no guest is served: the switch accepts no")
+    assert "mod-port br-meta phy-br-meta receive" in found.remedy
 
 
 @pytest.mark.parametrize(
