@@ -23,6 +23,7 @@ from dfmeta.flows.flow import (
     ETH_ARP,
     ND_SOLICITATION,
     TAGGED,
+    UNTAGGED,
     Action,
     Flow,
     Output,
@@ -98,9 +99,9 @@ def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
 
 def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iterator[Flow]:
     tag = (PushVlan(), SetField("vlan_vid", TAGGED | tap.vlan))
-    yield _flow(
-        MetaPurpose.META_FROM_PATCH, {"in_port": tap.patch, **family.tcp}, goto=MetaStage.SOURCE
-    )
+    # The integration bridge sends no tagged frame here; one that had a tag would not be a guest's.
+    from_patch = {"in_port": tap.patch, "vlan_vid": UNTAGGED, **family.tcp}
+    yield _flow(MetaPurpose.META_FROM_PATCH, from_patch, goto=MetaStage.SOURCE)
     yield _flow(
         MetaPurpose.META_FROM_TAP,
         {"in_port": tap.ofport, **family.tcp},

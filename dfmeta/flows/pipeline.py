@@ -283,7 +283,7 @@ META_TABLES: Mapping[AnyStage, Table] = {
         name="meta classification",
         why="Separates the frames of the patch and of tap-meta from those of other ports, which "
         "other programs may have on the bridge.",
-        matches=_META_TCP | {"in_port", "arp_op", "icmpv6_type", "icmpv6_code"},
+        matches=_META_TCP | {"in_port", "vlan_vid", "arp_op", "icmpv6_type", "icmpv6_code"},
         sets=_ND_PREPARES | {"vlan_vid"},
         successors=frozenset({MetaStage.SOURCE, MetaStage.NEIGHBOURS, MetaStage.REPLY}),
         outputs=False,

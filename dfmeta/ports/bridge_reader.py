@@ -25,7 +25,7 @@ from ovs.db.types import UuidType
 
 from dfmeta.inspect.offload import USERSPACE
 from dfmeta.model import TAP_MARK, TAP_VLAN, MetaNames, Port, PortId
-from dfmeta.ports.meta_rows import MetaRows, Rows
+from dfmeta.ports.meta_rows import Member, MetaRows
 from dfmeta.ports.meta_rows import read as read_meta
 from dfmeta.ports.vif import InterfaceRow, vifs
 
@@ -92,8 +92,8 @@ class BridgeReader:
         """Row of an interface → row of its port."""
         self._tap: TapPort | None = None
         self._tap_row: Any = None
-        self._patch: Rows | None = None
-        """Rows of the patch port to the second bridge."""
+        self._patch: Member | None = None
+        """The patch port to the second bridge."""
         self._patch_row: Any = None
 
     def read(self, idl: Any, changes: Iterable[Any] | None = None) -> Update:
@@ -154,7 +154,7 @@ class BridgeReader:
                 tap = _read_tap(port, interface)
                 continue
             if self._meta is not None and interface.name == self._meta.patch_int:
-                patch = (port, interface)
+                patch = Member(port, interface)
                 continue
             read = {one.id: one for one in vifs(_interface_row(port, interface))}
             if read:

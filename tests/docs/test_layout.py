@@ -44,8 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "allotment": BASE | {"flows", "slots"},
     "rest": BASE | {"allotment"},
     "host_wide": BASE | {"allotment", "flows", "rest", "slots"},
+    "claim": BASE,
     "registry": BASE
-    | {"allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
+    | {"claim", "allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
     "conditions": {"hub", "model", "registry"},
     "experience": {"model"},
     "guest_counts": {"model"},
