@@ -37,6 +37,29 @@ TAP_MAC = "02:64:66:6d:65:fe"
 neighbour entry."""
 
 
+class MetaNames(NamedTuple):
+    """Names of the second bridge of ``identity_scheme = meta_ip`` and of its ports."""
+
+    bridge: str
+    """``[df_metadata] meta_bridge``."""
+    tap: str
+    """The internal port that leads to the proxy."""
+    patch_int: str
+    """The patch port on the integration bridge."""
+    patch_meta: str
+    """Its peer, on the second bridge."""
+    mac: str
+    """MAC of the internal port: the gateway's Meta MAC."""
+
+
+class MetaIds(NamedTuple):
+    """The Meta addresses of a port in OVSDB, as text that may be invalid; empty: none."""
+
+    ip: str = ""
+    mac: str = ""
+    ip6: str = ""
+
+
 class PortState(enum.StrEnum):
     """State of a port: served, or the reason why it is not."""
 
@@ -53,6 +76,8 @@ class PortState(enum.StrEnum):
     """A patch port to the bridge of a Neutron trunk: no guest behind it is served."""
     NO_PROJECT = "no project"
     """The port has flows, but its project is not known, and the backend (Nova) needs it."""
+    NO_META_IP = "no meta ip"
+    """The port has flows, but all Meta IPs are taken, so that no request of its guest is served."""
     CUT_OFF = "cut off"
     """The port has flows, but the switch or its device passes none of its frames."""
     NO_CONNECTION = "no connection"
@@ -64,12 +89,18 @@ WIRED = frozenset(
         PortState.SERVED,
         PortState.NO_INSTANCE,
         PortState.NO_PROJECT,
+        PortState.NO_META_IP,
         PortState.CUT_OFF,
         PortState.NO_CONNECTION,
     }
 )
 """States of ports that have flows on the switch."""
-OBSERVED = (PortState.CUT_OFF, PortState.NO_PROJECT, PortState.NO_CONNECTION)
+OBSERVED = (
+    PortState.CUT_OFF,
+    PortState.NO_PROJECT,
+    PortState.NO_META_IP,
+    PortState.NO_CONNECTION,
+)
 """States that are observed from outside the port's rows (:mod:`dfmeta.conditions`):
 :attr:`Port.state` is :attr:`PortState.SERVED` in each of them. The first that applies is shown."""
 
@@ -139,6 +170,8 @@ class Port:
     fault: str = ""
     trunk: bool = False
     """The port leads to a trunk's bridge; ``fault`` distinguishes a parent port from a subport."""
+    meta: MetaIds = field(default=MetaIds(), kw_only=True)
+    """Meta addresses that its row has, from dfmeta or from Neutron's metadata_path."""
     device_mac: str = ""
     """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)

@@ -6,10 +6,8 @@ datapath has revalidated its flows by then.
 
 All methods run on the hub and none of them waits, so each is atomic.
 
-A slot rests after its guest has left, before another guest of that port gets it. Connections may
-still wait in the listener's queue, and the kernel may still repeat segments of the old guest's
-answers, all with the old key. So a key stands for one guest as long as any packet of it can be in
-transit.
+A slot rests after its guest has left, before another guest gets it (:mod:`dfmeta.allotment`). So a
+key stands for one guest as long as any packet of it can be in transit.
 
 OVSDB and the switch both report the OpenFlow number of a port, and the two must agree. OVSDB's
 report is later, by the delay of its session and of dfmeta's reader, and meanwhile the number may
@@ -25,18 +23,22 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
+from dfmeta.allotment import REST as REST
+from dfmeta.allotment import Addresses, Allotment
+from dfmeta.claim import Claim as Claim
 from dfmeta.contenders import Contenders
 from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import IN_PORT, Keys
+from dfmeta.host_wide import allotment_of
 from dfmeta.model import (
     Caller,
     Endpoint,
     GuestAddress,
     Identity,
-    PeerAddress,
+    MetaIds,
     Port,
     PortId,
     PortState,
@@ -44,10 +46,6 @@ from dfmeta.model import (
 from dfmeta.numbering import Device, Numbering
 from dfmeta.slots import EXPECTED, Guest, Learned, Slot
 from dfmeta.waits import Waits
-
-REST = 120.0
-"""Seconds that a slot rests after a change of its endpoint's guest: longer than Linux retransmits
-the last segments of a closed connection."""
 
 
 class Phase(enum.IntEnum):
@@ -63,52 +61,32 @@ class Phase(enum.IntEnum):
     """End of connections and running requests, and reset of the previous guest's counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The guest that a connection was accepted for. Valid while :meth:`Registry.holds` is true."""
-
-    identity: Identity
-    caller: Caller
-    slot: int
-    epoch: int
-    address: GuestAddress | PeerAddress
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Endpoint of the caller.
-
-        :raises TypeError: if the caller is identified by its address only.
-        """
-        if not isinstance(self.caller, Endpoint):
-            raise TypeError(f"{self.caller} is not at a port")
-        return self.caller
-
-
 class Registry:
     """Live map of ports to identities and of endpoints to addresses.
 
-    :param host_addresses: returns the addresses of the host itself, which cannot be keys.
+    :param host_addresses: see :data:`~dfmeta.allotment.Addresses`.
     :param ask: see :class:`~dfmeta.numbering.Numbering`; :meth:`answered` receives the answer.
     :param clock: monotonic seconds.
     :param keys: the key scheme; the flows use the same.
+    :param allotment: the choice of slots, with its own *keys*; None: the one that suits *keys*.
     """
 
     def __init__(
         self,
-        host_addresses: Callable[[], Collection[IPv4Address | IPv6Address]] = tuple,
+        host_addresses: Addresses = tuple,
         *,
         ask: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
         keys: Keys = IN_PORT,
+        allotment: Allotment | None = None,
     ) -> None:
-        self.keys = keys
-        self._host_addresses = host_addresses
+        self.allotment = allotment or allotment_of(keys, host_addresses, clock)
+        self.keys: Keys = self.allotment.keys
         self._clock = clock
         self.version = 0
         """Grows with every change of a port or a slot."""
         self._changed: set[Endpoint] = set()
         self._states: Counter[PortState] = Counter()
-        self._resting: dict[Endpoint, dict[int, float]] = {}
         self._ports: dict[PortId, Port] = {}
         self._guests: dict[Endpoint, Guest] = {}
         self._contenders = Contenders()
@@ -155,6 +133,10 @@ class Registry:
         self._ports[port.id] = port
         if old == port:
             return
+        self.allotment.put(port)
+        if old is not None and replace(old, meta=port.meta) == port:
+            self._keep_in_place(port)
+            return
         self._states[port.state] += 1
         if old is not None:
             self._states[old.state] -= 1
@@ -174,7 +156,9 @@ class Registry:
         if port is not None:
             self._states[port.state] -= 1
             self._note(port)
-            self._tell(self._withdraw(port))
+            touched = self._withdraw(port)
+            self.allotment.forget(port)
+            self._tell(touched)
 
     def fault(self, port_id: PortId) -> str:
         """Return the fault of the port; empty if the port is unknown or has none."""
@@ -191,8 +175,11 @@ class Registry:
 
     def count_addresses(self, version: int) -> int:
         """Return the number of guests' addresses of that version of IP that have a slot."""
-        slots = frozenset(self.keys.slots(version))
-        return sum(len(slots & guest.slots.keys()) for guest in self._guests.values())
+        return sum(
+            slot.address.ip.version == version
+            for guest in self._guests.values()
+            for slot in guest.slots.values()
+        )
 
     def holder(self, endpoint: Endpoint) -> tuple[Port, dict[int, Slot]] | None:
         """Return the port at *endpoint* and its slots; None if its instance is not known."""
@@ -295,13 +282,14 @@ class Registry:
         guest = self._guests.get(endpoint)
         if guest is None or guest.identity is None or not self.certain(endpoint):
             return None
+        self._settle(now)
         for known, slot in guest.slots.items():
             if slot.address == address:
                 slot.last_used = now
                 return Learned(known, new=False, epoch=slot.epoch)
         displaced = None
         version = address.ip.version
-        number = self._free_slot(guest, version)
+        number = self.allotment.pick(guest, version)
         if number is None:
             number = guest.longest_idle(self.keys.slots(version), now)
             if number is None or not guest.may_displace(now):
@@ -310,6 +298,7 @@ class Registry:
         self.touch(endpoint)
         epoch = next(self._epochs)
         guest.slots[number] = Slot(address, epoch, now, expected_until=now + EXPECTED)
+        self.allotment.take(guest, number)
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
 
     def expect(self, endpoint: Endpoint, learned: Learned, now: float) -> None:
@@ -329,23 +318,63 @@ class Registry:
         slot = guest.slots.get(learned.slot) if guest else None
         return slot is not None and slot.epoch == learned.epoch
 
-    def rest(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
-        """Let the slots rest, because another guest had them."""
-        resting = self._resting.setdefault(endpoint, {})
-        resting.update(dict.fromkeys(numbers, self._clock() + REST))
+    def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
+        """Let slots rest, because an earlier guest of *endpoint* had them.
+
+        An address that has one of these numbers by now loses it, if the number alone identifies it:
+        frames of two guests may have the same key until the switch has no such flow any more.
+
+        :param endpoint: None for :meth:`~dfmeta.allotment.Allotment.resting` of the previous run.
+        """
+        numbers = list(numbers)
+        users = [(self.allotment.user(number), number) for number in numbers]
+        touched = self._take_away((guest, number) for guest, number in users if guest is not None)
+        self.allotment.rest(endpoint, numbers)
+        self._tell(touched)
 
     def adopt(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
         """Adopt an address found in the switch's flows; return False if the slot is not free."""
         guest = self._guests.get(endpoint)
-        if guest is None or guest.identity is None or number in guest.slots:
-            return False
-        if any(slot.address == address for slot in guest.slots.values()):
-            return False
-        if self.keys.key_of(endpoint, number) in self._host_addresses():
+        slots = guest.slots if guest is not None else {}
+        taken = number in slots or any(slot.address == address for slot in slots.values())
+        known = guest is not None and guest.identity is not None and not taken
+        if guest is None or not known or not self.allotment.may_adopt(guest, number, address):
+            self.mistrust(endpoint, number)
             return False
         self.touch(endpoint)
         guest.slots[number] = Slot(address, next(self._epochs), now)
+        self.allotment.take(guest, number)
         return True
+
+    def mistrust(self, endpoint: Endpoint, number: int) -> None:
+        """Let *number* rest, if a flow of *endpoint* has it that a start finds and cannot adopt."""
+        if self.allotment.conflicts(endpoint, number):
+            self.rest(endpoint, (number,))
+
+    # Numbers that are unique on the host
+
+    def meta_ids(self) -> dict[str, MetaIds]:
+        """Return row → its Meta addresses in OVSDB: those of its port's first numbers.
+
+        This and :meth:`unwritten` give new ports their numbers. If one of them is called before the
+        addresses of an earlier run are adopted, some of these may lose theirs.
+        """
+        self._settle(self._clock())
+        return self.allotment.ids()
+
+    def unwritten(self) -> dict[str, MetaIds]:
+        """Return those of :meth:`meta_ids` that differ from ``Port.meta``; it takes little time.
+
+        An empty field is no difference: there is no number for it.
+        """
+        self._settle(self._clock())
+        return self.allotment.unwritten()
+
+    def without(self) -> list[Port]:
+        """Return the ports without a number, which get one that has become free at the next
+        :meth:`learn` or :meth:`unwritten`."""
+        self._settle(self._clock())
+        return self.allotment.without()
 
     # Claims, for the proxy
 
@@ -485,7 +514,8 @@ class Registry:
         before = self._guests.get(endpoint)
         if before is not None:
             self._leave(before)
-        self._guests[endpoint] = Guest(port, endpoint, self._identify(port))
+        guest = self._guests[endpoint] = Guest(port, endpoint, self._identify(port))
+        self.allotment.enter(guest)
         return {endpoint}
 
     def _rightful(self, endpoint: Endpoint) -> Port | None:
@@ -505,35 +535,39 @@ class Registry:
 
     def _leave(self, guest: Guest) -> None:
         del self._guests[guest.endpoint]
-        if guest.slots:
-            self.rest(guest.endpoint, guest.slots)
+        self.allotment.leave(guest)
         self._waits.take_all(guest.endpoint)
 
-    def _free_slot(self, guest: Guest, version: int) -> int | None:
-        taken, now = self._host_addresses(), self._clock()
-        resting = self._resting.get(guest.endpoint, {})
-        for number in [number for number, until in resting.items() if until <= now]:
-            del resting[number]
-        if not resting:
-            self._resting.pop(guest.endpoint, None)
-        free = [
-            number
-            for number in self.keys.slots(version)
-            if number not in guest.slots and self.keys.key_of(guest.endpoint, number) not in taken
-        ]
-        rested = [number for number in free if number not in resting]
-        if rested or not guest.slots.keys().isdisjoint(self.keys.slots(version)):
-            return rested[0] if rested else None
-        # All of them rest, after a new guest for each within two minutes: take the longest resting.
-        return min(free, key=lambda number: resting[number], default=None)
+    def _keep_in_place(self, port: Port) -> None:
+        """Store a port of which only the Meta addresses in its row have changed."""
+        if port.endpoint is not None and not port.dead:
+            self._contenders.put(port, port.endpoint)
+            guest = self._guests.get(port.endpoint)
+            if guest is not None and guest.port.id == port.id:
+                guest.port = port
+
+    def _settle(self, now: float) -> None:
+        touched = self._take_away(self.allotment.settle(self._guests.values(), now))
+        self._tell(touched, Phase.FLOWS)  # their guests stay, and have no connection there
+
+    def _take_away(self, taken: Iterable[tuple[Guest, int]]) -> set[Endpoint]:
+        """Take numbers from guests, and return the endpoints of these guests."""
+        touched = set()
+        for guest, number in taken:
+            self.touch(guest.endpoint)
+            self.allotment.drop(guest, number)
+            del guest.slots[number]
+            touched.add(guest.endpoint)
+        return touched
 
     def _say_replaced(self, ofport: int, *, there: bool) -> None:
         ids = self._contenders.ids(ofport) if there else ()
         for port_id, listener in itertools.product(ids, self._replaced_listeners):
             listener(port_id)
 
-    def _tell(self, endpoints: Collection[Endpoint]) -> None:
-        listeners = [one for phase in Phase for one in self._listeners[phase]]
+    def _tell(self, endpoints: Collection[Endpoint], *phases: Phase) -> None:
+        """Call the listeners of *phases*; without any, those of all phases."""
+        listeners = [one for phase in phases or Phase for one in self._listeners[phase]]
         for endpoint, listener in itertools.product(endpoints, listeners):
             listener(endpoint)
 

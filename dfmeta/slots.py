@@ -28,6 +28,10 @@ class Slot:
     expected_until: float = 0.0
     """Until when the connection of its first SYN is expected; 0.0: it has been accepted."""
 
+    def idle(self, now: float) -> bool:
+        """Return whether it has neither an open nor an expected connection."""
+        return not self.connections and self.expected_until <= now
+
 
 @dataclass(frozen=True, slots=True)
 class Learned:
@@ -69,6 +73,6 @@ class Guest:
         idle = [
             (one.last_used, number)
             for number, one in self.slots.items()
-            if number in numbers and not one.connections and one.expected_until <= now
+            if number in numbers and one.idle(now)
         ]
         return min(idle)[1] if idle else None

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,10 @@ class HostMemory:
     table: int
     address6: str = ""
     """The IPv6 address; empty: none was configured."""
+    network: str = ""
+    """Network of the route in the main table; empty: the table has a default route."""
+    network6: str = ""
+    """The same for IPv6."""
 
 
 class Listeners(NamedTuple):
@@ -89,6 +93,8 @@ class State:
     """Configuration of dfmeta's side of the host; None: not known."""
     listener6: int = 0
     """Inode of the proxy's listening socket for IPv6; 0: there was none."""
+    resting: list[int] = field(default_factory=list)
+    """Slot numbers that rest on the whole host; see :meth:`~dfmeta.allotment.Allotment.resting`."""
 
 
 _BY_ENDPOINT = ("holders", "meters", "syn_meters")
@@ -218,6 +224,8 @@ def read_state(folder: Path) -> State:
         host=_host_memory(raw.get("host")),
         # State files of versions without IPv6 lack the member.
         listener6=int(raw.get("listener6", 0)),
+        # State files of versions without such numbers lack the member.
+        resting=[int(number) for number in raw.get("resting", ())],
     )
 
 
@@ -240,7 +248,11 @@ def _host_memory(raw: Any) -> HostMemory | None:
     address6 = str(raw.get("address6", ""))
     if address6:
         address6 = str(IPv6Address(address6))
-    return HostMemory(str(raw["device"]), address, int(raw["table"]), address6)
+    # State files of versions without Meta IPs lack the members.
+    networks = [str(raw.get(name, "")) for name in ("network", "network6")]
+    for network in filter(None, networks):
+        ip_network(network)
+    return HostMemory(str(raw["device"]), address, int(raw["table"]), address6, *networks)
 
 
 def _unusable(folder: Path, error: OSError) -> StartError:

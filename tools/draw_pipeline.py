@@ -85,7 +85,7 @@ def exits(purpose: Purpose) -> list[Stage | str]:
                 found.append(_PORTS[action.port])
             elif isinstance(action, ToController):
                 found.append(CONTROLLER)
-        if flow.goto is not None:
+        if isinstance(flow.goto, Stage):
             found.append(flow.goto)
     return list(dict.fromkeys(found)) or [DROPPED]
 

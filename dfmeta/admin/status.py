@@ -41,6 +41,7 @@ _RANKS: Final[Mapping[str, int]] = {
     str(PortState.NO_INSTANCE): 1,
     str(PortState.NO_OFPORT): 1,
     str(PortState.NO_PROJECT): 1,
+    str(PortState.NO_META_IP): 1,
     str(PortState.CUT_OFF): 1,
     str(PortState.NO_CONNECTION): 0,
     EARLIER: 2,

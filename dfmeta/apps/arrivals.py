@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dfmeta.apps.channel import Channel
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import DumpedFlow
@@ -29,11 +30,15 @@ DOUBTFUL: Final = 16
 class Arrivals:
     """Reads the packet counts of each port.
 
+    :param keys: the key scheme.
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, channel: Channel, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, channel: Channel, keys: Keys = IN_PORT, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._channel = channel
+        self._keys = keys
         self._clock = clock
         self._total: tuple[int, int] | None = None
         """Counts of packets and of flows at the last reading of the flows."""
@@ -71,19 +76,18 @@ class Arrivals:
         wire = self._channel.wire
         entries = self._channel.request(request, "the count of replies").wait()
         found = (wire.found(one) for one in entries)
-        return sum(one.packets for one in found if one is not None and _at(one) == endpoint)
+        return sum(one.packets for one in found if one is not None and self._at(one) == endpoint)
 
     def _each(self, request: object) -> dict[Endpoint, int]:
         wire, turns, counted = self._channel.wire, Turns(), Counter[Endpoint]()
         entries = self._channel.request(request, "the dump of flows of SYNs").wait()
         for entry in entries:
             found = wire.found(entry)
-            endpoint = _at(found) if found is not None else None
+            endpoint = self._at(found) if found is not None else None
             if found is not None and endpoint is not None:
                 counted[endpoint] += found.packets
             turns.give_way()
         return dict(counted)
 
-
-def _at(found: DumpedFlow) -> Endpoint | None:
-    return read_address(found.read).endpoint if found.read is not None else None
+    def _at(self, found: DumpedFlow) -> Endpoint | None:
+        return read_address(found.read, self._keys).endpoint if found.read is not None else None

@@ -11,13 +11,17 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from dfmeta import metrics
 from dfmeta.apps.meters import Use
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import AnyPurpose, MetaPurpose, Purpose
 from dfmeta.flows.wire import DumpedFlow
 
-BY_FLOW: Mapping[Purpose, metrics.Dropped] = {
+BY_FLOW: Mapping[AnyPurpose, metrics.Dropped] = {
     Purpose.GUEST_FRAGMENT: "fragment",
     Purpose.SERVICE_DROP: "no_connection",
     Purpose.REPLY_DROP: "no_answer",
+    MetaPurpose.META_OTHER_DROP: "no_answer",
+    MetaPurpose.META_SOURCE_DROP: "no_connection",
+    MetaPurpose.META_PROXY_DROP: "no_connection",
+    MetaPurpose.META_REPLY_DROP: "no_answer",
 }
 BY_METER: Mapping[Purpose, metrics.Dropped] = {
     Purpose.SYN: "first_syn_rate",

@@ -107,6 +107,7 @@ class Learner:
     """Answers the switch's packet-ins.
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
+    :param beyond: installs the flows behind the patch to a second bridge; None: there is none.
     :param informed: waits until every worker has received the registry's latest changes.
     :param clock: monotonic seconds.
     :param pause: sleeps for that many seconds, so that other threads run.
@@ -118,12 +119,14 @@ class Learner:
         reconciler: Reconciler,
         *,
         hold_timeout: float,
+        beyond: Reconciler | None = None,
         informed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
         self.registry = registry
         self.reconciler = reconciler
+        self._beyond = beyond
         self.holds = Holds()
         self.first_syns = GuestCounts()
         """Packet-ins of guests whose instance was known at that time."""
@@ -225,8 +228,10 @@ class Learner:
         try:
             # Before the flows: once they are installed, later SYNs reach the proxy directly.
             self._informed()
-            self.reconciler.apply(endpoint)
-            self.reconciler.wait_for(endpoint)
+            for reconciler in (self._beyond, self.reconciler):
+                if reconciler is not None:
+                    reconciler.apply(endpoint)
+                    reconciler.wait_for(endpoint)
             if learned.displaced is not None:
                 self._pause(SETTLE)
             tap = self.reconciler.tap

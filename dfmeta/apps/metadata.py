@@ -19,6 +19,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.dial import Refusals
+from dfmeta.apps.driver import Driver
 from dfmeta.apps.numbers import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.hub import Turns
@@ -97,15 +98,17 @@ class MetadataApp(OSKenApp):
     def state_change(self, event: Any) -> None:
         """Note that a connection is up, or has ended."""
         if event.state == MAIN_DISPATCHER:
-            self.controller.connected(event.datapath)
+            of = (one for one in self.controller.drivers if one.is_of(event.datapath))
+            next(of, self.controller).connected(event.datapath)
         else:
-            self.controller.disconnected(event.datapath)
+            for one in self.controller.drivers:
+                one.disconnected(event.datapath)
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
     def packet_in(self, event: Any) -> None:
         """Take a guest's first SYN, with its port in in_port, or the answer to a probe."""
         message = event.msg
-        if not self._is_ours(message):
+        if not self.controller.channel.uses(message.datapath):
             return
         purpose = purpose_of(message.cookie)
         if purpose is Purpose.PROBE:
@@ -121,22 +124,22 @@ class MetadataApp(OSKenApp):
     @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
     def flow_removed(self, event: Any) -> None:
         """Take the removal of a flow of the classification table, by dfmeta or another program."""
-        if self._is_ours(event.msg):
-            self.controller.flow_removed(event.msg)
+        for one in self._drivers_of(event.msg):
+            one.flow_removed(event.msg)
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
     def barrier_reply(self, event: Any) -> None:
         """Take the confirmation of a batch."""
-        if self._is_ours(event.msg):
-            self.controller.channel.barrier_reply(event.msg.xid)
+        for one in self._drivers_of(event.msg):
+            one.channel.barrier_reply(event.msg.xid)
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, MAIN_DISPATCHER)
     def error(self, event: Any) -> None:
         """Take the refusal of a message."""
         message = event.msg
         code = message.code if message.type != ofp.OFPET_EXPERIMENTER else message.exp_type
-        if self._is_ours(message):
-            self.controller.channel.error(message.xid, message.type, code)
+        for one in self._drivers_of(message):
+            one.channel.error(message.xid, message.type, code)
 
     @set_ev_cls(
         [
@@ -150,15 +153,16 @@ class MetadataApp(OSKenApp):
         """Take one part of a dump."""
         message = event.msg
         more = bool(message.flags & ofp.OFPMPF_REPLY_MORE)
-        if self._is_ours(message):
-            self.controller.channel.multipart_reply(message.xid, message.body, more=more)
+        for one in self._drivers_of(message):
+            one.channel.multipart_reply(message.xid, message.body, more=more)
 
     @set_ev_cls(ofp_event.EventOFPAggregateStatsReply, MAIN_DISPATCHER)
     def aggregate_reply(self, event: Any) -> None:
         """Take the number of dfmeta's flows on the switch."""
-        if self._is_ours(event.msg):
-            self.controller.channel.multipart_reply(event.msg.xid, [event.msg.body], more=False)
+        for one in self._drivers_of(event.msg):
+            one.channel.multipart_reply(event.msg.xid, [event.msg.body], more=False)
 
-    def _is_ours(self, message: Any) -> bool:
-        """Return whether a message came over the connection that is in use."""
-        return self.controller.channel.uses(message.datapath)
+    def _drivers_of(self, message: Any) -> list[Driver]:
+        """Return the driver whose connection in use the message came over; empty: none."""
+        drivers = self.controller.drivers
+        return [one for one in drivers if one.channel.uses(message.datapath)]

@@ -205,9 +205,12 @@ class Meters:
         self._without.clear()
 
     def of(self, channel: Channel, endpoint: Endpoint, purpose: Purpose) -> int | None:
-        """Return the meter of that flow, made if it is missing; None on a switch without meters."""
+        """Return the meter of that flow, made if it is missing.
+
+        :return: None on a switch without meters, and for a purpose that has none on this bridge.
+        """
         use = endpoint, purpose
-        if not self._usable or use in self._without:
+        if not self._usable or use in self._without or purpose not in self._rates:
             return None
         if use not in self._ids:
             number = self._draw(use)

@@ -24,6 +24,7 @@ from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
 from dfmeta.flows.key import NEXT_HOP_MAC
+from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.flows.service import Tap
 from dfmeta.model import HttpHost
 from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
@@ -194,14 +195,18 @@ class Probe:
         service = tap.service(self._version)
         if not service.guest_ips:
             return Result(answered=False, sent=False, cause="guests are not served over IPv6")
+        # A second bridge translates the address of the service to that of the listener.
+        ip, to_port = service.ip, tap.port
+        if tap.keys.probe_label(self._version) is not None:
+            ip, to_port = service.guest_ips[0], METADATA_PORT
         port = self._free_port()
         sequence, event = secrets.randbits(32), Event()
         self._waits[port] = event, sequence, tap
         syn = Segment(
             ip_address(tap.keys.probe_key(self._version)),
-            ip_address(service.ip),
+            ip_address(ip),
             port,
-            tap.port,
+            to_port,
             sequence,
             0,
             FLAG_SYN,
@@ -236,7 +241,9 @@ class Probe:
         return Result(answered=True, seconds=seconds, whole=whole)
 
     def _send(self, segment: Segment, tap: Tap) -> None:
-        frame = write_segment(segment, source_mac=NEXT_HOP_MAC, destination_mac=tap.mac)
+        label = tap.keys.probe_label(self._version)
+        source = label if label is not None else NEXT_HOP_MAC
+        frame = write_segment(segment, source_mac=source, destination_mac=tap.mac)
         wire = self._channel.wire
         self._channel.post([wire.packet_out(FROM_CONTROLLER, (Output(tap.ofport),), frame)])
 

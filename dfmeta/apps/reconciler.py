@@ -25,11 +25,13 @@ and the dump is older than they are. These rules keep an old dump from undoing a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 import eventlet
@@ -39,6 +41,7 @@ from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.drops import Drops
 from dfmeta.apps.meters import Meters, Use
+from dfmeta.apps.plans import Plan
 from dfmeta.apps.removals import Removals
 from dfmeta.apps.tally import Tally
 from dfmeta.exceptions import (
@@ -47,11 +50,10 @@ from dfmeta.exceptions import (
     SwitchError,
     SwitchTimeoutError,
 )
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows, has_flows
+from dfmeta.flows.desired import Guest, has_flows
 from dfmeta.flows.flow import Flow, comes_in_at
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address
-from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
@@ -64,8 +66,6 @@ BATCH = 100
 UNCONFIRMED = 4
 """Bundles of a reconcile that may be unconfirmed: os-ken's messages are large, and the switch has
 other work to do."""
-FIXED = frozenset({Purpose.FROM_TAP, Purpose.SERVICE_DROP, Purpose.REPLY_DROP})
-"""Flows without which no guest is served: frames from tap-metadata must not go anywhere else."""
 RECONCILE_POLL = 0.002
 """Seconds between two checks whether a reconcile has finished."""
 
@@ -89,6 +89,7 @@ class _Mod:
 class Reconciler:
     """Installs the flows of the registry's guests on the switch.
 
+    :param plan: the desired flows of the bridge.
     :param adopts: returns whether the addresses of an endpoint that are found on the switch at
         start may be kept: its port still has the instance for which they were installed.
     :param reconciled: called after each reconcile, the first of which adopts those addresses.
@@ -100,6 +101,7 @@ class Reconciler:
         channel: Channel,
         registry: Registry,
         *,
+        plan: Plan,
         meters: Meters,
         adopts: Callable[[Endpoint], bool],
         reconciled: Callable[[], object] = lambda: None,
@@ -108,7 +110,9 @@ class Reconciler:
         self.channel = channel
         self.registry = registry
         self.meters = meters
-        self.tap: Tap | None = None
+        self.tap: Any = None
+        """Ports to which the flows lead, as the plan's builders take them; None: not known."""
+        self._plan = plan
         self.confirmed = False
         """Whether the switch has confirmed all flows since the connection came up."""
         self._adopts = adopts
@@ -129,6 +133,8 @@ class Reconciler:
         self._rates = channel.layout.pipeline.rates
         self._drops = Drops()
         self._doubted = False
+        self._removed = True
+        """Whether the switch has removed all stray flows of the latest reconcile so far."""
 
     @property
     def busy(self) -> bool:
@@ -212,8 +218,9 @@ class Reconciler:
         """Compare a dump with the desired flows and send the difference.
 
         :return: number of flow-mods sent.
-        :raises DfmetaError: when the switch does not answer, or refuses a flow of :data:`FIXED`.
-            The refusal of any other flow is logged, and the next reconcile tries that flow again.
+        :raises DfmetaError: when the switch does not answer, or refuses a flow that no guest can do
+            without. The refusal of any other flow is logged, and the next reconcile tries that
+            flow again.
         """
         with self._one_reconcile:
             if self.tap is None or not self.channel.connected:
@@ -222,6 +229,8 @@ class Reconciler:
             self._doubted = False
             self._overtaken = {}
             self._removals.forget_old()
+            self._removed = True
+            sweep = self.registry.allotment.begin_sweep() if self._plan.shows_numbers else None
             found = self._dump(turns)
             self.meters.learn(self.channel, _meters_of(found, turns, self._rates))
             self._drops.flows(_each(found, turns))
@@ -230,6 +239,8 @@ class Reconciler:
                 self._adopt_addresses(found, wire, turns)
             count = self._send_differences(found, tap, wire=wire, turns=turns)
             self.confirmed = not self._doubted
+            if sweep is not None and self.confirmed and self._removed:
+                self.registry.allotment.end_sweep(sweep)
             self._on_reconciled()
             metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
             if count:
@@ -295,9 +306,9 @@ class Reconciler:
             turns.give_way()
         return found
 
-    def _send_differences(self, found: Grouped, tap: Tap, *, wire: Wire, turns: Turns) -> int:
+    def _send_differences(self, found: Grouped, tap: Any, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, first for flows that belong to no endpoint, then by endpoint."""
-        fixed = _by_key(fixed_flows(tap))
+        fixed = _by_key(self._plan.fixed(tap))
         self.tally.replace(self._fixed, fixed)
         self._fixed = fixed
         others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
@@ -327,7 +338,7 @@ class Reconciler:
         return count
 
     def _compare(
-        self, endpoint: Endpoint | None, found: Iterable[DumpedFlow], tap: Tap
+        self, endpoint: Endpoint | None, found: Iterable[DumpedFlow], tap: Any
     ) -> list[_Mod]:
         """Return the missing and the stray flows of *endpoint* as flow-mods, and note them as sent.
 
@@ -345,10 +356,12 @@ class Reconciler:
         there = {one.flow.match_key: one.flow for one in found if one.flow is not None}
         # A flow of another release with a desired key is replaced by the addition.
         strays = [one for one in found if one.read is None or one.read.match_key not in wanted]
+        if endpoint is None:
+            strays = [one for one in strays if not self._is_owned(one)]
         wire = self.channel.wire
         removals = [
             _Mod(endpoint, one.read and one.read.match_key, None, wire.remove_found(one))
-            for one in _way_in_first(strays)
+            for one in self._way_in_first(strays)
             if one.read is None or one.read.match_key not in newer
         ]
         additions = [
@@ -360,6 +373,16 @@ class Reconciler:
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
         metrics.FLOW_MODS.labels("add").inc(len(additions))
         return removals + additions
+
+    def _is_owned(self, stray: DumpedFlow) -> bool:
+        """Return whether an endpoint owns a flow by now that had no owner when it was dumped.
+
+        The next reconcile compares it with the flows of that endpoint.
+        """
+        if stray.read is None or read_address(stray.read, self._keys).endpoint is None:
+            return False
+        self._doubted = True
+        return True
 
     def _send(self, mods: list[_Mod], under_way: deque[tuple[list[_Mod], Pending]]) -> None:
         for start in range(0, len(mods), BATCH):
@@ -376,7 +399,7 @@ class Reconciler:
         overtaken meanwhile are left out as well.
 
         :param odd: endpoints with a refused addition; extended.
-        :raises SwitchError: when the switch refused a flow of :data:`FIXED`.
+        :raises SwitchError: when the switch refused a flow that no guest can do without.
         """
         try:
             batch.wait()
@@ -387,7 +410,7 @@ class Reconciler:
         refused = 0
         for mod in filter(self._stands, part):
             if mod.flow is None:
-                self._commit_one(mod.message)
+                self._removed &= self._commit_one(mod.message)
             elif mod.endpoint in odd or not self._commit_one(mod.message):
                 refused += 1
                 odd |= {mod.endpoint} if mod.endpoint is not None else set()
@@ -412,7 +435,7 @@ class Reconciler:
         try:
             self.channel.commit([mod], what, bundle=False).wait()
         except SwitchError as error:
-            if purpose_of(mod.cookie) in FIXED:
+            if purpose_of(mod.cookie) in self._plan.needed:
                 raise
             LOG.warning("%s", error)
             return False
@@ -425,9 +448,11 @@ class Reconciler:
                 continue
             known = read_address(one.read, self._keys)
             endpoint, number, address = known.endpoint, known.slot, known.address
-            if endpoint is None or number is None or address is None:
+            if endpoint is None:
                 continue
-            if self._adopts(endpoint):
+            if number is None or address is None:
+                self._mistrust(endpoint, known.key)
+            elif self._adopts(endpoint):
                 kept += self.registry.adopt(endpoint, number, address, time.monotonic())
             else:
                 self.registry.rest(endpoint, [number])
@@ -437,7 +462,14 @@ class Reconciler:
         if kept:
             LOG.info("Kept %d addresses of guests from an earlier run", kept)
 
-    def _wanted(self, endpoint: Endpoint, tap: Tap) -> ByKey:
+    def _mistrust(self, endpoint: Endpoint, key: str) -> None:
+        """Let the number of a flow's key rest if the key may become another guest's."""
+        with contextlib.suppress(ValueError):
+            number = self._keys.number_of(ip_address(key))
+            if number is not None:
+                self.registry.mistrust(endpoint, number)
+
+    def _wanted(self, endpoint: Endpoint, tap: Any) -> ByKey:
         if self.registry.port_at(endpoint) is None or not has_flows(endpoint):
             return {}
         addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
@@ -447,7 +479,12 @@ class Reconciler:
             addresses,
             self.meters.of(self.channel, endpoint, Purpose.GUEST_SYN),
         )
-        return _by_key(guest_flows(guest, tap))
+        return _by_key(self._plan.guest(guest, tap))
+
+    def _way_in_first(self, strays: list[DumpedFlow]) -> list[DumpedFlow]:
+        """Order removals so that a path to the proxy is removed before its return path."""
+        rank, last = self._plan.removal_rank, len(self._plan.removal_rank)
+        return sorted(strays, key=lambda one: rank.get(one.read.purpose, last) if one.read else 0)
 
     def _keep(self, endpoint: Endpoint, wanted: ByKey) -> None:
         self.tally.replace(self._sent.get(endpoint, {}), wanted)
@@ -470,21 +507,6 @@ def _by_key(flows: Iterable[Flow]) -> ByKey:
     return {flow.match_key: flow for flow in flows}
 
 
-def _way_in_first(strays: list[DumpedFlow]) -> list[DumpedFlow]:
-    """Order removals so that a path to the proxy is removed before its return path."""
-    rank: Mapping[Purpose, int] = {
-        Purpose.GUEST_SYN: 0,
-        Purpose.GUEST_HTTP: 0,
-        Purpose.GUEST_FRAGMENT: 0,
-        Purpose.GUEST_ARP: 0,
-        Purpose.GUEST_ND: 0,
-        Purpose.SYN: 1,
-        Purpose.GUEST_ND_BARE: 1,
-        Purpose.ADDRESS: 1,
-    }
-    return sorted(strays, key=lambda one: rank.get(one.read.purpose, 2) if one.read else 0)
-
-
 def _meters_of(found: Grouped, turns: Turns, rates: Container[Purpose]) -> dict[Use, int]:
     """Return endpoint and purpose of our flows with a meter → the id of the meter.
 
@@ -494,8 +516,9 @@ def _meters_of(found: Grouped, turns: Turns, rates: Container[Purpose]) -> dict[
     for flow in (one.read or one.elsewhere for one in _each(found, turns)):
         if flow is not None and flow.meter is not None:
             endpoint = comes_in_at(flow)
-            if endpoint is not None and flow.purpose in rates:
-                uses[endpoint, flow.purpose] = flow.meter
+            purpose = flow.purpose
+            if endpoint is not None and isinstance(purpose, Purpose) and purpose in rates:
+                uses[endpoint, purpose] = flow.meter
     return uses
 
 

@@ -12,9 +12,10 @@ from dfmeta.inspect.vswitchd import management_socket
 
 
 def connect(controller: Controller, connection: str, ovsdb_connection: str) -> None:
-    """Have *controller* drive its bridge from now on.
+    """Have *controller* drive its bridges from now on.
 
-    :param connection: the option openflow_connection.
+    :param connection: the option openflow_connection; a second bridge is always connected to at its
+        management socket.
     :param ovsdb_connection: the option ovsdb_connection.
     :raises StartError: when the daemon cannot listen on the address.
     """
@@ -36,3 +37,8 @@ def connect(controller: Controller, connection: str, ovsdb_connection: str) -> N
         path = management_socket(connection, ovsdb_connection, bridge)
         hub.VITAL.spawn("OpenFlow connection", dial, path, refusals)
     hub.VITAL.spawn("watch over the flows", controller.watch)
+    if controller.meta is not None:
+        bridge = controller.meta.channel.bridge
+        path = management_socket("auto", ovsdb_connection, bridge)
+        hub.VITAL.spawn(f"OpenFlow connection to {bridge}", dial, path, refusals)
+        hub.VITAL.spawn(f"watch over the flows of {bridge}", controller.meta.watch)

@@ -21,7 +21,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.metering import MeterConfig, MeterCount
-from dfmeta.flows.pipeline import Layout, Stage, is_ours
+from dfmeta.flows.pipeline import BR_META, Layout, Stage, is_ours
 from dfmeta.flows.wire import Wire
 from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import Foreign, MeterFact, Seen
@@ -51,7 +51,8 @@ class Reading:
 
     ours: tuple[Seen, ...]
     foreign: tuple[Foreign, ...] | None
-    """Flows of other programs in the classification table; None when os-ken cannot read them."""
+    """Flows of other programs in the tables that dfmeta shares with them: the classification table,
+    and all tables of the second bridge; None when os-ken cannot read them."""
 
 
 class NoSocketError(SwitchError):
@@ -82,7 +83,7 @@ class NoOpenFlow13Error(SwitchError):
 
 
 def read_flows(path: Path, layout: Layout) -> Reading:
-    """Read our flows, and those of other programs in the classification table.
+    """Read our flows, and those of other programs; see :class:`Reading`.
 
     :param path: the bridge's management socket.
     :raises NoOpenFlow13Error: when the bridge speaks other versions only.
@@ -154,14 +155,15 @@ def _read(path: Path, layout: Layout) -> Reading:
     with _connected(path) as sock:
         _greet(sock, wire)
         ours = _ask(sock, wire, wire.dump())
-        rest = _ask(sock, wire, _dump_table(wire, layout.number(Stage.CLASSIFY)))
+        # On the second bridge, Neutron's metadata_path has flows in the same tables.
+        shared = ofp.OFPTT_ALL if layout.pipeline is BR_META else layout.number(Stage.CLASSIFY)
+        rest = _ask(sock, wire, _dump_table(wire, shared))
         theirs = None if rest is None else [entry.stats() for entry in rest]
         if theirs is not None and None in theirs:
             theirs = None
     if ours is None:
         raise SwitchError(what="the dump of flows", cause="os-ken cannot read it")
     found = [one for one in map(wire.found, ours) if one is not None]
-    table = layout.number(Stage.CLASSIFY)
     return Reading(
         tuple(
             Seen(one.flow, one.table, one.priority, one.cookie, one.packets, one.bytes)
@@ -169,7 +171,7 @@ def _read(path: Path, layout: Layout) -> Reading:
         ),
         None
         if theirs is None
-        else tuple(_foreign(one, table) for one in theirs if not is_ours(one.cookie)),
+        else tuple(_foreign(one) for one in theirs if not is_ours(one.cookie)),
     )
 
 
@@ -273,8 +275,8 @@ def _parse(wire: Wire, kind: int, data: bytes) -> Any:
     return ofproto_parser.msg(wire.datapath, ofp.OFP_VERSION, kind, len(data), 1, data)
 
 
-def _foreign(stats: Any, table: int) -> Foreign:
-    texts, hands_on = [], False
+def _foreign(stats: Any) -> Foreign:
+    texts, hands_on, table = [], False, int(stats.table_id)
     for instruction in stats.instructions:
         if isinstance(instruction, ofp_parser.OFPInstructionGotoTable):
             texts.append(f"goto_table:{instruction.table_id}")
@@ -287,6 +289,7 @@ def _foreign(stats: Any, table: int) -> Foreign:
         stats.priority,
         dict(stats.match.items()),
         ",".join(texts) or "drop",
+        table,
         hands_on,
     )
 

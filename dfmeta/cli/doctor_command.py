@@ -24,7 +24,7 @@ from dfmeta.apps.switch_facts import (
     read_flows,
     read_meters,
 )
-from dfmeta.cli import doctor_host, doctor_system, gather, terminal
+from dfmeta.cli import doctor_host, doctor_meta, doctor_system, gather, terminal
 from dfmeta.cli.common import (
     TABLE,
     cell_text,
@@ -142,8 +142,9 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     version, cause = _vswitchd(wanted)
     yield checks_switch.vswitchd(version, cause)
     yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
-    bits = _bits(wanted) if version else {}
-    yield from _bridge(wanted, snapshot, bits)
+    bits = {one: _bits(wanted, one) if version else {} for one in wanted.sides}
+    yield from _bridge(wanted, snapshot, bits[wanted.home])
+    yield from doctor_meta.bridge(wanted, snapshot, bits)
     switch = _reach(wanted)
     yield from switch.findings
     yield from _switch(asked, wanted, snapshot, switch.reading)
@@ -156,8 +157,9 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     if known is None:
         yield unknown("ports", "neither OVSDB nor dfmeta-agent answers")
     else:
-        known = gather.with_cuts(known, bits, wanted.bridge)
+        known = gather.with_cuts(known, bits[wanted.bridge], wanted.bridge)
         yield from checks_daemon.ports(known, wanted, running=facts.running, snapshot=snapshot)
+    yield from doctor_meta.numbers(asked, wanted, known)
     if snapshot is not None:
         yield from checks_switch.other_ports(snapshot, wanted)
 
@@ -188,10 +190,11 @@ def _vswitchd(wanted: Settings) -> tuple[str, str]:
         return "", str(error)
 
 
-def _bits(wanted: Settings) -> dict[int, PortBits]:
+def _bits(wanted: Settings, bridge: str) -> dict[int, PortBits]:
     """Return the switch's state of each port; empty if it does not answer (reported elsewhere)."""
+    path, layout = wanted.sides[bridge]
     with contextlib.suppress(SwitchError):
-        return read_bits(Path(wanted.socket), wanted.layout)
+        return read_bits(Path(path), layout)
     return {}
 
 
@@ -203,10 +206,10 @@ def _bridge(
             yield unknown(check, "OVSDB does not answer")
         return
     yield checks_switch.bridge(snapshot.bridge(wanted.bridge), wanted)
-    tap = snapshot.interface(wanted.tap, wanted.bridge)
+    tap = snapshot.interface(wanted.tap, wanted.home)
     found = bits.get(tap.ofport or 0) if tap is not None else None
     # The check of the device reports whether it is up and has a link.
-    cut = cut_of(found.of_switch(), wanted.tap, bridge=wanted.bridge) if found else None
+    cut = cut_of(found.of_switch(), wanted.tap, bridge=wanted.home) if found else None
     yield from checks_switch.tap_port(tap, snapshot, cut=cut, wanted=wanted)
 
 
@@ -306,11 +309,15 @@ def _our_flows(
         yield unknown("flows", "not compared: dfmeta-agent is needed for the list of desired flows")
         return
     try:
-        _, rows, problem = compare(conf, wanted, snapshot=snapshot)
+        found = compare(conf, wanted, snapshot=snapshot)
     except SwitchError as error:
         yield unknown("flows", f"not compared: {error}")
         return
-    yield from checks_switch.our_flows(rows, problem, wanted=wanted)
+    for bridge in wanted.sides:
+        problem = str(found.unread.get(bridge) or found.problems.get(bridge, ""))
+        yield from checks_switch.our_flows(
+            found.of(bridge), problem, bridge=bridge, alone=len(wanted.sides) == 1
+        )
 
 
 def _host(
@@ -361,6 +368,7 @@ def _read(wanted: Settings) -> HostFacts:
         table=wanted.route_table,
         family=wanted.family,
         keys=wanted.keys,
+        network=wanted.network,
     )
 
 
@@ -370,7 +378,7 @@ def _known_ports(
     """Return guests' ports from the daemon, or else from OVSDB; None if neither answers."""
     if conf is not None:
         with contextlib.suppress(NotRunningError):  # it has ended since the first request
-            return gather.daemon_ports(conf)
+            return gather.daemon_ports(conf, wanted.keys)
     return gather.ovsdb_ports(snapshot, wanted.bridge) if snapshot is not None else None
 
 

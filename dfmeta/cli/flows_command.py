@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +31,14 @@ from dfmeta.exceptions import NotRunningError, OvsdbError, StartError, SwitchErr
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
-from dfmeta.inspect.ledger import Entry, entries, faulty, wanted_flows
+from dfmeta.inspect.ledger import (
+    Entry,
+    addresses_of,
+    entries,
+    faulty,
+    wanted_flows,
+    wanted_meta_flows,
+)
 from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb_facts import read_snapshot
 
@@ -45,9 +55,11 @@ COLUMNS: Final = {
     "dropped": "DROPPED",
     "state": "STATE",
 }
+BRIDGE: Final = {"bridge": "BRIDGE"}
+"""A column of hosts with two bridges."""
 DROP: Final = ("bytes", "dropped", "service", "instance", "table", "address", "packets", "family")
 """Columns that are left out on a narrow terminal, the least important one first."""
-FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter")
+FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter", *BRIDGE)
 STYLES: Final = {
     "state": {
         "ok": "green",
@@ -73,7 +85,7 @@ all readings is shown."""
 @wide_option
 @click.option("--raw", is_flag=True, help="Show the output of ovs-ofctl, which must be installed.")
 def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> None:
-    """Show dfmeta's flows on the bridge, and mark unknown and missing flows.
+    """Show dfmeta's flows on the bridges, and mark unknown and missing flows.
 
     Each flow is shown with the names of its table and purpose, its family (4 or 6, the version of
     IP, if it belongs to one), the port and instance that it serves, the guest's address and the
@@ -84,60 +96,135 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
     say(take_over(conf))
     wanted = gather.settings(conf)
     if raw:
-        click.echo(_raw(wanted), nl=False)
+        for path, _layout in wanted.sides.values():
+            click.echo(_raw(path), nl=False)
         return
     snapshot = Snapshot()
     with contextlib.suppress(OvsdbError):  # OVSDB is only needed for names
         snapshot = read_snapshot(wanted.ovsdb)
-    ports, rows, problem = compare(conf, wanted, snapshot=snapshot)
-    if problem:
-        click.echo(f"dfmeta: {problem}; the flows are shown unchecked", err=True)
-    names, dropped = _names(ports, snapshot, wanted), _dropped(wanted)
-    columns = {field: field for field in FIELDS} if fmt == JSON else COLUMNS
-    shown = [_row(entry, names, dropped) for entry in rows]
+    found = compare(conf, wanted, snapshot=snapshot)
+    for problem in dict.fromkeys(found.problems.values()):
+        of = [bridge for bridge, text in found.problems.items() if text == problem]
+        which = "the flows" if len(of) == len(wanted.sides) else f"the flows of {of[0]}"
+        click.echo(f"dfmeta: {problem}; {which} are shown unchecked", err=True)
+    names, dropped = _names(found.ports, snapshot, wanted), _dropped(wanted)
+    columns = {field: field for field in FIELDS}
+    if fmt != JSON:
+        columns = (BRIDGE if wanted.meta is not None else {}) | COLUMNS
+    shown = [_row(entry, _named(entry, names, wanted), dropped) for entry in found.rows]
     print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
+    for bridge, error in found.unread.items():
+        click.echo(f"dfmeta: the flows of {bridge} are not shown: {error}", err=True)
+    if found.unread:
+        sys.exit(1)
 
 
-def compare(
-    conf: cfg.ConfigOpts, wanted: Settings, *, snapshot: Snapshot
-) -> tuple[tuple[KnownPort, ...], tuple[Entry, ...], str]:
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The flows of all bridges, compared with the daemon's desired flows."""
+
+    ports: tuple[KnownPort, ...]
+    rows: tuple[Entry, ...]
+    problems: Mapping[str, str]
+    """Bridge → why its flows could not be compared."""
+    unread: Mapping[str, SwitchError]
+    """Bridge → why its flows could not be read; never the integration bridge."""
+
+    def of(self, bridge: str) -> tuple[Entry, ...]:
+        """Return the flows of one bridge."""
+        return tuple(row for row in self.rows if row.bridge == bridge)
+
+
+def compare(conf: cfg.ConfigOpts, wanted: Settings, *, snapshot: Snapshot) -> Compared:
     """Read the switch and compare its flows with the daemon's desired flows.
 
-    :return: the ports, the flows, and the reason if they could not be compared (else empty).
-    :raises SwitchError: when the switch does not answer.
+    :raises SwitchError: when the integration bridge does not answer.
     """
     for _ in range(SETTLE_TRIES):
-        ports, desired, problem = _desired(conf, wanted, snapshot)
-        reading: Reading = read_flows(Path(wanted.socket), wanted.layout)
-        rows = entries(reading.ours, desired, layout=wanted.layout, keys=wanted.keys)
-        if problem or not faulty(rows):
+        ports, desired, problems = _desired(conf, wanted, snapshot)
+        found, unread = _read(wanted)
+        if not any(port.addresses for port in ports):
+            seen = found[wanted.bridge].ours
+            gather.own(wanted.keys, ((at, slot) for at, slot, _ in addresses_of(seen, wanted.keys)))
+        rows = tuple(
+            row
+            for bridge, reading in found.items()
+            for row in entries(
+                reading.ours,
+                desired.get(bridge),
+                layout=wanted.sides[bridge][1],
+                keys=wanted.keys,
+                bridge=bridge,
+            )
+        )
+        compared = Compared(ports, rows, problems, unread)
+        if problems or unread or not faulty(rows):
             break
         time.sleep(SETTLE_PAUSE)
-    return ports, rows, problem
+    return compared
+
+
+def _read(wanted: Settings) -> tuple[dict[str, Reading], dict[str, SwitchError]]:
+    """Read the flows of each bridge; see :class:`Compared`."""
+    found: dict[str, Reading] = {}
+    unread: dict[str, SwitchError] = {}
+    for bridge, (path, layout) in wanted.sides.items():
+        try:
+            found[bridge] = read_flows(Path(path), layout)
+        except SwitchError as error:
+            if bridge == wanted.bridge:
+                raise
+            unread[bridge] = error
+    return found, unread
 
 
 def _desired(
     conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot
-) -> tuple[tuple[KnownPort, ...], tuple[Flow, ...] | None, str]:
+) -> tuple[tuple[KnownPort, ...], dict[str, tuple[Flow, ...]], dict[str, str]]:
+    """Return the ports, bridge → its desired flows, and bridge → why these are not known."""
     try:
-        ports = gather.daemon_ports(conf)
+        ports = gather.daemon_ports(conf, wanted.keys)
     except NotRunningError as error:
         problem = f"dfmeta-agent does not answer at {wanted.admin}: {error.fields['cause']}"
-        return gather.ovsdb_ports(snapshot, wanted.bridge), None, problem
-    tap = gather.tap_of(wanted, snapshot, ip6=gather.served_ip6(conf))
-    if tap is None:
-        return ports, None, f"{wanted.tap} is not on {wanted.bridge}, or its port is not known"
-    return ports, wanted_flows(ports, tap), ""
+        ports = gather.ovsdb_ports(snapshot, wanted.bridge)
+        return ports, {}, dict.fromkeys(wanted.sides, problem)
+    ip6 = gather.served_ip6(conf)
+    desired: dict[str, tuple[Flow, ...]] = {}
+    problems = {}
+    tap = gather.tap_of(wanted, snapshot, ip6=ip6)
+    beyond = gather.meta_tap_of(wanted, snapshot, ip6=ip6)
+    if tap is not None:
+        desired[wanted.bridge] = wanted_flows(ports, tap)
+    else:
+        names = wanted.meta.names if wanted.meta is not None else None
+        name = names.patch_int if names is not None else wanted.tap
+        problems[wanted.bridge] = f"{name} is not on {wanted.bridge}, or its port is not known"
+    if beyond is not None:
+        desired[wanted.home] = wanted_meta_flows(ports, beyond)
+    elif wanted.meta is not None:
+        names = wanted.meta.names
+        problems[names.bridge] = (
+            f"{names.tap} or {names.patch_meta} is not on {names.bridge}, or its port is not known"
+        )
+    return ports, desired, problems
 
 
 def _names(
     ports: tuple[KnownPort, ...], snapshot: Snapshot, wanted: Settings
-) -> dict[Endpoint, tuple[str, str]]:
+) -> dict[str, dict[Endpoint, tuple[str, str]]]:
+    """Return bridge → endpoint → names of the port and its instance."""
     names = {port.endpoint: (port.name, port.instance) for port in ports if port.ofport is not None}
-    tap = snapshot.interface(wanted.tap, wanted.bridge)
-    if tap is not None and tap.ofport is not None:
-        names[Endpoint(tap.ofport)] = (tap.name, "")
-    return names
+    meta = wanted.meta.names if wanted.meta is not None else None
+    found = {wanted.bridge: names}
+    own = [(wanted.tap, wanted.home)]
+    if meta is not None:
+        found[meta.bridge] = {}
+        own += [(meta.patch_int, wanted.bridge), (meta.patch_meta, meta.bridge)]
+    for name, bridge in own:
+        port = snapshot.interface(name, bridge)
+        if port is not None and port.ofport is not None:
+            found[bridge][Endpoint(port.ofport)] = (name, "")
+    return found
 
 
 def _dropped(wanted: Settings) -> dict[int, int]:
@@ -148,13 +235,21 @@ def _dropped(wanted: Settings) -> dict[int, int]:
     return {}
 
 
-def _row(
-    entry: Entry, names: dict[Endpoint, tuple[str, str]], dropped: dict[int, int]
-) -> dict[str, Any]:
-    known = entry.ofport is not None
-    place = Endpoint(entry.ofport or 0, entry.vid)
-    name, instance = names.get(place, ("gone", "") if known else ("", ""))
+def _named(
+    entry: Entry, names: dict[str, dict[Endpoint, tuple[str, str]]], wanted: Settings
+) -> tuple[str, str]:
+    """Return the names of the port and the instance that a flow belongs to; empty: to none."""
+    if entry.ofport is None:
+        return "", ""
+    # A flow of a guest has its number on the integration bridge, where the guest is.
+    bridge = wanted.bridge if entry.key else entry.bridge
+    return names[bridge].get(Endpoint(entry.ofport, entry.vid), ("gone", ""))
+
+
+def _row(entry: Entry, named: tuple[str, str], dropped: dict[int, int]) -> dict[str, Any]:
+    name, instance = named
     return {
+        "bridge": entry.bridge,
         "table": entry.table,
         "purpose": entry.purpose,
         "family": entry.family,
@@ -174,9 +269,10 @@ def _row(
     }
 
 
-def _raw(wanted: Settings) -> str:
-    """Return dfmeta's flows as ovs-ofctl prints them.
+def _raw(path: str) -> str:
+    """Return dfmeta's flows on one bridge as ovs-ofctl prints them.
 
+    :param path: the bridge's management socket.
     :raises StartError: when ovs-ofctl is not installed.
     :raises SwitchError: when it fails several times; on a busy socket it fails now and then.
     """
@@ -187,7 +283,7 @@ def _raw(wanted: Settings) -> str:
             remedy="Install Open vSwitch's tools, or leave --raw out",
         )
     match = f"cookie={COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
-    command = [program, "-O", "OpenFlow13", "dump-flows", f"unix:{wanted.socket}", match]
+    command = [program, "-O", "OpenFlow13", "dump-flows", f"unix:{path}", match]
     for _ in range(SETTLE_TRIES):
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # ovs-ofctl, no shell
         if not done.returncode:

@@ -20,19 +20,21 @@ from packaging.requirements import Requirement
 from dfmeta.cli.client import ask_agent
 from dfmeta.exceptions import KeyRangeError, NotRunningError
 from dfmeta.flows.key import Keys
+from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.service import Tap
 from dfmeta.host.listeners import listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process
 from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, Owners
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
-from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
+from dfmeta.inspect.facts import GuestFailure, KnownPort, MetaSide, Settings, Snapshot
 from dfmeta.inspect.vswitchd import management_socket
-from dfmeta.model import OBSERVED, GuestAddress, PortState
+from dfmeta.model import OBSERVED, TAP_MAC, Endpoint, GuestAddress, PortState
 from dfmeta.proxy.tokens import unusable_key
 from dfmeta.state import UNREADABLE, State, read_state
 from dfmeta.store import strictjson
-from dfmeta.wiring.layout import keys_of, layout_of
+from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 from dfmeta.wiring.lock import lock_name
 
 TIMEOUT = 3.0
@@ -45,7 +47,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     """Return the settings of the host that follow from *conf* and state_path."""
     group = conf.df_metadata
     bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
-    remembered = State()
+    meta, remembered = meta_of(conf), State()
     with contextlib.suppress(*UNREADABLE):
         remembered = read_state(Path(group.state_path))
     return Settings(
@@ -66,24 +68,42 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         ip6=tuple(str(IPv6Address(one)) for one in group.ip6),
         host_ip6=str(IPv6Address(group.host_ip6)),
         listener6=remembered.listener6,
-        keys=keys_of(group),
+        keys=keys_of(conf),
+        meta=None
+        if meta is None
+        else MetaSide(
+            meta,
+            conf.METADATA.provider_vlan_id,
+            str(management_socket("auto", ovsdb, meta.bridge)),
+        ),
     )
 
 
-def daemon_ports(conf: cfg.ConfigOpts) -> tuple[KnownPort, ...]:
+def daemon_ports(conf: cfg.ConfigOpts, keys: Keys) -> tuple[KnownPort, ...]:
     """Return every guest port as the running daemon knows it.
 
+    :param keys: the key scheme; it learns the owners of the keys.
     :raises NotRunningError: when the daemon does not run.
     """
-    rows, keys = ask_agent(conf, "/ports"), keys_of(conf.df_metadata)
+    rows = ask_agent(conf, "/ports")
     try:
-        return tuple(_known(row, keys) for row in rows)
+        ports = tuple(_known(row, keys) for row in rows)
     except (KeyError, TypeError, ValueError, KeyRangeError) as error:
         raise NotRunningError(
             address=conf.df_metadata.admin_listen,
             cause="the answer for /ports has an unknown format",
             remedy="It is another program, or a dfmeta-agent of another version: restart it",
         ) from error
+    own(keys, ((port.endpoint, slot) for port in ports for slot in port.addresses))
+    return ports
+
+
+def own(keys: Keys, numbers: Iterable[tuple[Endpoint, int]]) -> None:
+    """Tell *keys* the owners of all numbers that are in use, where numbers have owners."""
+    if isinstance(keys, MetaKeys):
+        keys.owners.clear()
+    for endpoint, number in numbers:
+        keys.own(endpoint, number)
 
 
 def served_ip6(conf: cfg.ConfigOpts) -> tuple[str, ...]:
@@ -138,20 +158,51 @@ def _with_cut(port: KnownPort, bits: PortBits | None, bridge: str) -> KnownPort:
 def tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap | None:
     """Return tap-metadata as the flows address it; None while a part of it is unknown.
 
+    With a second bridge, it is the patch port to that bridge.
+
     :param ip6: the IPv6 addresses at which guests are served; see :func:`served_ip6`.
     """
-    found = snapshot.interface(wanted.tap, wanted.bridge)
-    if found is None or found.ofport is None or not found.mac_in_use or wanted.port is None:
+    name = wanted.tap if wanted.meta is None else wanted.meta.names.patch_int
+    found = snapshot.interface(name, wanted.bridge)
+    if found is None or found.ofport is None or wanted.port is None:
+        return None
+    mac = found.mac_in_use if wanted.meta is None else TAP_MAC
+    if not mac:
         return None
     return Tap(
         ofport=found.ofport,
-        mac=found.mac_in_use,
+        mac=mac,
         port=wanted.port,
         ip=wanted.host_ip,
         guest_ip=wanted.ip,
         ip6=wanted.host_ip6 if ip6 else "",
         guest_ip6=ip6,
         keys=wanted.keys,
+    )
+
+
+def meta_tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> MetaTap | None:
+    """Return the ports of the second bridge as its flows address them.
+
+    :param ip6: the IPv6 addresses at which guests are served; see :func:`served_ip6`.
+    :return: None if there is no second bridge, and while a part of it is unknown.
+    """
+    meta = wanted.meta
+    if meta is None or wanted.port is None or not isinstance(wanted.keys, MetaKeys):
+        return None
+    tap = snapshot.interface(meta.names.tap, meta.names.bridge)
+    patch = snapshot.interface(meta.names.patch_meta, meta.names.bridge)
+    if tap is None or patch is None or not (tap.ofport and patch.ofport and tap.mac_in_use):
+        return None
+    return MetaTap(
+        ofport=tap.ofport,
+        patch=patch.ofport,
+        mac=tap.mac_in_use,
+        port=wanted.port,
+        vlan=meta.vlan,
+        guest_ip=wanted.ip,
+        keys=wanted.keys,
+        guest_ip6=ip6,
     )
 
 
@@ -304,6 +355,8 @@ def _known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
         failure=_failure(row["last_failure"]),
         # A daemon of an older version that still runs does not report VLAN ids.
         vid=row.get("vid", 0),
+        key=row.get("key") or "",
+        label=row.get("meta_mac") or "",
     )
 
 
@@ -322,6 +375,11 @@ def _address(row: Mapping[str, Any]) -> GuestAddress:
 
 
 def _slot(row: Mapping[str, Any], keys: Keys) -> int:
-    """Return the slot with the number that the registry uses: listings show the one in the key."""
-    _endpoint, slot = keys.parse(ip_address(row["key"]))
+    """Return the slot with the number that the registry uses: listings show another one.
+
+    :raises ValueError: for an address that is not a key.
+    """
+    slot = keys.number_of(ip_address(row["key"]))
+    if slot is None:
+        raise ValueError(f"{row['key']} is not a key")
     return slot

@@ -34,7 +34,12 @@ COLUMNS: Final = {
 ANSWER: Final = "last_answer"
 DROP: Final = ("sources", "key", "project", "ofport", "addresses", "instance_name")
 """Columns that are left out on a narrow terminal, the least important one first."""
-FIELDS: Final = (*COLUMNS, "iface_id", "mac", "fault", "connections", "requests", "last_failure")
+FIELDS: Final = (
+    *COLUMNS,
+    *("meta_mac", "iface_id", "mac", "fault", "connections", "requests", "last_failure"),
+)
+META_ADDRESSES: Final = "META IP, META MAC: ADDRESS"
+"""Heading of the addresses with ``identity_scheme = meta_ip``."""
 WELL: Final = frozenset({PortState.SERVED, PortState.DEAD})
 """States of a port without a fault."""
 STYLES: Final = {
@@ -46,6 +51,7 @@ STYLES: Final = {
         "broken": "bold red",
         "trunk": "bold red",
         "no project": "bold red",
+        "no meta ip": "bold red",
         "cut off": "bold red",
         "no connection": "bold red",
     },
@@ -81,8 +87,9 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     since the start of dfmeta-agent. A guest that has received its metadata does not count as
     failing because of its own bad requests (a wrong token, a malformed request, too many requests).
     SLOT: ADDRESS lists the addresses that guests have sent requests from, an IPv6 address with the
-    address of the service that it uses; each version of IP has its own slots. FROM names the
-    identity sources of instance and project.
+    address of the service that it uses; each version of IP has its own slots. With Meta IPs, KEY is
+    the Meta IP of the port's first address, and each address has the Meta IP and the Meta MAC that
+    stand for it. FROM names the identity sources of instance and project.
     """
     rows = ask_running(load_config(config_files), "/ports")
     if failing:
@@ -92,6 +99,8 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
         return
     now = datetime.now(UTC)
     columns = {**COLUMNS, ANSWER: "LAST ANSWER"}
+    if any(row.get("meta_mac") for row in rows):
+        columns["addresses"] = META_ADDRESSES
     shown = [_for_people(row, now) for row in rows]
     print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
 
@@ -110,7 +119,9 @@ def _for_people(row: dict[str, Any], now: datetime) -> dict[str, Any]:
 def _address(one: dict[str, Any]) -> str:
     # A daemon of an older version that still runs has no IPv6.
     service = f" to {one['service']}" if one.get("service") else ""
-    return f"{one['slot']}: {one['ip']} {one['mac']}{service}"
+    label = one.get("meta_mac")
+    name = f"{one['key']}, {label}" if label else one["slot"]
+    return f"{name}: {one['ip']} {one['mac']}{service}"
 
 
 def answer_of(row: dict[str, Any], now: datetime) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -15,13 +15,14 @@ import click
 from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_bits, read_flows
-from dfmeta.cli import doctor_host, gather
+from dfmeta.cli import doctor_host, gather, trace_patch
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
 from dfmeta.flows.family import FAMILIES, IPV6, Family, family_of
+from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.flows.reading import read_address, read_service
+from dfmeta.flows.reading import read_service
 from dfmeta.flows.service import Tap
 from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import checks_path, legs, which
@@ -29,6 +30,7 @@ from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Status
+from dfmeta.inspect.ledger import addresses_of
 from dfmeta.inspect.moments import clock
 from dfmeta.inspect.tracing import Trace, parse
 from dfmeta.inspect.vswitchd import Vswitchd, run_folder
@@ -62,6 +64,13 @@ class Scene:
     """The reason why the switch has not described the ports; empty if it has."""
     path: PathFacts | None = None
     """Result of the daemon's own probe of the host; None: the daemon does not run."""
+    meta_bits: Mapping[int, PortBits] = field(default_factory=dict)
+    """The same as ``bits`` for the second bridge; empty: there is none."""
+
+    @property
+    def tap_bits(self) -> Mapping[int, PortBits]:
+        """Those of the bridge of tap-metadata."""
+        return self.bits if self.wanted.meta is None else self.meta_bits
 
 
 @click.command(
@@ -118,19 +127,30 @@ def look(conf: cfg.ConfigOpts) -> Scene:
     """
     wanted = gather.settings(conf)
     snapshot, bits, unseen = read_snapshot(wanted.ovsdb), dict[int, PortBits](), ""
+    meta_bits: dict[int, PortBits] = {}
     try:
         bits = read_bits(Path(wanted.socket), wanted.layout)
+        if wanted.meta is not None:
+            meta_bits = read_bits(Path(wanted.meta.socket), wanted.meta.layout)
     except SwitchError as error:
         unseen = str(error)
     try:
-        ports, running = gather.daemon_ports(conf), True
+        ports, running = gather.daemon_ports(conf, wanted.keys), True
         ip6 = gather.served_ip6(conf)
     except NotRunningError:
         (ports, ip6), running = _without_daemon(wanted, snapshot), False
     ports = gather.with_cuts(ports, bits, wanted.bridge)
     path = gather.path_facts(conf) if running else None
     return Scene(
-        wanted, snapshot, ports, running=running, bits=bits, ip6=ip6, unseen=unseen, path=path
+        wanted,
+        snapshot,
+        ports,
+        running=running,
+        bits=bits,
+        ip6=ip6,
+        unseen=unseen,
+        path=path,
+        meta_bits=meta_bits,
     )
 
 
@@ -152,7 +172,9 @@ def follow(scene: Scene, port: KnownPort, versions: tuple[int, ...] = (4,)) -> s
     stop = which.unusable(port)
     if not stop and tap is None:
         wanted = scene.wanted
-        stop = f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
+        stop = trace_patch.missing(wanted, scene.snapshot) or (
+            f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
+        )
     if stop or tap is None:
         stop = f"not traced: {stop}"
         click.echo(f"{stop[:1].upper()}{stop[1:]}.")
@@ -204,7 +226,11 @@ def _ways(port: KnownPort, tap: Tap, version: int) -> list[Way]:
     if found or not service.guest_ips:
         return list(found.values())
     asked = service.guest_ips[0] if version == IPV6.version else ""
-    return [Way(tap.keys.slots(version)[0], legs.unseen(port.mac, asked), known=False)]
+    slot = tap.keys.slots(version)[0]
+    if isinstance(tap.keys, MetaKeys):
+        # The slot of an address that is not known yet cannot be known: the daemon's own is traced.
+        slot = tap.keys.probe_number(version)
+    return [Way(slot, legs.unseen(port.mac, asked), known=False)]
 
 
 def _follow_way(scene: Scene, port: KnownPort, tap: Tap, way: Way, *, alone: bool) -> str:
@@ -246,7 +272,9 @@ def _walk(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[str | S
     yield _head(port, tap, way)
     if port.cut or port.state is PortState.CUT_OFF:
         yield Stop(f"stops at {port.name}: {port.cut or port.fault}")
-    of_tap = cut_of(scene.bits.get(tap.ofport), wanted.tap, bridge=wanted.bridge)
+    device = scene.snapshot.interface(wanted.tap, wanted.home)
+    bits = scene.tap_bits.get(device.ofport or 0) if device is not None else None
+    of_tap = cut_of(bits, wanted.tap, bridge=wanted.home)
     if of_tap is not None:
         yield Stop(f"stops at {wanted.tap}: {of_tap}")
     if scene.unseen:
@@ -265,17 +293,28 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
         found = traced(legs.solicitation(port, used, tap=tap))
         leg = legs.neighbour(found, port, used, tap=tap, layout=layout)
         yield from _steps("finds", leg)
-    leg = legs.there(
-        traced(legs.syn(port, used, tap=tap)), port, version=version, tap=tap, layout=layout
-    )
+    syn, label = traced(legs.syn(port, used, tap=tap)), tap.keys.label(way.slot)
+    leg = legs.there(syn.first, port, version=version, tap=tap, layout=layout, label=label)
     yield from _steps("there", leg)
     stop = legs.on(traced(legs.syn(port, used, tap=tap, flags="ack")), layout)
     if stop:
         yield Stop(stop)
     if leg.to_controller:
         yield from _controller(scene, port, way)
+    patch = trace_patch.of_way(
+        wanted,
+        scene.snapshot,
+        bits={wanted.bridge: scene.bits, wanted.home: scene.tap_bits},
+        slot=way.slot,
+        address=used,
+        ip6=scene.ip6,
+    )
+    if patch is not None:
+        yield from _legs("there", patch.there(used, None if leg.to_controller else syn))
     yield from _host(scene, family_of(version))
     if not scene.running:
+        if patch is not None:
+            yield from _unanswered(patch)
         yield Stop("stops at the proxy: dfmeta-agent does not run, or not with this configuration")
     if port.state is PortState.NO_PROJECT:
         yield Stop(
@@ -285,13 +324,32 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
     if port.failure is not None:
         yield f"  proxy  the guest gets an answer, and fails: {_experience(port.failure)}"
     expected = used if way.known and not leg.to_controller else None
-    back = traced(legs.syn_ack(port, used, slot=way.slot, tap=tap))
+    if patch is not None:
+        yield from _legs("back ", patch.back())
+        answer = patch.answer(tap.ofport)
+    else:
+        answer = legs.syn_ack(port, used, slot=way.slot, tap=tap)
+    back = traced(answer)
     yield from _steps("back ", legs.back(back, port, address=expected, tap=tap, layout=layout))
     if expected is None:
         yield "         where the controller installs the flow of the key before that SYN goes on"
     yield from _probe(scene, family_of(version))
     if port.state in OBSERVED:
         yield Stop(f"the port is in the state '{port.state}': {port.fault}")
+
+
+def _unanswered(patch: trace_patch.Patch) -> Iterator[str]:
+    """Yield the lines on the return path over the patch while no answer can come."""
+    for leg in patch.back():
+        yield from (f"  back   {one}" for one in leg.steps)
+        if leg.stop:
+            yield f"         {leg.stop}"
+            return
+
+
+def _legs(name: str, found: Iterable[legs.Leg]) -> Iterator[str | Stop]:
+    for leg in found:
+        yield from _steps(name, leg)
 
 
 def _steps(name: str, leg: legs.Leg) -> Iterator[str | Stop]:
@@ -309,6 +367,7 @@ def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
         table=wanted.route_table,
         family=wanted.family,
         keys=wanted.keys,
+        network=wanted.network,
     )
     findings = list(doctor_host.way(host, wanted, scene.snapshot))
     listener = doctor_host.listener(host, wanted, running=scene.running)
@@ -350,6 +409,8 @@ def _controller(scene: Scene, port: KnownPort, way: Way) -> Iterator[str | Stop]
         yield Stop(
             "stops at the controller: dfmeta-agent does not run, or not with this configuration"
         )
+    elif port.state is PortState.NO_META_IP:
+        yield Stop(f"stops at the controller: {port.fault}: see `dfmeta doctor` (line meta-range)")
     elif way.known:
         yield Stop(
             f"stops at the controller: it knows {ip} of {port.name}, but the flow of the "
@@ -369,22 +430,17 @@ def _without_daemon(
     found: dict[Endpoint, dict[int, GuestAddress]] = {}
     ip6: list[str] = []
     with contextlib.suppress(DfmetaError):  # without flows, trace the path of an unseen address
-        for seen in read_flows(Path(wanted.socket), wanted.layout).ours:
-            if seen.flow is None:
-                continue
-            if seen.flow.purpose is Purpose.SERVICE_ND:
-                ip6.append(read_service(seen.flow))
-            if seen.flow.purpose is not Purpose.ADDRESS:
-                continue
-            read = read_address(seen.flow, wanted.keys)
-            if read.endpoint is not None and read.slot is not None and read.address is not None:
-                found.setdefault(read.endpoint, {})[read.slot] = read.address
+        seen = read_flows(Path(wanted.socket), wanted.layout).ours
+        for endpoint, slot, address in addresses_of(seen, wanted.keys):
+            found.setdefault(endpoint, {})[slot] = address
+        gather.own(wanted.keys, ((at, slot) for at, slots in found.items() for slot in slots))
+        flows = (one.flow for one in seen if one.flow is not None)
+        ip6 += [read_service(one) for one in flows if one.purpose is Purpose.SERVICE_ND]
     ports = gather.ovsdb_ports(snapshot, wanted.bridge)
     # In the order of the option, so that the same address is traced with and without the daemon.
-    ordered = [one for one in wanted.ip6 if one in ip6]
-    return tuple(replace(port, addresses=found.get(port.endpoint, {})) for port in ports), tuple(
-        ordered
-    )
+    ordered = tuple(one for one in wanted.ip6 if one in ip6)
+    known = (replace(port, addresses=found.get(port.endpoint, {})) for port in ports)
+    return tuple(known), ordered
 
 
 def _head(port: KnownPort, tap: Tap, way: Way) -> str:

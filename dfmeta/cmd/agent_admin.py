@@ -92,7 +92,7 @@ class AgentAdmin:
         parts.health.watch("threads", lambda: hub.VITAL.alive)
         parts.health.watch("ovsdb", lambda: parts.update.connected)
         parts.health.watch("bridge", lambda: parts.update.bridge is not None)
-        parts.health.watch("flows", lambda: parts.controller.ready)
+        parts.health.watch("flows", lambda: parts.controller.all_ready)
         parts.health.watch("proxy", self._listening)
         # While the proxy does not listen yet, the path is not reported as missing.
         parts.health.watch("path", lambda: probe.passes or not self._listening())

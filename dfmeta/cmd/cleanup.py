@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,14 @@ from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.remembering import meters_of
 from dfmeta.cmd.waiting import LINES, Waiting
 from dfmeta.exceptions import StartError
-from dfmeta.flows.family import IPV6
+from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.registry import Registry
 from dfmeta.state import State, StateFile
-from dfmeta.wiring.layout import layout_of
+from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 
 LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Cleanup:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._group: Any = conf.df_metadata
+        self._keys, self._meta = keys_of(conf), meta_of(conf)
         self._state_file = StateFile(Path(self._group.state_path))
         self._state = self._state_file.load()
         self._update = Update(connected=False)
@@ -56,6 +58,7 @@ class Cleanup:
             self._group.integration_bridge,
             self._group.metadata_interface,
             deliver=self._updated,
+            meta=self._meta,
         )
         self._clean_host(self._group.metadata_interface)
         before = self._state.arp_ignore
@@ -65,9 +68,10 @@ class Cleanup:
         self._await(lambda: self._update.connected, f"OVSDB at {self._group.ovsdb_connection}")
         if self._update.bridge is not None:
             self._clean_bridge()
-            for name in watcher.remove_taps():
+            for name in (*watcher.remove_taps(), *watcher.remove_meta()):
                 LOG.info("Removed the port %s", name)
                 self._clean_host(name)
+            watcher.remove_ids()
         watcher.stop()
         self._state_file.save(State(port=self._state.port))
 
@@ -75,11 +79,19 @@ class Cleanup:
         group = self._group
         # IPv6 also where [df_metadata] ip6 is empty now: an earlier run may have had addresses.
         for wanted in (
-            Wanted(device, IPv4Address(group.host_ip), group.route_table),
-            Wanted(device, IPv6Address(group.host_ip6), group.route_table, IPV6),
+            self._wanted(device, IPv4Address(group.host_ip), IPV4),
+            self._wanted(device, IPv6Address(group.host_ip6), IPV6),
         ):
-            for one in HostSide(wanted).remove():
+            # The device may be another program's, and stay, where it is on a second bridge.
+            for one in HostSide(wanted).remove(device_stays=self._meta is not None):
                 LOG.info("Removed the %s", one)
+
+    def _wanted(self, device: str, address: IPv4Address | IPv6Address, family: Family) -> Wanted:
+        wanted = Wanted(device, address, self._group.route_table, family)
+        if self._meta is None:
+            return wanted
+        hop, network = self._keys.next_hop(family.version), self._keys.network(family.version)
+        return replace(wanted, next_hop=hop, network=network)
 
     def _clean_bridge(self) -> None:
         controller = Controller(
@@ -90,6 +102,8 @@ class Cleanup:
             datapath_id=lambda: None,
             adopts=lambda _endpoint: False,
             meters=meters_of(self._state),
+            meta_bridge=self._meta.bridge if self._meta is not None else "",
+            meta_datapath_id=lambda: self._update.meta.datapath_id if self._update.meta else None,
         )
         group = self._group
         switch.connect(controller, group.openflow_connection, group.ovsdb_connection)
@@ -97,6 +111,10 @@ class Cleanup:
         saying = eventlet.spawn(self._say_removing)
         try:
             flows, meters = controller.reconciler.clear()
+            meta = controller.meta
+            if meta is not None and self._update.meta and self._update.meta.datapath_id:
+                self._await(lambda: meta.channel.connected, "the second bridge")
+                flows += meta.reconciler.clear()[0]
         finally:
             saying.kill()
         LOG.info("Removed %d flows and %d meters", flows, meters)

@@ -146,6 +146,7 @@ class Daemon:
         try:
             tap.look_after(self.parts.watcher, self.parts.update)
             tap.keep_listeners()
+            self.parts.write_ids()
         except DfmetaError as error:
             if str(error) != tap.last_error:
                 LOG.warning("%s", error)
@@ -187,13 +188,18 @@ class Daemon:
             # The known ports stay valid: guests are served while OVSDB does not answer.
             if before.connected:
                 LOG.warning("OVSDB at %s does not answer", parts.watcher.remote)
-            parts.update = Update(connected=False, bridge=before.bridge, tap=before.tap)
+            parts.update = Update(
+                connected=False, bridge=before.bridge, tap=before.tap, meta=before.meta
+            )
             return
         parts.tap.look_now()
         was, now = before.bridge, update.bridge
         if was is not None and now is not None and was.controllers != now.controllers:
             # A bridge deletes all flows when its first controller is added or its last one removed.
             parts.controller.doubt()
+        if before.meta is not None and before.meta != update.meta and parts.controller.meta:
+            # Open vSwitch may have made the bridge or its ports anew.
+            parts.controller.meta.doubt()
         turns = hub.Turns()
         for port_id in update.gone:
             parts.identities.forget(port_id)
@@ -213,7 +219,7 @@ class Daemon:
         """Pass tap-metadata to the controller, which changes the flows if it differs."""
         parts = self.parts
         if self._start.tap_is_told and parts.tap.sock is not None:
-            parts.controller.set_tap(parts.tap.as_flows_need_it(parts.update, parts.tap.sock))
+            parts.tell_tap()
 
     # Signals
 

@@ -1,4 +1,4 @@
-"""Refuses a start when tap-metadata is a port of another bridge."""
+"""Refuses a start when a port of another bridge has the name of one of dfmeta's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from dfmeta.conf.metadata import META_IP
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
-from dfmeta.ports.ovsdb import TapElsewhereError
+from dfmeta.ports.conflicts import TapElsewhereError
 from dfmeta.wiring.lock import BridgeLock
 
 
 def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> None:
-    """End the start if *error* means that tap-metadata is on another bridge: waiting does not help.
+    """End the start if *error* means that a port of dfmeta is on another bridge: waiting does not
+    help.
 
     The port is not moved, since dfmeta's flows and meters would stay on the other bridge and lead
     nowhere.
@@ -25,24 +27,27 @@ def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> Non
     if not isinstance(found, TapElsewhereError):
         return
     where = f"{found.tap} is a port of {found.bridge}"
-    if _is_served(group.ovsdb_connection, found.bridge):
+    has_meta_ips = group.identity_scheme == META_IP
+    if _is_served(group.ovsdb_connection, found.owner or found.bridge):
+        own = "metadata_interface, host_ip, host_ip6, route_table and admin_listen"
+        in_port = "identity_scheme = in_port and " if has_meta_ips else ""
         raise StartError(
             cause=f"{where}, which another dfmeta-agent serves",
-            remedy="Stop that daemon, or give this one its own [df_metadata] metadata_interface, "
-            "host_ip, host_ip6, route_table and admin_listen",
+            remedy=f"Stop that daemon, or give this one {in_port}its own [df_metadata] {own}",
         ) from error
-    if not found.marked:
+    if found.owner is None:
+        option = "meta_bridge" if has_meta_ips else "metadata_interface"
         raise StartError(
             cause=f"{where}, and dfmeta did not create it",
-            remedy="Set another [df_metadata] metadata_interface, or delete the port: "
+            remedy=f"Set another [df_metadata] {option}, or delete the port: "
             f"ovs-vsctl del-port {found.bridge} {found.tap}",
         ) from error
     command = shlex.join(["dfmeta-agent", *argv, "--cleanup"])
     raise StartError(
         cause=f"{where}, which dfmeta has served before, and [df_metadata] integration_bridge is "
         f"{group.integration_bridge} now",
-        remedy=f"Remove dfmeta's leftovers from {found.bridge}: "
-        f"OS_DF_METADATA__INTEGRATION_BRIDGE={shlex.quote(found.bridge)} {command}",
+        remedy=f"Remove dfmeta's leftovers from {found.owner}: "
+        f"OS_DF_METADATA__INTEGRATION_BRIDGE={shlex.quote(found.owner)} {command}",
     ) from error
 
 

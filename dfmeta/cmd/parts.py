@@ -6,12 +6,14 @@ loop.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from oslo_config import cfg
 
+from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.proxy import Proxy
@@ -19,11 +21,15 @@ from dfmeta.cmd.remembering import Memory
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.watch import PortWatch
 from dfmeta.health import Health
+from dfmeta.host_wide import allotment_of
 from dfmeta.hub import Bell
+from dfmeta.model import PortId
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.registry import Registry
 from dfmeta.wiring import identity, layout
+
+LOG = logging.getLogger("dfmeta.agent")
 
 
 class Parts:
@@ -34,7 +40,7 @@ class Parts:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, deliver: Callable[[Update], None]) -> None:
-        group = conf.df_metadata
+        group, meta = conf.df_metadata, layout.meta_of(conf)
         self.conf = conf
         """The configuration in force; a reload replaces it."""
         self.memory = memory = Memory(Path(group.state_path))
@@ -43,10 +49,19 @@ class Parts:
             group,
             memory.state,
             keeper(group, memory.state, os.environ),
+            keys=layout.keys_of(conf),
+            meta=meta,
+            vlan=conf.METADATA.provider_vlan_id,
             made_anew=self._rebind,
         )
+        addresses = self.tap.host.addresses
+        # Not the object that the flows have: the owners of numbers belong to the registry.
+        keys, versions = layout.keys_of(conf), (4, 6) if group.ip6 else (4,)
         self.registry = Registry(
-            self.tap.host.addresses, ask=lambda: self.watcher.ask(), keys=layout.keys_of(group)
+            addresses,
+            ask=lambda: self.watcher.ask(),
+            keys=keys,
+            allotment=allotment_of(keys, addresses, versions=versions),
         )
         self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
         self.registry.when_replaced(self.identities.renew)
@@ -59,12 +74,15 @@ class Parts:
             adopts=lambda endpoint: memory.adopts(endpoint, self.registry),
             meters=memory.meters,
             informed=self._inform,
+            meta_bridge=meta.bridge if meta is not None else "",
+            meta_datapath_id=lambda: self.update.meta.datapath_id if self.update.meta else None,
         )
         self.watcher = OvsdbWatcher(
             group.ovsdb_connection,
             group.integration_bridge,
             group.metadata_interface,
             deliver=deliver,
+            meta=meta,
         )
         self.ports = PortWatch(
             self.registry,
@@ -75,6 +93,8 @@ class Parts:
         )
         self.update = Update(connected=False)
         """The latest update from OVSDB."""
+        self._without: frozenset[PortId] = frozenset()
+        """The ports without a Meta IP that the log has named."""
         self.proxy: Proxy | None = None
         """Set by :mod:`dfmeta.cmd.start`."""
         self.serving = False
@@ -91,6 +111,39 @@ class Parts:
         listeners = self.proxy.listeners if self.proxy is not None else None
         if listeners is not None:
             self.memory.save(listeners, self.registry, self.controller.meters, now=now)
+
+    def tell_tap(self) -> None:
+        """Pass the ports to the controller, which changes the flows if they differ."""
+        update, sock = self.update, self.tap.sock
+        if self.controller.meta is not None:
+            self.controller.meta.set_tap(self.tap.meta_tap(update, sock))
+        self.controller.set_tap(self.tap.as_flows_need_it(update, sock))
+
+    def write_ids(self) -> None:
+        """Write Meta addresses of ports into OVSDB that it does not have yet.
+
+        :raises OvsdbError: when the transaction fails.
+        """
+        if self.controller.meta is None or not self.controller.reconciler.adopted:
+            return
+        unwritten = self.registry.unwritten()
+        self._name_those_without()
+        if unwritten and self.update.connected:
+            self.watcher.write_ids(unwritten)
+
+    def _name_those_without(self) -> None:
+        """Log each port for which no Meta IP is free, once."""
+        without = {port.id: port for port in self.registry.without()}
+        metrics.PORTS_WITHOUT_META_IP.set(len(without))
+        for port_id, port in without.items():
+            if port_id not in self._without:
+                LOG.error(
+                    "Port %s is not served: no Meta IP of [METADATA] provider_cidr = %s is free. "
+                    "Give a larger network and restart dfmeta-agent",
+                    port.name,
+                    self.conf.METADATA.provider_cidr,
+                )
+        self._without = frozenset(without)
 
     # Calls for the proxy, once it exists
 

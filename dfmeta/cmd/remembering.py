@@ -59,9 +59,13 @@ class Memory:
         )
 
     def rest_strangers(self, registry: Registry) -> None:
-        """Make the keys rest that another guest of a port used at the end of the previous run."""
+        """Make the keys rest that another guest of a port used at the end of the previous run, and
+        those that rested then. The others are kept for their guests."""
+        registry.rest(None, self.state.resting)
         for endpoint, holder in self.state.holders.items():
-            if not self.adopts(endpoint, registry):
+            if self.adopts(endpoint, registry):
+                registry.allotment.expect(endpoint, holder.slots)
+            else:
                 registry.rest(endpoint, holder.slots)
 
     def due_in(self, registry: Registry) -> float:
@@ -81,6 +85,7 @@ class Memory:
             return
         self._saved = registry.version
         self.state.port, self.state.listener, self.state.listener6 = listeners
+        self.state.resting = registry.allotment.resting()
         turns, changed = hub.Turns(), registry.take_changed()
         if now:
             self.state.holders, self.state.meters, self.state.syn_meters = {}, {}, {}

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dfmeta.conditions import Conditions
-from dfmeta.flows.key import slot_in_key
 from dfmeta.hub import Turns
 from dfmeta.model import Port
 from dfmeta.proxy.nova import remedies
@@ -43,8 +42,9 @@ def port_rows(
         state, cause = conditions.of(port)
         keys = [
             {
-                "slot": slot_in_key(number),
+                "slot": registry.keys.shown(number),
                 "key": str(registry.keys.key_of(endpoint, number)),
+                "meta_mac": registry.keys.label(number),
                 "mac": slot.address.mac,
                 "ip": str(slot.address.ip),
                 "service": str(slot.address.service) if slot.address.service else None,
@@ -53,12 +53,15 @@ def port_rows(
             for number, slot in sorted(slots.items())
             if endpoint is not None
         ]
+        key = registry.allotment.first_key(port)
+        number = registry.keys.number_of(key) if key is not None else None
         rows.append(
             {
                 "port": port.name,
                 "ofport": port.ofport,
                 "vid": port.vid,
-                "key": str(registry.keys.key_of(endpoint, 0)) if endpoint else None,
+                "key": str(key) if key is not None else None,
+                "meta_mac": registry.keys.label(number) if number is not None else None,
                 "addresses": keys,
                 "iface_id": port.iface_id,
                 "mac": port.mac,

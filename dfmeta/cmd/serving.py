@@ -107,7 +107,7 @@ class Serving:
 
     def _start(self, message: Message) -> None:
         conf = dfmeta.conf.thaw(message["options"])
-        self._mirror.keys = keys_of(conf.df_metadata)
+        self._mirror.keys = keys_of(conf)
         set_up_logging(debug=conf.debug)
         mine = share(limits(conf), conf.df_metadata.proxy_workers)
         application = Application(

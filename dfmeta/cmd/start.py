@@ -77,7 +77,7 @@ class Start:
         self._await_identities()
         parts.memory.rest_strangers(parts.registry)
         parts.tap.listen()
-        parts.controller.set_tap(parts.tap.as_flows_need_it(parts.update, parts.tap.sock))
+        parts.tell_tap()
         self.tap_is_told = True
         switch.connect(parts.controller, group.openflow_connection, group.ovsdb_connection)
         if not self._await_switch():
@@ -135,9 +135,9 @@ class Start:
         # Thousands of ports may take longer: a switch that accepts flows is not absent.
         return self.wait_for(
             # The port may be removed meanwhile, and flows have no target without it.
-            lambda: self._tap_is_there() and controller.ready,
+            lambda: self._tap_is_there() and controller.all_ready,
             partial(no_switch, self._parts.watcher.bridge),
-            busy=lambda: controller.busy,
+            busy=lambda: controller.any_busy,
         )
 
     def _tap_is_there(self) -> bool:

@@ -7,23 +7,27 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import Keeper
 from dfmeta.cmd.listening import GuestListeners
+from dfmeta.conf import metadata
 from dfmeta.exceptions import DfmetaError, HostError, StartError
-from dfmeta.flows.family import IPV6
+from dfmeta.flows.family import IPV4, IPV6, Family
+from dfmeta.flows.key import IN_PORT, Keys
+from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.changes import Changes
 from dfmeta.host.netlink import Wanted
 from dfmeta.host.sides import HostSides
+from dfmeta.model import TAP_MAC, MetaNames
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.state import HostMemory, State
-from dfmeta.wiring.layout import keys_of
 
 LOG = logging.getLogger(__name__)
 
@@ -40,6 +44,9 @@ class TapKeeper:
     :param group: the options ``[df_metadata]``.
     :param state: has the TCP port of the previous run, and records changes of the host.
     :param keeper: keeps the listeners during a restart.
+    :param keys: the key scheme.
+    :param meta: names of the second bridge, on which the device is a port; None: there is none.
+    :param vlan: VLAN id of answers on the second bridge.
     :param made_anew: called when the device has been created again, before a frame arrives on it.
     """
 
@@ -49,13 +56,16 @@ class TapKeeper:
         state: State,
         keeper: Keeper,
         *,
+        keys: Keys = IN_PORT,
+        meta: MetaNames | None = None,
+        vlan: int = 0,
         made_anew: Callable[[], object] = lambda: None,
     ) -> None:
         self._group = group
+        self._keys, self._meta, self._vlan = keys, meta, vlan
         self._state = state
         self._listeners = GuestListeners(group, state, keeper)
-        wanted = Wanted(group.metadata_interface, IPv4Address(group.host_ip), group.route_table)
-        self._keys = keys_of(group)
+        wanted = self._wanted4(group.metadata_interface, group.host_ip, group.route_table)
         self._guest_ip6 = tuple(str(IPv6Address(text)) for text in group.ip6)
         self._host_ip6 = str(IPv6Address(group.host_ip6)) if group.ip6 else ""
         wanted6 = self._wanted6(wanted.device, self._host_ip6, wanted.table)
@@ -140,14 +150,12 @@ class TapKeeper:
         """
         if not update.connected or update.bridge is None:
             return self.in_place
-        if update.tap is None or not update.tap.ours:
+        if not self._is_sound(update):
             self.last_error = NOT_THERE
             self.in_place = False
-            watcher.ensure_tap()
-            if update.tap is None:
-                self._made.add("port")
+            self._ensure_port(watcher, update)
             return False
-        if update.tap.ofport is None or not update.tap.mac:
+        if not self._has_numbers(update):
             self.last_error = "Open vSwitch has not given it a port number"
             self.in_place = False
             return False
@@ -162,6 +170,31 @@ class TapKeeper:
         # Not set earlier, and not cleared during a check: other greenthreads wait for it.
         self.in_place = True
         return True
+
+    def _is_sound(self, update: Update) -> bool:
+        """Return whether OVSDB has the device's port, and the second bridge, as they should be."""
+        if self._meta is None:
+            return update.tap is not None and update.tap.ours
+        return update.meta is not None and update.meta.sound
+
+    def _has_numbers(self, update: Update) -> bool:
+        """Return whether Open vSwitch has given the ports their numbers, and the device its MAC."""
+        if self._meta is None:
+            return update.tap is not None and bool(update.tap.ofport and update.tap.mac)
+        rows = update.meta
+        return rows is not None and bool(
+            rows.tap and rows.tap_mac and rows.patch_int and rows.patch_meta
+        )
+
+    def _ensure_port(self, watcher: OvsdbWatcher, update: Update) -> None:
+        if self._meta is not None:
+            watcher.ensure_meta(self._meta)
+            if update.meta is None or not update.meta.tap_mac:
+                self._made.add("port")
+            return
+        watcher.ensure_tap()
+        if update.tap is None:
+            self._made.add("port")
 
     def _put_in_place(self) -> None:
         # Before the device has an address, so that no packet arrives without a listener.
@@ -187,16 +220,17 @@ class TapKeeper:
         """Remove objects that the previous run created for another device, address or table."""
         group, former = self._group, self._state.host
         address = str(group.host_ip)
-        now = HostMemory(group.metadata_interface, address, group.route_table, self._host_ip6)
+        name, table = group.metadata_interface, group.route_table
+        now = HostMemory(name, address, table, self._host_ip6, *self._networks())
         if former is None or former == now:
             self._state.host = now
             return
-        wanted = Wanted(former.device, IPv4Address(former.address), former.table)
+        wanted = _of_former(former, former.address, IPV4, former.network)
         try:
-            wanted6 = self._wanted6(former.device, former.address6, former.table)
+            wanted6 = _of_former(former, former.address6, IPV6, former.network6)
             done = self.host.remove_former(wanted, wanted6)
             if former.device != now.device:
-                done += [f"port {name}" for name in watcher.remove_taps(former.device)]
+                done += self._remove_port(watcher, former.device)
         except DfmetaError as error:
             # The next start tries again, and so does --cleanup.
             LOG.warning("Leftovers of the former configuration could not be removed: %s", error)
@@ -205,11 +239,36 @@ class TapKeeper:
         if done:
             LOG.info("Removed leftovers of the former configuration: %s", ", ".join(done))
 
+    def _networks(self) -> tuple[str, str]:
+        """Return the networks of the routes in the main table; empty where there is none."""
+        if self._meta is None:
+            return "", ""
+        six = str(self._keys.network(6)) if self._host_ip6 else ""
+        return str(self._keys.network(4)), six
+
+    def _wanted4(self, name: str, address: str, table: int) -> Wanted:
+        """Return IPv4's side of the host."""
+        network = self._keys.network(4) if self._meta is not None else None
+        next_hop = self._keys.next_hop(4)
+        return Wanted(name, IPv4Address(address), table, IPV4, next_hop, network)
+
     def _wanted6(self, name: str, address: str, table: int) -> Wanted | None:
         """Return IPv6's side of the host; None for an empty address."""
         if not address:
             return None
-        return Wanted(name, IPv6Address(address), table, IPV6, self._keys.next_hop(6))
+        network = self._keys.network(6) if self._meta is not None else None
+        return Wanted(name, IPv6Address(address), table, IPV6, self._keys.next_hop(6), network)
+
+    def _remove_port(self, watcher: OvsdbWatcher, name: str) -> list[str]:
+        """Remove a device's port, with the second bridge if it is one of its ports.
+
+        :return: a description of each removed object.
+        :raises OvsdbError: when OVSDB refuses.
+        """
+        if name == metadata.TAP:
+            watcher.remove_ids()
+            return [f"port {one}" for one in watcher.remove_meta()]
+        return [f"port {one}" for one in watcher.remove_taps(name)]
 
     def undo(self, watcher: OvsdbWatcher, controller: Controller) -> None:
         """Remove everything that a failed start has created, and nothing that existed before.
@@ -228,9 +287,7 @@ class TapKeeper:
                 self._state.arp_ignore = None
                 done.append("arp_ignore")
             if "port" in self._made:
-                done += [
-                    f"port {name}" for name in watcher.remove_taps(self._group.metadata_interface)
-                ]
+                done += self._remove_port(watcher, self._group.metadata_interface)
         except DfmetaError as error:
             LOG.warning("Some changes of this failed start could not be removed: %s", error)
         if done:
@@ -250,13 +307,21 @@ class TapKeeper:
             raise HostError(what="listening", device=name, cause=error.strerror or error) from error
 
     def as_flows_need_it(self, update: Update, sock: Any) -> Tap | None:
-        """Return the target of the flows; None while the port does not exist."""
-        if update.tap is None or update.tap.ofport is None or not update.tap.mac:
+        """Return the target of the flows; None while the port does not exist.
+
+        With a second bridge, that is the patch port that leads there.
+        """
+        if not self._has_numbers(update):
             return None
-        serves_ipv6 = self.host.serves_ipv6 and 6 in self._listeners.sockets
+        serves_ipv6 = self._serves_ipv6
+        ofport, mac = 0, TAP_MAC
+        if update.meta is not None:
+            ofport = update.meta.patch_int or 0
+        elif update.tap is not None:
+            ofport, mac = update.tap.ofport or 0, update.tap.mac
         return Tap(
-            ofport=update.tap.ofport,
-            mac=update.tap.mac,
+            ofport=ofport,
+            mac=mac,
             port=int(sock.getsockname()[1]),
             ip=self._group.host_ip,
             guest_ip=self._group.ip,
@@ -264,3 +329,40 @@ class TapKeeper:
             guest_ip6=self._guest_ip6 if serves_ipv6 else (),
             keys=self._keys,
         )
+
+    @property
+    def _serves_ipv6(self) -> bool:
+        return self.host.serves_ipv6 and 6 in self._listeners.sockets
+
+    def meta_tap(self, update: Update, sock: Any) -> MetaTap | None:
+        """Return the target of the flows of the second bridge; None while a port is missing."""
+        rows = update.meta
+        if rows is None or not self._has_numbers(update) or not isinstance(self._keys, MetaKeys):
+            return None
+        return MetaTap(
+            ofport=rows.tap or 0,
+            patch=rows.patch_meta or 0,
+            mac=rows.tap_mac,
+            port=int(sock.getsockname()[1]),
+            vlan=self._vlan,
+            guest_ip=self._group.ip,
+            keys=self._keys,
+            guest_ip6=self._guest_ip6 if self._serves_ipv6 else (),
+        )
+
+
+def _of_former(former: HostMemory, address: str, family: Family, network: str) -> Wanted | None:
+    """Return one side of a former configuration; None for an empty address.
+
+    Its next hop does not matter: the removal of a route does not need it.
+    """
+    if not address:
+        return None
+    return Wanted(
+        former.device,
+        ip_address(address),
+        former.table,
+        family,
+        IN_PORT.next_hop(family.version),
+        ip_network(network) if network else None,
+    )

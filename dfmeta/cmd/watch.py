@@ -23,7 +23,7 @@ from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.offload import advice
-from dfmeta.model import Endpoint, Port, PortState
+from dfmeta.model import Endpoint, Port, PortId, PortState
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class PortWatch:
         self._controller = controller
         self._gather = gather
         first_syns = controller.learner.first_syns
-        arrivals = Arrivals(controller.channel)
+        arrivals = Arrivals(controller.channel, registry.keys)
         self._silence = Silence(
             registry, arrivals, controller.probe, first_syns, userspace=userspace
         )
@@ -71,6 +71,10 @@ class PortWatch:
         self._backend = "nova" if needs_project else "store"
         if needs_project:
             observers[PortState.NO_PROJECT] = without_project
+        if controller.meta is not None:
+            observers[PortState.NO_META_IP] = FullRange(
+                registry, lambda: controller.reconciler.adopted
+            ).cause
         self.conditions = Conditions(registry, observers)
         for state in PortState:
             metrics.PORTS.labels(state).set_function(partial(self.conditions.count, state))
@@ -80,7 +84,7 @@ class PortWatch:
     def run(self) -> None:
         """Review the ports in an endless loop; run it in its own greenthread."""
         while True:
-            if self._controller.ready:
+            if self._controller.all_ready:
                 self._silence.look()
             begun = time.monotonic()
             self.conditions.review()
@@ -200,6 +204,41 @@ class Silence:
         if not met.at_first:
             met.at_first = {CHECKSUMS: checksums, REPLIES: replies}
         return {CHECKSUMS: self._checksums, REPLIES: replies}
+
+
+class FullRange:
+    """Finds ports without a Meta IP.
+
+    :param adopted: returns whether the addresses of an earlier run are adopted; before that, no
+        number may be given.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        adopted: Callable[[], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._adopted = adopted
+        self._clock = clock
+        self._without: frozenset[PortId] = frozenset()
+        self._due = 0.0
+
+    def cause(self, port: Port) -> str:
+        """Return a fault if all Meta IPs were taken when *port* was to get one; else empty text."""
+        now = self._clock()
+        if now >= self._due and self._adopted():
+            # All ports are reviewed at a time.
+            self._due = now + INTERVAL
+            self._without = frozenset(one.id for one in self._registry.without())
+        has_key = self._registry.allotment.first_key(port) is not None
+        if has_key or port.id not in self._without:
+            return ""
+        network = self._registry.keys.network(4)
+        return f"all Meta IPs of {network} are taken ([METADATA] provider_cidr)"
 
 
 def without_project(port: Port) -> str:

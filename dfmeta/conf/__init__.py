@@ -20,6 +20,7 @@ from dfmeta.conf import (
     defaults,
     limits,
     lookup,
+    metadata,
     neutron,
     nova,
     rate,
@@ -101,6 +102,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     return [
         (None, [*COMMON, *nova.OPTS]),
         (agent.GROUP.name, agent.OPTS),
+        (metadata.GROUP.name, metadata.OPTS),
         (limits.GROUP.name, limits.OPTS),
         (neutron.GROUP.name, neutron.OPTS),
         (rate.GROUP.name, rate.OPTS),
@@ -111,7 +113,14 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 def register(conf: cfg.ConfigOpts) -> None:
     """Register every option with *conf*."""
     conf.register_cli_opts(COMMON)
-    for group in (agent.GROUP, limits.GROUP, neutron.GROUP, rate.GROUP, store.GROUP):
+    for group in (
+        agent.GROUP,
+        metadata.GROUP,
+        limits.GROUP,
+        neutron.GROUP,
+        rate.GROUP,
+        store.GROUP,
+    ):
         # A new group for each configuration: a group object stores its options, and options that
         # keystoneauth1 registers as required would be required of each later configuration too
         # (at SIGHUP, for example).
@@ -204,7 +213,9 @@ def _check(conf: cfg.ConfigOpts) -> None:
     for group, options in own_opts():
         for option in options:
             _check_one(conf, group, option)
+    metadata.apply(conf)
     agent.check(conf.df_metadata)
+    metadata.check(conf)
     nova.check(conf)
     neutron.check(conf)
     store.check(conf)

@@ -204,6 +204,23 @@ OPTS: Final = [
         "contain other routes; tables 253 to 255 belong to the kernel.",
     ),
     cfg.StrOpt(
+        "identity_scheme",
+        default="in_port",
+        choices=[
+            ("in_port", "the source address on tap-metadata is made from the number of the port"),
+            ("meta_ip", "Meta IPs on a second bridge, as with metadata_path; see [METADATA]"),
+        ],
+        help="How the proxy tells guests apart. The identity of a guest is its port in both. With "
+        "meta_ip the options metadata_interface, host_ip, host_ip6, port and route_table do not "
+        "apply. A change needs a restart, which removes what belongs to the other scheme.",
+    ),
+    cfg.Opt(
+        "meta_bridge",
+        type=types.String(regex=r"^[^/\s]{1,11}$"),
+        default="br-meta",
+        help="Second bridge of identity_scheme = meta_ip. dfmeta creates it if it is missing.",
+    ),
+    cfg.StrOpt(
         "backend",
         default="store",
         choices=[

@@ -12,9 +12,16 @@ from dfmeta.conf.kinds import without_password
 from dfmeta.exceptions import ConfigError
 from dfmeta.model import HttpHost
 
+
+def _of_metadata_path(name: str) -> cfg.DeprecatedOpt:
+    """Return the place of an option in the configuration of Neutron's extension metadata_path."""
+    return cfg.DeprecatedOpt(name, group="METADATA")
+
+
 OPTS: Final = [
     cfg.StrOpt(
         "auth_ca_cert",
+        deprecated_opts=[_of_metadata_path("auth_ca_cert")],
         help="PEM file with the certificates of the authorities for Nova's certificate. Unset: the "
         "system's authorities. Read at the start and at a SIGHUP.",
     ),
@@ -22,41 +29,50 @@ OPTS: Final = [
         "nova_metadata_host",
         default="127.0.0.1",
         # Neutron's name for it before its release of 2017; files of upgraded hosts still have it.
-        deprecated_name="nova_metadata_ip",
+        deprecated_opts=[
+            cfg.DeprecatedOpt("nova_metadata_ip"),
+            _of_metadata_path("nova_metadata_host"),
+        ],
         help="Host of Nova's metadata API, or a comma list of hosts, each with an optional :port. "
         "They are tried in this order. A host that fails is skipped for 10 seconds, unless all "
         "hosts have failed. Write an IPv6 address with a port in brackets.",
     ),
     cfg.PortOpt(
         "nova_metadata_port",
+        deprecated_opts=[_of_metadata_path("nova_metadata_port")],
         default=8775,
         min=1,
         help="TCP port of Nova's metadata API on hosts of nova_metadata_host without a :port.",
     ),
     cfg.StrOpt(
         "nova_metadata_protocol",
+        deprecated_opts=[_of_metadata_path("nova_metadata_protocol")],
         default="http",
         choices=["http", "https"],
         help="Protocol of Nova's metadata API. Must match the service at nova_metadata_port.",
     ),
     cfg.BoolOpt(
         "nova_metadata_insecure",
+        deprecated_opts=[_of_metadata_path("nova_metadata_insecure")],
         default=False,
         help="With https, do not check Nova's certificate. An attacker on the network path can "
         "then read user-data and send answers in Nova's name.",
     ),
     cfg.StrOpt(
         "nova_client_cert",
+        deprecated_opts=[_of_metadata_path("nova_client_cert")],
         help="PEM file with the client certificate for Nova, followed by the certificates of the "
         "chain to its authority. Read at the start and at a SIGHUP.",
     ),
     cfg.StrOpt(
         "nova_client_priv_key",
+        deprecated_opts=[_of_metadata_path("nova_client_priv_key")],
         help="PEM file with the private key of nova_client_cert, without a passphrase. Read at the "
         "start and at a SIGHUP; the daemon's user must be able to read it.",
     ),
     cfg.StrOpt(
         "metadata_proxy_shared_secret",
+        deprecated_opts=[_of_metadata_path("metadata_proxy_shared_secret")],
         default="",
         secret=True,
         help="Secret for the signature of instance ids. Must be the same as [neutron] "

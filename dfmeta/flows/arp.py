@@ -30,8 +30,8 @@ def guest_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
     The classification flows do not match on the MAC, but the guest's network stack needs one
     (specification, "Proposed Change").
     """
-    match = {**frames_of(endpoint), **_question(ip)}
-    return flow(Purpose.GUEST_ARP, match, actions=_answer(mac, ip))
+    match = {**frames_of(endpoint), **question(ip)}
+    return flow(Purpose.GUEST_ARP, match, actions=answer(mac, ip))
 
 
 def key_request(key: str, mac: str) -> Flow:
@@ -41,14 +41,15 @@ def key_request(key: str, mac: str) -> Flow:
     guest's control: the answer goes to tap-metadata only, and the reply flow sets its own
     destination.
     """
-    return flow(Purpose.KEY_ARP, _question(key), actions=_answer(mac, key))
+    return flow(Purpose.KEY_ARP, question(key), actions=answer(mac, key))
 
 
-def _question(ip: str) -> Mapping[str, Value]:
+def question(ip: str) -> Mapping[str, Value]:
+    """Return the match of requests for *ip*."""
     return {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
 
 
-def _answer(mac: str, ip: str) -> tuple[Action, ...]:
+def answer(mac: str, ip: str) -> tuple[Action, ...]:
     """Return actions that turn a request into the reply "*ip* is at *mac*", and send it back."""
     return (
         Move("eth_src", "eth_dst", _MAC_BITS),

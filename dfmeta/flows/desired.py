@@ -85,8 +85,10 @@ def address_flows(
 ) -> tuple[Flow, ...]:
     """Return the flows of one known address: first its return path, then its path to the proxy."""
     key = tap.keys.key_of(endpoint, slot)
+    # A second bridge answers the host's requests for keys.
+    is_near = tap.keys.label(slot) is None
     return (
-        family_of(key.version).key_request(str(key), address.mac),
+        *((family_of(key.version).key_request(str(key), address.mac),) if is_near else ()),
         reply(endpoint, address, slot=slot, tap=tap),
         known_address(endpoint, address, slot=slot, tap=tap),
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dfmeta.exceptions import PipelineError
-from dfmeta.flows.pipeline import BR_INT, Pipeline, Purpose, Stage, Table
+from dfmeta.flows.pipeline import BR_INT, AnyPurpose, AnyStage, Pipeline, Table
 from dfmeta.model import Endpoint
 
 Value = int | str | tuple[int, int] | tuple[str, str]
@@ -103,27 +103,37 @@ class ToController:
 
 
 @dataclass(frozen=True, slots=True)
+class PushVlan:
+    """Put an 802.1Q tag on the frame; a following :class:`SetField` sets its VLAN id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PopVlan:
+    """Take the outermost 802.1Q tag off the frame."""
+
+
+@dataclass(frozen=True, slots=True)
 class Opaque:
     """An action found on the switch that dfmeta never sends."""
 
     text: str
 
 
-Action = SetField | Move | Output | ToController | Opaque
+Action = SetField | Move | Output | ToController | PushVlan | PopVlan | Opaque
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A flow of ours, free of the switch's numbers. Build it with :func:`flow`."""
 
-    purpose: Purpose
+    purpose: AnyPurpose
     match: tuple[tuple[str, Value], ...]
     actions: tuple[Action, ...] = ()
-    goto: Stage | None = None
+    goto: AnyStage | None = None
     meter: int | None = None
 
     @property
-    def match_key(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]]:
+    def match_key(self) -> tuple[AnyPurpose, tuple[tuple[str, Value], ...]]:
         """Identity of the flow on the switch: an added flow with the same key replaces it."""
         return self.purpose, self.match
 
@@ -159,11 +169,11 @@ def canonical(match: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
 
 
 def flow(
-    purpose: Purpose,
+    purpose: AnyPurpose,
     match: Mapping[str, Value],
     *,
     actions: Iterable[Action] = (),
-    goto: Stage | None = None,
+    goto: AnyStage | None = None,
     meter: int | None = None,
     pipeline: Pipeline = BR_INT,
 ) -> Flow:
@@ -202,6 +212,8 @@ def _check_action(table: Table, action: Action) -> None:
             raise _refuse(table, "it may not output")
         case ToController() if not table.to_controller:
             raise _refuse(table, "it may not send to the controller")
+        case PushVlan() | PopVlan() if not table.tags:
+            raise _refuse(table, "it may not push or pop a VLAN tag")
         case Opaque(text=text):
             raise _refuse(table, f"{text} is not an action of dfmeta's flows")
 

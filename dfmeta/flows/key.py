@@ -71,6 +71,10 @@ class Keys(Protocol):
         """Return the slots of an endpoint for one version of IP, in the order of assignment."""
         ...
 
+    def most(self, version: int) -> int:
+        """Return how many addresses of one endpoint may have a slot at a time."""
+        ...
+
     def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """Return the source address that frames of *endpoint* in *slot* have towards the proxy.
 
@@ -86,6 +90,14 @@ class Keys(Protocol):
 
         :raises KeyRangeError: when *address* is not a key.
         """
+        ...
+
+    def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
+        """Return the slot in a key, whether or not the key is in use; None for another address."""
+        ...
+
+    def shown(self, slot: int) -> int:
+        """Return the number of a slot as listings show it: the number within its version of IP."""
         ...
 
     def covers(self, address: IPv4Address | IPv6Address) -> bool:
@@ -104,6 +116,29 @@ class Keys(Protocol):
         """Return the source address of the daemon's own SYN in that version."""
         ...
 
+    def probe_label(self, version: int) -> str | None:
+        """Return the label of the daemon's own SYN in that version; see :meth:`label`."""
+        ...
+
+    def label(self, slot: int) -> str | None:
+        """Return the MAC that stands for *slot* between two bridges; None: there is one bridge."""
+        ...
+
+    def labelled(self, mac: str) -> tuple[Endpoint | None, int] | None:
+        """Return the owner and the slot of a label; the owner is None if it is not known.
+
+        :return: None for a MAC that is not a label of a guest's slot.
+        """
+        ...
+
+    def own(self, endpoint: Endpoint, slot: int) -> None:
+        """Note that *endpoint* has *slot*, where the number alone does not show it."""
+        ...
+
+    def disown(self, endpoint: Endpoint, slot: int) -> None:
+        """Undo :meth:`own`, unless another endpoint has *slot* by now."""
+        ...
+
 
 class InPortKeys:
     """``identity_scheme = in_port``: the key contains the port's numbers; see the module.
@@ -119,6 +154,10 @@ class InPortKeys:
     def slots(self, version: int) -> Sequence[int]:
         """See :meth:`Keys.slots`."""
         return self._slots[version]
+
+    def most(self, version: int) -> int:
+        """See :meth:`Keys.most`."""
+        return len(self._slots[version])
 
     def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """See :meth:`Keys.key_of`; keys that cannot be source addresses are refused as well."""
@@ -150,6 +189,17 @@ class InPortKeys:
         self.key_of(endpoint, slot)
         return endpoint, slot
 
+    def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
+        """See :meth:`Keys.number_of`."""
+        try:
+            return self.parse(address)[1]
+        except KeyRangeError:
+            return None
+
+    def shown(self, slot: int) -> int:
+        """See :meth:`Keys.shown`."""
+        return slot_in_key(slot)
+
     def covers(self, address: IPv4Address | IPv6Address) -> bool:
         """See :meth:`Keys.covers`."""
         if address.version == 6:
@@ -167,6 +217,24 @@ class InPortKeys:
     def probe_key(self, version: int) -> str:
         """See :meth:`Keys.probe_key`. As a key, it would stand for OFPP_CONTROLLER."""
         return PROBE_KEY if version == 4 else str(self._key6(1, 0, _CONTROLLER))
+
+    def probe_label(self, _version: int) -> str | None:
+        """See :meth:`Keys.probe_label`."""
+        return None
+
+    def label(self, _slot: int) -> str | None:
+        """See :meth:`Keys.label`; one bridge needs none."""
+        return None
+
+    def labelled(self, _mac: str) -> tuple[Endpoint | None, int] | None:
+        """See :meth:`Keys.labelled`."""
+        return None
+
+    def own(self, endpoint: Endpoint, slot: int) -> None:
+        """See :meth:`Keys.own`; a key of this scheme contains its endpoint."""
+
+    def disown(self, endpoint: Endpoint, slot: int) -> None:
+        """See :meth:`Keys.disown`."""
 
     def _key6(self, slot: int, vid: int, ofport: int) -> IPv6Address:
         return IPv6Address(self._base6 | slot << _SLOT6_SHIFT | vid << _VID6_SHIFT | ofport)

@@ -56,7 +56,7 @@ def solicited_node(target: IPv6Address) -> IPv6Address:
 
 def guest_request(endpoint: Endpoint, _mac: str, ip: str) -> Flow:
     """Send a solicitation for *ip* from the guest at *endpoint* to the service table."""
-    match = {**frames_of(endpoint), **_message(ND_SOLICITATION), "ipv6_nd_target": ip}
+    match = {**frames_of(endpoint), **message(ND_SOLICITATION), "ipv6_nd_target": ip}
     return flow(Purpose.GUEST_ND, match, goto=Stage.SERVICE)
 
 
@@ -65,18 +65,18 @@ def bare_request(endpoint: Endpoint, *, meter: int | None) -> Flow:
 
     The match has no VLAN tag: classification sends only untagged frames to this table.
     """
-    match = {"in_port": endpoint.ofport, **_message(ND_SOLICITATION), "ipv6_nd_sll": NO_MAC}
+    match = {"in_port": endpoint.ofport, **message(ND_SOLICITATION), "ipv6_nd_sll": NO_MAC}
     actions = (ToController(CONTROLLER_ID),)
     return flow(Purpose.GUEST_ND_BARE, match, actions=actions, meter=meter)
 
 
 def fixed(mac: str, ips: tuple[str, ...]) -> tuple[Flow, ...]:
     """Return the flows that do not depend on guests; *mac* is the answer for each of *ips*."""
-    solicitation = _message(ND_SOLICITATION)
+    solicitation = message(ND_SOLICITATION)
     return (
         flow(Purpose.GUEST_DAD, {**solicitation, "ipv6_src": UNSPECIFIED}),
-        flow(Purpose.GUEST_ND_ANSWER, solicitation, actions=_PREPARE, goto=Stage.ND),
-        flow(Purpose.KEY_ND_ANSWER, solicitation, actions=_PREPARE, goto=Stage.ND),
+        flow(Purpose.GUEST_ND_ANSWER, solicitation, actions=PREPARE, goto=Stage.ND),
+        flow(Purpose.KEY_ND_ANSWER, solicitation, actions=PREPARE, goto=Stage.ND),
         *(_target(Purpose.SERVICE_ND, ip, mac) for ip in ips),
         flow(Purpose.ND_DROP, {}),
     )
@@ -91,16 +91,18 @@ def key_request(key: str, mac: str) -> Flow:
     return _target(Purpose.KEY_ND, key, mac)
 
 
-_PREPARE = (
+PREPARE = (
     SetField("icmpv6_type", ND_ADVERTISEMENT),
     SetField(Register.ND_FLAGS, SOLICITED_OVERRIDE),
     SetField(Register.ND_OPTION, TARGET_LINK_LAYER),
     Move(Register.ND_FLAGS, "nd_reserved", 32),
     Move(Register.ND_OPTION, "nd_options_type", 8),
 )
+"""Actions that turn a solicitation into an advertisement, but for its addresses."""
 
 
-def _message(kind: int) -> Mapping[str, Value]:
+def message(kind: int) -> Mapping[str, Value]:
+    """Return the match of messages of that ICMPv6 type."""
     return {
         "eth_type": ETH_IPV6,
         "ip_proto": PROTO_ICMPV6,
@@ -109,12 +111,16 @@ def _message(kind: int) -> Mapping[str, Value]:
     }
 
 
+def advertisement(ip: str) -> Mapping[str, Value]:
+    """Return the match of advertisements of *ip*."""
+    return {**message(ND_ADVERTISEMENT), "ipv6_nd_target": ip}
+
+
 def _target(purpose: Purpose, ip: str, mac: str) -> Flow:
-    match = {**_message(ND_ADVERTISEMENT), "ipv6_nd_target": ip}
-    return flow(purpose, match, actions=_answer(ip, mac))
+    return flow(purpose, advertisement(ip), actions=answer(ip, mac))
 
 
-def _answer(ip: str, mac: str) -> tuple[Action, ...]:
+def answer(ip: str, mac: str) -> tuple[Action, ...]:
     """Return actions that complete the advertisement "*ip* is at *mac*", and send it back."""
     return (
         Move("eth_src", "eth_dst", _MAC_BITS),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 COOKIE_PREFIX = 0x64666D65 << 32
 COOKIE_PREFIX_MASK = 0xFFFFFFFF << 32
@@ -44,6 +44,19 @@ class Stage(enum.IntEnum):
     SERVICE = 2
     REPLY = 3
     ND = 4
+
+
+class MetaStage(enum.IntEnum):
+    """A table of the second bridge of ``identity_scheme = meta_ip``, by name."""
+
+    CLASSIFY = 33
+    SOURCE = 34
+    PROXY = 35
+    NEIGHBOURS = 36
+    REPLY = 37
+
+
+AnyStage = Stage | MetaStage
 
 
 class Priority(enum.Enum):
@@ -83,9 +96,11 @@ class Table:
     why: str
     matches: frozenset[str]
     sets: frozenset[str]
-    successors: frozenset[Stage]
+    successors: frozenset[AnyStage]
     outputs: bool
     to_controller: bool = False
+    tags: bool = False
+    """Whether its flows may push or pop a VLAN tag."""
 
 
 TABLES: Mapping[Stage, Table] = {
@@ -107,7 +122,9 @@ TABLES: Mapping[Stage, Table] = {
         | _ND
         | {"eth_src", "ipv4_src", "ipv6_src", "ipv6_dst", "tcp_flags"}
         | {"ipv6_nd_sll"},
-        sets=frozenset({"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "eth_dst", "tcp_dst"})
+        sets=frozenset(
+            {"eth_src", "ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "eth_dst", "tcp_dst"}
+        )
         | _ND_PREPARES,
         successors=frozenset({Stage.ND}),
         outputs=True,
@@ -119,7 +136,7 @@ TABLES: Mapping[Stage, Table] = {
         "with the guest's addresses restored, a request for a key's MAC is answered, the answer "
         "to the daemon's own probe goes to the controller, and all other frames are dropped.",
         matches=frozenset({"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst"})
-        | {"tcp_src", "arp_op", "arp_tpa", "icmpv6_type", "icmpv6_code"},
+        | {"eth_dst", "tcp_src", "arp_op", "arp_tpa", "icmpv6_type", "icmpv6_code"},
         sets=_ARP_SETS | {"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "tcp_src"} | _ND_PREPARES,
         successors=frozenset({Stage.ND}),
         outputs=True,
@@ -182,11 +199,47 @@ class Purpose(enum.IntEnum):
     """An advertisement of any other address: dropped."""
 
 
+class MetaPurpose(enum.IntEnum):
+    """All kinds of flows that dfmeta adds to the second bridge. Cookies contain the values."""
+
+    META_FROM_PATCH = 65
+    """TCP from the integration bridge → source table."""
+    META_FROM_TAP = 66
+    """The host's TCP → reply table, with the VLAN tag of ``provider_vlan_id``."""
+    META_FROM_TAP_ARP = 67
+    """The host's ARP requests → neighbour table."""
+    META_FROM_TAP_ND = 68
+    """The host's solicitations, as advertisements → neighbour table."""
+    META_OTHER_DROP = 69
+    """All other frames from the two ports: dropped."""
+    META_SOURCE = 70
+    """TCP with a Meta MAC → proxy table, with that number's Meta IP as the source address."""
+    META_SOURCE_DROP = 71
+    """TCP without a Meta MAC in use: dropped."""
+    META_TO_PROXY = 72
+    """TCP to port 80 of the service → tap-meta, to the proxy's listener."""
+    META_PROXY_DROP = 73
+    """All other TCP from guests: dropped."""
+    META_KEY_ARP = 74
+    """The host's ARP request for a Meta IP: answered with the Meta MAC."""
+    META_KEY_ND = 75
+    """An advertisement of a Meta IP: back to tap-meta, with the Meta MAC."""
+    META_NEIGHBOURS_DROP = 76
+    """A request for any other address: dropped."""
+    META_REPLY = 77
+    """An answer to a Meta IP → integration bridge, to its Meta MAC."""
+    META_REPLY_DROP = 78
+    """All other TCP of the host: dropped."""
+
+
+AnyPurpose = Purpose | MetaPurpose
+
+
 @dataclass(frozen=True, slots=True)
 class Declared:
     """Table and priority of the flows of one purpose."""
 
-    stage: Stage
+    stage: AnyStage
     priority: Priority
 
 
@@ -219,11 +272,86 @@ address needs one first SYN; cloud-init opens about thirty connections. A host's
 connections for two minutes: at 1,000 per second one guest uses less than half of the 262,144 that
 Linux allows by default on a host with more than 4 GB of memory."""
 
-METER_OF: Mapping[Purpose, Purpose] = {Purpose.GUEST_ND_BARE: Purpose.SYN}
+METER_OF: Mapping[AnyPurpose, Purpose] = {Purpose.GUEST_ND_BARE: Purpose.SYN}
 """Purpose whose flows use a meter of another purpose → that purpose. A rate of its own would give a
 guest more packet-ins per second in all."""
 
-_OFFSET = {Stage.SERVICE: 0, Stage.REPLY: 1, Stage.ND: 2}
+_VERSIONS_DST = frozenset({"ipv4_dst", "ipv6_dst"})
+_META_TCP = frozenset({"eth_type", "ip_proto"})
+META_TABLES: Mapping[AnyStage, Table] = {
+    MetaStage.CLASSIFY: Table(
+        name="meta classification",
+        why="Separates the frames of the patch and of tap-meta from those of other ports, which "
+        "other programs may have on the bridge.",
+        matches=_META_TCP | {"in_port", "vlan_vid", "arp_op", "icmpv6_type", "icmpv6_code"},
+        sets=_ND_PREPARES | {"vlan_vid"},
+        successors=frozenset({MetaStage.SOURCE, MetaStage.NEIGHBOURS, MetaStage.REPLY}),
+        outputs=False,
+        tags=True,
+    ),
+    MetaStage.SOURCE: Table(
+        name="meta source",
+        why="Turns a Meta MAC, which the integration bridge has set for one address of a guest, "
+        "into the Meta IP of the same number.",
+        matches=_META_TCP | {"eth_src"},
+        sets=frozenset({"ipv4_src", "ipv6_src"}),
+        successors=frozenset({MetaStage.PROXY}),
+        outputs=False,
+    ),
+    MetaStage.PROXY: Table(
+        name="meta proxy",
+        why="Sends TCP to the service to the proxy's listener on tap-meta.",
+        matches=_META_TCP | _VERSIONS_DST | {"tcp_dst"},
+        sets=_VERSIONS_DST | {"eth_dst", "tcp_dst"},
+        successors=frozenset(),
+        outputs=True,
+    ),
+    MetaStage.NEIGHBOURS: Table(
+        name="meta neighbours",
+        why="Answers the host's requests for the MAC of a Meta IP. The host needs them only if it "
+        "has another route to Meta IPs than dfmeta's.",
+        matches=_ND | {"eth_type", "arp_op", "arp_tpa"},
+        sets=_ARP_SETS | {"ipv6_dst", "ipv6_src", "ipv6_nd_tll"},
+        successors=frozenset(),
+        outputs=True,
+    ),
+    MetaStage.REPLY: Table(
+        name="meta reply",
+        why="Sends an answer to a Meta IP over the patch, with the Meta MAC of the same number as "
+        "its destination and the address of the service as its source.",
+        matches=_META_TCP | _VERSIONS_DST | {"ipv4_src", "ipv6_src", "tcp_src", "vlan_vid"},
+        sets=frozenset({"eth_dst", "ipv4_src", "ipv6_src", "tcp_src"}),
+        successors=frozenset(),
+        outputs=True,
+        tags=True,
+    ),
+}
+META_PURPOSES: Mapping[MetaPurpose, Declared] = {
+    MetaPurpose.META_FROM_PATCH: Declared(MetaStage.CLASSIFY, Priority.HOOK),
+    MetaPurpose.META_FROM_TAP: Declared(MetaStage.CLASSIFY, Priority.HOOK),
+    MetaPurpose.META_FROM_TAP_ARP: Declared(MetaStage.CLASSIFY, Priority.HOOK),
+    MetaPurpose.META_FROM_TAP_ND: Declared(MetaStage.CLASSIFY, Priority.HOOK),
+    MetaPurpose.META_OTHER_DROP: Declared(MetaStage.CLASSIFY, Priority.ADDRESS),
+    MetaPurpose.META_SOURCE: Declared(MetaStage.SOURCE, Priority.ADDRESS),
+    MetaPurpose.META_SOURCE_DROP: Declared(MetaStage.SOURCE, Priority.DROP),
+    MetaPurpose.META_TO_PROXY: Declared(MetaStage.PROXY, Priority.ADDRESS),
+    MetaPurpose.META_PROXY_DROP: Declared(MetaStage.PROXY, Priority.DROP),
+    MetaPurpose.META_KEY_ARP: Declared(MetaStage.NEIGHBOURS, Priority.ADDRESS),
+    MetaPurpose.META_KEY_ND: Declared(MetaStage.NEIGHBOURS, Priority.ADDRESS),
+    MetaPurpose.META_NEIGHBOURS_DROP: Declared(MetaStage.NEIGHBOURS, Priority.DROP),
+    MetaPurpose.META_REPLY: Declared(MetaStage.REPLY, Priority.ADDRESS),
+    MetaPurpose.META_REPLY_DROP: Declared(MetaStage.REPLY, Priority.DROP),
+}
+META_NUMBERS: Mapping[AnyStage, int] = {
+    MetaStage.CLASSIFY: 0,
+    MetaStage.SOURCE: 80,
+    MetaStage.PROXY: 87,
+    MetaStage.NEIGHBOURS: 90,
+    MetaStage.REPLY: 91,
+}
+"""Table numbers of specification 001, "Metadata data pipelines"."""
+
+_OFFSET: Mapping[AnyStage, int] = {Stage.SERVICE: 0, Stage.REPLY: 1, Stage.ND: 2}
 TABLES_TAKEN = len(_OFFSET)
 """Number of tables, from ``table_base`` up, that dfmeta uses."""
 
@@ -232,26 +360,31 @@ TABLES_TAKEN = len(_OFFSET)
 class Pipeline:
     """The tables of one bridge, and all kinds of flows in them."""
 
-    tables: Mapping[Stage, Table]
-    purposes: Mapping[Purpose, Declared]
+    tables: Mapping[Any, Table]
+    """Stage → table; the stages of one bridge are those of one enumeration."""
+    purposes: Mapping[Any, Declared]
     rates: Mapping[Purpose, int]
     """Purpose with a meter → packets per second, and burst in packets. All rates differ, because
     the rate of a meter that is left over identifies its purpose."""
+    numbers: Mapping[AnyStage, int] = field(default_factory=dict)
+    """Stage → table number, for tables whose numbers the configuration does not change."""
 
-    def stage(self, purpose: Purpose) -> Stage:
+    def stage(self, purpose: AnyPurpose) -> AnyStage:
         """Return the table of the flows of *purpose*."""
         return self.purposes[purpose].stage
 
-    def is_shared(self, purpose: Purpose) -> bool:
+    def is_shared(self, purpose: AnyPurpose) -> bool:
         """Return whether the flows of *purpose* are in a table that other programs use as well.
 
         The switch reports each removal there.
         """
-        return self.stage(purpose) is Stage.CLASSIFY
+        return self.stage(purpose) in (Stage.CLASSIFY, MetaStage.CLASSIFY)
 
 
 BR_INT: Final = Pipeline(TABLES, PURPOSES, RATES)
 """The pipeline of the bridge with the guests' ports."""
+BR_META: Final = Pipeline(META_TABLES, META_PURPOSES, {}, META_NUMBERS)
+"""The pipeline of the second bridge of ``identity_scheme = meta_ip``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,39 +396,52 @@ class Layout:
     hook_priority: int = 300
     pipeline: Pipeline = field(default=BR_INT, repr=False)
 
-    def number(self, stage: Stage) -> int:
+    def number(self, stage: AnyStage) -> int:
         """Return the table number of *stage* on the switch."""
+        if stage in self.pipeline.numbers:
+            return self.pipeline.numbers[stage]
         if stage is Stage.CLASSIFY:
             return self.classification_table
         return self.table_base + _OFFSET[stage]
 
-    def table(self, purpose: Purpose) -> int:
+    def table(self, purpose: AnyPurpose) -> int:
         """Return the table number on the switch for flows of *purpose*."""
         return self.number(self.pipeline.stage(purpose))
 
-    def stage(self, number: int) -> Stage | None:
+    def stage(self, number: int) -> AnyStage | None:
         """Return the stage with that table number, or None when the table is not ours."""
-        return next((stage for stage in Stage if self.number(stage) == number), None)
+        stages = self.pipeline.tables
+        return next((stage for stage in stages if self.number(stage) == number), None)
 
-    def priority(self, purpose: Purpose) -> int:
+    def priority(self, purpose: AnyPurpose) -> int:
         """Return the priority on the switch for flows of *purpose*."""
         priority = self.pipeline.purposes[purpose].priority
         return self.hook_priority if priority is Priority.HOOK else int(priority.value)
 
 
-def cookie_of(purpose: Purpose) -> int:
+def table_name(stage: AnyStage) -> str:
+    """Return the name of the table of *stage*, of either bridge."""
+    tables = META_TABLES if isinstance(stage, MetaStage) else BR_INT.tables
+    name: str = tables[stage].name
+    return name
+
+
+def cookie_of(purpose: AnyPurpose) -> int:
     """Return the 64-bit cookie of flows of *purpose*."""
-    stage = PURPOSES[purpose].stage
+    stage = _STAGES[purpose]
     return COOKIE_PREFIX | COOKIE_VERSION << 24 | stage << 16 | purpose
 
 
-def purpose_of(cookie: int) -> Purpose | None:
+_STAGES: Mapping[AnyPurpose, AnyStage] = {
+    **{purpose: declared.stage for purpose, declared in PURPOSES.items()},
+    **{purpose: declared.stage for purpose, declared in META_PURPOSES.items()},
+}
+_OF_COOKIE: Mapping[int, AnyPurpose] = {cookie_of(purpose): purpose for purpose in _STAGES}
+
+
+def purpose_of(cookie: int) -> AnyPurpose | None:
     """Return the purpose in a cookie; None when it is not ours or has another version."""
-    try:
-        purpose = Purpose(cookie & 0xFFFF)
-    except ValueError:
-        return None
-    return purpose if cookie_of(purpose) == cookie else None
+    return _OF_COOKIE.get(cookie)
 
 
 def present(cookie: int) -> int:

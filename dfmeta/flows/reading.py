@@ -14,10 +14,10 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.family import family_of
+from dfmeta.flows.family import Family, family_of
 from dfmeta.flows.flow import ETH_ARP, ETH_IP, ETH_IPV6, Flow, SetField, Value, comes_in_at
 from dfmeta.flows.key import IN_PORT, Keys
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import MetaPurpose, Purpose
 from dfmeta.model import Endpoint, GuestAddress
 
 
@@ -47,8 +47,18 @@ class FlowAddress:
 
 
 NONE = FlowAddress()
+_META: Final = frozenset(
+    {MetaPurpose.META_KEY_ARP, MetaPurpose.META_KEY_ND, MetaPurpose.META_REPLY}
+)
+"""Purposes of the second bridge whose flows match a key."""
 _TO_SERVICE: Final = frozenset(
-    {Purpose.GUEST_HTTP, Purpose.GUEST_SYN, Purpose.GUEST_FRAGMENT, Purpose.ADDRESS}
+    {
+        Purpose.GUEST_HTTP,
+        Purpose.GUEST_SYN,
+        Purpose.GUEST_FRAGMENT,
+        Purpose.ADDRESS,
+        MetaPurpose.META_TO_PROXY,
+    }
 )
 _VERSIONS: Final[Mapping[Value | None, int]] = {ETH_IP: 4, ETH_ARP: 4, ETH_IPV6: 6}
 """EtherType → version of IP."""
@@ -62,27 +72,65 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
     if flow.purpose is Purpose.FROM_TAP:
         return NONE
     family = family_of(version_of(flow) or 4)
+    if isinstance(flow.purpose, MetaPurpose):
+        return _beyond(flow, family, keys)
+    label = _mac(flow.field("eth_dst"))
+    if flow.purpose is Purpose.REPLY and label:
+        endpoint, slot, key = _labelled(label, keys)
+        mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
+        return FlowAddress(endpoint, key, slot if endpoint is not None else None, mac, ip)
     # These flows match the key and not the guest's port.
     if flow.purpose in (Purpose.REPLY, Purpose.KEY_ARP, Purpose.KEY_ND):
         is_reply = flow.purpose is Purpose.REPLY
-        key = flow.field(family.destination if is_reply else family.asked)
-        if not isinstance(key, str):
+        text = flow.field(family.destination if is_reply else family.asked)
+        if not isinstance(text, str):
             return NONE
-        endpoint, slot = _parsed(key, keys)
+        endpoint, slot = _parsed(text, keys)
         if not is_reply:
-            return FlowAddress(endpoint, key, slot)
+            return FlowAddress(endpoint, text, slot)
         mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
-        return FlowAddress(endpoint, key, slot, mac, ip, _service(_set(flow, family.source)))
+        return FlowAddress(endpoint, text, slot, mac, ip, _service(_set(flow, family.source)))
     endpoint = comes_in_at(flow)
     if flow.purpose is not Purpose.ADDRESS:
         return FlowAddress(endpoint)
-    key = _set(flow, family.source)
-    if not isinstance(key, str):
-        return FlowAddress(endpoint)
-    meant, slot = _parsed(key, keys)
+    label = _mac(_set(flow, "eth_src"))
+    if label:
+        # After a restart the owner of a label is not known yet: the flow itself shows it.
+        owner, slot, key = _labelled(label, keys)
+        meant = endpoint if owner is None else owner
+    else:
+        source = _set(flow, family.source)
+        if not isinstance(source, str):
+            return FlowAddress(endpoint)
+        key = source
+        meant, slot = _parsed(key, keys)
     mac, ip = _mac(flow.field("eth_src")), _ip(flow.field(family.source))
     service = _service(flow.field(family.destination))
     return FlowAddress(endpoint, key, slot if meant == endpoint else None, mac, ip, service)
+
+
+def _beyond(flow: Flow, family: Family, keys: Keys) -> FlowAddress:
+    """Read a flow of the second bridge, which has no addresses of guests."""
+    if flow.purpose is MetaPurpose.META_SOURCE:
+        endpoint, slot, key = _labelled(_mac(flow.field("eth_src")), keys)
+        return FlowAddress(endpoint, key, slot if endpoint is not None else None)
+    if flow.purpose not in _META:
+        return NONE
+    is_reply = flow.purpose is MetaPurpose.META_REPLY
+    text = flow.field(family.destination if is_reply else family.asked)
+    if not isinstance(text, str):
+        return NONE
+    endpoint, slot = _parsed(text, keys)
+    return FlowAddress(endpoint, text, slot)
+
+
+def _labelled(label: str, keys: Keys) -> tuple[Endpoint | None, int | None, str]:
+    """Return the owner, the slot and the key of a label, as far as it has them."""
+    found = keys.labelled(label)
+    if found is None:
+        return None, None, ""
+    endpoint, slot = found
+    return endpoint, slot, str(keys.key_of(endpoint or Endpoint(0), slot))
 
 
 def version_of(flow: Flow) -> int | None:
@@ -96,7 +144,7 @@ def read_service(flow: Flow) -> str:
     Empty for a flow that does not depend on that address, and for one with an invalid value.
     """
     family = family_of(version_of(flow) or 4)
-    if flow.purpose is Purpose.REPLY:
+    if flow.purpose in (Purpose.REPLY, MetaPurpose.META_REPLY):
         found = _ip(_set(flow, family.source))
     elif flow.purpose in (Purpose.GUEST_ARP, Purpose.GUEST_ND, Purpose.SERVICE_ND):
         found = _ip(flow.field(family.asked))

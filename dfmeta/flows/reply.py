@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dfmeta.flows.family import Family
 from dfmeta.flows.flow import (
     Action,
     Flow,
@@ -22,6 +23,9 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
     The flow sets eth_dst, because the host's neighbour table may contain the guest's previous MAC.
     """
     service = tap.service(address.ip.version)
+    label = tap.keys.label(slot)
+    if label is not None:
+        return _behind_the_patch(endpoint, address, label, tap=tap, family=service.family)
     family, asked = service.family, str(address.service or tap.guest_ip)
     actions: list[Action] = [
         SetField("eth_dst", address.mac),
@@ -37,11 +41,34 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
     )
 
 
+def _behind_the_patch(
+    endpoint: Endpoint, address: GuestAddress, label: str, *, tap: Tap, family: Family
+) -> Flow:
+    """Return the reply flow for frames of the second bridge, which have *label* as destination.
+
+    The second bridge has restored the address and the port of the service.
+    """
+    return flow(
+        Purpose.REPLY,
+        {**family.tcp, "eth_dst": label},
+        actions=(
+            SetField("eth_dst", address.mac),
+            SetField("eth_src", tap.mac),
+            SetField(family.destination, str(address.ip)),
+            Output(endpoint.ofport),
+        ),
+    )
+
+
 def probe(tap: Tap, service: Service) -> Flow:
     """Send the answer of the proxy's listener to the daemon's own SYN to the controller."""
+    version = service.family.version
+    label = tap.keys.probe_label(version)
     return flow(
         Purpose.PROBE,
-        _from_listener(tap, service, tap.keys.probe_key(service.family.version)),
+        {**service.family.tcp, "eth_dst": label}
+        if label is not None
+        else _from_listener(tap, service, tap.keys.probe_key(version)),
         actions=(ToController(CONTROLLER_ID),),
     )
 

@@ -107,6 +107,10 @@ def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, .
     They set eth_dst because the kernel drops a frame that is not addressed to tap-metadata's own
     MAC, and a guest may send it to the MAC of its gateway.
     """
+    label = tap.keys.label(slot)
+    if label is not None:
+        # The second bridge does the rest: there the label stands for the address.
+        return SetField("eth_src", label), Output(tap.ofport)
     key = tap.keys.key_of(endpoint, slot)
     service = tap.service(key.version)
     actions: list[Action] = [

@@ -23,6 +23,8 @@ from dfmeta.flows.flow import (
     Move,
     Opaque,
     Output,
+    PopVlan,
+    PushVlan,
     SetField,
     ToController,
     Value,
@@ -31,8 +33,8 @@ from dfmeta.flows.flow import (
 from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
+    AnyPurpose,
     Layout,
-    Purpose,
     cookie_of,
     is_ours,
     present,
@@ -40,6 +42,8 @@ from dfmeta.flows.pipeline import (
 )
 
 WHOLE_PACKET = 0xFFFF
+ETH_VLAN = 0x8100
+"""EtherType of an 802.1Q tag."""
 NX_EXPERIMENTER = 0x2320
 NXT_SET_CONTROLLER_ID = 20
 
@@ -122,7 +126,7 @@ class Wire:
             match=ofp_parser.OFPMatch(),
         )
 
-    def dump(self, purpose: Purpose | None = None, *, out_port: int = ofp.OFPP_ANY) -> Any:
+    def dump(self, purpose: AnyPurpose | None = None, *, out_port: int = ofp.OFPP_ANY) -> Any:
         """Return a message that requests all flows of ours, or those of one purpose.
 
         :param out_port: request only flows that output to that port.
@@ -137,7 +141,7 @@ class Wire:
             cookie_mask=mask,
         )
 
-    def count(self, purpose: Purpose | None = None) -> Any:
+    def count(self, purpose: AnyPurpose | None = None) -> Any:
         """Return a message that requests the number of our flows, or of one purpose, and the
         number of their packets."""
         cookie, mask = _cookies(purpose)
@@ -292,7 +296,7 @@ class Wire:
             return None, None, flow
         return (flow, None, None) if present(cookie) == cookie else (None, flow, None)
 
-    def _purpose_at(self, cookie: int, table: int, priority: int) -> Purpose | None:
+    def _purpose_at(self, cookie: int, table: int, priority: int) -> AnyPurpose | None:
         purpose = purpose_of(cookie)
         if purpose is None or self.layout.priority(purpose) != priority:
             return None
@@ -356,7 +360,7 @@ OFPRR_METER_DELETE = 4
 """OpenFlow 1.4's reason for a flow deleted with its meter; Open vSwitch reports it on 1.3 too."""
 
 
-def _cookies(purpose: Purpose | None) -> tuple[int, int]:
+def _cookies(purpose: AnyPurpose | None) -> tuple[int, int]:
     """Return cookie and mask of all flows of ours, or of those of one purpose."""
     if purpose is None:
         return COOKIE_PREFIX, COOKIE_PREFIX_MASK
@@ -399,6 +403,10 @@ def _action(action: Action) -> Any:
             return ofp_parser.NXActionController(
                 max_len=WHOLE_PACKET, controller_id=controller_id, reason=ofp.OFPR_ACTION
             )
+        case PushVlan():
+            return ofp_parser.OFPActionPushVlan(ETH_VLAN)
+        case PopVlan():
+            return ofp_parser.OFPActionPopVlan()
         case Opaque():
             raise TypeError(f"{action} was read from a switch and cannot be sent")
 
@@ -421,5 +429,9 @@ def _read_action(action: Any) -> Action:
             return Output(action.port)
         case ofp_parser.NXActionController(max_len=0xFFFF):
             return ToController(action.controller_id)
+        case ofp_parser.OFPActionPushVlan(ethertype=0x8100):
+            return PushVlan()
+        case ofp_parser.OFPActionPopVlan():
+            return PopVlan()
         case _:
             return Opaque(str(action))

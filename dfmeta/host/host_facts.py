@@ -8,8 +8,14 @@ import fcntl
 import os
 import socket
 import struct
-from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
-from itertools import count
+from ipaddress import (
+    IPv4Interface,
+    IPv4Network,
+    IPv6Interface,
+    IPv6Network,
+    ip_address,
+    ip_interface,
+)
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +25,14 @@ from pyroute2.netlink.exceptions import NetlinkError
 from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.key import IN_PORT, Keys
-from dfmeta.host.netlink import RULE_FROM, RULE_OIF, default_routes, has_next_hop, open_netlink
+from dfmeta.host.netlink import (
+    MAIN_TABLE,
+    RULE_FROM,
+    RULE_OIF,
+    has_next_hop,
+    open_netlink,
+    routes_through,
+)
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
 
@@ -35,15 +48,24 @@ _NET = Path("/proc/sys/net")
 
 
 def read_host(
-    device: str, address: str, *, table: int, family: Family = IPV4, keys: Keys = IN_PORT
+    device: str,
+    address: str,
+    *,
+    table: int,
+    family: Family = IPV4,
+    keys: Keys = IN_PORT,
+    network: IPv4Network | IPv6Network | None = None,
 ) -> HostFacts:
     """Read the state of the tap-metadata *device*, its *address* and the routes of *table*.
 
     :param family: address family of the address, the rules, the route and the listeners.
     :param keys: the key scheme.
+    :param network: network to which the main table has the route, without rules; None: *table* has
+        a default route, and two rules lead there.
     :raises HostError: when the kernel does not answer, or does not have IPv6, and *family* is IPv6.
     """
     next_hop = keys.next_hop(family.version)
+    table = table if network is None else MAIN_TABLE
     try:
         with open_netlink() as ipr:
             names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in ipr.get_links()}
@@ -53,9 +75,11 @@ def read_host(
                 up=bool(flags & _IFF_UP) if found else None,
                 carrier=bool(flags & _IFF_LOWER_UP),
                 addresses=_addresses(ipr, names, family),
-                rules=_rules(ipr, device, address, table=table, family=family),
+                rules=_rules(ipr, device, address, table=table, family=family)
+                if network is None
+                else (),
                 route=bool(found)
-                and next_hop in default_routes(ipr, found[0], table, family=family),
+                and next_hop in routes_through(ipr, found[0], table, family=family, to=network),
                 neighbour=bool(found) and has_next_hop(ipr, found[0], next_hop, family=family),
                 way_back=_way_back(ipr, names, address, family, keys),
                 rp_filter=(
@@ -106,9 +130,13 @@ def _way_back(ipr: Any, names: dict[int, str], address: str, family: Family, key
     kernel's error is returned in words.
     """
     held = {_own(message) for message in ipr.get_addr(family=family.af)}
-    slot = keys.slots(family.version)[0]
-    candidates = (str(keys.key_of(Endpoint(number), slot)) for number in count(1))
-    key = next(key for key in candidates if key not in held)
+    # In one scheme a key depends on both numbers, in the other one on the slot alone.
+    candidates = (
+        str(keys.key_of(Endpoint(number), slot))
+        for number in (1, 2)
+        for slot in keys.slots(family.version)
+    )
+    key = next((key for key in candidates if key not in held), keys.probe_key(family.version))
     ends = {"dst": key, "dst_len": family.bits, "src": address, "src_len": family.bits}
     try:
         (route,) = ipr.route("get", family=family.af, **ends)

@@ -29,7 +29,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -47,6 +47,8 @@ RULE_FROM = 32764
 RULE_OIF = 32765
 """Priorities of our two rules; the specification shows the second."""
 MAIN_TABLE_PRIORITY = 32766
+MAIN_TABLE = 254
+"""RT_TABLE_MAIN of linux/rtnetlink.h."""
 _ONLINK = 4
 """RTNH_F_ONLINK of linux/rtnetlink.h: the next hop needs no other route."""
 _PERMANENT = 0x80
@@ -68,9 +70,19 @@ class Wanted:
     """Address family of the address and of the next hop."""
     next_hop: str = NEXT_HOP
     """Next hop of all guests' keys."""
+    network: IPv4Network | IPv6Network | None = None
+    """Network of all guests' keys if the main table has a route to it; None: a table of dfmeta's
+    own has a default route, and two rules lead there."""
 
-    def rules(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return both rules in the form that netlink takes."""
+    @property
+    def route_table(self) -> int:
+        """Number of the table with the route."""
+        return self.table if self.network is None else MAIN_TABLE
+
+    def rules(self) -> tuple[dict[str, Any], ...]:
+        """Return the rules in the form that netlink takes; empty for a route of the main table."""
+        if self.network is not None:
+            return ()
         common = {"table": self.table, "family": self.family.af}
         source = {"src": str(self.address), "src_len": self.family.bits}
         return (
@@ -79,10 +91,10 @@ class Wanted:
         )
 
     def route(self, index: int) -> dict[str, Any]:
-        """Return the default route through the device with *index*, to match any next hop."""
+        """Return the route through the device with *index*, to match any next hop."""
         # Without a family the kernel answers EOPNOTSUPP to a default route of link scope.
-        family = self.family.af
-        return {"dst": "default", "oif": index, "table": self.table, "family": family}
+        to = "default" if self.network is None else str(self.network)
+        return {"dst": to, "oif": index, "table": self.route_table, "family": self.family.af}
 
     def prefix(self) -> dict[str, Any]:
         """Return the address in the form that netlink takes."""
@@ -161,7 +173,7 @@ class HostSide:
                 index = socket.if_nametoindex(self.wanted.device)
                 if self._routes(ipr, index, self.wanted):
                     self._ask(lambda: ipr.route("del", **self.wanted.route(index)), "route")
-                    done.append(self.wanted.name_of(f"route in table {self.wanted.table}"))
+                    done.append(self.wanted.name_of(f"route in table {self.wanted.route_table}"))
                 if device_stays:
                     next_hop = self.wanted.next_hop
                     common = {"family": self.wanted.family.af, "dst": next_hop, "ifindex": index}
@@ -202,9 +214,10 @@ class HostSide:
                     done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=errno.ENOENT))
             if former.device == self.wanted.device:
                 index = self._index()
-                if former.table != self.wanted.table and self._routes(ipr, index, former):
+                moved = former.route(index) != self.wanted.route(index)
+                if moved and self._routes(ipr, index, former):
                     route = former.route(index)
-                    what = former.name_of(f"route in {former.table}")
+                    what = former.name_of(f"route in {former.route_table}")
                     done.append(self._ask(partial(ipr.route, "del", **route), what))
                 if former.address != self.wanted.address:
                     done.append(self._remove_address(ipr, index, former))
@@ -284,15 +297,37 @@ class HostSide:
 
     def _ensure_route(self, ipr: Any, index: int) -> str:
         # A route of an earlier release has no next hop and is replaced.
-        if self.wanted.next_hop in self._routes(ipr, index, self.wanted):
+        found = self._routes(ipr, index, self.wanted)
+        if self.wanted.next_hop in found:
             return ""
         route = self.wanted.route(index)
         new = route | {"gateway": self.wanted.next_hop, "flags": _ONLINK}
-        return self._make(
-            self.wanted.name_of(f"route in table {self.wanted.table}"),
-            lambda: ipr.route("replace", **new),
-            lambda again: again.route("del", **route),
-        )
+        what = self.wanted.name_of(f"route in table {self.wanted.route_table}")
+        request = partial(ipr.route, "replace", **new)
+        if self.wanted.network is not None:
+            # Other programs have routes in the main table: "replace" could take one of theirs.
+            for _ in found:
+                ipr.route("del", **route)
+            request = partial(self._add_route, ipr, new, what)
+        return self._make(what, request, lambda again: again.route("del", **route))
+
+    def _add_route(self, ipr: Any, route: dict[str, Any], what: str) -> None:
+        """Add a route to a table that other programs use.
+
+        :raises HostError: when the table has another route to this network.
+        """
+        try:
+            ipr.route("add", **route)
+        except NetlinkError as error:
+            if error.code != errno.EEXIST:
+                raise
+            raise HostError(
+                what=what,
+                device=self.wanted.device,
+                cause=f"the host has another route to {self.wanted.network}",
+                remedy=f"`ip route show {self.wanted.network}` shows it: delete it, or set another "
+                "network in [METADATA] provider_cidr, and for IPv6 in [df_metadata] key_prefix6",
+            ) from error
 
     def _ensure_rule(self, ipr: Any, rule: dict[str, Any]) -> str:
         return self._make(
@@ -302,7 +337,7 @@ class HostSide:
         )
 
     def _routes(self, ipr: Any, index: int, of: Wanted) -> list[str]:
-        return default_routes(ipr, index, of.table, family=of.family)
+        return routes_through(ipr, index, of.route_table, family=of.family, to=of.network)
 
     def _left(self, ipr: Any) -> list[dict[str, Any]]:
         """Return dfmeta's existing rules: those for the device and those for addresses.
@@ -371,12 +406,20 @@ def open_netlink() -> Any:
     return IPRoute(strict_check=True)
 
 
-def default_routes(ipr: Any, index: int, table: int, *, family: Family = IPV4) -> list[str]:
-    """Return the next hops of the default routes of *table* through the device with *index*.
+def routes_through(
+    ipr: Any,
+    index: int,
+    table: int,
+    *,
+    family: Family = IPV4,
+    to: IPv4Network | IPv6Network | None = None,
+) -> list[str]:
+    """Return the next hops of the routes of *table* through the device with *index*.
 
     A route without a next hop gives empty text.
 
     :param ipr: socket from :func:`open_netlink`.
+    :param to: only the routes to that network; None: the default routes.
     :raises NetlinkError: when the kernel refuses.
     """
     # By numbers: with the name "dump", pyroute2 from 0.8 on dumps all tables and filters them in
@@ -388,7 +431,12 @@ def default_routes(ipr: Any, index: int, table: int, *, family: Family = IPV4) -
         if error.code == errno.ENOENT:
             return []  # the kernel creates a table with its first route
         raise
-    return [route.get_attr("RTA_GATEWAY") or "" for route in routes if route["dst_len"] == 0]
+    wanted = (0, None) if to is None else (to.prefixlen, str(to.network_address))
+    return [
+        route.get_attr("RTA_GATEWAY") or ""
+        for route in routes
+        if (route["dst_len"], route.get_attr("RTA_DST")) == wanted
+    ]
 
 
 def has_next_hop(ipr: Any, index: int, next_hop: str = NEXT_HOP, *, family: Family = IPV4) -> bool:

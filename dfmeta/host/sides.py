@@ -75,14 +75,15 @@ class HostSides:
                 self._note(str(error), serves=self.serves_ipv6)
         return done
 
-    def remove_former(self, former: Wanted, former6: Wanted | None) -> list[str]:
+    def remove_former(self, former: Wanted | None, former6: Wanted | None) -> list[str]:
         """Remove objects of a former configuration that the current one does not need.
 
-        :param former6: IPv6's side; None if there was none.
+        :param former: IPv4's side; None if there was none.
+        :param former6: the same for IPv6.
         :return: a description of each removed object.
         :raises HostError: when the kernel refuses.
         """
-        done = self._side.remove_former(former)
+        done = self._side.remove_former(former) if former is not None else []
         if former6 is None or not ipv6.in_kernel():
             return done
         if self._side6 is not None:

@@ -65,8 +65,8 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
             f"{wanted.tap} but: {host.way_back}",
             _for(
                 wanted,
-                f"`ip addr del {ip} dev {others[0]}`, or set [df_metadata] "
-                f"{_option(wanted)} to another address and restart dfmeta-agent",
+                f"`ip addr del {ip} dev {others[0]}`, or set {_option(wanted)} to another "
+                f"{'address' if wanted.meta is None else 'network'} and restart dfmeta-agent",
             ),
         )
     if (wanted.tap, bits) not in holders:
@@ -106,16 +106,24 @@ def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
 
 def route(host: HostFacts, wanted: Settings) -> Finding:
     """Check that the route table's default route goes through tap-metadata."""
-    next_hop = _next_hop(wanted)
+    next_hop, network = _next_hop(wanted), wanted.network
+    by = f"dev {wanted.tap} onlink"
+    if network is None:
+        table, leads = f"table {wanted.route_table}", wanted.tap
+        route = "default route"
+        command = f"`ip route replace default via {next_hop} {by} table {wanted.route_table}`"
+    else:
+        table, leads = "the main table", f"{wanted.tap} for {network}"
+        route = f"route to {network}"
+        command = f"`ip route replace {network} via {next_hop} {by}`"
     if host.route:
-        return ok("route", f"table {wanted.route_table} leads to {wanted.tap}")
+        return ok("route", f"{table} leads to {leads}")
     return wrong(
         "route",
-        f"table {wanted.route_table} has no default route via {next_hop} through {wanted.tap}",
+        f"{table} has no {route} via {next_hop} through {wanted.tap}",
         _for(
             wanted,
-            f"`ip route replace default via {next_hop} dev {wanted.tap} onlink table "
-            f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it has "
+            f"{command}; {BY_ITSELF}; systemd-networkd removes it unless it has "
             "ManageForeignRoutes=no",
         ),
     )
@@ -132,15 +140,19 @@ def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
     if host.way_back == wanted.tap:
         yield ok("way-back", f"answers to guests leave by {wanted.tap}")
         return
-    first = host.rules[0].priority if host.rules else 0
+    if host.rules:
+        before, more = f"before priority {host.rules[0].priority}", ""
+    else:
+        before = "before that of the main table"
+        more = f"; `ip route show root {_keys(wanted)}`: no route of another program may be there"
     yield wrong(
         "way-back",
         f"answers to guests do not leave by {wanted.tap} but: {host.way_back}",
         _for(
             wanted,
-            f"`ip rule show`: no rule before priority {first} may match packets from "
-            f"{wanted.host_ip} or to {_keys(wanted)}; `ip route show table local "
-            f"{_keys(wanted)}`: no address of the host there may cover guests' keys",
+            f"`ip rule show`: no rule {before} may match packets from {wanted.host_ip} or to "
+            f"{_keys(wanted)}; `ip route show table local {_keys(wanted)}`: no address of the host "
+            f"there may cover guests' keys{more}",
         ),
     )
 
@@ -173,7 +185,8 @@ def rp_filter(host: HostFacts, wanted: Settings) -> Finding:
     text = f"rp_filter is {effective} on {wanted.tap} (all {everywhere}, its own {own})"
     from_rule = next((rule for rule in host.rules if rule.selector.startswith("from ")), None)
     if effective == 0 or from_rule is None or from_rule.there:
-        because = "" if effective == 0 else f", which does no harm with the rule {_named(host)}"
+        reason = f"the rule {_named(host)}" if host.rules else f"a route to {wanted.network}"
+        because = "" if effective == 0 else f", which does no harm with {reason}"
         return ok("rp_filter", text + because)
     harm = "drops" if effective == _STRICT else "may drop"
     return wrong(
@@ -241,8 +254,8 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
         return wrong(
             "listener",
             f"another program listens on {_place(str(there[0].address), there[0].port)}",
-            f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or set [df_metadata] port "
-            "to another number; then start dfmeta-agent",
+            f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or set {_port(wanted)} to "
+            "another number; then start dfmeta-agent",
         )
     return wrong(
         "listener",
@@ -263,7 +276,17 @@ def _place(host: str, port: int) -> str:
 
 
 def _option(wanted: Settings) -> str:
-    return "host_ip" if wanted.family is IPV4 else "host_ip6"
+    if wanted.meta is not None:
+        four, six = "[METADATA] provider_cidr", "[df_metadata] key_prefix6"
+    else:
+        four, six = "[df_metadata] host_ip", "[df_metadata] host_ip6"
+    return four if wanted.family is IPV4 else six
+
+
+def _port(wanted: Settings) -> str:
+    if wanted.meta is not None:
+        return "[METADATA] host_proxy_listen_port"
+    return "[df_metadata] port"
 
 
 def _next_hop(wanted: Settings) -> str:
@@ -271,6 +294,8 @@ def _next_hop(wanted: Settings) -> str:
 
 
 def _keys(wanted: Settings) -> str:
+    if wanted.network is not None:
+        return str(wanted.network)
     return KEYS4 if wanted.family is IPV4 else str(wanted.keys.network(wanted.family.version))
 
 

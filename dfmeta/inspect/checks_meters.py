@@ -17,9 +17,10 @@ _WHAT = {Purpose.SYN: "first SYNs", Purpose.GUEST_SYN: "SYNs"}
 def used_meters(flows: Iterable[Seen]) -> dict[int, Purpose]:
     """Return meter → purpose that it is made for."""
     return {
-        seen.flow.meter: _meter_of(seen.flow)
+        seen.flow.meter: purpose
         for seen in flows
         if seen.flow is not None and seen.flow.meter is not None
+        if (purpose := _meter_of(seen.flow)) is not None
     }
 
 
@@ -37,7 +38,12 @@ def meters(
     :param names: endpoint → name of the guest's port.
     """
     rates = wanted.layout.pipeline.rates
-    metered = [seen.flow for seen in flows if seen.flow and _meter_of(seen.flow) in rates]
+    metered = [
+        (seen.flow, purpose)
+        for seen in flows
+        if seen.flow is not None
+        if (purpose := _meter_of(seen.flow)) is not None and purpose in rates
+    ]
     if there is None:
         return wrong(
             "meters",
@@ -51,12 +57,12 @@ def meters(
         return ok("meters", text + _left_over(there, rates))
     by_number = {one.number: one for one in there}
     without, changed = set(), set()
-    for flow in metered:
+    for flow, purpose in metered:
         at = comes_in_at(flow)
         name = names.get(at, "a removed port") if at is not None else "a removed port"
         if flow.meter is None or flow.meter not in by_number:
             without.add(name)
-        elif by_number[flow.meter].rate != rates[_meter_of(flow)]:
+        elif by_number[flow.meter].rate != rates[purpose]:
             changed.add(flow.meter)
     if without:
         return wrong(
@@ -77,8 +83,10 @@ def meters(
     return ok("meters", text + _left_over(there, rates))
 
 
-def _meter_of(flow: Flow) -> Purpose:
-    return METER_OF.get(flow.purpose, flow.purpose)
+def _meter_of(flow: Flow) -> Purpose | None:
+    """Return the purpose whose meter *flow* uses; None on a bridge without meters."""
+    purpose = METER_OF.get(flow.purpose, flow.purpose)
+    return purpose if isinstance(purpose, Purpose) else None
 
 
 def _left_over(there: Iterable[MeterFact], rates: Mapping[Purpose, int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dfmeta.flows.family import IPV6
 from dfmeta.inspect.facts import Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, wrong
 from dfmeta.model import HttpHost
@@ -14,23 +15,12 @@ CHECKS = {4: "path", 6: "path-ipv6"}
 """Version of IP → name of the check."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Of:
-    """The words of a remedy that depend on the version of IP."""
-
-    lines: str
-    save: str
-
-
-_OF: Final[Mapping[int, _Of]] = {
-    4: _Of(
-        "rp_filter, rule-from, rule-oif, route, neighbour, listener and firewall", "iptables-save"
-    ),
-    6: _Of(
-        "rule-from-ipv6, rule-oif-ipv6, route-ipv6, neighbour-ipv6, listener-ipv6 and "
-        "firewall-ipv6",
-        "ip6tables-save",
-    ),
+_SAVE: Final[Mapping[int, str]] = {4: "iptables-save", 6: "ip6tables-save"}
+_RULES: Final = ("rule-from", "rule-oif")
+"""Checks that a host with a second bridge has not."""
+_LINES: Final[Mapping[int, tuple[str, ...]]] = {
+    4: ("rp_filter", *_RULES, "route", "neighbour", "listener", "firewall"),
+    6: (*_RULES, "route", "neighbour", "listener", "firewall"),
 }
 
 
@@ -71,14 +61,14 @@ def path(facts: PathFacts | None, wanted: Settings, *, silent: bool = False) -> 
     if not facts.answered and silent:
         return unknown(check, "no answer, since the switch does not answer: see the line openflow")
     if not facts.answered:
-        of = _OF[wanted.family.version]
+        version = wanted.family.version
         return wrong(
             check,
             f"guests' SYNs do not reach the proxy: {facts.cause}",
-            f"fix the problems that the lines {of.lines} name; if all of them are ok, a packet "
-            f"filter in another hook drops the SYN: `nft list ruleset`, `{of.save}`, `tc filter "
-            f"show dev {wanted.tap} ingress`: accept TCP to {where} that comes in on {wanted.tap}, "
-            f"and TCP from {where} that leaves by {wanted.tap}",
+            f"fix the problems that the lines {_lines(wanted)} name; if all of them are ok, a "
+            f"packet filter in another hook drops the SYN: `nft list ruleset`, `{_SAVE[version]}`, "
+            f"`tc filter show dev {wanted.tap} ingress`: accept TCP to {where} that comes in on "
+            f"{wanted.tap}, and TCP from {where} that leaves by {wanted.tap}",
         )
     if not facts.whole:
         return wrong(
@@ -91,3 +81,13 @@ def path(facts: PathFacts | None, wanted: Settings, *, silent: bool = False) -> 
         f"a SYN from {wanted.bridge} to {where} by {wanted.tap} was answered, with a correct "
         f"checksum, in {facts.seconds * 1000:.1f} ms: filters, rules and listener let it pass",
     )
+
+
+def _lines(wanted: Settings) -> str:
+    """Return the names of the checks of which one may name the cause."""
+    end = "-ipv6" if wanted.family is IPV6 else ""
+    names = [f"{one}{end}" for one in _LINES[wanted.family.version]]
+    if wanted.meta is not None:
+        rules = {f"{one}{end}" for one in _RULES}
+        names = ["meta-patch", "flows", *(one for one in names if one not in rules)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -205,7 +205,8 @@ def _ovs_version(text: str) -> Finding:
 def wanted_sockets(wanted: Settings) -> tuple[str, ...]:
     """Return the paths of the sockets that the daemon connects to."""
     kind, _, path = wanted.ovsdb.partition(":")
-    return (*((path,) if kind == "unix" else ()), wanted.socket)
+    bridges = (socket for socket, _layout in wanted.sides.values())
+    return (*((path,) if kind == "unix" else ()), *bridges)
 
 
 def _may_write(process: ProcessFacts, sock: SocketFacts) -> bool:

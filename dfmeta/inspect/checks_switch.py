@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
-from dfmeta.inspect import which
+from dfmeta.inspect import checks_meta, which
 from dfmeta.inspect.cuts import Cut
 from dfmeta.inspect.facts import Bridge, Foreign, Interface, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, wrong
@@ -90,24 +90,27 @@ def tap_port(
 
     :param cut: why its frames do not pass, whatever the flows are; None: they pass.
     """
-    name = wanted.tap
+    name, bridge = wanted.tap, wanted.home
     if found is None:
         elsewhere = [one.bridge for one in snapshot.interfaces if one.name == name]
         if elsewhere:
             yield wrong(
                 "tap",
-                f"{name} is a port of {elsewhere[0]}, not of {wanted.bridge}",
+                f"{name} is a port of {elsewhere[0]}, not of {bridge}",
                 f"`ovs-vsctl del-port {elsewhere[0]} {name}`; dfmeta-agent makes it again",
             )
         else:
             yield wrong(
                 "tap",
-                f"{name} is not a port of {wanted.bridge}",
+                f"{name} is not a port of {bridge}",
                 "start dfmeta-agent, which makes it; if it runs, its log says why it could not",
             )
         return
     key, value = TAP_MARK
-    if found.external_ids.get(key) != value or found.type != "internal":
+    fault = checks_meta.tap_fault(found, wanted.meta.names) if wanted.meta is not None else None
+    if fault is not None:
+        yield fault
+    elif wanted.meta is None and (found.external_ids.get(key) != value or found.type != "internal"):
         yield wrong(
             "tap",
             f"{name} lacks dfmeta's mark or is not internal: another program made or changed it",
@@ -119,12 +122,15 @@ def tap_port(
             "tap",
             f"Open vSwitch has given {name} no port number: {found.error or 'it may not run'}",
             f"remove the device of that name (`ip link del {name}`), and the port (`ovs-vsctl "
-            f"del-port {wanted.bridge} {name}`); dfmeta-agent makes it again",
+            f"del-port {bridge} {name}`); dfmeta-agent makes it again",
         )
     elif cut is not None:
         yield wrong("tap", f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
     else:
-        yield ok("tap", f"{name} is port {found.ofport} of {wanted.bridge}, with dfmeta's mark")
+        marked = ", with dfmeta's mark" if wanted.meta is None else ""
+        yield ok("tap", f"{name} is port {found.ofport} of {bridge}{marked}")
+    if wanted.meta is not None:
+        return  # no flow of its bridge floods frames
     tag, mode, inner = TAP_VLAN
     if (found.tag, found.vlan_mode, found.cvlans) != TAP_VLAN:
         yield wrong(
@@ -220,14 +226,18 @@ def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: Settings) -> str:
     )
 
 
-def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -> Iterator[Finding]:
-    """Check that dfmeta's flows on the switch are the desired ones.
+def our_flows(
+    rows: Iterable[Entry] | None, problem: str, *, bridge: str, alone: bool = True
+) -> Iterator[Finding]:
+    """Check that dfmeta's flows on one bridge are the desired ones.
 
     :param rows: the flows, compared with the desired ones; None if they could not be read.
     :param problem: why they could not be compared; empty if they were.
+    :param alone: whether no other bridge has flows of dfmeta.
     """
     if rows is None or problem:
-        yield unknown("flows", f"not compared: {problem or 'the switch does not answer'}")
+        which = "not compared" if alone else f"those of {bridge} are not compared"
+        yield unknown("flows", f"{which}: {problem or 'the switch does not answer'}")
         return
     rows = tuple(rows)
     lost = [row for row in rows if row.state in (State.MISSING, State.DIFFERS)]
@@ -235,7 +245,7 @@ def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -
     if lost:
         yield wrong(
             "flows",
-            f"{len(lost)} of dfmeta's flows are missing or changed on {wanted.bridge}: "
+            f"{len(lost)} of dfmeta's flows are missing or changed on {bridge}: "
             f"{listed(_named(row) for row in lost)}",
             "dfmeta-agent installs them again within seconds while it is connected to the bridge: "
             "see its log and [df_metadata] openflow_connection",
@@ -244,15 +254,17 @@ def our_flows(rows: Iterable[Entry] | None, problem: str, *, wanted: Settings) -
         # The remedy has no command to delete them: flows that serve guests may share the cookie.
         yield wrong(
             "flows",
-            f"{len(strange)} stray flows with dfmeta's cookie are on {wanted.bridge}: "
+            f"{len(strange)} stray flows with dfmeta's cookie are on {bridge}: "
             f"{listed(_named(row) for row in strange)}",
             "dfmeta-agent deletes them within 30 seconds while it is connected to the bridge: see "
             "its log and [df_metadata] openflow_connection",
         )
     if not (lost or strange):
         cookie = f"{COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
+        where = "" if alone else f" on {bridge}"
         yield ok(
-            "flows", f"all {len(rows)} of dfmeta's flows exist, no stray flow (cookie={cookie})"
+            "flows",
+            f"all {len(rows)} of dfmeta's flows exist{where}, no stray flow (cookie={cookie})",
         )
 
 

@@ -9,15 +9,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
 from typing import Final
 
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, Keys
-from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.inspect.cuts import Cut
-from dfmeta.model import WIRED, Endpoint, GuestAddress, Port, PortState
+from dfmeta.model import WIRED, Endpoint, GuestAddress, MetaNames, Port, PortState
+
+
+@dataclass(frozen=True, slots=True)
+class MetaSide:
+    """The second bridge that the configuration asks for: ``identity_scheme = meta_ip``."""
+
+    names: MetaNames
+    vlan: int
+    """VLAN id of answers on that bridge."""
+    socket: str
+    """Path of its management socket."""
+    layout: Layout = field(default_factory=lambda: Layout(pipeline=BR_META))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +72,28 @@ class Settings:
     """Inode of the daemon's socket for IPv6, as ``listener``."""
     keys: Keys = IN_PORT
     """The key scheme."""
+    meta: MetaSide | None = None
+    """The second bridge; None: the identity scheme has none."""
     needs_project: bool = False
     """Whether the backend answers only guests whose project is known (Nova)."""
+
+    @property
+    def home(self) -> str:
+        """The bridge with tap-metadata."""
+        return self.meta.names.bridge if self.meta is not None else self.bridge
+
+    @property
+    def network(self) -> IPv4Network | IPv6Network | None:
+        """Network of all keys of the family if the main table has a route to it; else None."""
+        return self.keys.network(self.family.version) if self.meta is not None else None
+
+    @property
+    def sides(self) -> dict[str, tuple[str, Layout]]:
+        """Bridge with flows of dfmeta → its management socket and its layout."""
+        found = {self.bridge: (self.socket, self.layout)}
+        if self.meta is not None:
+            found[self.meta.names.bridge] = self.meta.socket, self.meta.layout
+        return found
 
     def over(self, family: Family) -> Settings:
         """Return the settings for one version of IP: addresses and listener are of *family*.
@@ -80,6 +119,7 @@ class Bridge:
     datapath_type: str = ""
     protocols: tuple[str, ...] = ()
     """Empty: Open vSwitch's default, which includes OpenFlow 1.3."""
+    fail_mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +149,8 @@ class Snapshot:
 
     bridges: tuple[Bridge, ...] = ()
     interfaces: tuple[Interface, ...] = ()
+    external_ids: Mapping[str, str] = field(default_factory=dict)
+    """That column of the one row of OVSDB's table Open_vSwitch."""
 
     def bridge(self, name: str) -> Bridge | None:
         """Return the bridge *name*; None if it does not exist."""
@@ -158,6 +200,10 @@ class KnownPort:
     """How its guest's requests fail now; None: they do not fail."""
     vid: int = 0
     """VLAN id, as in :attr:`~dfmeta.model.Endpoint.vid`."""
+    key: str = ""
+    """First key, from the running daemon; empty if it has none, or the port comes from OVSDB."""
+    label: str = ""
+    """Meta MAC of that key; empty where keys have none."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -191,6 +237,7 @@ class Foreign:
     priority: int
     match: Mapping[str, Value]
     actions: str
+    table: int = 0
     hands_on: bool = False
     """Whether it resubmits to the classification table, so that dfmeta's hook follows it."""
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from dfmeta.flows import meta_bridge
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, Keys
-from dfmeta.flows.pipeline import TABLES, Layout, Purpose, cookie_of
+from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.pipeline import AnyPurpose, Layout, Purpose, cookie_of, table_name
 from dfmeta.flows.reading import NONE, read_address, read_service, version_of
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort, Seen
+from dfmeta.model import Endpoint, GuestAddress
 
 
 class State(enum.StrEnum):
@@ -38,6 +41,8 @@ class Entry:
     """The table's name, or its number if it is not a table of dfmeta."""
     purpose: str
     ofport: int | None
+    """Port number on the integration bridge; in a flow of the second bridge without a key, its
+    ``in_port`` there."""
     key: str
     """The key that the flow translates to or from; empty if the flow is not for one address."""
     address: str
@@ -54,19 +59,42 @@ class Entry:
     """Version of IP that the flow belongs to, 4 or 6; None if it belongs to no version."""
     service: str = ""
     """Address of the service that the flow matches or restores; empty if it has none."""
+    bridge: str = ""
 
 
-_ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
+_ByKey = Mapping[tuple[AnyPurpose, tuple[tuple[str, Value], ...]], Flow]
 
 
 def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
     """Return all desired flows, without their meters."""
     flows = list(fixed_flows(tap))
+    for guest in _guests(ports):
+        flows.extend(guest_flows(guest, tap))
+    return tuple(flows)
+
+
+def wanted_meta_flows(ports: Iterable[KnownPort], tap: MetaTap) -> tuple[Flow, ...]:
+    """Return all desired flows of the second bridge."""
+    flows = list(meta_bridge.fixed_flows(tap))
+    for guest in _guests(ports):
+        flows.extend(meta_bridge.guest_flows(guest, tap))
+    return tuple(flows)
+
+
+def _guests(ports: Iterable[KnownPort]) -> Iterator[Guest]:
     for port in ports:
         if port.wired and port.ofport is not None:
-            guest = Guest(port.endpoint, None, port.addresses)
-            flows.extend(guest_flows(guest, tap))
-    return tuple(flows)
+            yield Guest(port.endpoint, None, port.addresses)
+
+
+def addresses_of(seen: Iterable[Seen], keys: Keys) -> Iterator[tuple[Endpoint, int, GuestAddress]]:
+    """Return the addresses for which the integration bridge has flows: endpoint, slot, address."""
+    for one in seen:
+        if one.flow is None or one.flow.purpose is not Purpose.ADDRESS:
+            continue
+        read = read_address(one.flow, keys)
+        if read.endpoint is not None and read.slot is not None and read.address is not None:
+            yield read.endpoint, read.slot, read.address
 
 
 def entries(
@@ -75,6 +103,7 @@ def entries(
     *,
     layout: Layout,
     keys: Keys = IN_PORT,
+    bridge: str = "",
 ) -> tuple[Entry, ...]:
     """Compare the flows on the switch with the desired ones; sort them by table and port.
 
@@ -83,6 +112,7 @@ def entries(
     :param seen: flows with dfmeta's cookie on the switch.
     :param wanted: the desired flows; None if they are not known.
     :param keys: the key scheme of the flows.
+    :param bridge: name of the bridge.
     """
     seen = tuple(seen)
     by_key = None if wanted is None else {flow.match_key: flow for flow in wanted}
@@ -90,7 +120,7 @@ def entries(
     there = {one.flow.match_key for one in seen if one.flow is not None}
     missing = [flow for key, flow in (by_key or {}).items() if key not in there]
     found += [_entry(_as_seen(flow, layout), State.MISSING, layout, keys) for flow in missing]
-    return tuple(sorted(found, key=_order(layout)))
+    return tuple(replace(one, bridge=bridge) for one in sorted(found, key=_order(layout)))
 
 
 def faulty(rows: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -98,7 +128,7 @@ def faulty(rows: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(row for row in rows if row.state not in (State.OK, State.UNCHECKED))
 
 
-def purpose_name(purpose: Purpose) -> str:
+def purpose_name(purpose: AnyPurpose) -> str:
     """Return a purpose in the form of listings, such as ``guest-http``."""
     return purpose.name.lower().replace("_", "-")
 
@@ -122,7 +152,7 @@ def _entry(seen: Seen, state: State, layout: Layout, keys: Keys) -> Entry:
     ofport = read.endpoint.ofport if read.endpoint is not None else at
     return Entry(
         state,
-        TABLES[stage].name if stage is not None else str(seen.table),
+        table_name(stage) if stage is not None else str(seen.table),
         purpose_name(seen.flow.purpose) if seen.flow is not None else "?",
         ofport if isinstance(ofport, int) else None,
         read.key,
@@ -148,7 +178,7 @@ def _as_seen(flow: Flow, layout: Layout) -> Seen:
 
 
 def _order(layout: Layout) -> Callable[[Entry], tuple[int, int, int, int, str, str, str]]:
-    names = {TABLES[stage].name: layout.number(stage) for stage in TABLES}
+    names = {table_name(stage): layout.number(stage) for stage in layout.pipeline.tables}
 
     def key(entry: Entry) -> tuple[int, int, int, int, str, str, str]:
         table, family = names.get(entry.table, 255), entry.family or 0

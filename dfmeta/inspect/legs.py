@@ -15,7 +15,15 @@ from typing import Final
 
 from dfmeta.flows.flow import ND_SOLICITATION
 from dfmeta.flows.nd import solicited_node
-from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage
+from dfmeta.flows.pipeline import (
+    METADATA_PORT,
+    TABLES,
+    AnyPurpose,
+    Layout,
+    Purpose,
+    Stage,
+    table_name,
+)
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort
 from dfmeta.inspect.ledger import purpose_name
@@ -138,17 +146,17 @@ def neighbour(
     trace: Trace, port: KnownPort, address: GuestAddress, *, tap: Tap, layout: Layout
 ) -> Leg:
     """Judge the path of the solicitation, and of the advertisement back to the guest."""
-    steps = tuple(_step(hop, layout) for hop in trace.hops)
+    steps = tuple(step(hop, layout) for hop in trace.hops)
     stop = _not_advertised(trace, port, asked(address, tap), layout)
     if not stop:
         wanted = {"dl_dst": address.mac, "ipv6_src": asked(address, tap), "nd_tll": tap.mac}
-        stop = _differs(trace, wanted)
+        stop = differs(trace, wanted)
     return Leg(steps, f"neighbour discovery: {stop}" if stop else "")
 
 
 def _not_advertised(trace: Trace, port: KnownPort, target: str, layout: Layout) -> str:
     """Return why no advertisement leaves at the port of its solicitation; empty if one does."""
-    stop = _not_classified(trace, Purpose.GUEST_ND, layout)
+    stop = not_classified(trace, Purpose.GUEST_ND, layout)
     if stop:
         return stop
     for stage, purpose in (
@@ -157,43 +165,52 @@ def _not_advertised(trace: Trace, port: KnownPort, target: str, layout: Layout) 
     ):
         name, hop = TABLES[stage].name, trace.at(layout.number(stage))
         if hop is None:
-            return f"stops before the {name} table: {_dropped(port.name)}"
+            return f"stops before the {name} table: {dropped(port.name)}"
         if hop.purpose is not purpose:
             missing = f"the {purpose_name(purpose)} flow for {target} is missing"
-            return f"stops in the {name} table: {missing}, {_stranger(hop)} takes it"
+            return f"stops in the {name} table: {missing}, {stranger(hop)} takes it"
         actions = hop.actions
     return "" if _BACK in actions else f"the answer does not leave at {port.name}"
 
 
-def there(trace: Trace, port: KnownPort, *, version: int = 4, tap: Tap, layout: Layout) -> Leg:
-    """Judge the path of the SYN to tap-metadata.
+def there(
+    trace: Trace,
+    port: KnownPort,
+    *,
+    version: int = 4,
+    tap: Tap,
+    layout: Layout,
+    label: str | None = None,
+) -> Leg:
+    """Judge the path of the SYN to tap-metadata, or to the patch port of a second bridge.
 
     :param version: the SYN's version of IP.
+    :param label: Meta MAC of its address; None: there is no second bridge.
     """
-    steps = tuple(_step(hop, layout) for hop in trace.hops)
-    stop = _not_classified(trace, Purpose.GUEST_SYN, layout)
+    steps = tuple(step(hop, layout) for hop in trace.hops)
+    stop = not_classified(trace, Purpose.GUEST_SYN, layout)
     if stop:
         return Leg(steps, stop)
     name = TABLES[Stage.SERVICE].name
     hop = trace.at(layout.number(Stage.SERVICE))
     if hop is None:
-        return Leg(steps, f"stops before the {name} table: {_dropped(port.name)}")
+        return Leg(steps, f"stops before the {name} table: {dropped(port.name)}")
     if not hop.matched:
         return Leg(steps, f"stops in the {name} table: no flow matches it")
     if hop.purpose is Purpose.ADDRESS:
-        return Leg(steps, _misdirected(hop, trace, tap, version))
+        return Leg(steps, _misdirected(hop, trace, tap, version, label))
     if hop.purpose is Purpose.SYN:
         if port.state is PortState.NO_INSTANCE:
             return Leg(steps, f"stops in the {name} table: {no_instance(port)}", to_controller=True)
         return Leg(steps, to_controller=True)
     if hop.purpose is Purpose.SERVICE_DROP:
         return Leg(steps, f"stops in the {name} table: the port's first-SYN flow is missing")
-    return Leg(steps, f"stops in the {name} table: {_stranger(hop)} takes it")
+    return Leg(steps, f"stops in the {name} table: {stranger(hop)} takes it")
 
 
 def on(trace: Trace, layout: Layout) -> str:
     """Return why packets after the SYN, which take another flow, miss the service table."""
-    stop = _not_classified(trace, Purpose.GUEST_HTTP, layout)
+    stop = not_classified(trace, Purpose.GUEST_HTTP, layout)
     return f"after the SYN: {stop}" if stop else ""
 
 
@@ -205,14 +222,14 @@ def back(
     :param address: None if no address is known yet: then the SYN-ACK only has to reach the reply
         table, where the controller installs the address' flow.
     """
-    steps = tuple(_step(hop, layout) for hop in trace.hops)
-    stop = _not_classified(trace, Purpose.FROM_TAP, layout)
+    steps = tuple(step(hop, layout) for hop in trace.hops)
+    stop = not_classified(trace, Purpose.FROM_TAP, layout)
     if stop:
         return Leg(steps, f"on the return path: {stop}")
     name = TABLES[Stage.REPLY].name
     hop = trace.at(layout.number(Stage.REPLY))
     if hop is None:
-        why = _dropped("tap-metadata")
+        why = dropped("tap-metadata")
         return Leg(steps, f"on the return path: stops before the {name} table: {why}")
     if not hop.ours:
         return Leg(steps, f"on the return path: stops in the {name} table: no flow matches it")
@@ -227,7 +244,7 @@ def back(
         "dl_dst": address.mac,
         of.source: asked(address, tap),
     }
-    wrong = _differs(trace, wanted | {"tp_src": str(METADATA_PORT)})
+    wrong = differs(trace, wanted | {"tp_src": str(METADATA_PORT)})
     if not hop.outputs_to(port.ofport or 0):
         wrong = f"it does not leave at {port.name} (ofport {port.ofport})"
     return Leg(steps, f"on the return path: {wrong}" if wrong else "")
@@ -241,7 +258,7 @@ def no_instance(port: KnownPort) -> str:
     )
 
 
-def _dropped(name: str) -> str:
+def dropped(name: str) -> str:
     """Return why a packet does not reach the next table though a flow resubmits it there."""
     return (
         f"the switch drops packets from {name} though a flow sends them there: `ovs-ofctl -O "
@@ -250,14 +267,17 @@ def _dropped(name: str) -> str:
     )
 
 
-def _not_classified(trace: Trace, purpose: Purpose, layout: Layout) -> str:
-    """Return why the packet does not take its flow in the classification table; empty: it does."""
-    number = layout.number(Stage.CLASSIFY)
-    name, hook = TABLES[Stage.CLASSIFY].name, layout.priority(purpose)
+def not_classified(trace: Trace, purpose: AnyPurpose, layout: Layout) -> str:
+    """Return why the packet does not take its flow in the classification table; empty: it does.
+
+    :param purpose: purpose of that flow.
+    """
+    stage = layout.pipeline.stage(purpose)
+    number, name, hook = layout.number(stage), table_name(stage), layout.priority(purpose)
     hop = trace.at(number)
     if hop is None:
         first = trace.hops[0] if trace.hops else None
-        taken = f"{_stranger(first)} takes it first" if first is not None else "no flow matches it"
+        taken = f"{stranger(first)} takes it first" if first is not None else "no flow matches it"
         return f"does not reach the {name} table ({number}): {taken}"
     # A foreign flow that resubmits passes the packet on: our hook comes next.
     hops = [one for one in trace.hops if one.table == number]
@@ -267,23 +287,27 @@ def _not_classified(trace: Trace, purpose: Purpose, layout: Layout) -> str:
     if not hop.matched:
         return f"stops in the {name} table: {expected} is missing"
     if hop.ours:
-        return f"stops in the {name} table: {expected} is missing, {_stranger(hop)} takes it"
+        return f"stops in the {name} table: {expected} is missing, {stranger(hop)} takes it"
     if hop.priority >= hook:
         return (
-            f"stops in the {name} table: {_stranger(hop)} takes it, before dfmeta's hooks "
+            f"stops in the {name} table: {stranger(hop)} takes it, before dfmeta's hooks "
             f"(priority {hook})"
         )
-    return f"stops in the {name} table: {expected} is missing, so {_stranger(hop)} takes it"
+    return f"stops in the {name} table: {expected} is missing, so {stranger(hop)} takes it"
 
 
-def _misdirected(hop: Hop, trace: Trace, tap: Tap, version: int) -> str:
+def _misdirected(hop: Hop, trace: Trace, tap: Tap, version: int, label: str | None) -> str:
     if not hop.outputs_to(tap.ofport):
-        return f"its flow does not lead to tap-metadata's port ({tap.ofport})"
+        where = "tap-metadata's" if label is None else "the patch"
+        return f"its flow does not lead to {where} port ({tap.ofport})"
+    if label is not None:
+        return differs(trace, {"dl_src": label})
     wanted = {"dl_dst": tap.mac, NOTATIONS[version].destination: tap.service(version).ip}
-    return _differs(trace, wanted | {"tp_dst": str(tap.port)})
+    return differs(trace, wanted | {"tp_dst": str(tap.port)})
 
 
-def _differs(trace: Trace, wanted: dict[str, str]) -> str:
+def differs(trace: Trace, wanted: Mapping[str, str]) -> str:
+    """Return in which fields the final packet differs from *wanted*; empty: in none."""
     wrong = [
         f"{name} is {trace.final.get(name)} and should be {value}"
         for name, value in wanted.items()
@@ -300,7 +324,8 @@ def _canonical(value: str | None) -> str | None:
         return value
 
 
-def _stranger(hop: Hop) -> str:
+def stranger(hop: Hop) -> str:
+    """Return a clause about the flow of a hop that is not the expected one."""
     if not hop.matched:
         return f"table {hop.table}, which has no flow for it,"
     kind = "a flow of dfmeta" if hop.ours else "another program's flow"
@@ -308,9 +333,10 @@ def _stranger(hop: Hop) -> str:
     return f"{kind} (cookie {hop.cookie:#x}, priority {hop.priority}, actions={actions})"
 
 
-def _step(hop: Hop, layout: Layout) -> str:
+def step(hop: Hop, layout: Layout) -> str:
+    """Return the line about a hop."""
     stage = layout.stage(hop.table)
-    name = TABLES[stage].name if stage is not None else f"table {hop.table}"
+    name = table_name(stage) if stage is not None else f"table {hop.table}"
     if not hop.matched:
         return f"{name}: no flow"
     purpose = hop.purpose

@@ -8,10 +8,10 @@ set (cookies, ports) are judged.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from dfmeta.flows.pipeline import Purpose, is_ours, purpose_of
+from dfmeta.flows.pipeline import AnyPurpose, is_ours, purpose_of
 
 _HOP: Final = re.compile(
     r"^(?P<indent>\s*)(?P<table>\d+)\. "
@@ -22,6 +22,9 @@ _FINAL: Final = "Final flow: "
 _FLOW: Final = "Flow: "
 _UNCHANGED: Final = "unchanged"
 _NOTES: Final = ("->", ">>")
+_BRIDGE: Final = re.compile(r'^bridge\("(?P<name>[^"]*)"\)\s*$')
+_MISS: Final = re.compile(r"reg0=0x[12]")
+"""Match of the rules with which Open vSwitch itself handles a packet that no flow matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Hop:
     cookie: int = 0
     match: str = ""
     actions: tuple[str, ...] = ()
+    bridge: str = ""
+    """Name of the bridge of the table."""
 
     @property
     def ours(self) -> bool:
@@ -41,7 +46,7 @@ class Hop:
         return self.matched and is_ours(self.cookie)
 
     @property
-    def purpose(self) -> Purpose | None:
+    def purpose(self) -> AnyPurpose | None:
         """Purpose of the flow; None if it is not one of dfmeta's current flows."""
         return purpose_of(self.cookie) if self.matched else None
 
@@ -52,33 +57,48 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A packet's path through the bridge."""
+    """A packet's path through the bridge, and through those behind its patch ports."""
 
     hops: tuple[Hop, ...]
     final: dict[str, str]
-    """Fields of the packet at the end, in the old notation of ovs-fields(7) (``nw_dst``). Addresses
-    of IPv6 have no zone, and may be written in another way than Python writes them."""
+    """Fields of the packet when it leaves the first bridge, in the old notation of ovs-fields(7)
+    (``nw_dst``). Addresses of IPv6 have no zone, and may be written in another way than Python
+    writes them."""
 
     def at(self, table: int) -> Hop | None:
         """Return the first hop in *table*; None if the packet does not pass the table."""
         return next((hop for hop in self.hops if hop.table == table), None)
+
+    @property
+    def first(self) -> Trace:
+        """The part of the path on the bridge where it begins."""
+        return self.on(self.hops[0].bridge) if self.hops else self
+
+    def on(self, bridge: str) -> Trace:
+        """Return the part of the path on *bridge*; without hops if the packet does not get there.
+
+        It has the same final packet.
+        """
+        return Trace(tuple(hop for hop in self.hops if hop.bridge == bridge), self.final)
 
 
 def parse(text: str) -> Trace:
     """Parse the whole output, except the part after a recirculation."""
     hops: list[Hop] = []
     actions: list[str] = []
-    flow, final = "", ""
+    flow, final, bridge = "", "", ""
     for line in text.splitlines():
-        found = _HOP.match(line)
+        found, begins = _HOP.match(line), _BRIDGE.match(line)
         if line.startswith(_FLOW):
             flow = line.removeprefix(_FLOW)
         elif line.startswith(_FINAL):
             final = line.removeprefix(_FINAL)
             break
+        elif begins:
+            bridge = begins["name"]
         elif found:
             _finish(hops, actions)
-            hops.append(_hop(found))
+            hops.append(_hop(found, bridge))
         elif hops and line.startswith(" ") and not line.strip().startswith(_NOTES):
             actions.append(line.strip())
     _finish(hops, actions)
@@ -96,22 +116,20 @@ def packet(protocol: str, /, **fields: object) -> str:
 def _finish(hops: list[Hop], actions: list[str]) -> None:
     """Add the collected actions to the last hop."""
     if hops:
-        last = hops.pop()
-        hops.append(
-            Hop(last.table, last.matched, last.priority, last.cookie, last.match, tuple(actions))
-        )
+        hops.append(replace(hops.pop(), actions=tuple(actions)))
     actions.clear()
 
 
-def _hop(found: re.Match[str]) -> Hop:
-    if found["none"]:
-        return Hop(int(found["table"]), matched=False)
+def _hop(found: re.Match[str], bridge: str) -> Hop:
+    if found["none"] or _MISS.fullmatch(found["match"] or ""):
+        return Hop(int(found["table"]), matched=False, bridge=bridge)
     return Hop(
         int(found["table"]),
         matched=True,
         priority=int(found["priority"]),
         cookie=int(found["cookie"] or "0", 16),
         match=found["match"] or "",
+        bridge=bridge,
     )
 
 

@@ -87,7 +87,7 @@ def no_port(snapshot: Snapshot, text: str, *, wanted: Settings, running: bool) -
             f"address {text}: `dfmeta ports` lists the ports{known}"
         )
     one = next((found for found in here if found.bridge == wanted.bridge), here[0])
-    if one.bridge != wanted.bridge:
+    if one.bridge != wanted.bridge and one.name != wanted.tap:
         return (
             f"{one.name} is on {one.bridge}, not on {wanted.bridge}, the only bridge whose guests "
             "are served ([df_metadata] integration_bridge)"

@@ -24,7 +24,9 @@ from ovs.db.data import Atom
 from ovs.db.types import UuidType
 
 from dfmeta.inspect.offload import USERSPACE
-from dfmeta.model import TAP_MARK, TAP_VLAN, Port, PortId
+from dfmeta.model import TAP_MARK, TAP_VLAN, MetaNames, Port, PortId
+from dfmeta.ports.meta_rows import Member, MetaRows
+from dfmeta.ports.meta_rows import read as read_meta
 from dfmeta.ports.vif import InterfaceRow, vifs
 
 
@@ -61,6 +63,8 @@ class Update:
     tap: TapPort | None = None
     changed: tuple[Port, ...] = ()
     gone: tuple[PortId, ...] = ()
+    meta: MetaRows | None = None
+    """The second bridge; None: the identity scheme has none."""
     answered: int = 0
     """Number of the latest query of :meth:`dfmeta.ports.ovsdb.OvsdbWatcher.ask` that OVSDB has
     answered. All changes that OVSDB sent before that answer have been read."""
@@ -71,10 +75,11 @@ class BridgeReader:
 
     :param bridge: name of the integration bridge.
     :param tap: name of tap-metadata.
+    :param meta: names of the second bridge and its ports; None: there is none.
     """
 
-    def __init__(self, bridge: str, tap: str) -> None:
-        self.bridge, self.tap = bridge, tap
+    def __init__(self, bridge: str, tap: str, meta: MetaNames | None = None) -> None:
+        self.bridge, self.tap, self._meta = bridge, tap, meta
         self._known: dict[str, Mapping[PortId, Port]] = {}
         """Row of an interface → its guests' ports; interfaces without such ports are left out."""
         self._changed: dict[PortId, Port] = {}
@@ -87,6 +92,9 @@ class BridgeReader:
         """Row of an interface → row of its port."""
         self._tap: TapPort | None = None
         self._tap_row: Any = None
+        self._patch: Member | None = None
+        """The patch port to the second bridge."""
+        self._patch_row: Any = None
 
     def read(self, idl: Any, changes: Iterable[Any] | None = None) -> Update:
         """Read the ports that the *changes* affect, or all ports when *changes* is None.
@@ -119,6 +127,7 @@ class BridgeReader:
             tap=self._tap,
             changed=tuple(changed.values()),
             gone=tuple(gone),
+            meta=read_meta(idl, bridge, self._patch, self._meta) if self._meta else None,
         )
 
     def _members(self, bridge: Any, changes: Iterable[Any] | None) -> Collection[Any] | None:
@@ -138,11 +147,14 @@ class BridgeReader:
         """
         there = port.interfaces if port is not None else ()
         # Steps that may raise come first, so that the port is recorded as a whole.
-        tap = None
+        tap = patch = None
         found: dict[Any, Mapping[PortId, Port]] = {}
         for interface in there:
             if interface.name == self.tap:
                 tap = _read_tap(port, interface)
+                continue
+            if self._meta is not None and interface.name == self._meta.patch_int:
+                patch = Member(port, interface)
                 continue
             read = {one.id: one for one in vifs(_interface_row(port, interface))}
             if read:
@@ -151,6 +163,10 @@ class BridgeReader:
             self._tap, self._tap_row = tap, uuid
         elif uuid == self._tap_row:
             self._tap = self._tap_row = None
+        if patch is not None:
+            self._patch, self._patch_row = patch, uuid
+        elif uuid == self._patch_row:
+            self._patch = self._patch_row = None
         before, now = self._interfaces.pop(uuid, ()), tuple(one.uuid for one in there)
         if port is not None:
             self._interfaces[uuid] = now
@@ -225,4 +241,5 @@ def _interface_row(port: Any, interface: Any) -> InterfaceRow:
         tag=tuple(port.tag),
         vlan_mode=tuple(port.vlan_mode),
         mac_in_use=tuple(interface.mac_in_use),
+        other_config=dict(port.other_config),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from eventlet.patcher import original
 from ovs.db.idl import Idl
 from ovs.jsonrpc import Message
-from ovsdbapp.backend.ovs_idl import transaction
+from ovsdbapp.backend.ovs_idl import command, transaction
 from ovsdbapp.schema.open_vswitch import impl_idl
 
 _threading = original("threading")
@@ -104,3 +105,19 @@ class Transaction(transaction.Transaction):  # type: ignore[misc]  # ovsdbapp ha
     def pre_commit(self, txn: Any) -> None:
         """Create the set in which the commands record new interfaces."""
         txn.expected_ifaces = set()
+
+
+class Change(command.BaseCommand):  # type: ignore[misc]  # ovsdbapp has no types
+    """A command that changes rows of the IDL.
+
+    :param act: called with the IDL and its transaction, and again if a row that it has verified was
+        changed meanwhile: it must read the rows itself.
+    """
+
+    def __init__(self, api: Any, act: Callable[[Any, Any], None]) -> None:
+        super().__init__(api)
+        self._act = act
+
+    def run_idl(self, txn: Any) -> None:
+        """Make the changes; see ovsdbapp's base class."""
+        self._act(self.api.idl, txn)

@@ -21,9 +21,11 @@ from ovsdbapp.backend.ovs_idl import idlutils
 
 from dfmeta import hub
 from dfmeta.exceptions import OvsdbError
-from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN
+from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN, MetaIds, MetaNames
+from dfmeta.ports import meta_writer
 from dfmeta.ports.bridge_reader import BridgeReader, Update, is_marked
-from dfmeta.ports.idl import TRANSACTION_TIMEOUT, Api, Handle, Noticing, Transaction
+from dfmeta.ports.conflicts import TapElsewhereError
+from dfmeta.ports.idl import TRANSACTION_TIMEOUT, Api, Change, Handle, Noticing, Transaction
 
 LOG = logging.getLogger(__name__)
 
@@ -34,26 +36,32 @@ _time = original("time")
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Open_vSwitch": ("bridges", "cur_cfg", "next_cfg"),
-    "Bridge": ("name", "ports", "datapath_id", "datapath_type", "controller"),
+    "Bridge": (
+        "name",
+        "ports",
+        "datapath_id",
+        "datapath_type",
+        "controller",
+        "fail_mode",
+        "external_ids",
+    ),
     "Controller": ("target",),
     "Port": ("name", "interfaces", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
-    "Interface": ("name", "type", "ofport", "external_ids", "mac", "mac_in_use", "error"),
+    "Interface": (
+        "name",
+        "type",
+        "ofport",
+        "external_ids",
+        "mac",
+        "mac_in_use",
+        "error",
+        "options",
+    ),
 }
 """ovsdbapp's transactions read cur_cfg and next_cfg; without them each one logs an error."""
 RECONNECT_PAUSE = 0.2
 JOIN_TIMEOUT = 0.3
 """Seconds to wait for the thread at the end; it is a daemon thread and holds no resources."""
-
-
-class TapElsewhereError(Exception):
-    """A port of another bridge has the name of tap-metadata.
-
-    :param marked: whether that port is marked as dfmeta's.
-    """
-
-    def __init__(self, tap: str, bridge: str, *, marked: bool) -> None:
-        super().__init__(f"{tap} is a port of {bridge}")
-        self.tap, self.bridge, self.marked = tap, bridge, marked
 
 
 class _Job:
@@ -73,10 +81,17 @@ class OvsdbWatcher:
     :param bridge: name of the integration bridge.
     :param tap: name of tap-metadata.
     :param deliver: called on the hub with each :class:`Update`, one at a time.
+    :param meta: names of the second bridge and its ports; None: the identity scheme has none.
     """
 
     def __init__(
-        self, remote: str, bridge: str, tap: str, *, deliver: Callable[[Update], None]
+        self,
+        remote: str,
+        bridge: str,
+        tap: str,
+        *,
+        deliver: Callable[[Update], None],
+        meta: MetaNames | None = None,
     ) -> None:
         self.remote, self.bridge, self.tap = remote, bridge, tap
         self._deliver = deliver
@@ -89,7 +104,7 @@ class OvsdbWatcher:
         self._stopping = False
         run = hub.VITAL.guard("OVSDB session", self._run, may_return=True)
         self._thread = _threading.Thread(target=run, name="ovsdb", daemon=True)
-        self._reader = BridgeReader(bridge, tap)
+        self._reader = BridgeReader(bridge, tap, meta)
         self._session = -1
         """The session in which the whole bridge was last read."""
         self._last: Update | None = None
@@ -130,8 +145,9 @@ class OvsdbWatcher:
         An untagged port would be a trunk of all VLANs, and NORMAL would flood every tenant's
         broadcasts to it; see :data:`~dfmeta.model.TAP_VLAN`.
 
-        :raises OvsdbError: when the transaction fails; caused by :class:`TapElsewhereError` where
-            another bridge has a port of that name.
+        :raises OvsdbError: when the transaction fails; caused by
+            :class:`~dfmeta.ports.conflicts.TapElsewhereError` where another bridge has a port of
+            that name.
         """
         self._transact(self._build_tap)
 
@@ -155,6 +171,51 @@ class OvsdbWatcher:
 
         self._transact(build)
         return names
+
+    def ensure_meta(self, names: MetaNames) -> None:
+        """Create the second bridge with its ports, or correct them; see
+        :func:`dfmeta.ports.meta_writer.ensure`.
+
+        An :class:`Update` follows in which ``meta.sound`` is true, unless it was true before or
+        other programs change the rows again.
+
+        :raises OvsdbError: when the transaction fails; caused by
+            :class:`~dfmeta.ports.conflicts.TapElsewhereError` where another bridge has a port of
+            one of the names, and by :class:`~dfmeta.ports.conflicts.MetaDatapathError` where the
+            bridge has another datapath, and ports of others.
+        """
+        self._change(lambda idl, txn: meta_writer.ensure(idl, txn, self.bridge, names))
+
+    def remove_meta(self) -> list[str]:
+        """Remove the second bridge and its ports, as far as dfmeta has created them.
+
+        :return: names of the removed ports, and of removed bridges after them.
+        :raises OvsdbError: when the transaction fails.
+        """
+        removed: list[str] = []
+
+        def act(idl: Any, _txn: Any) -> None:
+            removed[:] = meta_writer.remove(idl, self.bridge)
+
+        self._change(act)
+        return removed
+
+    def write_ids(self, rows: Mapping[str, MetaIds]) -> None:
+        """Write the Meta addresses of ports; see :func:`dfmeta.ports.meta_writer.write_ids`.
+
+        :raises OvsdbError: when the transaction fails.
+        """
+        self._change(lambda idl, _txn: meta_writer.write_ids(idl, rows))
+
+    def remove_ids(self) -> None:
+        """Remove dfmeta's Meta addresses from all ports of the bridge.
+
+        :raises OvsdbError: when the transaction fails.
+        """
+        self._change(lambda idl, _txn: meta_writer.remove_ids(idl, self.bridge))
+
+    def _change(self, act: Callable[[Any, Any], None]) -> None:
+        self._transact(lambda api, txn: txn.add(Change(api, act)))
 
     def _transact(self, build: Callable[[Any, Any], None]) -> None:
         job = _Job(build)
@@ -273,8 +334,8 @@ class OvsdbWatcher:
         for row in api.tables["Bridge"].rows.values():
             for port in row.ports if row.name != self.bridge else ():
                 if port.name == self.tap:
-                    marked = any(map(is_marked, port.interfaces))
-                    raise TapElsewhereError(self.tap, row.name, marked=marked)
+                    owner = row.name if any(map(is_marked, port.interfaces)) else None
+                    raise TapElsewhereError(self.tap, row.name, owner=owner)
         interface_ids = {"skip_cleanup": "true", **dict([TAP_MARK])}
         txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
         vlan = TAP_VLAN

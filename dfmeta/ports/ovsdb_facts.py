@@ -12,7 +12,8 @@ from dfmeta.ports.vif import InterfaceRow, vifs
 
 _DATABASE = "Open_vSwitch"
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "Bridge": ("name", "ports", "datapath_type", "protocols"),
+    "Open_vSwitch": ("external_ids",),
+    "Bridge": ("name", "ports", "datapath_type", "protocols", "fail_mode"),
     "Port": ("_uuid", "interfaces", "tag", "vlan_mode", "cvlans"),
     "Interface": (
         "_uuid",
@@ -48,12 +49,20 @@ def read_snapshot(remote: str) -> Snapshot:
     return _assemble(*tables)
 
 
-def _assemble(bridges: list[_Row], ports: list[_Row], interfaces: list[_Row]) -> Snapshot:
+def _assemble(
+    roots: list[_Row], bridges: list[_Row], ports: list[_Row], interfaces: list[_Row]
+) -> Snapshot:
     port_rows = {row["_uuid"]: row for row in ports}
     interface_rows = {row["_uuid"]: row for row in interfaces}
     return Snapshot(
         bridges=tuple(
-            Bridge(row["name"], row["datapath_type"], tuple(row["protocols"])) for row in bridges
+            Bridge(
+                row["name"],
+                row["datapath_type"],
+                tuple(row["protocols"]),
+                "".join(row["fail_mode"]),
+            )
+            for row in bridges
         ),
         interfaces=tuple(
             _interface(bridge["name"], port_rows[port], interface_rows[interface])
@@ -61,6 +70,7 @@ def _assemble(bridges: list[_Row], ports: list[_Row], interfaces: list[_Row]) ->
             for port in bridge["ports"]
             for interface in port_rows[port]["interfaces"]
         ),
+        external_ids=roots[0]["external_ids"] if roots else {},
     )
 
 
@@ -92,7 +102,10 @@ def _interface(bridge: str, port: _Row, row: _Row) -> Interface:
     )
 
 
-_SETS = ("ports", "interfaces", "protocols", "tag", "vlan_mode", "cvlans", "ofport", "mac_in_use")
+_SETS = (
+    *("ports", "interfaces", "protocols", "fail_mode", "tag", "vlan_mode", "cvlans", "ofport"),
+    "mac_in_use",
+)
 
 
 def _plain_row(row: _Row) -> _Row:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from dfmeta.model import OFPORT_MAX, Port
 from dfmeta.numbering import WIRE_NAME_MAX
+from dfmeta.ports.meta_ids import ids_of
 
 DEAD_TAG = 4095
 SHOWN = 64
@@ -41,6 +42,8 @@ class InterfaceRow:
     tag: Sequence[int] = ()
     vlan_mode: Sequence[str] = ()
     mac_in_use: Sequence[str] = ()
+    other_config: Mapping[str, str] = field(default_factory=dict)
+    """Of the Port row."""
 
 
 def vifs(row: InterfaceRow) -> tuple[Port, ...]:
@@ -77,6 +80,7 @@ def vifs(row: InterfaceRow) -> tuple[Port, ...]:
         device_mac="".join(row.mac_in_use).lower()
         if len(row.name.encode()) > WIRE_NAME_MAX
         else "",
+        meta=ids_of(row.external_ids, row.other_config),
         sources=_sources(ids),
     )
     return (port,)

@@ -96,11 +96,12 @@ class Mirror:
 
     def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
         """See :class:`Claims`."""
+        # The owner of a number may be a message that is not read yet.
+        self._catch_up()
         try:
             endpoint, number = self.keys.parse(peer)
         except KeyRangeError:
             return None
-        self._catch_up()
         known = self._known.get(endpoint)
         slot = known.slots.get(number) if known else None
         if known is None or slot is None:
@@ -151,6 +152,8 @@ class Mirror:
         for one in told:
             endpoint = Endpoint(*one["endpoint"])
             before = self._known.pop(endpoint, None)
+            for slot in before.slots if before is not None else ():
+                self.keys.disown(endpoint, slot)
             if one["identity"] is not None:
                 self._known[endpoint] = _Known(
                     Identity(**one["identity"]),
@@ -161,6 +164,8 @@ class Mirror:
                     _latest({**(before.waits if before else {}), **dict(one["waits"])}),
                     one["certain"],
                 )
+                for slot in self._known[endpoint].slots:
+                    self.keys.own(endpoint, slot)
             if before is not None and _lost(before, self._known.get(endpoint)):
                 for listener in self._listeners:
                     listener(endpoint)

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 
 from dfmeta import hub
 from dfmeta.admin import server as admin_server
-from dfmeta.apps import controller, learner
+from dfmeta.apps import driver, learner
 from dfmeta.conf import agent
 from dfmeta.conf.agent import HOST_IP6, SERVICE6
 from dfmeta.flows.desired import Guest, address_flows, guest_flows
@@ -43,7 +43,7 @@ _ADDRESS = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
 _TAP6 = replace(_TAP, ip6=HOST_IP6, guest_ip6=SERVICE6)
 _SLOTS4 = {7: "seven of IPv4"}[len(SLOTS)]
 _SLOTS6 = {16: "sixteen of IPv6"}[len(SLOTS6)]
-_CHECK = f"{controller.FULL_CHECK_INTERVAL:g}"
+_CHECK = f"{driver.FULL_CHECK_INTERVAL:g}"
 
 FACTS: Mapping[str, tuple[str, ...]] = {
     "Drops by reason": (f"every {_CHECK} seconds",),

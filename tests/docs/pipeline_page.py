@@ -13,10 +13,20 @@ from typing import get_args
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import registry, slots
-from dfmeta.apps import controller
+from dfmeta.apps import driver
 from dfmeta.apps import reconciler as reconciler
+from dfmeta.apps.plans import BR_INT_PLAN
 from dfmeta.flows import key, metering
-from dfmeta.flows.flow import Action, Flow, Move, Output, SetField, ToController
+from dfmeta.flows.flow import (
+    Action,
+    Flow,
+    Move,
+    Output,
+    PopVlan,
+    PushVlan,
+    SetField,
+    ToController,
+)
 from dfmeta.flows.pipeline import (
     CONTROLLER_ID,
     COOKIE_PREFIX,
@@ -68,7 +78,8 @@ def faults(page: str) -> list[str]:
 
 
 def _unknown_kinds() -> Iterator[str]:
-    for kind in set(get_args(Action)) - {SetField, Move, Output, ToController}:
+    known = {SetField, Move, Output, ToController, PushVlan, PopVlan}
+    for kind in set(get_args(Action)) - known:
         if kind.__name__ != "Opaque":
             yield f"the check does not know actions of kind {kind.__name__}"
 
@@ -247,12 +258,12 @@ def _setters(register: str) -> str:
 
 
 def _traffic() -> Iterator[str]:
-    fixed = [one.name for one in sorted(reconciler.FIXED)]
+    fixed = [one.name for one in sorted(BR_INT_PLAN.needed)]
     yield f"exist once on the bridge ({', '.join(fixed)})"
     yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {reconciler.BATCH}"
-    yield f"every {controller.FULL_CHECK_INTERVAL:g} seconds"
-    yield {1.0: "every second"}[controller.CHECK_INTERVAL]
+    yield f"every {driver.FULL_CHECK_INTERVAL:g} seconds"
+    yield {1.0: "every second"}[driver.CHECK_INTERVAL]
 
 
 FACTS: Mapping[str, Callable[[], Iterator[str]]] = {

@@ -18,12 +18,15 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
 BASE = {"model", "exceptions"}
 PURE = BASE | {
+    "allotment",
     "contenders",
     "devices",
     "flows",
+    "host_wide",
     "numbering",
     "packets",
     "registry",
+    "rest",
     "slots",
     "waits",
 }
@@ -38,7 +41,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "slots": BASE,
     "contenders": BASE,
     "waits": BASE,
-    "registry": BASE | {"contenders", "flows", "numbering", "slots", "waits"},
+    "allotment": BASE | {"flows", "slots"},
+    "rest": BASE | {"allotment"},
+    "host_wide": BASE | {"allotment", "flows", "rest", "slots"},
+    "claim": BASE,
+    "registry": BASE
+    | {"claim", "allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
     "conditions": {"hub", "model", "registry"},
     "experience": {"model"},
     "guest_counts": {"model"},

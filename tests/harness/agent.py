@@ -25,6 +25,8 @@ from tests.harness.poll import PATIENCE, wait_for
 ADMIN_PORT = 9697
 WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
 """Workers of a daemon whose test does not set them; tools/soak runs some tests with others."""
+SCHEME = os.environ.get("DFMETA_TEST_SCHEME", "in_port")
+"""Identity scheme of a daemon whose test does not set it; tools/soak runs some tests with both."""
 _SAMPLE = re.compile(r"^(?P<name>[^\s{#]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -200,6 +202,7 @@ class Agent(Daemon):
                 "state_path": self.state_path,
                 "admin_listen": f"127.0.0.1:{ADMIN_PORT}",
                 "proxy_workers": WORKERS,
+                "identity_scheme": SCHEME,
             }
         }
         self.configure(options or {})

@@ -218,7 +218,14 @@ def _lend(tree: Path) -> None:
 
 def _checkout(target: Path) -> None:
     ignored = shutil.ignore_patterns(
-        ".git", ".cache", ".venv", ".*_cache", "__pycache__", "*.egg-info", ".hypothesis", "build",
+        ".git",
+        ".cache",
+        ".venv",
+        ".*_cache",
+        "__pycache__",
+        "*.egg-info",
+        ".hypothesis",
+        "build",
         # Files of a measurement beside, which come and go.
         ".coverage*",
     )

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dfmeta.flows.key import IN_PORT, SLOTS, SLOTS6, InPortKeys
+from dfmeta.flows.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, InPortKeys
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.host_wide import HostWide
 from dfmeta.model import Endpoint, GuestAddress, PortId
 from dfmeta.numbering import Device
 from dfmeta.proxy.claims import Mirror, tell
-from dfmeta.registry import Claim, Registry
+from dfmeta.registry import REST, Claim, Registry
 from tests.unit.support import OTHER_INSTANCE, address, port
 
 HERE = Endpoint(13)
@@ -263,3 +265,132 @@ class Following(RuleBasedStateMachine):
 
 
 TestFollowing = Following.TestCase
+
+
+def meta() -> MetaKeys:
+    """Thirteen numbers for the whole host."""
+    return MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
+
+
+class OfTheHost:
+    """A registry whose numbers are unique on the host, and a mirror with a scheme of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.keys = meta()
+        allotment = HostWide(self.keys, tuple, self.clock)
+        self.registry = Registry(clock=self.clock, allotment=allotment)
+        self.dirty: dict[Endpoint, None] = {}
+        self.registry.watch(lambda endpoint: self.dirty.setdefault(endpoint))
+        self.mirror = Mirror(lambda _claim, _change: None, self.tell, keys=meta())
+
+    def clock(self) -> float:
+        return self.now
+
+    def key(self, number: int) -> IPv4Address | IPv6Address:
+        return self.keys.key_of(HERE, number)
+
+    def tell(self, *, backwards: bool = False, most: int = 99) -> None:
+        told = sorted(self.dirty, reverse=backwards) if backwards else list(self.dirty)
+        for endpoint in told[:most]:
+            del self.dirty[endpoint]
+            self.mirror.learn(json.loads(json.dumps([tell(self.registry, endpoint)])))
+
+    def learn(self, ofport: int, last: int = 1) -> int:
+        found = self.registry.learn(Endpoint(ofport), address(f"10.0.0.{last}"), self.now)
+        assert found is not None
+        return found.slot
+
+    def rested(self) -> None:
+        sweep = self.registry.allotment.begin_sweep()
+        self.registry.allotment.end_sweep(sweep)
+        self.now += REST
+
+
+def test_the_owner_of_a_number_is_known_though_the_pipe_still_has_it() -> None:
+    world = OfTheHost()
+    world.registry.set_port(port())
+    key = world.key(world.learn(13))
+    claim = world.mirror.claim(key)
+    assert claim is not None
+    assert claim == world.registry.claim(key)
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    assert world.mirror.claim(key) is None
+    assert not world.mirror.holds(claim)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_number_that_another_port_got_is_that_ones_whatever_is_told_first(
+    backwards: bool,
+) -> None:
+    world = OfTheHost()
+    for ofport in (1, 2):
+        world.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    before = world.mirror.claim(world.key(world.learn(1)))
+    assert before is not None
+    world.registry.remove_port(PortId("row-of-tap1"))
+    world.rested()
+    numbers = {world.learn(2, last) for last in range(8)}
+    for ofport in (3, 4, 5, 6, 7):
+        world.registry.set_port(port(ofport, name=f"tap{ofport}"))
+        numbers.add(world.learn(ofport))
+    assert before.slot in numbers
+    world.tell(backwards=backwards)
+    after = world.mirror.claim(world.key(before.slot))
+    assert after is not None
+    assert after == world.registry.claim(world.key(before.slot))
+    assert after.endpoint != before.endpoint
+    assert not world.mirror.holds(before)
+
+
+class FollowingOfTheHost(RuleBasedStateMachine):
+    """Whatever happens, and whatever is told first, both say the same of every number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = OfTheHost()
+        self.unverified: set[Claim] = set()
+
+    @rule(ofport=st.integers(1, 3), name=st.sampled_from("ab"), instance=st.sampled_from("xyz"))
+    def set_port(self, ofport: int, name: str, instance: str) -> None:
+        self.world.registry.set_port(port(ofport, name=name, instance=instance))
+
+    @rule(name=st.sampled_from("ab"))
+    def remove_port(self, name: str) -> None:
+        self.world.registry.remove_port(PortId(f"row-of-{name}"))
+
+    @rule(ofport=st.integers(1, 3), ips=st.lists(st.integers(1, 12), max_size=8))
+    def learn(self, ofport: int, ips: list[int]) -> None:
+        for ip in ips:
+            self.world.now += 1
+            self.world.registry.learn(Endpoint(ofport), address(f"10.0.0.{ip}"), self.world.now)
+
+    @rule()
+    def rest(self) -> None:
+        self.world.rested()
+
+    @rule(backwards=st.booleans(), most=st.integers(0, 3))
+    def tell_some(self, backwards: bool, most: int) -> None:
+        self.world.tell(backwards=backwards, most=most)
+
+    @rule()
+    def ask(self) -> None:
+        registry, mirror = self.world.registry, self.world.mirror
+        for number in self.world.keys.slots(4):
+            claim = registry.claim(self.world.key(number))
+            assert mirror.claim(self.world.key(number)) == claim
+            if claim is not None:
+                self.unverified.add(claim)
+        for claim in self.unverified:
+            assert mirror.current(claim) == registry.current(claim)
+            assert mirror.holds(claim) == registry.holds(claim)
+        used = {
+            number: endpoint
+            for endpoint in registry.endpoints()
+            for number in registry.slots(endpoint)
+        }
+        assert isinstance(mirror.keys, MetaKeys)
+        assert mirror.keys.owners == used
+
+
+TestFollowingOfTheHost = FollowingOfTheHost.TestCase

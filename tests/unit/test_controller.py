@@ -9,7 +9,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
-from dfmeta.apps import controller as controller_module
+from dfmeta.apps import driver as driver_module
 from dfmeta.apps.removals import LATE, Removals
 from dfmeta.flows.desired import fixed_flows
 from dfmeta.flows.pipeline import BR_INT, Purpose
@@ -36,7 +36,7 @@ REMOVED = "Flows of dfmeta were removed from br-int"
 
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(controller_module, "CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(driver_module, "CHECK_INTERVAL", 0.01)
     rig = Rig()
     thread = eventlet.spawn(rig.controller.watch)
     yield rig

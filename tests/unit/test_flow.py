@@ -60,7 +60,7 @@ def test_an_undeclared_match_is_refused(
     ("purpose", "action"),
     [
         (Purpose.ADDRESS, SetField("tcp_src", 80)),
-        (Purpose.ADDRESS, SetField("eth_src", "02:00:00:00:00:01")),
+        (Purpose.ADDRESS, SetField("arp_op", 2)),
         (Purpose.GUEST_ARP, SetField("ipv4_src", "10.0.0.1")),
         (Purpose.REPLY, Move("eth_src", "tcp_dst", 16)),
     ],

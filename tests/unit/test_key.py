@@ -108,6 +108,20 @@ def test_the_slots_of_an_endpoint_have_numbers_of_their_own() -> None:
     assert [slot_in_key(slot) for slot in SLOTS6] == list(range(1, 17))
 
 
+@settings(deadline=None)
+@given(ENDPOINTS, st.sampled_from(ALL_SLOTS))
+def test_a_key_tells_its_slot_and_a_listing_shows_the_one_of_its_version(
+    endpoint: Endpoint, slot: int
+) -> None:
+    assert IN_PORT.number_of(IN_PORT.key_of(endpoint, slot)) == slot
+    assert IN_PORT.shown(slot) == slot_in_key(slot)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "128.0.0.0", "224.0.0.13", "fd12::1"])
+def test_what_is_no_key_has_no_slot(text: str) -> None:
+    assert IN_PORT.number_of(ip_address(text)) is None
+
+
 def test_the_prefix_of_another_host_gives_other_keys() -> None:
     assert OTHER.key_of(Endpoint(13), SLOT6 + 1) == IPv6Address("fd12:3456:789a:1:1:0:0:d")
     with pytest.raises(KeyRangeError, match="is not in fd12:3456:789a:1::/64"):

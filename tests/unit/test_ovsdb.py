@@ -36,7 +36,8 @@ def interface(name: str, **columns: Any) -> Any:
 
 
 def port_row(*interfaces: Any, **columns: Any) -> Any:
-    base = {"tag": [], "vlan_mode": [], "cvlans": [], "interfaces": list(interfaces)}
+    base = {"tag": [], "vlan_mode": [], "cvlans": [], "other_config": {}}
+    base["interfaces"] = list(interfaces)
     row = SimpleNamespace(**base | columns, _table=SimpleNamespace(name="Port"))
     row.uuid = "port-of-" + ",".join(one.name for one in row.interfaces)
     return row

@@ -12,12 +12,14 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import hub, metrics
+from dfmeta.allotment import PerPort
 from dfmeta.apps import reconciler as reconciler_module
 from dfmeta.apps import tally
 from dfmeta.apps.channel import Pending
 from dfmeta.exceptions import NotConnectedError, SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import RATES, Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
@@ -655,3 +657,102 @@ def test_before_the_first_comparison_no_flow_is_counted(rig: Rig) -> None:
     assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 1
     Rig()
     assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 0
+
+
+class Sweeps(PerPort):
+    """An allotment that notes what the reconciler says of sweeps and of stray flows."""
+
+    def __init__(self) -> None:
+        super().__init__(IN_PORT, tuple, lambda: 0.0)
+        self.begun: list[int] = []
+        self.ended: list[int] = []
+        self.strays: list[tuple[Endpoint, int]] = []
+
+    def begin_sweep(self) -> int:
+        self.begun.append(len(self.begun) + 1)
+        return self.begun[-1]
+
+    def end_sweep(self, sweep: int) -> None:
+        self.ended.append(sweep)
+
+    def conflicts(self, endpoint: Endpoint, number: int) -> bool:
+        self.strays.append((endpoint, number))
+        return False
+
+
+def swept(rig: Rig) -> Sweeps:
+    sweeps = rig.registry.allotment = Sweeps()
+    return sweeps
+
+
+def test_a_sweep_ends_when_the_switch_has_confirmed_it(rig: Rig) -> None:
+    sweeps = swept(rig)
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.reconciler.reconcile)
+    let_hub_run()
+    assert (sweeps.begun, sweeps.ended) == ([1], [])
+    while not running.dead:
+        rig.switch.speak()
+    assert sweeps.ended == [1]
+    rig.reconciler.reconcile()
+    assert (sweeps.begun, sweeps.ended) == ([1, 2], [1, 2])
+
+
+def test_a_sweep_does_not_end_with_a_connection(rig: Rig) -> None:
+    sweeps = swept(rig)
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.reconciler.reconcile_quietly)
+    let_hub_run()
+    rig.disconnect()
+    assert running.wait() is False
+    assert (sweeps.begun, sweeps.ended) == ([1], [])
+    assert rig.reconciler.reconcile() == 0
+    assert sweeps.begun == [1], "without a connection there is nothing to compare"
+
+
+def test_a_sweep_does_not_end_as_long_as_a_flow_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = crowd(3).connect()
+    sweeps = swept(rig)
+    looking_in(monkeypatch, rig.controller.doubt)
+    rig.reconciler.reconcile()
+    assert sweeps.ended == []
+    monkeypatch.undo()
+    rig.reconciler.reconcile()
+    assert sweeps.ended == [2]
+
+
+def test_a_sweep_does_not_end_while_the_switch_keeps_a_stray_flow(rig: Rig) -> None:
+    sweeps = swept(rig)
+    stray = guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP)[-1]
+    rig.switch.place(as_mod(rig, stray))
+    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 99 else None
+    rig.reconciler.reconcile()
+    assert stray in rig.flows()
+    assert sweeps.ended == []
+    rig.switch.model.refuse = lambda _mod: None
+    rig.reconciler.reconcile()
+    assert (stray in rig.flows(), sweeps.ended) == (False, [2])
+
+
+def test_a_start_tells_of_numbers_at_endpoints_that_they_do_not_belong_to(rig: Rig) -> None:
+    learn(rig)
+    flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
+
+    def with_key(of: Endpoint, slot: int) -> Flow:
+        key = str(IN_PORT.key_of(of, slot))
+        keyed = [
+            replace(a, value=key) if getattr(a, "field", "") == "ipv4_src" else a
+            for a in flow.actions
+        ]
+        return replace(flow, actions=tuple(keyed))
+
+    for there in (with_key(Endpoint(14), 3), replace(flow, actions=())):
+        again = Rig()
+        again.registry.set_port(port())
+        sweeps = swept(again)
+        again.switch.place(as_mod(again, there))
+        again.connect()
+        assert sweeps.strays == ([(HERE, 3)] if there.actions else [])
+        assert again.registry.slots(HERE) == {}

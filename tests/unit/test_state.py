@@ -22,6 +22,7 @@ STATES = st.builds(
     port=st.integers(0, 65535),
     listener=st.integers(0, 2**64 - 1),
     listener6=st.integers(0, 2**64 - 1),
+    resting=st.lists(st.integers(2, 2**23)),
     holders=st.dictionaries(
         ENDPOINTS,
         st.builds(Holder, st.text(), st.text(), st.lists(st.integers(0, 7)).map(tuple)),
@@ -94,6 +95,12 @@ def test_a_state_of_before_ipv6_has_no_ipv6_address(tmp_path: Path) -> None:
     assert state.host == HostMemory("tap-metadata", "169.254.169.254", 2, "")
 
 
+def test_a_state_of_before_numbers_rested_on_the_whole_host_has_none(tmp_path: Path) -> None:
+    assert "resting" not in GOOD
+    assert write(tmp_path, json.dumps(GOOD)).load().resting == []
+    assert write(tmp_path, json.dumps(GOOD | {"resting": [5, 9]})).load().resting == [5, 9]
+
+
 def test_members_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
     """As the version before IPv6 passes over IPv6's."""
     host = {"device": "x", "address": "10.0.0.1", "table": 2, "later": "y"}
@@ -145,6 +152,8 @@ def test_a_file_of_before_guests_had_a_meter_of_their_own_is_read(
         '{"version": 1}',
         json.dumps(GOOD | {"port": "x"}),
         json.dumps(GOOD | {"holders": []}),
+        json.dumps(GOOD | {"resting": 5}),
+        json.dumps(GOOD | {"resting": ["x"]}),
         json.dumps(GOOD | {"holders": {"x": {}}}),
         json.dumps(GOOD | {"holders": {"1": ["a"]}}),
         json.dumps(GOOD | {"holders": {"1": {"port_id": "a", "instance_id": "b", "slots": 5}}}),

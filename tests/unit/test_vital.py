@@ -296,7 +296,7 @@ def test_the_end_of_the_watch_over_the_flows_is_the_daemons(
     del manager
     controller = make_controller()
     monkeypatch.setattr(controller.learner, "expire", broken)
-    monkeypatch.setattr("dfmeta.apps.controller.CHECK_INTERVAL", 0.001)
+    monkeypatch.setattr("dfmeta.apps.driver.CHECK_INTERVAL", 0.001)
     connect(controller, "unix:/none/br-int.mgmt", "unix:/none/db.sock")
     assert "'watch over the flows'" in ended(vital)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
+from ipaddress import IPv4Network
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +12,14 @@ import pytest
 
 from dfmeta.apps.probe import Result
 from dfmeta.cmd import watch
-from dfmeta.cmd.watch import Silence
+from dfmeta.cmd.watch import FullRange, Silence
 from dfmeta.exceptions import NotConnectedError
 from dfmeta.experience import Experience
+from dfmeta.flows.key import PREFIX6
+from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.guest_counts import GuestCounts
 from dfmeta.host import counters
+from dfmeta.host_wide import allotment_of
 from dfmeta.model import Endpoint, Port
 from dfmeta.registry import Registry
 
@@ -128,3 +133,21 @@ def test_the_kernels_counter_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert counters.checksum_errors() == 29
     there.write_text("Tcp: InErrs\nTcp: 3\n")
     assert counters.checksum_errors() == 0
+
+
+def test_a_port_for_which_no_meta_ip_is_left_is_named_once_addresses_are_adopted() -> None:
+    keys = MetaKeys(IPv4Network("240.0.0.0/29"), PREFIX6, "fa:16:ee:00:00:00")
+    registry = Registry(keys=keys, allotment=allotment_of(keys, frozenset))
+    ports = [replace(PORT, name=f"tap{n}", row=f"row{n}", ofport=n) for n in range(1, 7)]
+    for one in ports:
+        registry.set_port(one)
+    adopted, now = False, 0.0
+    full = FullRange(registry, lambda: adopted, clock=lambda: now)
+    assert [full.cause(one) for one in ports] == [""] * len(ports)
+    adopted = True
+    *served, late = [full.cause(one) for one in ports]
+    assert served == [""] * (len(ports) - 1)
+    assert late == "all Meta IPs of 240.0.0.0/29 are taken ([METADATA] provider_cidr)"
+    registry.remove_port(ports[0].id)
+    now += watch.INTERVAL
+    assert full.cause(ports[-1]) == ""

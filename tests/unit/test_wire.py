@@ -204,7 +204,7 @@ def test_a_flow_of_ours_out_of_its_place_has_no_meaning_but_can_be_removed(
 
 UNKNOWN = [
     ofp_parser.OFPActionGroup(3),
-    ofp_parser.OFPActionPopVlan(),
+    ofp_parser.OFPActionPushVlan(0x88A8),
     ofp_parser.NXActionResubmitTable(table_id=4),
     ofp_parser.NXActionRegMove(src_field="eth_src", dst_field="eth_dst", n_bits=8, src_ofs=8),
     ofp_parser.NXActionController(max_len=128, controller_id=1, reason=ofp.OFPR_ACTION),

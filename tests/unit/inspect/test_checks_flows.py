@@ -81,11 +81,11 @@ def test_a_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
 def test_a_missing_flow_of_ipv6_is_named_with_the_service() -> None:
     there = [Seen(flow, 0, 0, 0) for flow in wanted_flows([PORT], TAP)]
     rows = entries(there, wanted_flows([PORT], TAP6), layout=SETTINGS.layout)
-    found, *_ = checks_switch.our_flows(rows, "", wanted=SETTINGS)
+    found, *_ = checks_switch.our_flows(rows, "", bridge="br-int")
     assert found.status is Status.WRONG
     assert f"guest-fragment of port 1 to {SERVICE6[0]}" in found.text
     rows = entries(there[1:], wanted_flows([PORT], TAP), layout=SETTINGS.layout)
-    (found,) = checks_switch.our_flows(rows, "", wanted=SETTINGS)
+    (found,) = checks_switch.our_flows(rows, "", bridge="br-int")
     assert found.text.endswith(": from-tap of port 9")
 
 

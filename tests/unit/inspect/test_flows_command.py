@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dfmeta.cli import flows_command, gather
-from dfmeta.cli.flows_command import flows
+from dfmeta.cli.flows_command import Compared, flows
 from dfmeta.cli.in_force import InForce
 from dfmeta.flows.pipeline import cookie_of
 from dfmeta.inspect.facts import Interface, Seen, Snapshot
@@ -31,14 +31,14 @@ def _switch(monkeypatch: pytest.MonkeyPatch) -> None:
         Seen(one, LAYOUT.table(one.purpose), LAYOUT.priority(one.purpose), cookie_of(one.purpose))
         for one in wanted
     ]
-    rows = entries(seen, wanted, layout=LAYOUT)
+    rows = entries(seen, wanted, layout=LAYOUT, bridge=SETTINGS.bridge)
     monkeypatch.setattr(gather, "settings", lambda _conf: SETTINGS)
     for name, value in {
         "load_config": None,
         "take_over": InForce(),
         "read_snapshot": SNAPSHOT,
         "read_meters": (),
-        "compare": ((PORT6,), rows, ""),
+        "compare": Compared((PORT6,), rows, {}, {}),
     }.items():
         monkeypatch.setattr(flows_command, name, lambda *_args, value=value, **_kwargs: value)
 

@@ -7,17 +7,32 @@ from ipaddress import IPv6Network
 
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT, InPortKeys
-from dfmeta.flows.pipeline import TABLES, Layout, Purpose, cookie_of
+from dfmeta.flows.pipeline import BR_META, TABLES, Layout, Purpose, cookie_of, table_name
 from dfmeta.inspect.facts import Seen
 from dfmeta.inspect.ledger import (
     State,
+    addresses_of,
     entries,
     faulty,
     purpose_name,
     wanted_flows,
+    wanted_meta_flows,
 )
 from dfmeta.model import PortState
-from tests.unit.inspect.values import ADDRESS6, PORT, PORT6, TAP, TAP6
+from tests.unit.inspect.values import (
+    ADDRESS,
+    ADDRESS6,
+    META_IP,
+    META_NUMBER,
+    META_PORT,
+    META_TAP,
+    PORT,
+    PORT6,
+    TAP,
+    TAP6,
+    TAP_TO_META,
+    meta_keys,
+)
 from tests.unit.support import PORT_FLOWS
 
 LAYOUT = Layout(table_base=100, classification_table=3, hook_priority=500)
@@ -125,3 +140,34 @@ def test_a_key_is_read_with_the_hosts_own_prefix() -> None:
 
 def test_purposes_have_names_for_people() -> None:
     assert purpose_name(Purpose.GUEST_HTTP) == "guest-http"
+
+
+def test_flows_of_the_second_bridge_are_listed_with_the_guest_that_they_serve() -> None:
+    layout, keys = Layout(pipeline=BR_META), meta_keys()
+    wanted = wanted_meta_flows([META_PORT], META_TAP)
+    there = [
+        Seen(one, layout.table(one.purpose), layout.priority(one.purpose), cookie_of(one.purpose))
+        for one in wanted
+    ]
+    rows = entries(there, wanted, layout=layout, keys=keys, bridge="br-meta")
+    assert {(row.state, row.bridge) for row in rows} == {(State.OK, "br-meta")}
+    mine = [(row.purpose, row.ofport) for row in rows if row.key == META_IP]
+    assert sorted(mine) == [("meta-key-arp", 1), ("meta-reply", 1), ("meta-source", 1)]
+    at = {(row.purpose, row.ofport) for row in rows if row.table == "meta classification"}
+    assert ("meta-from-patch", META_TAP.patch) in at
+    numbers = [layout.table(flow.purpose) for flow in wanted]
+    assert [row.table for row in rows] == [
+        table_name(stage)
+        for stage in layout.pipeline.tables
+        for _ in range(numbers.count(layout.number(stage)))
+    ]
+    less = entries(there[1:], wanted, layout=layout, keys=keys, bridge="br-meta")
+    assert [(row.state, row.bridge) for row in faulty(less)] == [(State.MISSING, "br-meta")]
+
+
+def test_addresses_are_read_from_flows_whose_owners_are_not_known() -> None:
+    wanted = wanted_flows([META_PORT], TAP_TO_META)
+    keys = meta_keys()
+    keys.owners.clear()
+    found = list(addresses_of(map(seen, wanted), keys))
+    assert found == [(META_PORT.endpoint, META_NUMBER, ADDRESS)]

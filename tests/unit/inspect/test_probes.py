@@ -151,9 +151,16 @@ def test_vswitchd_answers_and_refuses(serve: Serve, tmp_path: Path) -> None:
 def test_ovsdbs_rows_become_interfaces(serve: Serve) -> None:
     uuids = [["uuid", name] for name in "abcd"]
     answers = [
+        {"rows": [{"external_ids": ["map", [["ovn-bridge-mappings", "meta:br0"]]]}]},
         {
             "rows": [
-                {"name": "br0", "ports": uuids[0], "datapath_type": "", "protocols": ["set", []]}
+                {
+                    "name": "br0",
+                    "ports": uuids[0],
+                    "datapath_type": "",
+                    "protocols": ["set", []],
+                    "fail_mode": "secure",
+                }
             ]
         },
         {
@@ -195,6 +202,10 @@ def test_ovsdbs_rows_become_interfaces(serve: Serve) -> None:
     assert snapshot.interface("t2", "br0") == second
     assert snapshot.interface("t2", "br1") is None
     assert snapshot.bridge("br1") is None
+    bridge = snapshot.bridge("br0")
+    assert bridge is not None
+    assert bridge.fail_mode == "secure"
+    assert snapshot.external_ids == {"ovn-bridge-mappings": "meta:br0"}
 
 
 @pytest.mark.parametrize("result", [[{"error": "unknown table"}], None, [1, 2, 3]])

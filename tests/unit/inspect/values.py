@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address
 
-from dfmeta.flows.key import SLOT6
+from dfmeta.flows.key import PREFIX6, SLOT6
+from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
-from dfmeta.inspect.facts import HostFacts, KnownPort, Listener, RuleFact, Settings
-from dfmeta.model import GuestAddress, PortState
+from dfmeta.inspect.facts import (
+    Bridge,
+    HostFacts,
+    Interface,
+    KnownPort,
+    Listener,
+    MetaSide,
+    RuleFact,
+    Settings,
+    Snapshot,
+)
+from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState
 
 IP = "169.254.169.254"
 INODE = 4711
@@ -55,4 +67,46 @@ HOST = HostFacts(
     arp_ignore=1,
     tx_checksum=False,
     listeners=(Listener(IPv4Address(IP), 18080, INODE),),
+)
+
+# A host with identity_scheme = meta_ip.
+META_NAMES = MetaNames("br-meta", "tap-meta", "int-br-meta", "phy-br-meta", "fa:16:ee:00:00:01")
+META = MetaSide(META_NAMES, vlan=1, socket="/run/br-meta.mgmt")
+META_NUMBER = 3
+META_IP, META_MAC = "240.0.0.3", "fa:16:ee:00:00:03"
+
+
+def meta_keys() -> MetaKeys:
+    """The key scheme, with the owner of the guest's one number."""
+    keys = MetaKeys(IPv4Network("240.0.0.0/16"), PREFIX6, "fa:16:ee:00:00:00")
+    keys.own(Endpoint(1), META_NUMBER)
+    return keys
+
+
+META_SETTINGS = replace(
+    SETTINGS, tap="tap-meta", host_ip="240.0.0.1", port=80, keys=meta_keys(), meta=META
+)
+META_TAP = MetaTap(
+    ofport=1, patch=2, mac="fa:16:ee:00:00:01", port=80, vlan=1, guest_ip=IP, keys=meta_keys()
+)
+TAP_TO_META = Tap(ofport=3, mac=TAP_MAC, port=80, ip="240.0.0.1", keys=meta_keys())
+META_PORT = replace(PORT, addresses={META_NUMBER: ADDRESS}, key=META_IP, label=META_MAC)
+META_SNAPSHOT = Snapshot(
+    (Bridge("br-int", "netdev"), Bridge("br-meta", "netdev", fail_mode="secure")),
+    (
+        Interface(
+            "int-br-meta",
+            "br-int",
+            type="patch",
+            ofport=3,
+            options={"peer": "phy-br-meta"},
+            tag=TAP_VLAN.tag,
+            vlan_mode=TAP_VLAN.vlan_mode,
+            cvlans=TAP_VLAN.cvlans,
+        ),
+        Interface(
+            "phy-br-meta", "br-meta", type="patch", ofport=2, options={"peer": "int-br-meta"}
+        ),
+        Interface("tap-meta", "br-meta", type="internal", ofport=1, mac_in_use="fa:16:ee:00:00:01"),
+    ),
 )

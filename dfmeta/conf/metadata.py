@@ -1,0 +1,155 @@
+"""The options of ``identity_scheme = meta_ip``, group ``[METADATA]``.
+
+Names and defaults are those of Neutron's extension metadata_path, so that its section can be
+copied.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from dfmeta.conf.kinds import Text
+from dfmeta.exceptions import ConfigError
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.model import MetaNames
+
+GROUP: Final = cfg.OptGroup(
+    name="METADATA",
+    title="Meta IPs",
+    help="The identity scheme meta_ip. Names and defaults are those of Neutron's extension "
+    "metadata_path. Nova's options of the group DEFAULT are read from this group too, where they "
+    "are not set in DEFAULT.",
+)
+META_IP: Final = "meta_ip"
+TAP: Final = "tap-meta"
+"""Name of the internal port, as metadata_path has it."""
+_CIDR: Final = "240.0.0.0/16"
+_BASE_MAC: Final = "fa:16:ee:00:00:00"
+_PREFIX_MIN, _PREFIX_MAX = 10, 29
+_OCTETS: Final = 6
+_GROUP_BIT: Final = 1 << 40
+_NAME_MAX: Final = 15
+"""Maximum length of a port's name (IFNAMSIZ of linux/if.h, without the final NUL)."""
+
+
+def _is_cidr(text: str) -> bool:
+    network = IPv4Network(text)
+    first = network.network_address
+    return _PREFIX_MIN <= network.prefixlen <= _PREFIX_MAX and not (
+        first.is_loopback or first.is_multicast or first.is_unspecified
+    )
+
+
+def _is_base_mac(text: str) -> bool:
+    octets = text.split(":")
+    is_mac = len(octets) == _OCTETS and all(len(bytes.fromhex(one)) == 1 for one in octets)
+    return is_mac and not int(text.replace(":", ""), 16) & _GROUP_BIT
+
+
+OPTS: Final = [
+    cfg.Opt(
+        "provider_cidr",
+        type=Text(
+            f"an IPv4 network of prefix length {_PREFIX_MIN} to {_PREFIX_MAX} that is neither "
+            "multicast nor in 127.0.0.0/8",
+            _is_cidr,
+            example=_CIDR,
+            type_name="IP network value",
+        ),
+        default=_CIDR,
+        help="Network of the Meta IPs, by which the proxy tells guests apart. A network of N "
+        "addresses has room for N - 3 addresses of guests, and for as many of IPv6. Packets with "
+        "them never leave the host: change it only if the host needs this network itself.",
+    ),
+    cfg.IntOpt(
+        "provider_vlan_id",
+        default=1,
+        min=1,
+        max=4094,
+        help="VLAN id of answers within the second bridge. It is pushed and popped there, so it "
+        "may be the id of any other VLAN of the host.",
+    ),
+    cfg.Opt(
+        "provider_base_mac",
+        type=Text(
+            "a unicast MAC such as fa:16:ee:00:00:00",
+            _is_base_mac,
+            example=_BASE_MAC,
+            type_name="MAC address value",
+        ),
+        default=_BASE_MAC,
+        help="MAC to which the number of a Meta IP is added: the sum, the Meta MAC, stands for one "
+        "address of a guest between the two bridges. Its last bits have to be 0.",
+    ),
+    cfg.PortOpt(
+        "host_proxy_listen_port",
+        default=80,
+        min=1,
+        help="TCP port of the proxy on tap-meta, at the first address of provider_cidr.",
+    ),
+]
+
+
+def keys(conf: cfg.ConfigOpts) -> MetaKeys:
+    """Return the key scheme of the configured networks."""
+    group = conf[GROUP.name]
+    prefix6 = IPv6Network(conf.df_metadata.key_prefix6)
+    return MetaKeys(IPv4Network(group.provider_cidr), prefix6, group.provider_base_mac.lower())
+
+
+def names(conf: cfg.ConfigOpts) -> MetaNames:
+    """Return the names of the second bridge and its ports, which are those of metadata_path."""
+    bridge = conf.df_metadata.meta_bridge
+    return MetaNames(bridge, TAP, f"int-{bridge}", f"phy-{bridge}", keys(conf).label(1))
+
+
+def apply(conf: cfg.ConfigOpts) -> None:
+    """Set the options of the host's side that follow from ``identity_scheme = meta_ip``."""
+    if conf.df_metadata.identity_scheme != META_IP:
+        return
+    scheme = keys(conf)
+    for name, value in (
+        ("metadata_interface", TAP),
+        ("host_ip", scheme.gateway(4)),
+        ("host_ip6", scheme.gateway(6)),
+        ("port", conf[GROUP.name].host_proxy_listen_port),
+    ):
+        conf.set_override(name, value, group="df_metadata")
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Check the rules between options of the group and others.
+
+    :raises ConfigError: naming the option.
+    """
+    if conf.df_metadata.identity_scheme != META_IP:
+        return
+    group: Any = conf[GROUP.name]
+    cidr = IPv4Network(group.provider_cidr)
+    if IPv4Address(conf.df_metadata.ip) in cidr:
+        raise ConfigError(
+            option=f"[{GROUP.name}] provider_cidr",
+            value=group.provider_cidr,
+            cause=f"it contains [df_metadata] ip = {conf.df_metadata.ip}",
+            remedy=f"Give another network, such as {_CIDR}",
+        )
+    base = int(group.provider_base_mac.replace(":", ""), 16)
+    if base % (2 * cidr.num_addresses):
+        raise ConfigError(
+            option=f"[{GROUP.name}] provider_base_mac",
+            value=group.provider_base_mac,
+            cause=f"its last {(2 * cidr.num_addresses).bit_length() - 1} bits are not 0: the "
+            f"numbers of {cidr} are added to it",
+            remedy=f"Give one such as {_BASE_MAC}",
+        )
+    longest = max(names(conf)[:4], key=len)
+    if len(longest) > _NAME_MAX:
+        raise ConfigError(
+            option="[df_metadata] meta_bridge",
+            value=conf.df_metadata.meta_bridge,
+            cause=f"the name {longest} of its port is longer than {_NAME_MAX} characters",
+            remedy="Give a shorter name, such as br-meta",
+        )

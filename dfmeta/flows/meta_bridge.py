@@ -1,0 +1,199 @@
+"""The second bridge of ``identity_scheme = meta_ip`` (specification 001, "Metadata data
+pipelines").
+
+A frame of a guest comes over the patch with a Meta MAC as its source, which the integration bridge
+has set for one address of that guest. The number of the Meta MAC gives the Meta IP, the source by
+which the proxy knows the guest. An answer to a Meta IP goes back with the Meta MAC of the same
+number as its destination. So no field that a guest can write identifies it.
+
+Within the bridge, answers have the VLAN tag ``provider_vlan_id``, as the specification has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dfmeta.flows import arp, nd
+from dfmeta.flows.desired import Guest
+from dfmeta.flows.family import IPV4, IPV6, Family, family_of
+from dfmeta.flows.flow import (
+    ARP_REQUEST,
+    ETH_ARP,
+    ND_SOLICITATION,
+    TAGGED,
+    UNTAGGED,
+    Action,
+    Flow,
+    Output,
+    PopVlan,
+    PushVlan,
+    SetField,
+    Value,
+    flow,
+)
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.flows.pipeline import BR_META, METADATA_PORT, AnyStage, MetaPurpose, MetaStage
+from dfmeta.model import Endpoint, GuestAddress
+
+NEEDED: Final = frozenset(
+    {
+        MetaPurpose.META_FROM_PATCH,
+        MetaPurpose.META_FROM_TAP,
+        MetaPurpose.META_OTHER_DROP,
+        MetaPurpose.META_SOURCE_DROP,
+        MetaPurpose.META_PROXY_DROP,
+        MetaPurpose.META_REPLY_DROP,
+    }
+)
+"""Flows without which no guest is served, or without which frames could go astray."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaTap:
+    """The ports of the second bridge, and the proxy behind it."""
+
+    ofport: int
+    """Port tap-meta, which leads to the proxy."""
+    patch: int
+    """Patch port to the integration bridge."""
+    mac: str
+    """MAC of tap-meta."""
+    port: int
+    """TCP port of the proxy's listeners, which have the gateway's addresses."""
+    vlan: int
+    """``provider_vlan_id``."""
+    guest_ip: str
+    """IPv4 address of the service for guests (``ip``)."""
+    keys: MetaKeys
+    guest_ip6: tuple[str, ...] = ()
+    """IPv6 addresses of the service for guests (``ip6``); empty: no IPv6."""
+
+    def services(self) -> Iterator[tuple[Family, tuple[str, ...]]]:
+        """Return the versions of IP that guests can use, with the service's addresses."""
+        yield IPV4, (self.guest_ip,)
+        if self.guest_ip6:
+            yield IPV6, self.guest_ip6
+
+
+def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
+    """Return the flows that do not depend on guests."""
+    flows = [
+        _flow(MetaPurpose.META_FROM_TAP_ARP, _arp(tap.ofport), goto=MetaStage.NEIGHBOURS),
+        _flow(MetaPurpose.META_OTHER_DROP, {"in_port": tap.patch}),
+        _flow(MetaPurpose.META_OTHER_DROP, {"in_port": tap.ofport}),
+        _flow(MetaPurpose.META_SOURCE_DROP, {}),
+        _flow(MetaPurpose.META_PROXY_DROP, {}),
+        _flow(MetaPurpose.META_NEIGHBOURS_DROP, {}),
+        _flow(MetaPurpose.META_REPLY_DROP, {}),
+    ]
+    for family, services in tap.services():
+        flows += _of_version(tap, family, services)
+    if tap.guest_ip6:
+        match = {"in_port": tap.ofport, **nd.message(ND_SOLICITATION)}
+        goto = MetaStage.NEIGHBOURS
+        flows.append(_flow(MetaPurpose.META_FROM_TAP_ND, match, actions=nd.PREPARE, goto=goto))
+    return tuple(flows)
+
+
+def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iterator[Flow]:
+    tag = (PushVlan(), SetField("vlan_vid", TAGGED | tap.vlan))
+    # The integration bridge sends no tagged frame here; one that had a tag would not be a guest's.
+    from_patch = {"in_port": tap.patch, "vlan_vid": UNTAGGED, **family.tcp}
+    yield _flow(MetaPurpose.META_FROM_PATCH, from_patch, goto=MetaStage.SOURCE)
+    yield _flow(
+        MetaPurpose.META_FROM_TAP,
+        {"in_port": tap.ofport, **family.tcp},
+        actions=tag,
+        goto=MetaStage.REPLY,
+    )
+    gateway = tap.keys.gateway(family.version)
+    for ip in services:
+        yield _flow(
+            MetaPurpose.META_TO_PROXY,
+            {**family.tcp, family.destination: ip, "tcp_dst": METADATA_PORT},
+            actions=(
+                SetField("eth_dst", tap.mac),
+                SetField(family.destination, gateway),
+                SetField("tcp_dst", tap.port),
+                Output(tap.ofport),
+            ),
+        )
+    version = family.version
+    number, key = tap.keys.probe_number(version), tap.keys.probe_key(version)
+    yield _source(family, tap.keys.label(number), key)
+    yield _reply(family, tap.keys.label(number), key, service=services[0], tap=tap)
+
+
+def guest_flows(guest: Guest, tap: MetaTap) -> tuple[Flow, ...]:
+    """Return the flows of all addresses of a guest."""
+    return tuple(
+        one
+        for slot, address in sorted(guest.addresses.items())
+        if address.service is None or str(address.service) in tap.guest_ip6
+        for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
+    )
+
+
+def address_flows(
+    endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: MetaTap
+) -> tuple[Flow, ...]:
+    """Return the flows of one address: first its return path, then its path to the proxy."""
+    family = family_of(address.ip.version)
+    key, label = str(tap.keys.key_of(endpoint, slot)), tap.keys.label(slot)
+    service = str(address.service) if address.service is not None else tap.guest_ip
+    return (
+        _neighbour(family, key, label),
+        _reply(family, label, key, service=service, tap=tap),
+        _source(family, label, key),
+    )
+
+
+def _source(family: Family, label: str, key: str) -> Flow:
+    return _flow(
+        MetaPurpose.META_SOURCE,
+        {**family.tcp, "eth_src": label},
+        actions=(SetField(family.source, key),),
+        goto=MetaStage.PROXY,
+    )
+
+
+def _neighbour(family: Family, key: str, label: str) -> Flow:
+    if family.arp:
+        return _flow(MetaPurpose.META_KEY_ARP, arp.question(key), actions=arp.answer(label, key))
+    return _flow(MetaPurpose.META_KEY_ND, nd.advertisement(key), actions=nd.answer(key, label))
+
+
+def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) -> Flow:
+    return _flow(
+        MetaPurpose.META_REPLY,
+        {
+            "vlan_vid": TAGGED | tap.vlan,
+            **family.tcp,
+            family.source: tap.keys.gateway(family.version),
+            family.destination: key,
+            "tcp_src": tap.port,
+        },
+        actions=(
+            PopVlan(),
+            SetField("eth_dst", label),
+            SetField(family.source, service),
+            SetField("tcp_src", METADATA_PORT),
+            Output(tap.patch),
+        ),
+    )
+
+
+def _arp(ofport: int) -> Mapping[str, Value]:
+    return {"in_port": ofport, "eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
+
+
+def _flow(
+    purpose: MetaPurpose,
+    match: Mapping[str, Value],
+    *,
+    actions: Iterable[Action] = (),
+    goto: AnyStage | None = None,
+) -> Flow:
+    return flow(purpose, match, actions=actions, goto=goto, pipeline=BR_META)

@@ -1,0 +1,158 @@
+"""A Meta IP should stand for one number, and a number for one guest at a time."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import KeyRangeError
+from dfmeta.flows.key import IN_PORT, PREFIX6, Keys
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.model import Endpoint
+from tests.harness.examples import examples
+from tests.harness.meta import BASE_MAC, CIDR, meta_keys
+
+SIZE = CIDR.num_addresses
+SMALL = IPv4Network("192.0.2.16/28")
+HERE, THERE = Endpoint(13), Endpoint(14)
+NUMBERS = st.integers(2, SIZE - 2) | st.integers(SIZE + 2, 2 * SIZE - 2)
+FEW = settings(deadline=None, max_examples=examples(50))
+
+
+def everything(keys: MetaKeys) -> list[int]:
+    """All numbers of guests."""
+    return [*keys.slots(4), *keys.slots(6)]
+
+
+@pytest.mark.parametrize(
+    ("number", "key", "label"),
+    [
+        (2, "240.0.0.2", "fa:16:ee:00:00:02"),
+        (0x0102, "240.0.1.2", "fa:16:ee:00:01:02"),
+        (SIZE - 2, "240.0.255.254", "fa:16:ee:00:ff:fe"),
+        (SIZE + 2, "fd00:a9fe:a9fe:a9fe::2", "fa:16:ee:01:00:02"),
+        (2 * SIZE - 2, "fd00:a9fe:a9fe:a9fe::fffe", "fa:16:ee:01:ff:fe"),
+    ],
+)
+def test_a_number_gives_the_meta_ip_and_the_meta_mac(number: int, key: str, label: str) -> None:
+    keys = meta_keys()
+    assert str(keys.key_of(HERE, number)) == key
+    assert keys.label(number) == label
+
+
+@FEW
+@given(NUMBERS)
+def test_a_number_comes_back_from_its_meta_ip_and_from_its_meta_mac(number: int) -> None:
+    keys = meta_keys()
+    key = keys.key_of(HERE, number)
+    assert key == keys.key_of(THERE, number)
+    assert keys.number_of(key) == number
+    assert number in keys.slots(key.version)
+    assert keys.covers(key)
+    assert keys.labelled(keys.label(number)) == (None, number)
+    keys.own(HERE, number)
+    assert keys.parse(key) == keys.labelled(keys.label(number)) == (HERE, number)
+
+
+def test_no_two_numbers_share_a_meta_ip_or_a_meta_mac() -> None:
+    keys = meta_keys(SMALL)
+    numbers = everything(keys)
+    assert len(numbers) == 2 * (SMALL.num_addresses - 3)
+    assert len({keys.key_of(HERE, number) for number in numbers}) == len(numbers)
+    taken = {keys.label(number) for number in numbers}
+    taken |= {keys.label(1), keys.probe_label(4), keys.probe_label(6)}
+    assert len(taken) == len(numbers) + 3
+
+
+@pytest.mark.parametrize("cidr", [SMALL, CIDR, IPv4Network("192.0.2.8/29")], ids=str)
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_the_host_itself_uses_is_no_guests(cidr: IPv4Network, version: int) -> None:
+    keys = meta_keys(cidr)
+    for text in (keys.gateway(version), keys.probe_key(version), keys.next_hop(version)):
+        address = ip_address(text)
+        assert address.version == version
+        assert keys.number_of(address) is None
+        with pytest.raises(KeyRangeError):
+            keys.parse(address)
+    for number in (0, 1, cidr.num_addresses - 1, cidr.num_addresses, cidr.num_addresses + 1):
+        with pytest.raises(KeyRangeError):
+            keys.key_of(HERE, number)
+    assert keys.labelled(keys.probe_label(version)) is None
+    assert keys.labelled(keys.label(1)) is None
+    assert keys.labelled(BASE_MAC) is None
+
+
+def test_the_network_and_the_broadcast_address_are_no_guests() -> None:
+    keys = meta_keys(SMALL)
+    found = {keys.key_of(HERE, number) for number in keys.slots(4)}
+    assert not found & {SMALL.network_address, SMALL[1], SMALL.broadcast_address}
+    assert keys.gateway(4) == str(SMALL[1])
+    assert keys.gateway(6) == str(PREFIX6[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["240.1.0.2", "239.255.255.254", "10.0.0.5", "fd00:a9fe:a9fe:a9fe::1:2", "fe80::2", "::f000:2"],
+)
+def test_an_address_of_no_number_is_no_key(text: str) -> None:
+    keys = meta_keys()
+    for number in (2, SIZE + 2):
+        keys.own(HERE, number)
+    assert keys.number_of(ip_address(text)) is None
+    with pytest.raises(KeyRangeError, match="is not a Meta IP in use"):
+        keys.parse(ip_address(text))
+
+
+@pytest.mark.parametrize("mac", ["", "nonsense", "fa:16:ee:02:00:02", "fa:16:ed:ff:ff:ff", "2"])
+def test_a_mac_of_no_number_is_no_label(mac: str) -> None:
+    assert meta_keys().labelled(mac) is None
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(
+    st.integers(0, 0xFFFFFFFF).map(IPv4Address) | st.integers(0, (1 << 128) - 1).map(IPv6Address)
+)
+def test_an_address_is_the_key_of_its_number_or_of_none(address: IPv4Address | IPv6Address) -> None:
+    keys = meta_keys()
+    number = keys.number_of(address)
+    assert number is None or keys.key_of(HERE, number) == address
+
+
+def test_a_number_without_an_owner_identifies_no_guest() -> None:
+    keys = meta_keys()
+    with pytest.raises(KeyRangeError):
+        keys.parse(CIDR[7])
+    keys.own(HERE, 7)
+    assert keys.parse(CIDR[7]) == (HERE, 7)
+    keys.disown(HERE, 7)
+    with pytest.raises(KeyRangeError):
+        keys.parse(CIDR[7])
+    keys.disown(HERE, 7)
+
+
+def test_a_former_owner_takes_a_number_from_nobody() -> None:
+    keys = meta_keys()
+    keys.own(HERE, 7)
+    keys.own(THERE, 7)
+    keys.disown(HERE, 7)
+    assert keys.parse(CIDR[7]) == (THERE, 7)
+
+
+def test_the_key_of_a_port_needs_no_label() -> None:
+    scheme: Keys = IN_PORT
+    assert scheme.label(3) is None
+    assert scheme.probe_label(4) is scheme.probe_label(6) is None
+    assert scheme.labelled("fa:16:ee:00:00:02") is None
+    scheme.own(HERE, 3)
+    scheme.disown(HERE, 3)
+    assert scheme.parse(scheme.key_of(THERE, 3)) == (THERE, 3)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_an_endpoint_may_use_a_few_addresses_at_a_time(version: int) -> None:
+    keys = meta_keys()
+    assert 0 < keys.most(version) < len(keys.slots(version))
+    assert keys.network(version) == (CIDR if version == 4 else PREFIX6)
