@@ -211,3 +211,21 @@ def test_a_range_that_is_full_harms_nobody(
     assert agent.metric("dfmeta_ports_without_meta_ip") == 1
     for guest in guests:
         asks(agent, guest)
+
+
+def test_the_addresses_of_metadata_path_are_taken_over_where_they_are_sound(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guests = [make_guest(name, address=f"10.0.0.{n}/24") for n, name in enumerate("abcd", 5)]
+    given = ("240.0.7.7", "240.0.7.7", "240.0.0.1", "100.64.0.9")
+    for guest, ip in zip(guests, given, strict=True):
+        config = ("other_config:provider_ip", "other_config:provider_mac")
+        mac = "fa:16:ee:aa:bb:cc"
+        host.vsctl("set", "Port", guest.port, f"{config[0]}={ip}", f'{config[1]}="{mac}"')
+    agent = make_agent(OPTIONS)
+    for guest in guests:
+        asks(agent, guest)
+    keys = [row(agent, guest)["key"] for guest in guests]
+    assert keys.count("240.0.7.7") == 1, "it is one guest's, and the other one gets another"
+    assert len(set(keys)) == len(keys)
+    assert not {"240.0.0.1", "100.64.0.9"} & set(keys), "the gateway's, and one out of range"
