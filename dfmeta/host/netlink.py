@@ -297,15 +297,37 @@ class HostSide:
 
     def _ensure_route(self, ipr: Any, index: int) -> str:
         # A route of an earlier release has no next hop and is replaced.
-        if self.wanted.next_hop in self._routes(ipr, index, self.wanted):
+        found = self._routes(ipr, index, self.wanted)
+        if self.wanted.next_hop in found:
             return ""
         route = self.wanted.route(index)
         new = route | {"gateway": self.wanted.next_hop, "flags": _ONLINK}
-        return self._make(
-            self.wanted.name_of(f"route in table {self.wanted.route_table}"),
-            lambda: ipr.route("replace", **new),
-            lambda again: again.route("del", **route),
-        )
+        what = self.wanted.name_of(f"route in table {self.wanted.route_table}")
+        request = partial(ipr.route, "replace", **new)
+        if self.wanted.network is not None:
+            # Other programs have routes in the main table: "replace" could take one of theirs.
+            for _ in found:
+                ipr.route("del", **route)
+            request = partial(self._add_route, ipr, new, what)
+        return self._make(what, request, lambda again: again.route("del", **route))
+
+    def _add_route(self, ipr: Any, route: dict[str, Any], what: str) -> None:
+        """Add a route to a table that other programs use.
+
+        :raises HostError: when the table has another route to this network.
+        """
+        try:
+            ipr.route("add", **route)
+        except NetlinkError as error:
+            if error.code != errno.EEXIST:
+                raise
+            raise HostError(
+                what=what,
+                device=self.wanted.device,
+                cause=f"the host has another route to {self.wanted.network}",
+                remedy=f"`ip route show {self.wanted.network}` shows it: delete it, or set another "
+                "network in [METADATA] provider_cidr, and for IPv6 in [df_metadata] key_prefix6",
+            ) from error
 
     def _ensure_rule(self, ipr: Any, rule: dict[str, Any]) -> str:
         return self._make(

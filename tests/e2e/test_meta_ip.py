@@ -15,6 +15,7 @@ from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest
 from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
 
 OPTIONS: dict[str, dict[str, Any]] = {"df_metadata": {"identity_scheme": "meta_ip"}}
 ULA = "fd12:3456::5"
@@ -179,3 +180,34 @@ def asks(agent: Agent, guest: Guest) -> None:
         reply = guest.curl(META_DATA, host=service)
         assert reply.status == 200, (reply, agent.tail())
         assert uuid_in(reply.body) == guest.instance_id
+
+
+def test_a_route_of_another_program_is_not_replaced(
+    host: OpenvSwitch, make_agent: MakeAgent
+) -> None:
+    host.namespace.ip("link add theirs type veth peer name of-theirs", "link set theirs up")
+    host.namespace.ip("route add 240.0.0.0/16 dev theirs")
+    agent = make_agent(
+        {"df_metadata": {**OPTIONS["df_metadata"], "startup_timeout": 2}}, start=False
+    )
+    agent.start(wait=False)
+    assert agent.wait(10) == 2
+    assert "the host has another route to 240.0.0.0/16" in agent.log()
+    assert "dev theirs" in host.namespace.ip("route show 240.0.0.0/16")
+    assert "br-meta" not in host.vsctl("list-br").split(), "a failed start leaves nothing"
+
+
+def test_a_range_that_is_full_harms_nobody(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guests = [make_guest(f"guest{n}", address=f"10.0.0.{n}/24") for n in range(11, 16)]
+    agent = make_agent({**OPTIONS, "METADATA": {"provider_cidr": "240.0.0.0/29"}})
+    for guest in guests:
+        asks(agent, guest)
+    late = make_guest("late", address="10.0.0.99/24")
+    put(agent, late)
+    assert late.curl(META_DATA, timeout=2).status == 0
+    wait_for(lambda: f"Port {late.port} is not served: no Meta IP" in agent.log(), 5, "the line")
+    assert agent.metric("dfmeta_ports_without_meta_ip") == 1
+    for guest in guests:
+        asks(agent, guest)
