@@ -16,6 +16,10 @@ SECURE: Final = "secure"
 _MAPPINGS: Final = ("bridge-mappings", "bridge_mappings")
 """Ends of the keys in Open_vSwitch's external_ids with a mapping of networks to bridges."""
 _NORMAL: Final = "NORMAL"
+_SYSTEM: Final = "system"
+"""The datapath type that an empty column means."""
+_MARK: Final = "dfmeta"
+"""Key in external_ids of rows that dfmeta has created."""
 
 
 def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str = "") -> Finding:
@@ -27,22 +31,31 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
     found, main = snapshot.bridge(name), snapshot.bridge(wanted.bridge)
     if found is None:
         return wrong(check, f"there is no bridge {name}", MAKES)
-    if found.fail_mode != SECURE:
-        mode = found.fail_mode or "standalone"
+    others = _others(snapshot, meta)
+    mode = found.fail_mode or "standalone"
+    # dfmeta-agent does not set it on a bridge of others, who may rely on it.
+    keeps = bool(others) and _MARK not in found.external_ids
+    if mode != SECURE and not keeps:
         return wrong(
             check,
             f"{name} has fail_mode={mode}: without dfmeta's flows it would pass frames between its "
             "ports",
             f"`ovs-vsctl set-fail-mode {name} {SECURE}`; a running dfmeta-agent does so by itself",
         )
-    if main is not None and found.datapath_type != main.datapath_type:
-        kinds = [one.datapath_type or "system" for one in (found, main)]
+    kinds = [one.datapath_type or _SYSTEM for one in (found, main or found)]
+    if kinds[0] != kinds[1]:
+        by = (
+            f"set [df_metadata] meta_bridge to another name, or remove the ports of others: "
+            f"{listed(others)}"
+            if others
+            else f"`ovs-vsctl set Bridge {name} datapath_type={kinds[1]}`; a running dfmeta-agent "
+            "does so by itself"
+        )
         return wrong(
             check,
             f"{name} has datapath_type={kinds[0]} and {wanted.bridge} has {kinds[1]}: no frame "
             "passes a patch between two datapaths",
-            f"`ovs-vsctl set Bridge {name} datapath_type={kinds[1]}`; a running dfmeta-agent does "
-            "so by itself",
+            by,
         )
     if cause:
         return wrong(
@@ -51,7 +64,16 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
             f"`ovs-vsctl add Bridge {name} protocols OpenFlow13`, or restart ovs-vswitchd "
             "(`systemctl restart openvswitch-switch`)",
         )
-    return ok(check, f"OVSDB has the bridge {name}, with fail_mode={SECURE}")
+    beside = f", and ports of others: {listed(others)}" if others else ""
+    return ok(check, f"OVSDB has the bridge {name}, with fail_mode={mode}{beside}")
+
+
+def _others(snapshot: Snapshot, meta: MetaSide) -> list[str]:
+    """Return the names of the ports of others on the second bridge."""
+    names = meta.names
+    known = {names.bridge, names.tap, names.patch_meta}
+    there = (one.name for one in snapshot.interfaces if one.bridge == names.bridge)
+    return [one for one in there if one not in known]
 
 
 def patch(
@@ -80,20 +102,24 @@ def patch(
             check,
             f"{names.patch_int} and {names.patch_meta} connect {wanted.bridge} and {names.bridge}",
         )
-    end = snapshot.interface(names.patch_int, wanted.bridge)
-    if end is None:
-        return
+    yield from _unflooded(snapshot, ends)
+
+
+def _unflooded(snapshot: Snapshot, ends: Iterable[tuple[str, str, str]]) -> Iterator[Finding]:
+    """Check the VLAN columns of both ends; no line if none exists."""
+    there = [one for name, of, _peer in ends if (one := snapshot.interface(name, of)) is not None]
+    flooded = [one for one in there if (one.tag, one.vlan_mode, one.cvlans) != TAP_VLAN]
     tag, mode, inner = TAP_VLAN
-    if (end.tag, end.vlan_mode, end.cvlans) != TAP_VLAN:
+    for end in flooded:
         yield wrong(
             "meta-patch-vlan",
             f"{end.name} has tag={end.tag} vlan_mode={end.vlan_mode or '[]'} "
-            f"cvlans={list(end.cvlans)}: broadcasts of all guests are flooded to {names.bridge}",
+            f"cvlans={list(end.cvlans)}: frames of other ports of {end.bridge} are flooded to it",
             f"`ovs-vsctl set Port {end.name} tag={tag} vlan_mode={mode} cvlans={inner[0]}`; a "
             "running dfmeta-agent does so by itself",
         )
-    else:
-        yield ok("meta-patch-vlan", f"no frames are flooded to {end.name}")
+    if there and not flooded:
+        yield ok("meta-patch-vlan", f"no frames are flooded to {listed(one.name for one in there)}")
 
 
 def _end(

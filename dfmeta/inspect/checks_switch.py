@@ -129,8 +129,6 @@ def tap_port(
     else:
         marked = ", with dfmeta's mark" if wanted.meta is None else ""
         yield ok("tap", f"{name} is port {found.ofport} of {bridge}{marked}")
-    if wanted.meta is not None:
-        return  # no flow of its bridge floods frames
     tag, mode, inner = TAP_VLAN
     if (found.tag, found.vlan_mode, found.cvlans) != TAP_VLAN:
         yield wrong(

@@ -120,6 +120,7 @@ class Bridge:
     protocols: tuple[str, ...] = ()
     """Empty: Open vSwitch's default, which includes OpenFlow 1.3."""
     fail_mode: str = ""
+    external_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

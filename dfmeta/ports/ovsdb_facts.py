@@ -13,7 +13,7 @@ from dfmeta.ports.vif import InterfaceRow, vifs
 _DATABASE = "Open_vSwitch"
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Open_vSwitch": ("external_ids",),
-    "Bridge": ("name", "ports", "datapath_type", "protocols", "fail_mode"),
+    "Bridge": ("name", "ports", "datapath_type", "protocols", "fail_mode", "external_ids"),
     "Port": ("_uuid", "interfaces", "tag", "vlan_mode", "cvlans"),
     "Interface": (
         "_uuid",
@@ -61,6 +61,7 @@ def _assemble(
                 row["datapath_type"],
                 tuple(row["protocols"]),
                 "".join(row["fail_mode"]),
+                row["external_ids"],
             )
             for row in bridges
         ),

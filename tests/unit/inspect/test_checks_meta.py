@@ -79,8 +79,8 @@ def test_a_host_as_dfmeta_makes_it_has_no_fault() -> None:
     ]
     assert faults(*found) == []
     checks = [one.check for one in found]
-    assert not {"rule-from", "rule-oif", "tap-vlan"} & {*checks}
-    assert {"route", "way-back", "neighbour", "tap", "meta-patch-vlan"} <= {*checks}
+    assert not {"rule-from", "rule-oif"} & {*checks}
+    assert {"route", "way-back", "neighbour", "tap", "tap-vlan", "meta-patch-vlan"} <= {*checks}
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,20 @@ def test_the_second_bridge(snapshot: Snapshot, cause: str, text: str) -> None:
     assert found.startswith(text)
 
 
+def test_a_bridge_of_others_keeps_its_fail_mode_and_its_datapath() -> None:
+    port = Interface("eth9", "br-meta")
+    theirs = changed("br-meta", fail_mode="", external_ids={})
+    theirs = replace(theirs, interfaces=(*theirs.interfaces, port))
+    found = checks_meta.bridge(theirs, META_SETTINGS, META)
+    assert (found.status, "fail_mode=standalone, and ports of others: eth9" in found.text) == (
+        Status.OK,
+        True,
+    )
+    other = replace(changed("br-meta", datapath_type=""), interfaces=theirs.interfaces)
+    lost = checks_meta.bridge(other, META_SETTINGS, META)
+    assert "[df_metadata] meta_bridge to another name, or remove the ports of" in lost.remedy
+
+
 @pytest.mark.parametrize(
     ("snapshot", "text"),
     [
@@ -107,6 +121,7 @@ def test_the_second_bridge(snapshot: Snapshot, cause: str, text: str) -> None:
         (changed("phy-br-meta", options={"peer": "x"}), "phy-br-meta is not a patch port with the"),
         (changed("phy-br-meta", ofport=None), "Open vSwitch has given phy-br-meta no port number"),
         (changed("int-br-meta", tag=None, vlan_mode="", cvlans=()), "int-br-meta has tag=None"),
+        (changed("phy-br-meta", cvlans=()), "phy-br-meta has tag=4095 vlan_mode=dot1q-tunnel cvl"),
     ],
 )
 def test_the_patch(snapshot: Snapshot, text: str) -> None:

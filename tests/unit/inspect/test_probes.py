@@ -160,6 +160,7 @@ def test_ovsdbs_rows_become_interfaces(serve: Serve) -> None:
                     "datapath_type": "",
                     "protocols": ["set", []],
                     "fail_mode": "secure",
+                    "external_ids": ["map", [["dfmeta", "meta of br-int"]]],
                 }
             ]
         },
@@ -204,7 +205,7 @@ def test_ovsdbs_rows_become_interfaces(serve: Serve) -> None:
     assert snapshot.bridge("br1") is None
     bridge = snapshot.bridge("br0")
     assert bridge is not None
-    assert bridge.fail_mode == "secure"
+    assert (bridge.fail_mode, bridge.external_ids) == ("secure", {"dfmeta": "meta of br-int"})
     assert snapshot.external_ids == {"ovn-bridge-mappings": "meta:br0"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address
+from typing import Any
 
 from dfmeta.flows.key import PREFIX6, SLOT6
 from dfmeta.flows.meta_bridge import MetaTap
@@ -91,22 +92,21 @@ META_TAP = MetaTap(
 )
 TAP_TO_META = Tap(ofport=3, mac=TAP_MAC, port=80, ip="240.0.0.1", keys=meta_keys())
 META_PORT = replace(PORT, addresses={META_NUMBER: ADDRESS}, key=META_IP, label=META_MAC)
+
+
+def _unflooded(name: str, bridge: str, kind: str, ofport: int, **values: Any) -> Interface:
+    tag, mode, inner = TAP_VLAN
+    return Interface(name, bridge, kind, ofport, tag=tag, vlan_mode=mode, cvlans=inner, **values)
+
+
 META_SNAPSHOT = Snapshot(
-    (Bridge("br-int", "netdev"), Bridge("br-meta", "netdev", fail_mode="secure")),
     (
-        Interface(
-            "int-br-meta",
-            "br-int",
-            type="patch",
-            ofport=3,
-            options={"peer": "phy-br-meta"},
-            tag=TAP_VLAN.tag,
-            vlan_mode=TAP_VLAN.vlan_mode,
-            cvlans=TAP_VLAN.cvlans,
-        ),
-        Interface(
-            "phy-br-meta", "br-meta", type="patch", ofport=2, options={"peer": "int-br-meta"}
-        ),
-        Interface("tap-meta", "br-meta", type="internal", ofport=1, mac_in_use="fa:16:ee:00:00:01"),
+        Bridge("br-int", "netdev"),
+        Bridge("br-meta", "netdev", (), "secure", {"dfmeta": "meta of br-int"}),
+    ),
+    (
+        _unflooded("int-br-meta", "br-int", "patch", 3, options={"peer": "phy-br-meta"}),
+        _unflooded("phy-br-meta", "br-meta", "patch", 2, options={"peer": "int-br-meta"}),
+        _unflooded("tap-meta", "br-meta", "internal", 1, mac_in_use=META_NAMES.mac),
     ),
 )
