@@ -27,7 +27,7 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
     found, main = snapshot.bridge(name), snapshot.bridge(wanted.bridge)
     if found is None:
         return wrong(check, f"there is no bridge {name}", MAKES)
-    if found.fail_mode != SECURE:
+    if found.fail_mode != SECURE and not _others(snapshot, meta.names):
         mode = found.fail_mode or "standalone"
         return wrong(
             check,
@@ -35,8 +35,8 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
             "ports",
             f"`ovs-vsctl set-fail-mode {name} {SECURE}`; a running dfmeta-agent does so by itself",
         )
-    if main is not None and found.datapath_type != main.datapath_type:
-        kinds = [one.datapath_type or "system" for one in (found, main)]
+    kinds = [one.datapath_type or "system" for one in (found, main or found)]
+    if kinds[0] != kinds[1]:
         return wrong(
             check,
             f"{name} has datapath_type={kinds[0]} and {wanted.bridge} has {kinds[1]}: no frame "
@@ -51,7 +51,13 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
             f"`ovs-vsctl add Bridge {name} protocols OpenFlow13`, or restart ovs-vswitchd "
             "(`systemctl restart openvswitch-switch`)",
         )
-    return ok(check, f"OVSDB has the bridge {name}, with fail_mode={SECURE}")
+    return ok(check, f"OVSDB has the bridge {name}, with fail_mode={found.fail_mode or '[]'}")
+
+
+def _others(snapshot: Snapshot, names: MetaNames) -> bool:
+    """Return whether the second bridge has ports of others: then its fail mode is theirs."""
+    own = names.bridge, names.tap, names.patch_meta
+    return any(one.bridge == names.bridge and one.name not in own for one in snapshot.interfaces)
 
 
 def patch(
