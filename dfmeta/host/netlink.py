@@ -26,11 +26,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import Any
+from typing import Any, Final
 
 from pyroute2 import IPRoute
 from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
@@ -57,6 +57,9 @@ _LINK_BITS = 64
 """Prefix length of the link-local addresses that Linux generates."""
 _IFA_FLAGS = 0x02 | 0x200
 """IFA_F_NODAD and IFA_F_NOPREFIXROUTE of linux/if_addr.h."""
+_ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EADDRNOTAVAIL, errno.ENODEV})
+"""Errors for an object that does not exist: a rule, table or neighbour; a route; an address; any
+object of a device that was removed at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +170,19 @@ class HostSide:
         with self._asking() as ipr:
             for rule in self._left(ipr):
                 what = self.wanted.name_of(f"rule {rule['priority']}")
-                if self._ask(partial(ipr.rule, "del", **rule), what, but=errno.ENOENT):
+                if self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT):
                     done.append(what)
             with contextlib.suppress(OSError):  # no device, no route through it
                 index = socket.if_nametoindex(self.wanted.device)
                 if self._routes(ipr, index, self.wanted):
-                    self._ask(lambda: ipr.route("del", **self.wanted.route(index)), "route")
-                    done.append(self.wanted.name_of(f"route in table {self.wanted.route_table}"))
+                    what = self.wanted.name_of(f"route in table {self.wanted.route_table}")
+                    request = partial(ipr.route, "del", **self.wanted.route(index))
+                    done.append(self._ask(request, what, but=_ABSENT))
                 if device_stays:
                     next_hop = self.wanted.next_hop
                     common = {"family": self.wanted.family.af, "dst": next_hop, "ifindex": index}
                     request = partial(ipr.neigh, "delete", **common)
-                    done.append(self._ask(request, f"neighbour {next_hop}", but=errno.ENOENT))
+                    done.append(self._ask(request, f"neighbour {next_hop}", but=_ABSENT))
                     done.append(self._remove_address(ipr, index, self.wanted))
         return [one for one in done if one]
 
@@ -211,14 +215,14 @@ class HostSide:
             for rule in former.rules():
                 if rule not in self.wanted.rules():
                     what = former.name_of(f"rule {rule['priority']}")
-                    done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=errno.ENOENT))
+                    done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT))
             if former.device == self.wanted.device:
                 index = self._index()
                 moved = former.route(index) != self.wanted.route(index)
                 if moved and self._routes(ipr, index, former):
                     route = former.route(index)
                     what = former.name_of(f"route in {former.route_table}")
-                    done.append(self._ask(partial(ipr.route, "del", **route), what))
+                    done.append(self._ask(partial(ipr.route, "del", **route), what, but=_ABSENT))
                 if former.address != self.wanted.address:
                     done.append(self._remove_address(ipr, index, former))
         return [one for one in done if one]
@@ -268,11 +272,11 @@ class HostSide:
                 prefix = former.prefix() | {"prefixlen": _LINK_BITS}
                 what = f"no address {one.address}"
                 request = partial(ipr.addr, "delete", index=index, **prefix)
-                yield self._ask(request, what, but=errno.EADDRNOTAVAIL)
+                yield self._ask(request, what, but=_ABSENT)
 
     def _remove_address(self, ipr: Any, index: int, of: Wanted) -> str:
         request = partial(ipr.addr, "delete", index=index, **of.prefix())
-        return self._ask(request, f"address {of.address}", but=errno.EADDRNOTAVAIL)
+        return self._ask(request, f"address {of.address}", but=_ABSENT)
 
     def _ensure_address(self, ipr: Any, index: int) -> str:
         address = self.wanted.prefix()
@@ -382,8 +386,10 @@ class HostSide:
             self._made[what] = take_away
         return done
 
-    def _ask(self, request: Callable[[], Any], what: str, *, but: int = errno.EEXIST) -> str:
-        """Send *request* to the kernel; return *what*, or empty text for the error *but*.
+    def _ask(
+        self, request: Callable[[], Any], what: str, *, but: Collection[int] = (errno.EEXIST,)
+    ) -> str:
+        """Send *request* to the kernel; return *what*, or empty text for an error in *but*.
 
         *but* means that the object exists already, or for a removal that it does not exist.
 
@@ -392,7 +398,7 @@ class HostSide:
         try:
             request()
         except NetlinkError as error:
-            if error.code == but:
+            if error.code in but:
                 return ""
             raise HostError(what=what, device=self.wanted.device, cause=error) from error
         return what
@@ -428,7 +434,7 @@ def routes_through(
     try:
         routes = list(ipr.route(dump, family=family.af, table=table, oif=index))
     except NetlinkError as error:
-        if error.code == errno.ENOENT:
+        if error.code in _ABSENT:
             return []  # the kernel creates a table with its first route
         raise
     wanted = (0, None) if to is None else (to.prefixlen, str(to.network_address))

@@ -195,6 +195,21 @@ def test_removal_leaves_none_of_it_and_all_else(host: Namespace, side: HostSide)
         assert side.remove() == []
 
 
+@pytest.mark.parametrize("lost", ["at once", "after a look at its routes"])
+def test_a_device_that_goes_during_the_removal_is_no_fault(
+    host: Namespace, side: HostSide, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """As tap-meta does, which Open vSwitch removes a moment after its row."""
+    with host.inside():
+        index = socket.if_nametoindex(DEVICE)
+    host.ip(f"link del {DEVICE}")
+    monkeypatch.setattr(socket, "if_nametoindex", lambda _name: index)
+    if lost != "at once":
+        monkeypatch.setattr(HostSide, "_routes", lambda *_args: [side.wanted.next_hop])
+    with host.inside():
+        assert side.remove(device_stays=True) == ["rule 32764", "rule 32765"]
+
+
 def test_the_hosts_addresses_are_those_of_all_its_devices(host: Namespace, side: HostSide) -> None:
     host.ip("link set up0 down", "addr add 128.0.0.9/32 dev up0", "addr add 10.1.1.1/8 dev lo")
     host.ip("addr add 128.0.0.8/32 dev lo label lo:1")

@@ -158,6 +158,21 @@ def test_a_change_of_the_scheme_removes_the_other_one(
     assert ("32765" in rules) == (second == "in_port"), rules
 
 
+def test_a_changed_name_of_the_second_bridge_leaves_no_other_one(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guest = make_guest()
+    agent = make_agent(OPTIONS)
+    asks(agent, guest)
+    agent.stop()
+    agent.configure({"df_metadata": {"meta_bridge": "br-new"}})
+    agent.start()
+    asks(agent, guest)
+    assert guest.host.vsctl("list-br").split() == ["br-int", "br-new"]
+    assert "int-br-new" in guest.host.ports()
+    assert "int-br-meta" not in guest.host.ports()
+
+
 def test_a_restart_keeps_meta_ips_and_learns_nothing_anew(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.model import OFPORT_MAX, Endpoint, Port, PortState
+from dfmeta.model import OFPORT_MAX, Endpoint, MetaIds, Port, PortState
+from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
 from dfmeta.ports.vif import InterfaceRow, vifs
 from tests.harness.examples import examples
 from tests.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
@@ -76,6 +77,31 @@ def test_a_project_that_somebody_set_is_taken() -> None:
 )
 def test_an_instance_is_read_into_the_one_form_that_all_know(written: str) -> None:
     assert port_of(external_ids=ids(vm_uuid=written)).instance_id == INSTANCE
+
+
+META = MetaIds("240.0.0.5", "fa:16:ee:00:00:05", "fd00:a9fe:a9fe:a9fe::5")
+PROVIDER = {"provider_ip": " 240.0.7.7", "provider_mac": "fa:16:ee:12:34:56"}
+"""Addresses of Neutron's metadata_path."""
+
+
+def test_a_port_has_the_meta_addresses_of_its_row() -> None:
+    written = NOVA | dict(zip(IDS, META, strict=True))
+    assert port_of(external_ids=written).meta == META
+    assert port_of(external_ids=written, other_config=PROVIDER).meta == META
+    assert port_of().meta == MetaIds()
+
+
+@pytest.mark.parametrize("ip", ["", " "])
+def test_without_a_meta_ip_of_dfmetas_own_that_of_metadata_path_counts(ip: str) -> None:
+    written = NOVA | dict(zip(IDS, META._replace(ip=ip), strict=True))
+    found = port_of(external_ids=written, other_config=PROVIDER).meta
+    assert found == MetaIds("240.0.7.7", "fa:16:ee:12:34:56", META.ip6)
+    assert port_of(external_ids=written).meta == MetaIds(ip6=META.ip6)
+
+
+def test_an_invalid_meta_address_is_kept_as_it_is_and_is_no_fault() -> None:
+    port = port_of(external_ids=NOVA | {IDS.ip: "nonsense"})
+    assert (port.meta.ip, port.state) == ("nonsense", PortState.SERVED)
 
 
 def test_a_mac_is_lower_case() -> None:
@@ -182,15 +208,21 @@ def test_an_odd_mac_is_no_fault() -> None:
 
 @settings(deadline=None, max_examples=examples(33))
 @given(
-    st.dictionaries(st.sampled_from([*NOVA, "vm-id", "project-id"]), st.text(max_size=40)),
+    st.dictionaries(st.sampled_from([*NOVA, "vm-id", "project-id", *IDS]), st.text(max_size=40)),
+    st.dictionaries(st.sampled_from(PROVIDER_IDS), st.text(max_size=40)),
     st.lists(st.integers(-1, 70000), max_size=2),
     st.lists(st.integers(0, 4095), max_size=1),
     st.lists(st.sampled_from(["trunk", "access"]), max_size=1),
 )
 def test_whatever_a_row_holds_it_is_a_guests_port_or_none(
-    external_ids: dict[str, str], ofport: list[int], tag: list[int], vlan_mode: list[str]
+    external_ids: dict[str, str],
+    other_config: dict[str, str],
+    ofport: list[int],
+    tag: list[int],
+    vlan_mode: list[str],
 ) -> None:
-    found = vifs(row(external_ids=external_ids, ofport=ofport, tag=tag, vlan_mode=vlan_mode))
+    columns: dict[str, Any] = {"external_ids": external_ids, "other_config": other_config}
+    found = vifs(row(**columns, ofport=ofport, tag=tag, vlan_mode=vlan_mode))
     for port in found:
         if port.state is PortState.SERVED:
             assert port.endpoint is not None

@@ -1,0 +1,61 @@
+"""A start that would move a port of another bridge should end, and name the remedy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmeta.cmd.elsewhere import refuse_elsewhere
+from dfmeta.exceptions import OvsdbError, StartError
+from dfmeta.ports.conflicts import TapElsewhereError
+from dfmeta.wiring.lock import BridgeLock
+
+OVSDB = "unix:/none"
+ARGV = ["--config-file", "one two"]
+IN_PORT = ("in_port", "tap-metadata", "br-old")
+META_IP = ("meta_ip", "tap-meta", "br-meta")
+
+
+def refusal(scheme: str, tap: str, bridge: str, *, owner: str | None) -> str:
+    """What a start says of a port that is elsewhere."""
+    group: Any = SimpleNamespace(
+        identity_scheme=scheme, ovsdb_connection=OVSDB, integration_bridge="br-int"
+    )
+    error = OvsdbError(connection=OVSDB, cause="elsewhere")
+    error.__cause__ = TapElsewhereError(tap, bridge, owner=owner)
+    with pytest.raises(StartError) as raised:
+        refuse_elsewhere(error, group, ARGV)
+    return str(raised.value)
+
+
+def test_any_other_error_ends_no_start() -> None:
+    refuse_elsewhere(OvsdbError(connection=OVSDB, cause="slow"), SimpleNamespace(), ARGV)
+
+
+@pytest.mark.parametrize("case", [IN_PORT, META_IP])
+def test_a_port_of_another_program_has_to_be_deleted(case: tuple[str, str, str]) -> None:
+    scheme, tap, bridge = case
+    said = refusal(*case, owner=None)
+    assert f"{tap} is a port of {bridge}, and dfmeta did not create it" in said
+    assert f"ovs-vsctl del-port {bridge} {tap}" in said
+    assert ("meta_bridge" in said) == (scheme == "meta_ip")
+
+
+@pytest.mark.parametrize("case", [IN_PORT, META_IP])
+def test_leftovers_of_another_integration_bridge_have_to_be_cleaned_up_there(
+    case: tuple[str, str, str],
+) -> None:
+    said = refusal(*case, owner="br-old")
+    assert "dfmeta has served before" in said
+    command = "OS_DF_METADATA__INTEGRATION_BRIDGE=br-old dfmeta-agent --config-file 'one two'"
+    assert f"{command} --cleanup" in said
+
+
+@pytest.mark.parametrize("case", [IN_PORT, META_IP])
+def test_a_port_that_another_daemon_serves_is_not_touched(case: tuple[str, str, str]) -> None:
+    with BridgeLock(OVSDB, "br-old"):
+        said = refusal(*case, owner="br-old")
+    assert "another dfmeta-agent serves" in said
+    assert ("identity_scheme = in_port" in said) == (case == META_IP)
