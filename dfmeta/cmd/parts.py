@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
@@ -30,6 +32,9 @@ from dfmeta.registry import Registry
 from dfmeta.wiring import identity, layout
 
 LOG = logging.getLogger("dfmeta.agent")
+
+IDS_AT_ONCE: Final = 500
+"""Ports whose Meta addresses are written in one transaction."""
 
 
 class Parts:
@@ -129,7 +134,8 @@ class Parts:
         unwritten = self.registry.unwritten()
         self._name_those_without()
         if unwritten and self.update.connected:
-            self.watcher.write_ids(unwritten)
+            # The rest follows with the next turns: OVSDB takes milliseconds for each row.
+            self.watcher.write_ids(dict(islice(unwritten.items(), IDS_AT_ONCE)))
 
     def _name_those_without(self) -> None:
         """Log each port for which no Meta IP is free, once."""
