@@ -43,7 +43,7 @@ class World:
     ) -> None:
         options = {"state_path": tmp_path, "backend": "store", "proxy_workers": workers}
         conf = load(**options, key_prefix6=PREFIX, store__connection=f"sqlite:///{tmp_path}/db")
-        keys = keys_of(conf.df_metadata)
+        keys = keys_of(conf)
         self.registry = Registry(keys=keys)
         self.registry.set_port(port())
         self.slots = {}

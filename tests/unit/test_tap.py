@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from ipaddress import IPv6Network
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
+from dfmeta.flows.key import InPortKeys
 from dfmeta.host import device
 from dfmeta.host.netlink import Wanted
 from dfmeta.host.sides import HostSides
@@ -58,7 +60,8 @@ class Host:
 def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
     monkeypatch.setattr(device, "disable_tx_checksum", lambda _name: False)
     monkeypatch.setattr(device, "raise_arp_ignore", lambda: None)
-    made: Any = TapKeeper(GROUP, State(), SimpleNamespace())
+    keys = InPortKeys(IPv6Network(GROUP.key_prefix6))
+    made: Any = TapKeeper(GROUP, State(), SimpleNamespace(), keys=keys)
     made._changes = SimpleNamespace(take=lambda: False)
     made.seen = []
     made.host = Host(lambda: made.seen.append(made.in_place))
