@@ -11,7 +11,10 @@ from dfmeta.conf import metadata
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import META_NUMBERS, META_PURPOSES, META_TABLES, MetaPurpose, MetaStage
 from dfmeta.host_wide import RESERVE
+from dfmeta.model import TAP_VLAN
 from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
+from dfmeta.ports.meta_rows import mark_of
+from dfmeta.ports.meta_writer import SKIP_CLEANUP
 from tests.docs.built import SOURCE
 
 PAGE = " ".join((SOURCE / "meta-ip.rst").read_text(encoding="utf-8").split())
@@ -47,3 +50,12 @@ def test_it_names_each_option_and_key() -> None:
     keys = {*IDS, *(f"Port.other_config:{one}" for one in PROVIDER_IDS[:1])}
     for one in options | keys:
         assert f"``{one}``" in PAGE, one
+
+
+def test_it_names_the_marks_of_rows_in_ovsdb() -> None:
+    key, value = mark_of("br-int")
+    assert f'``{key}="{value}"``' in PAGE
+    assert "``{}={}``".format(*SKIP_CLEANUP) in PAGE
+    vlan = TAP_VLAN
+    vlan_mode, cvlans = f"``vlan_mode = {vlan.vlan_mode}``", f"``cvlans = {vlan.cvlans[0]}``"
+    assert f"VLAN {vlan.tag} with {vlan_mode} and {cvlans}" in PAGE
