@@ -115,7 +115,12 @@ def route(host: HostFacts, wanted: Settings) -> Finding:
     else:
         table, leads = "the main table", f"{wanted.tap} for {network}"
         route = f"route to {network}"
-        command = f"`ip route replace {network} via {next_hop} {by}`"
+        # "replace" could take a route of another program.
+        command = (
+            f"`ip route add {network} via {next_hop} {by}`, or, if another program has a route to "
+            f"it (`ip route show {network}`), delete that or set {_option(wanted)} to another "
+            "network and restart dfmeta-agent"
+        )
     if host.route:
         return ok("route", f"{table} leads to {leads}")
     return wrong(

@@ -169,7 +169,7 @@ def test_a_patch_that_is_cut(stopped: World) -> None:
 
 def test_a_host_without_its_route_and_a_second_bridge_without_flows(stopped: World) -> None:
     stopped.host.namespace.ip("route del 240.0.0.0/16")
-    command = "`ip route replace 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink`"
+    command = "`ip route add 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink`"
     assert command in faults(stopped.agent)["route"]["remedy"]
     end = trace(stopped.agent, stopped.guest, 1, "--family", "4")[-1]
     assert end.startswith("Stops at the host: the main table has no route to 240.0.0.0/16")

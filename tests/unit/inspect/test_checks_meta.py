@@ -158,9 +158,10 @@ def test_tap_meta(tap: dict[str, Any] | None, text: str) -> None:
 def test_a_route_and_an_address_that_are_missing_have_their_commands() -> None:
     bare = replace(HOST, route=False, addresses=())
     (route,) = [checks_host.route(bare, META_SETTINGS)]
-    assert "`ip route replace 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink`" in route.remedy
+    assert "`ip route add 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink`" in route.remedy
     six = checks_host.route(bare, META_SETTINGS.over(IPV6))
-    assert "`ip -6 route replace fd00:a9fe:a9fe:a9fe::/64 via " in six.remedy
+    assert "[METADATA] provider_cidr to another network" in route.remedy
+    assert "`ip -6 route add fd00:a9fe:a9fe:a9fe::/64 via " in six.remedy
     assert len(faults(route, six, checks_host.address(bare, META_SETTINGS))) == 2 + 1
 
 
