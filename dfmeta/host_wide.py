@@ -151,7 +151,6 @@ class HostWide:
         mine = sum(number in numbers for number in guest.slots)
         if mine >= self._keys.most(version):
             return None
-        self._wake()
         barred = self._barred(version)
         first = self._firsts.get(guest.port.id, {}).get(version)
         own = [one for one in self._rests.kept_at(guest.endpoint) if one not in self._reserved]
