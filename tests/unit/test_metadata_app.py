@@ -12,6 +12,7 @@ from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
+from dfmeta.apps.channel import CONFIRM_TIMEOUT
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.pipeline import Purpose, cookie_of
@@ -184,7 +185,8 @@ def test_a_removed_hook_raises_doubt(app: MetadataApp, rig: Rig) -> None:
 
 def test_no_handler_ever_waits(app: MetadataApp, rig: Rig) -> None:
     rig.switch.silent = True
-    with eventlet.Timeout(1):
+    # Less than the time after which a confirmation is given up.
+    with eventlet.Timeout(CONFIRM_TIMEOUT / 2):
         for number in range(200):
             app.packet_in(
                 over(rig, packet_in(syn(source_port=number), cookie=cookie_of(Purpose.SYN)))
