@@ -418,6 +418,11 @@ class Layout:
         priority = self.pipeline.purposes[purpose].priority
         return self.hook_priority if priority is Priority.HOOK else int(priority.value)
 
+    def purpose(self, cookie: int) -> AnyPurpose | None:
+        """Return the purpose in a cookie, as :func:`purpose_of`; None for one of another bridge."""
+        purpose = purpose_of(cookie)
+        return purpose if purpose in self.pipeline.purposes else None
+
 
 def table_name(stage: AnyStage) -> str:
     """Return the name of the table of *stage*, of either bridge."""
