@@ -27,6 +27,7 @@ from dfmeta.flows.pipeline import (
     AnyPurpose,
     Layout,
     MetaPurpose,
+    MetaStage,
     Purpose,
     cookie_of,
 )
@@ -196,6 +197,49 @@ def test_a_tag_is_changed_only_where_the_table_declares_it() -> None:
             flow(MetaPurpose.META_TO_PROXY, {}, actions=[act], pipeline=BR_META)
         built = flow(MetaPurpose.META_REPLY, {}, actions=[act], pipeline=BR_META)
         assert built.actions == (act,)
+
+
+# The declaration
+
+META = Layout(pipeline=BR_META)
+METADATA_PATH = 201
+"""Highest priority of metadata_path's flows in table 0 of br-meta."""
+
+
+def test_the_declaration_of_the_second_bridge_is_complete_and_its_numbers_are_fixed() -> None:
+    assert set(BR_META.purposes) == set(MetaPurpose)
+    assert {one.stage for one in BR_META.purposes.values()} == set(BR_META.tables) == set(MetaStage)
+    for layout in (META, Layout(60, 7, 500, BR_META)):
+        assert [layout.number(stage) for stage in MetaStage] == [0, 80, 87, 90, 91]
+        assert [layout.stage(number) for number in (0, 80, 87, 90, 91)] == [*MetaStage]
+
+
+def test_a_packet_only_goes_to_higher_tables_of_the_second_bridge() -> None:
+    reached = {MetaStage.CLASSIFY}
+    for stage, table in BR_META.tables.items():
+        assert all(META.number(one) > META.number(stage) for one in table.successors)
+        reached |= table.successors
+    assert reached == set(MetaStage)
+
+
+@pytest.mark.parametrize("stage", set(MetaStage) - {MetaStage.CLASSIFY})
+def test_a_table_of_the_second_bridge_drops_what_nothing_else_matches(stage: MetaStage) -> None:
+    mine = [META.priority(one) for one in MetaPurpose if BR_META.stage(one) is stage]
+    assert min(mine) == 0
+
+
+def test_no_flow_of_metadata_path_takes_a_frame_of_our_two_ports() -> None:
+    mine = {one: META.priority(one) for one in MetaPurpose if BR_META.is_shared(one)}
+    rest = mine.pop(MetaPurpose.META_OTHER_DROP)
+    assert METADATA_PATH < rest < min(mine.values()) == max(mine.values()) == META.hook_priority
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_purpose_of_the_other_bridge_is_unknown(layout: Layout) -> None:
+    for purpose in (*Purpose, *MetaPurpose):
+        mine = purpose in layout.pipeline.purposes
+        assert layout.purpose(cookie_of(purpose)) is (purpose if mine else None)
+    assert layout.purpose(0) is None
 
 
 # The wire
