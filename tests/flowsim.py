@@ -406,6 +406,8 @@ def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
             case parser.NXActionRegLoad():
                 used = [act.dst]
             case parser.OFPActionPushVlan(ethertype=0x8100):
+                # Open vSwitch matches the packet behind two tags or not, depending on its options.
+                _require(known.get("vlan_vid") == 0, f"{act} onto a frame that may be tagged")
                 used, known = [], known | {"vlan_vid": ofp.OFPVID_PRESENT}
             case parser.OFPActionPopVlan():
                 used = ["vlan_vid"]

@@ -41,6 +41,7 @@ NEEDED: Final = frozenset(
     {
         MetaPurpose.META_FROM_PATCH,
         MetaPurpose.META_FROM_TAP,
+        MetaPurpose.META_TO_PROXY,
         MetaPurpose.META_OTHER_DROP,
         MetaPurpose.META_SOURCE_DROP,
         MetaPurpose.META_PROXY_DROP,
@@ -91,7 +92,7 @@ def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
     for family, services in tap.services():
         flows += _of_version(tap, family, services)
     if tap.guest_ip6:
-        match = {"in_port": tap.ofport, **nd.message(ND_SOLICITATION)}
+        match = {**_untagged(tap.ofport), **nd.message(ND_SOLICITATION)}
         goto = MetaStage.NEIGHBOURS
         flows.append(_flow(MetaPurpose.META_FROM_TAP_ND, match, actions=nd.PREPARE, goto=goto))
     return tuple(flows)
@@ -100,11 +101,12 @@ def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
 def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iterator[Flow]:
     tag = (PushVlan(), SetField("vlan_vid", TAGGED | tap.vlan))
     # The integration bridge sends no tagged frame here; one that had a tag would not be a guest's.
-    from_patch = {"in_port": tap.patch, "vlan_vid": UNTAGGED, **family.tcp}
+    from_patch = {**_untagged(tap.patch), **family.tcp}
     yield _flow(MetaPurpose.META_FROM_PATCH, from_patch, goto=MetaStage.SOURCE)
+    # A second tag would hide the first: Open vSwitch goes on matching the packet behind it.
     yield _flow(
         MetaPurpose.META_FROM_TAP,
-        {"in_port": tap.ofport, **family.tcp},
+        {**_untagged(tap.ofport), **family.tcp},
         actions=tag,
         goto=MetaStage.REPLY,
     )
@@ -186,7 +188,11 @@ def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) 
 
 
 def _arp(ofport: int) -> Mapping[str, Value]:
-    return {"in_port": ofport, "eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
+    return {**_untagged(ofport), "eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
+
+
+def _untagged(ofport: int) -> Mapping[str, Value]:
+    return {"in_port": ofport, "vlan_vid": UNTAGGED}
 
 
 def _flow(

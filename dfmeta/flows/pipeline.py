@@ -63,6 +63,8 @@ class Priority(enum.Enum):
     """A priority, by name; :meth:`Layout.priority` returns the number."""
 
     HOOK = "hook"
+    BELOW_HOOK = "below hook"
+    """Below the hooks, and above all flows of other programs that the hooks are above."""
     ADDRESS = 200
     SYN = 100
     ANY = 50
@@ -205,7 +207,7 @@ class MetaPurpose(enum.IntEnum):
     META_FROM_PATCH = 65
     """TCP from the integration bridge → source table."""
     META_FROM_TAP = 66
-    """The host's TCP → reply table, with the VLAN tag of ``provider_vlan_id``."""
+    """The host's untagged TCP → reply table, with the VLAN tag of ``provider_vlan_id``."""
     META_FROM_TAP_ARP = 67
     """The host's ARP requests → neighbour table."""
     META_FROM_TAP_ND = 68
@@ -331,7 +333,7 @@ META_PURPOSES: Mapping[MetaPurpose, Declared] = {
     MetaPurpose.META_FROM_TAP: Declared(MetaStage.CLASSIFY, Priority.HOOK),
     MetaPurpose.META_FROM_TAP_ARP: Declared(MetaStage.CLASSIFY, Priority.HOOK),
     MetaPurpose.META_FROM_TAP_ND: Declared(MetaStage.CLASSIFY, Priority.HOOK),
-    MetaPurpose.META_OTHER_DROP: Declared(MetaStage.CLASSIFY, Priority.ADDRESS),
+    MetaPurpose.META_OTHER_DROP: Declared(MetaStage.CLASSIFY, Priority.BELOW_HOOK),
     MetaPurpose.META_SOURCE: Declared(MetaStage.SOURCE, Priority.ADDRESS),
     MetaPurpose.META_SOURCE_DROP: Declared(MetaStage.SOURCE, Priority.DROP),
     MetaPurpose.META_TO_PROXY: Declared(MetaStage.PROXY, Priority.ADDRESS),
@@ -416,7 +418,14 @@ class Layout:
     def priority(self, purpose: AnyPurpose) -> int:
         """Return the priority on the switch for flows of *purpose*."""
         priority = self.pipeline.purposes[purpose].priority
-        return self.hook_priority if priority is Priority.HOOK else int(priority.value)
+        if priority is Priority.HOOK:
+            return self.hook_priority
+        return self.hook_priority - 1 if priority is Priority.BELOW_HOOK else int(priority.value)
+
+    def purpose(self, cookie: int) -> AnyPurpose | None:
+        """Return the purpose in a cookie, as :func:`purpose_of`; None for one of another bridge."""
+        purpose = purpose_of(cookie)
+        return purpose if purpose in self.pipeline.purposes else None
 
 
 def table_name(stage: AnyStage) -> str:

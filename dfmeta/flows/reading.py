@@ -76,7 +76,7 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
         return _beyond(flow, family, keys)
     label = _mac(flow.field("eth_dst"))
     if flow.purpose is Purpose.REPLY and label:
-        endpoint, slot, key = _labelled(label, keys)
+        endpoint, slot, key = _labelled(label, keys, family)
         mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
         return FlowAddress(endpoint, key, slot if endpoint is not None else None, mac, ip)
     # These flows match the key and not the guest's port.
@@ -96,7 +96,7 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
     label = _mac(_set(flow, "eth_src"))
     if label:
         # After a restart the owner of a label is not known yet: the flow itself shows it.
-        owner, slot, key = _labelled(label, keys)
+        owner, slot, key = _labelled(label, keys, family)
         meant = endpoint if owner is None else owner
     else:
         source = _set(flow, family.source)
@@ -112,7 +112,7 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
 def _beyond(flow: Flow, family: Family, keys: Keys) -> FlowAddress:
     """Read a flow of the second bridge, which has no addresses of guests."""
     if flow.purpose is MetaPurpose.META_SOURCE:
-        endpoint, slot, key = _labelled(_mac(flow.field("eth_src")), keys)
+        endpoint, slot, key = _labelled(_mac(flow.field("eth_src")), keys, family)
         return FlowAddress(endpoint, key, slot if endpoint is not None else None)
     if flow.purpose not in _META:
         return NONE
@@ -120,17 +120,21 @@ def _beyond(flow: Flow, family: Family, keys: Keys) -> FlowAddress:
     text = flow.field(family.destination if is_reply else family.asked)
     if not isinstance(text, str):
         return NONE
-    endpoint, slot = _parsed(text, keys)
+    endpoint, slot = _parsed(text, keys, labelled=True)
     return FlowAddress(endpoint, text, slot)
 
 
-def _labelled(label: str, keys: Keys) -> tuple[Endpoint | None, int | None, str]:
-    """Return the owner, the slot and the key of a label, as far as it has them."""
+def _labelled(label: str, keys: Keys, family: Family) -> tuple[Endpoint | None, int | None, str]:
+    """Return the owner, the slot and the key of a label, as far as it has them.
+
+    The label of a slot of the other version of IP has none.
+    """
     found = keys.labelled(label)
     if found is None:
         return None, None, ""
     endpoint, slot = found
-    return endpoint, slot, str(keys.key_of(endpoint or Endpoint(0), slot))
+    key = keys.key_of(endpoint or Endpoint(0), slot)
+    return (endpoint, slot, str(key)) if key.version == family.version else (None, None, "")
 
 
 def version_of(flow: Flow) -> int | None:
@@ -155,11 +159,17 @@ def read_service(flow: Flow) -> str:
     return str(found) if found is not None else ""
 
 
-def _parsed(key: str, keys: Keys) -> tuple[Endpoint | None, int | None]:
+def _parsed(key: str, keys: Keys, *, labelled: bool = False) -> tuple[Endpoint | None, int | None]:
+    """Return the owner and the slot of a key, which may be any text.
+
+    :param labelled: whether the form of the flow is that of a scheme with labels. A flow of the
+        other form is left over from another scheme, whose range of keys may overlap with this one.
+    """
     try:
-        return keys.parse(ip_address(key))
+        endpoint, slot = keys.parse(ip_address(key))
     except (KeyRangeError, ValueError):
         return None, None
+    return (endpoint, slot) if (keys.label(slot) is not None) is labelled else (None, None)
 
 
 def _set(flow: Flow, field: str) -> int | str | None:

@@ -38,7 +38,6 @@ from dfmeta.flows.pipeline import (
     cookie_of,
     is_ours,
     present,
-    purpose_of,
 )
 
 WHOLE_PACKET = 0xFFFF
@@ -268,7 +267,7 @@ class Wire:
     def _found(self, entry: Entry, lean: Lean) -> DumpedFlow | None:
         if not is_ours(lean.cookie):
             return None
-        purpose = purpose_of(present(lean.cookie))
+        purpose = self.layout.purpose(present(lean.cookie))
         goto = self.layout.stage(lean.goto) if lean.goto is not None else None
         flow, former, elsewhere = self._judge(
             Flow(purpose, lean.match, lean.actions, goto, lean.meter) if purpose else None,
@@ -297,13 +296,13 @@ class Wire:
         return (flow, None, None) if present(cookie) == cookie else (None, flow, None)
 
     def _purpose_at(self, cookie: int, table: int, priority: int) -> AnyPurpose | None:
-        purpose = purpose_of(cookie)
+        purpose = self.layout.purpose(cookie)
         if purpose is None or self.layout.priority(purpose) != priority:
             return None
         return purpose if self.layout.table(purpose) == table else None
 
     def _flow(self, stats: Any) -> Flow | None:
-        purpose = purpose_of(present(stats.cookie))
+        purpose = self.layout.purpose(present(stats.cookie))
         if purpose is None:
             return None
         actions: list[Action] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from dfmeta.flows.pipeline import MetaPurpose, MetaStage, Priority
+from dfmeta.flows.pipeline import MetaPurpose, MetaStage
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import Foreign, Interface, KnownPort, MetaSide, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, warning, wrong
@@ -259,7 +259,8 @@ def _before(
 def _normal(flows: tuple[Foreign, ...], meta: MetaSide, remedy: str) -> Finding | None:
     """Return a warning if another program forwards frames on the second bridge."""
     normal = [one for one in flows if _NORMAL in one.actions]
-    if not normal or any(one.priority >= Priority.ADDRESS.value for one in normal):
+    least = meta.layout.priority(MetaPurpose.META_OTHER_DROP)
+    if not normal or any(one.priority >= least for one in normal):
         return None
     one = normal[0]
     return warning(

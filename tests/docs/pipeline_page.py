@@ -38,7 +38,6 @@ from dfmeta.flows.pipeline import (
     RATES,
     TABLES,
     Layout,
-    Priority,
     Purpose,
     Register,
     Stage,
@@ -195,7 +194,7 @@ def _blocks(page: str) -> Iterator[str]:
 
 
 def _purposes_by_priority() -> Iterator[str]:
-    for priority in Priority:
+    for priority in dict.fromkeys(declared.priority for declared in PURPOSES.values()):
         mine = [one for one, declared in PURPOSES.items() if declared.priority is priority]
         number = LAYOUT.priority(mine[0])
         names = ", ".join(one.name for one in sorted(mine, key=_as_written))

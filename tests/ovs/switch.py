@@ -39,10 +39,10 @@ def add_ports(host: OpenvSwitch) -> dict[int, int]:
 class Connection:
     """An OpenFlow connection to the management socket; messages are exchanged with a barrier."""
 
-    def __init__(self, host: OpenvSwitch) -> None:
+    def __init__(self, host: OpenvSwitch, bridge: str = BRIDGE) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(10)
-        self._socket.connect(str(host.mgmt_socket()))
+        self._socket.connect(str(host.mgmt_socket(bridge)))
         self._socket.sendall(_HEADER.pack(ofp.OFP_VERSION, ofp.OFPT_HELLO, 8, 0))
         assert self._receive()[1] == ofp.OFPT_HELLO
 
