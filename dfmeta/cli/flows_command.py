@@ -57,7 +57,7 @@ COLUMNS: Final = {
 }
 BRIDGE: Final = {"bridge": "BRIDGE"}
 """A column of hosts with two bridges."""
-DROP: Final = ("bytes", "dropped", "service", "instance", "table", "address", "packets", "family")
+DROP: Final = ("bytes", "dropped", "service", "packets", "instance", "table", "address", "family")
 """Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter", *BRIDGE)
 STYLES: Final = {
