@@ -107,11 +107,6 @@ BRIDGE_CONNECTED: By[Gauge, Bridge] = Gauge(
     ["bridge"],
     registry=REGISTRY,
 )
-PORTS_WITHOUT_META_IP = Gauge(
-    "dfmeta_ports_without_meta_ip",
-    "Guests' ports that are not served because no Meta IP is free",
-    registry=REGISTRY,
-)
 HELD_SYNS = Gauge(
     "dfmeta_held_syns",
     "SYNs that wait until their port's instance is known and its OpenFlow number is confirmed",

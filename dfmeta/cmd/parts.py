@@ -15,7 +15,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.proxy import Proxy
@@ -140,7 +139,6 @@ class Parts:
     def _name_those_without(self) -> None:
         """Log each port for which no Meta IP is free, once."""
         without = {port.id: port for port in self.registry.without()}
-        metrics.PORTS_WITHOUT_META_IP.set(len(without))
         for port_id, port in without.items():
             if port_id not in self._without:
                 LOG.error(

@@ -223,7 +223,8 @@ def test_a_range_that_is_full_harms_nobody(
     put(agent, late)
     assert late.curl(META_DATA, timeout=2).status == 0
     wait_for(lambda: f"Port {late.port} is not served: no Meta IP" in agent.log(), 5, "the line")
-    assert agent.metric("dfmeta_ports_without_meta_ip") == 1
+    without = 'dfmeta_ports{state="no meta ip"}'
+    wait_for(lambda: agent.metrics()[without] == 1, 5, "the review of the ports")
     for guest in guests:
         asks(agent, guest)
 
