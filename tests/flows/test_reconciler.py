@@ -9,7 +9,14 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.key import IN_PORT
-from dfmeta.flows.pipeline import Layout, Purpose, is_ours, purpose_of
+from dfmeta.flows.pipeline import (
+    Layout,
+    MetaPurpose,
+    Purpose,
+    cookie_of,
+    is_ours,
+    purpose_of,
+)
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
 from tests.flows.frames import Frame, address, address6
@@ -219,6 +226,16 @@ def test_flows_of_an_older_format_and_strays_are_removed(world: World) -> None:
     old = next(one for one in world.switch.flows if one.table == 0 and is_ours(one.cookie))
     world.foreign(cookie=old.cookie ^ 0x03000000, table_id=9, priority=7, match={"in_port": 4})
     world.foreign(cookie=old.cookie, table_id=0, priority=300, match={"in_port": 4})
+    assert world.reconciler.reconcile() == 2
+    assert picture(world.switch) == before
+
+
+def test_a_flow_with_a_cookie_of_the_other_bridge_is_removed(world: World) -> None:
+    world.plug(1)
+    before = picture(world.switch)
+    for table, purpose in ((0, MetaPurpose.META_FROM_TAP), (80, MetaPurpose.META_SOURCE)):
+        place = {"cookie": cookie_of(purpose), "table_id": table, "priority": 200}
+        world.foreign(match={"in_port": 4}, flags=ofp.OFPFF_SEND_FLOW_REM, **place)
     assert world.reconciler.reconcile() == 2
     assert picture(world.switch) == before
 
