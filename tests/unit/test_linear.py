@@ -256,6 +256,8 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "guest/tag_devices.py usb\\d+": ("usb12",),
     "host/system.py _DATASOURCES": ("a: b\ndatasource_list: [ A, B ]\n",),
     "host/system.py _SECTION": ("[a b]",),
+    "inspect/tracing.py _BRIDGE": ('bridge("br-meta")  ',),
+    "inspect/tracing.py _MISS": ("reg0=0x1", "reg0=0x2"),
     "inspect/tracing.py _HOP": (
         " 0. ip,in_port=1, priority 300, cookie 0xdf ",
         " 1. No match.",
