@@ -78,7 +78,7 @@ class Watch:
     def ensured(self) -> MetaRows:
         """Create everything and wait until Open vSwitch has numbered it."""
         self.watcher.ensure_meta(self.names)
-        until(self._in_use, "the second bridge")
+        until(self._in_use, "the second bridge", timeout=30)
         return self.rows
 
     def _in_use(self) -> bool:

@@ -97,7 +97,8 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, socket.socket]]:
         six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         six.bind(("::1", four.getsockname()[1]))
         six.listen()
-        first = 200
+        # Above all descriptors that other tests of this process have open.
+        first = max(map(int, os.listdir("/proc/self/fd"))) + 10
         for number, sock in enumerate((six, four, six)):
             os.dup2(sock.fileno(), first + number)
         monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", first)
