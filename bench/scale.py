@@ -2,13 +2,14 @@
 
 Run as root, after ``tools/setup.sh``::
 
-    .venv/bin/python -m bench.scale [--json FILE] [--ports 10,500,5000]
+    .venv/bin/python -m bench.scale [--json FILE] [--ports 10,500,5000] [--only PART]
 
 A real Open vSwitch with that many guests' ports (dummies, which the daemon cannot distinguish from
 other ports), and dfmeta-agent as it is installed. All values are measured from outside, except the
 stalls, the flows and the flow-mods, which come from the daemon's metrics. Everything is measured
-with IPv4 and IPv6, which is the default, and then with IPv4 alone (``[df_metadata] ip6`` empty);
-ratios are multiples of the values with IPv4 alone.
+three times: with the default configuration, with IPv4 alone (``[df_metadata] ip6`` empty), and
+with ``identity_scheme = meta_ip``. Ratios are multiples: of the default to IPv4 alone, and of Meta
+IPs to the default.
 
 *cold*: from the daemon's start to readiness, with none of its flows on the switch.
 *warm*: the same with all flows on the switch, and for each port one known address of each version.
@@ -36,10 +37,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.packet_path import machine
-from tests.harness.agent import Agent
+from tests.harness.agent import Agent, Options
 from tests.harness.crowd import Crowd
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
@@ -49,13 +49,21 @@ CHANGES = 30
 CHECK_SECONDS = 65.0
 IDLE_SECONDS = 8.0
 FOLLOWS = 0.4
-SOURCES = {False: ("10.0.0.5",), True: ("10.0.0.5", "fe80::5")}
-"""Addresses of each guest, without and with IPv6."""
+IPV4_SOURCE, IPV6_SOURCE = "10.0.0.5", "fe80::5"
+"""Addresses of each guest."""
 READY_TIMEOUT = 240.0
 ASKED_AT_ONCE = 100
 SPARE = 100_000
 """First number of the ports that are plugged and unplugged during the run."""
 ALONE = 7
+DEFAULT, IPV4_ALONE, META_IP = "default", "IPv4 alone", "Meta IP"
+PARTS: Mapping[str, Options] = {
+    DEFAULT: {},
+    IPV4_ALONE: {"df_metadata": {"ip6": ""}},
+    META_IP: {"df_metadata": {"identity_scheme": "meta_ip"}},
+}
+"""What is measured, with the options of the daemon."""
+COMPARED = ((DEFAULT, IPV4_ALONE), (META_IP, DEFAULT))
 
 
 def main() -> None:
@@ -73,27 +81,35 @@ def main() -> None:
     parser.add_argument(
         "--short", action="store_true", help="skip the measurement over 65 seconds (check)"
     )
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="measure this part alone (repeatable)"
+    )
     options = parser.parse_args()
-    report: dict[str, Any] = {"machine": machine(), "ports": {}, "IPv4 alone": {}, "ratios": {}}
+    chosen = options.only or list(PARTS)
+    parts: dict[str, dict[int, dict[str, float]]] = {part: {} for part in chosen}
     for count in map(int, options.ports.split(",")):
-        for part, ipv6 in (("ports", True), ("IPv4 alone", False)):
-            print(part if ipv6 else f"ports, {part}")
-            report[part][count] = figures = measure(
-                count, ipv6=ipv6, check=not options.short, changes=options.changes
+        for part, measured in parts.items():
+            print(part)
+            measured[count] = measure(
+                count, PARTS[part], check=not options.short, changes=options.changes
             )
-            print_figures(count, figures)
-        report["ratios"][count] = ratios(report["ports"][count], report["IPv4 alone"][count])
-    for part in ("ports", "IPv4 alone", "ratios"):
+            print_figures(count, measured[count])
+    for part, other in COMPARED:
+        if part in chosen and other in chosen:
+            both = parts[part], parts[other]
+            parts[f"{part} / {other}"] = {n: ratios(both[0][n], both[1][n]) for n in both[0]}
+    for part, measured in parts.items():
         print(f"\n{part}")
-        print_table(report[part])
+        print_table(measured)
     if options.json:
+        report = {"machine": machine(), **parts}
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def measure(
-    count: int, *, ipv6: bool = True, check: bool = True, changes: int = CHANGES
+    count: int, daemon: Options, *, check: bool = True, changes: int = CHANGES
 ) -> dict[str, float]:
-    """Return all values for *count* ports, with IPv4 and IPv6 or with IPv4 alone."""
+    """Return all values for *count* ports, with these options of the daemon."""
     figures: dict[str, float] = {}
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch(dummies=True))
@@ -103,13 +119,13 @@ def measure(
             crowd.wait_plugged(count - 1)
         figures["switch alone ms"] = alone(crowd)
         agent = stack.enter_context(Agent(host, {"df_metadata": {"startup_timeout": 240}}))
-        if not ipv6:
-            agent.configure({"df_metadata": {"ip6": ""}})
+        agent.configure(daemon)
         agent.admin_timeout = READY_TIMEOUT
         started(agent, figures, "cold")
         print_figures(count, figures)
         unknown = flows_of(crowd, 0)
-        introduced(agent, crowd, count, figures, sources=SOURCES[ipv6])
+        sources = [IPV4_SOURCE] if daemon == PARTS[IPV4_ALONE] else [IPV4_SOURCE, IPV6_SOURCE]
+        introduced(agent, crowd, count, figures, sources=sources)
         agent.stop(timeout=20)
         started(agent, figures, "warm")
         print_figures(count, figures)
@@ -163,7 +179,7 @@ def introduced(
                 for source in sources:
                     crowd.ask(number, source=source)
             wanted = end * len(sources)
-            wait_for(lambda wanted=wanted: learned(agent) >= wanted, 60, "the addresses")
+            wait_for(lambda wanted=wanted: sent_on(agent) >= wanted, 60, "the addresses")
     figures["addresses stall ms"] = longest_since(before, agent)
     figures["addresses RSS MB"] = resident(agent)
 
@@ -359,9 +375,9 @@ def checks(agent: Agent) -> float:
     return agent.metric("dfmeta_reconciles_total")
 
 
-def learned(agent: Agent) -> float:
-    """Return the number of addresses that became known so far."""
-    return agent.metric("dfmeta_packet_ins_total", outcome="learned")
+def sent_on(agent: Agent) -> float:
+    """Return the number of first SYNs that were sent on so far: their flows are installed."""
+    return agent.metric("dfmeta_first_syn_seconds_count")
 
 
 def stalls(agent: Agent) -> dict[float, float]:
@@ -378,9 +394,9 @@ def longest_since(before: Mapping[float, float], agent: Agent) -> float:
     return 1000 * min(bound for bound, value in seen.items() if value == seen[float("inf")])
 
 
-def ratios(values: Mapping[str, float], alone: Mapping[str, float]) -> dict[str, float]:
-    """Return each value as a multiple of that with IPv4 alone, without those that are 0 there."""
-    return {name: round(values[name] / value, 3) for name, value in alone.items() if value}
+def ratios(values: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+    """Return each value as a multiple of the other, without those whose other is 0."""
+    return {name: round(values[name] / value, 3) for name, value in others.items() if value}
 
 
 def print_figures(count: int, figures: Mapping[str, float]) -> None:
