@@ -16,7 +16,8 @@
 # The sources and package lists of the host do not change for it.
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
 # .cache/requests, and an environment in .cache/neutron for Neutron, so that Neutron's dependencies
-# do not determine the versions of dfmeta's. A run is quick if everything is installed already.
+# do not determine the versions of dfmeta's. pip fills these side by side, while apt works in the
+# foreground. A run is quick if everything is installed already, and waits for one that is under way.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -34,6 +35,7 @@ donor=trixie
 # which does not: their versions, and those of urllib3.
 requests=(2.31.0:2.0.7 2.32.3:2.3.0)
 neutron=neutron==29.0.0
+declare -A parts=() # name of each part beside -> its process, a process group
 
 say() { printf '%s\n' "$*"; }
 die() {
@@ -41,21 +43,59 @@ die() {
     exit 1
 }
 
-# quietly COMMAND...: run it, and show its output only if it fails.
+# quietly COMMAND...: run it, and show its output only if it fails. A part beside has its own log.
 quietly() {
-    local rc=0
-    "$@" >"$cache/setup.log" 2>&1 || rc=$?
+    local rc=0 log=$cache/setup.$BASHPID.log
+    "$@" >"$log" 2>&1 || rc=$?
     if [ "$rc" -ne 0 ]; then
-        cat "$cache/setup.log" >&2
+        cat "$log" >&2
     fi
+    rm -f "$log"
     return "$rc"
+}
+
+# beside NAME COMMAND...: run it in the background; see finish.
+beside() {
+    local name=$1
+    shift
+    set -m
+    (
+        trap - EXIT
+        "$@"
+    ) 2>"$cache/setup.$name.err" &
+    parts[$name]=$!
+    set +m
+}
+
+# finish: wait for the parts beside, and show the errors of those that have failed.
+finish() {
+    local name failed=0
+    for name in "${!parts[@]}"; do
+        if ! wait "${parts[$name]}"; then
+            cat "$cache/setup.$name.err" >&2
+            failed=1
+        fi
+        rm -f "$cache/setup.$name.err"
+        unset "parts[$name]"
+    done
+    return "$failed"
+}
+
+# abandon: end the parts beside, when the foreground has failed or is interrupted.
+abandon() {
+    local name
+    for name in "${!parts[@]}"; do
+        kill -TERM -- "-${parts[$name]}" 2>/dev/null || true
+        wait "${parts[$name]}" || true
+    done
+    rm -f "$cache"/setup.*.log "$cache"/setup.*.err
 }
 
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 "$@"; }
 
 # with_lists COMMAND...: run it with the current package lists; if it fails, update them and retry.
 with_lists() {
-    "$@" >"$cache/setup.log" 2>&1 && return 0
+    "$@" >/dev/null 2>&1 && return 0
     quietly apt update || die "apt-get update failed, see above"
     quietly "$@"
 }
@@ -185,32 +225,39 @@ find_python() {
     return 1
 }
 
+# stamp: what .venv was made of; with the path, because the scripts in .venv/bin contain it.
+stamp() {
+    {
+        printf '%s\n' "$root"
+        cat "$root/setup.cfg" "$root/pyproject.toml"
+    } | sha256sum
+}
+
+# An environment with pip alone: the parts beside install with it.
 virtualenv() {
-    local python version stamp
+    local python version
+    if [ "$(sed -n 1p "$venv/home" 2>/dev/null)" = "$root" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+        return 0
+    fi
     if ! python=$(find_python); then
         install python3 python3-venv
         python=$(find_python) || die "Python 3.11 or later is needed; this release does not have it"
-    fi
-    # The stamp has the path, because the scripts in .venv/bin contain it.
-    stamp=$({
-        printf '%s\n' "$root"
-        cat "$root/setup.cfg" "$root/pyproject.toml"
-    } | sha256sum)
-    if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
-        return 0
     fi
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
         install "$version-venv"
     fi
+    quietly "$python" -m venv --clear "$venv" || die "cannot make a virtual environment, see above"
+    printf '%s\n' "$root" >"$venv/home"
+}
+
+# The checkout, and what its tests and pages need.
+checkout() {
+    [ "$(cat "$venv/stamp" 2>/dev/null)" = "$(stamp)" ] && return 0
     say "Installing dfmeta and its test tools in .venv"
-    if [ "$(sed -n 1p "$venv/home" 2>/dev/null)" != "$root" ] || ! "$venv/bin/python" -c '' 2>/dev/null; then
-        quietly "$python" -m venv --clear "$venv" || die "cannot make a virtual environment, see above"
-        printf '%s\n' "$root" >"$venv/home"
-    fi
     (cd "$root" && quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -e '.[test,docs]') || die "pip install failed, see above"
-    printf '%s\n' "$stamp" >"$venv/stamp"
+    stamp >"$venv/stamp"
 }
 
 # cloud-init imports one of these instead of the release's own, so that the tests of IPv6-only guests
@@ -250,6 +297,7 @@ browser() {
         install chromium
         return 0
     fi
+    finish || exit 1 # playwright is one of the test tools
     version=$("$venv/bin/playwright" --version)
     [ "$(cat "$home/stamp" 2>/dev/null)" = "$version" ] && return 0
     say "Installing Chromium in .cache/browsers, and the libraries that it needs"
@@ -284,30 +332,39 @@ bench() {
 
 [ "$(id -u)" -eq 0 ] || die "must be run as root, because it needs network namespaces: sudo $0"
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
+for part; do
+    case $part in
+    --neutron | --real | --bench) ;;
+    *) die "$part is not an option: use --neutron, --real or --bench" ;;
+    esac
+done
 mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
+trap abandon EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
+virtualenv
+beside checkout checkout
+beside requests requests
+case " $* " in
+*" --neutron "* | *" --bench "*) beside neutron neutron ;;
+esac
 [ "$(cat "$cache/root/layout" 2>/dev/null)" = "$layout" ] || unpack
 mapfile -t packages <"$cache/packages"
 install ca-certificates curl ethtool iproute2 procps sqlite3 tcpdump util-linux python3 "${packages[@]}"
 cloud_init
-virtualenv
-requests
 for part; do
     case $part in
     --neutron)
-        neutron
-        browser
         install libseccomp2 systemd
+        browser
         ;;
     --real)
         install debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 qemu-utils
         ;;
-    --bench)
-        neutron
-        bench
-        ;;
-    *) die "$part is not an option: use --neutron, --real or --bench" ;;
+    --bench) bench ;;
     esac
 done
+finish
