@@ -307,6 +307,13 @@ class Attempt(Closing):
         self.error = self._socket.connect_ex((METADATA_IP, port))
         self.source, self.port = self._socket.getsockname()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether it is neither open nor refused yet."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLOUT)
+        return not poller.poll(0)
+
     def connected_after(self, timeout: float) -> float | None:
         """Seconds from the start until it was open; None: not within ``timeout``, or refused."""
         poller = select.poll()

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,10 @@ SIZE = "6G"
 """Size of the file system; the image is a sparse file."""
 BUILD_TIMEOUT = 1200
 """Maximum seconds of a step of a build, including downloads."""
+_UNFINISHED = ".unfinished"
+"""End of the name of a directory that is being made."""
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""A white space or a backslash in a path of mountinfo."""
 _PACKAGES = (
     "ca-certificates conntrack curl dbus ethtool initramfs-tools iproute2 iputils-ping kmod "
     "linux-image-cloud-amd64 nftables openssh-server openvswitch-switch procps python3-venv strace "
@@ -140,18 +145,43 @@ def base(distribution: Distribution) -> Path:
 def kept(name: str, definition: Iterable[str], make: Callable[[Path], None]) -> Path:
     """Return the directory *name* under ``.cache/real``, which *make* fills.
 
-    The directory is made again if a part of *definition* has changed.
+    The directory is made again if a part of *definition* has changed. It has another name until it
+    is complete: a build may be interrupted at any time, even by SIGKILL.
     """
-    home = CACHE / name
+    home, unfinished = CACHE / name, CACHE / f"{name}{_UNFINISHED}"
     stamp = hashlib.sha256("\0".join(definition).encode()).hexdigest()
     with _lock(name):
         if _read(home / "stamp") != stamp:
-            shutil.rmtree(home, ignore_errors=True)
-            home.mkdir(parents=True)
+            for left in (unfinished, home):
+                _remove(left)
+            unfinished.mkdir()
             _say(f"Making {name} under .cache/real")
-            make(home)
-            (home / "stamp").write_text(stamp)
+            make(unfinished)
+            (unfinished / "stamp").write_text(stamp)
+            unfinished.rename(home)
     return home
+
+
+def _remove(folder: Path) -> None:
+    """Remove *folder*, if it exists, but nothing of the file systems that are mounted in it.
+
+    An interrupted build leaves mounts of this machine's /dev and /proc.
+
+    :raises netns.CommandError: a file system cannot be unmounted. Nothing is removed then.
+    """
+    for place in reversed(_mounts_in(folder)):
+        # A program of the interrupted build may still run, and use the file system.
+        run(["umount", "--lazy", str(place)])
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _mounts_in(folder: Path) -> list[Path]:
+    """Return the mount points in *folder*, in the order of the mounts (proc(5), mountinfo)."""
+    lines = Path("/proc/thread-self/mountinfo").read_text().splitlines()
+    texts = [_OCTAL.sub(lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines]
+    places = map(Path, texts)
+    return [place for place in places if place.is_relative_to(folder.resolve())]
 
 
 def bootstrap(distribution: Distribution, packages: str, tree: Path) -> None:
