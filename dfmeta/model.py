@@ -60,6 +60,18 @@ class MetaIds(NamedTuple):
     ip6: str = ""
 
 
+class NextHop(NamedTuple):
+    """A guest next hop: an address on a guest's network, through which the guest has a route to the
+    service. It belongs to a DHCP port, which may be gone; dfmeta answers ARP for it."""
+
+    ip: str
+    """IPv4 address as Python writes it."""
+    mac: str = ""
+    """The DHCP port's own MAC, in lower case with colons; empty: not known."""
+    source: str = "ovsdb"
+    """The identity source that gave it: ``ovsdb`` or ``neutron``."""
+
+
 class PortState(enum.StrEnum):
     """State of a port: served, or the reason why it is not."""
 
@@ -172,6 +184,10 @@ class Port:
     """The port leads to a trunk's bridge; ``fault`` distinguishes a parent port from a subport."""
     meta: MetaIds = field(default=MetaIds(), kw_only=True)
     """Meta addresses that its row has, from dfmeta or from Neutron's metadata_path."""
+    next_hops: tuple[NextHop, ...] | None = field(default=(), kw_only=True)
+    """The guest next hops of its guest; None: Neutron has not been asked for them yet."""
+    next_hop_faults: tuple[str, ...] = field(default=(), kw_only=True)
+    """The wrong entries of guest next hops in its row, each with its cause."""
     device_mac: str = ""
     """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
