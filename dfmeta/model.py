@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
@@ -217,6 +217,20 @@ class Port:
         if self.ofport is None:
             return PortState.NO_OFPORT
         return PortState.SERVED if self.instance_id else PortState.NO_INSTANCE
+
+    def with_notes_of(self, new: Port) -> Port:
+        """Return this port with those fields of *new* that do not concern the guest's identity."""
+        return replace(
+            self, meta=new.meta, next_hops=new.next_hops, next_hop_faults=new.next_hop_faults
+        )
+
+    def only_gains(self, new: Port) -> bool:
+        """Return whether *new* is the port of the same guest, and only adds fields to this one."""
+        who = ("id", "ofport", "iface_id", "instance_id", "dead", "fault")
+        same = all(getattr(self, name) == getattr(new, name) for name in who)
+        # An unverified instance may become verified, but not the other way round.
+        gains = self.project_id in ("", new.project_id) and self.unverified >= new.unverified
+        return same and gains
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class Registry:
         if old == port:
             return
         self.allotment.put(port)
-        if old is not None and _beside_identity(old, port) == port:
+        if old is not None and old.with_notes_of(port) == port:
             self._keep_in_place(port)
             return
         self._states[port.state] += 1
@@ -143,7 +143,7 @@ class Registry:
             self._states[old.state] -= 1
         self._note(old, port)
         agrees = self._numbering.agrees(port)
-        if old is not None and agrees and _only_adds(old, port) and self._add(port):
+        if old is not None and agrees and old.only_gains(port) and self._add(port):
             return
         touched = self._withdraw(old) if old is not None else set()
         if port.endpoint is not None and not port.dead:
@@ -596,18 +596,3 @@ class Registry:
             guest = self._guests.get(endpoint) if endpoint else None
             mine = guest is not None and guest.port.id == port.id
             yield port, dict(guest.slots) if guest is not None and mine else {}
-
-
-def _beside_identity(old: Port, new: Port) -> Port:
-    """Return *old* with those fields of *new* that say nothing about the guest's identity."""
-    return replace(
-        old, meta=new.meta, next_hops=new.next_hops, next_hop_faults=new.next_hop_faults
-    )
-
-
-def _only_adds(old: Port, new: Port) -> bool:
-    """Return whether *new* is the port of the same guest, and only adds fields to *old*."""
-    who = ("id", "ofport", "iface_id", "instance_id", "dead", "fault")
-    same = all(getattr(old, name) == getattr(new, name) for name in who)
-    # An unverified instance may become verified, but not the other way round.
-    return same and old.project_id in ("", new.project_id) and old.unverified >= new.unverified

@@ -89,8 +89,8 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
 
     Each flow is shown with the names of its table and purpose, its family (4 or 6, the version of
     IP, if it belongs to one), the port and instance that it serves, the guest's address or guest
-    next hop and the service's address if it has one, its counters, and the number of packets that its meter has
-    dropped because the guest sends too many. Flows of other programs are not shown.
+    next hop and the service's address if it has one, its counters, and the number of packets that
+    its meter has dropped because the guest sends too many. Flows of other programs are not shown.
     """
     conf = load_config(config_files)
     say(take_over(conf))

@@ -17,8 +17,8 @@ from dfmeta.apps.probe import Probe
 from dfmeta.cmd.rows import moment
 from dfmeta.conditions import Conditions, Observer
 from dfmeta.exceptions import DfmetaError
-from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.experience import Experience, Met
+from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.guest_counts import ACCEPTED, GuestCounts
 from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of

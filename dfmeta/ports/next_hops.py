@@ -149,7 +149,8 @@ class NextHops:
                 self._note(part, self._call(partial(self._api.dhcp_ports, part)))
         finally:
             self._tell()
-        moments = [one.until for one in (*places, *self._known.values())]
+        moments = [one.until for one in places]
+        moments += [one.until for one in self._known.values()]
         return min(moments, default=math.inf) - self._clock()
 
     def _is_due(self, known: _Place | _Known | None) -> bool:
@@ -190,7 +191,7 @@ class NextHops:
         self._seldom.warn(
             LOG, "Neutron does not give the guest next hops (%s); known ones stay", cause
         )
-        rest = min(self._rest_most, self._rest * 2 ** min(self._failures, 10))
+        rest = min(self._rest_most, self._rest * float(2 ** min(self._failures, 10)))
         self._failures += 1
         return rest
 

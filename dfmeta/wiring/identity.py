@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from dfmeta.model import Port, PortId
-from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.next_hop_list import NEUTRON
+from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import Source
 from dfmeta.wiring import neutron_client
 
