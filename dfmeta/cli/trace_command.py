@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -294,9 +294,7 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
         leg = legs.neighbour(found, port, used, tap=tap, layout=layout)
         yield from _steps("finds", leg)
     for hop in (port.next_hops or ()) if version == IPV4.version else ():
-        # A sender on the network of the next hop, as each guest with a route through it is.
-        asking = used if way.known else replace(used, ip=IPv4Address(hop.ip) + 1)
-        found = traced(legs.arp_request(port, asking, hop=hop))
+        found = traced(legs.arp_request(port, used.mac, hop=hop))
         leg = legs.next_hop(found, port, hop=hop, tap=tap, layout=layout)
         yield from _steps("finds", leg)
     syn, label = traced(legs.syn(port, used, tap=tap)), tap.keys.label(way.slot)

@@ -206,7 +206,7 @@ class Daemon:
             parts.identities.forget(port_id)
             turns.give_way()
         for port in update.changed:
-            self._log_faults(parts.registry.port(port.id), port)
+            _log_faults(parts.registry.port(port.id), port)
             parts.identities.update(port)
             turns.give_way()
         self._start.knows_ports = True
@@ -214,14 +214,6 @@ class Daemon:
             parts.controller.numbers.answered(update.answered)
         # Also while waiting for the switch: Open vSwitch may report the device's MAC late.
         self._tell_tap()
-
-    def _log_faults(self, before: Port | None, port: Port) -> None:
-        """Log the faults of a changed port that it did not have before."""
-        if port.fault and (before is None or before.fault != port.fault):
-            LOG.warning("Port %s is not served: %s", port.name, port.fault)
-        for fault in port.next_hop_faults:
-            if before is None or fault not in before.next_hop_faults:
-                LOG.warning("Port %s: a guest next hop is left out: %s", port.name, fault)
 
     def _tell_tap(self) -> None:
         """Pass tap-metadata to the controller, which changes the flows if it differs."""
@@ -254,6 +246,15 @@ class Daemon:
         mount()
         set_up_logging(debug=conf.debug)
         parts.controller.learner.hold_timeout = conf.df_metadata.hold_timeout
+
+
+def _log_faults(before: Port | None, port: Port) -> None:
+    """Log the faults of a changed port that it did not have before."""
+    if port.fault and (before is None or before.fault != port.fault):
+        LOG.warning("Port %s is not served: %s", port.name, port.fault)
+    for fault in port.next_hop_faults:
+        if before is None or fault not in before.next_hop_faults:
+            LOG.warning("Port %s: a guest next hop is left out: %s", port.name, fault)
 
 
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:

@@ -145,17 +145,21 @@ def solicitation(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
     )
 
 
-def arp_request(port: KnownPort, address: GuestAddress, *, hop: NextHop) -> str:
-    """Return the guest's ARP request for a guest next hop, for ``ofproto/trace``."""
+def arp_request(port: KnownPort, mac: str, *, hop: NextHop) -> str:
+    """Return a guest's ARP request for a guest next hop, for ``ofproto/trace``.
+
+    Its sender is on the network of the next hop. A guest with addresses of several networks has
+    next hops of each of them.
+    """
     return packet(
         "arp",
         in_port=port.ofport,
-        dl_src=address.mac,
+        dl_src=mac,
         dl_dst=_BROADCAST,
         arp_op=ARP_REQUEST,
-        arp_spa=address.ip,
+        arp_spa=IPv4Address(int(IPv4Address(hop.ip)) ^ 1),
         arp_tpa=hop.ip,
-        arp_sha=address.mac,
+        arp_sha=mac,
         arp_tha=_NO_MAC,
     )
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.cli.gather import _known
+from dfmeta.cmd import daemon
 from dfmeta.cmd.rows import port_rows
 from dfmeta.flows.arp import next_hop_request, senders_of
 from dfmeta.flows.desired import Guest, guest_flows, usable_next_hops
@@ -18,9 +19,11 @@ from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose
 from dfmeta.flows.reading import FOUND, read_address, read_next_hop, read_service
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint, NextHop, PortId
+from dfmeta.model import Endpoint, NextHop, Port, PortId
 from dfmeta.registry import Phase, Registry
-from tests.unit.support import TAP, Rig, address, let_hub_run, port, stats_of
+from dfmeta.wiring import identity
+from tests.harness import neutron as harness
+from tests.unit.support import INSTANCE, TAP, Load, Rig, address, let_hub_run, port, stats_of
 
 HERE = Endpoint(13)
 MAC = "fa:16:3e:00:00:02"
@@ -219,3 +222,30 @@ def test_a_port_without_a_number_lists_them_too() -> None:
     (row,) = port_rows(registry)
     assert [one["ip"] for one in row["next_hops"]] == [HOP.ip]
     assert registry.port(PortId("never seen")) is None
+
+
+def test_a_fault_is_logged_when_it_is_new(caplog: pytest.LogCaptureFixture) -> None:
+    first = replace(port(), next_hop_faults=("x",))
+    daemon._log_faults(None, first)
+    daemon._log_faults(first, replace(first, next_hop_faults=("x", "y"), fault="broken"))
+    daemon._log_faults(first, first)
+    assert caplog.messages == [
+        "Port tap1: a guest next hop is left out: x",
+        "Port tap1 is not served: broken",
+        "Port tap1: a guest next hop is left out: y",
+    ]
+
+
+# Construction
+
+
+def test_neutron_is_asked_only_if_it_is_an_identity_source(load: Load) -> None:
+    taken: list[Port] = []
+    plain = identity.build(load(identity_sources="ovsdb"), taken.append, lambda _id: None)
+    assert plain.next_hops is None
+    options = {f"neutron__{name}": value for name, value in harness.options().items()}
+    conf = load(identity_sources="ovsdb,neutron", **options)
+    built = identity.build(conf, taken.append, lambda _id: None)
+    assert built.next_hops is not None
+    built.resolver.update(replace(port(), iface_id=INSTANCE))
+    assert taken[-1].next_hops is None
