@@ -34,6 +34,8 @@ LOG = logging.getLogger(__name__)
 FRESH: Final = 300.0
 """Seconds after which a network's DHCP ports are asked for again: a new one serves new leases, and
 the address of a former one may become another guest's."""
+UNKNOWN: Final = NeutronSource.retry[1]
+"""Seconds after which a port that Neutron does not know is asked for again."""
 PLACE: Final = ("id", "network_id", "fixed_ips")
 """Fields of a guest's port in Neutron."""
 
@@ -165,7 +167,7 @@ class NextHops:
             self._place(self._call(partial(self._api.by_id, part, PLACE)))
             for port_id in part:
                 if self._is_due(self._places.get(port_id)):
-                    self._places[port_id] = _Place("", frozenset(), self._clock() + FRESH)
+                    self._places[port_id] = _Place("", frozenset(), self._clock() + UNKNOWN)
 
     def _run(self) -> None:
         pause = 0.0

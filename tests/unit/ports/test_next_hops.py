@@ -17,7 +17,7 @@ from dfmeta.ports import next_hops as module
 from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM
 from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.next_hop_list import MOST
-from dfmeta.ports.next_hops import FRESH, PLACE, NextHops
+from dfmeta.ports.next_hops import FRESH, PLACE, UNKNOWN, NextHops
 from tests.harness import neutron as harness
 from tests.unit.support import let_hub_run
 
@@ -190,10 +190,10 @@ def test_without_the_key_any_more_neutrons_come(world: World) -> None:
 def test_a_port_that_neutron_does_not_know_has_none_until_it_is_asked_again(world: World) -> None:
     del world.api.networks[1]
     world.hops.put(port())
-    assert world.hops.round() == FRESH
+    assert world.hops.round() == UNKNOWN
     assert world.of() == ()
     world.api.networks[1] = NETWORK
-    world.now += FRESH
+    world.now += UNKNOWN
     world.hops.round()
     assert world.of() == (HOP,)
 
