@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
@@ -58,6 +58,18 @@ class MetaIds(NamedTuple):
     ip: str = ""
     mac: str = ""
     ip6: str = ""
+
+
+class NextHop(NamedTuple):
+    """A guest next hop: an address on a guest's network, through which the guest has a route to the
+    service. It belongs to a DHCP port, which may be gone; dfmeta answers ARP for it."""
+
+    ip: str
+    """IPv4 address as Python writes it."""
+    mac: str = ""
+    """The DHCP port's own MAC, in lower case with colons; empty: not known."""
+    source: str = "ovsdb"
+    """The identity source that gave it: ``ovsdb`` or ``neutron``."""
 
 
 class PortState(enum.StrEnum):
@@ -172,6 +184,10 @@ class Port:
     """The port leads to a trunk's bridge; ``fault`` distinguishes a parent port from a subport."""
     meta: MetaIds = field(default=MetaIds(), kw_only=True)
     """Meta addresses that its row has, from dfmeta or from Neutron's metadata_path."""
+    next_hops: tuple[NextHop, ...] | None = field(default=(), kw_only=True)
+    """The guest next hops of its guest; None: Neutron has not been asked for them yet."""
+    next_hop_faults: tuple[str, ...] = field(default=(), kw_only=True)
+    """The wrong entries of guest next hops in its row, each with its cause."""
     device_mac: str = ""
     """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
@@ -201,6 +217,20 @@ class Port:
         if self.ofport is None:
             return PortState.NO_OFPORT
         return PortState.SERVED if self.instance_id else PortState.NO_INSTANCE
+
+    def with_notes_of(self, new: Port) -> Port:
+        """Return this port with those fields of *new* that do not concern the guest's identity."""
+        return replace(
+            self, meta=new.meta, next_hops=new.next_hops, next_hop_faults=new.next_hop_faults
+        )
+
+    def only_gains(self, new: Port) -> bool:
+        """Return whether *new* is the port of the same guest, and only adds fields to this one."""
+        who = ("id", "ofport", "iface_id", "instance_id", "dead", "fault")
+        same = all(getattr(self, name) == getattr(new, name) for name in who)
+        # An unverified instance may become verified, but not the other way round.
+        gains = self.project_id in ("", new.project_id) and self.unverified >= new.unverified
+        return same and gains
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from dfmeta.model import (
     GuestAddress,
     Identity,
     MetaIds,
+    NextHop,
     Port,
     PortId,
     PortState,
@@ -134,7 +135,7 @@ class Registry:
         if old == port:
             return
         self.allotment.put(port)
-        if old is not None and replace(old, meta=port.meta) == port:
+        if old is not None and old.with_notes_of(port) == port:
             self._keep_in_place(port)
             return
         self._states[port.state] += 1
@@ -142,7 +143,7 @@ class Registry:
             self._states[old.state] -= 1
         self._note(old, port)
         agrees = self._numbering.agrees(port)
-        if old is not None and agrees and _only_adds(old, port) and self._add(port):
+        if old is not None and agrees and old.only_gains(port) and self._add(port):
             return
         touched = self._withdraw(old) if old is not None else set()
         if port.endpoint is not None and not port.dead:
@@ -160,10 +161,9 @@ class Registry:
             self.allotment.forget(port)
             self._tell(touched)
 
-    def fault(self, port_id: PortId) -> str:
-        """Return the fault of the port; empty if the port is unknown or has none."""
-        port = self._ports.get(port_id)
-        return port.fault if port is not None else ""
+    def port(self, port_id: PortId) -> Port | None:
+        """Return the port, served or not; None if it is unknown."""
+        return self._ports.get(port_id)
 
     def ports(self) -> list[Port]:
         """Return all guests' ports, served or not."""
@@ -346,6 +346,22 @@ class Registry:
         self.allotment.take(guest, number)
         return True
 
+    def next_hops(self, endpoint: Endpoint) -> tuple[NextHop, ...]:
+        """Return the guest next hops of *endpoint*."""
+        guest = self._guests.get(endpoint)
+        return guest.next_hops if guest is not None else ()
+
+    def adopt_next_hop(self, endpoint: Endpoint, hop: NextHop) -> bool:
+        """Keep a guest next hop found in the switch's flows until the port's own are known.
+
+        :return: False if they are known, so that the flow is compared with them.
+        """
+        guest = self._guests.get(endpoint)
+        if guest is None or guest.port.next_hops is not None:
+            return False
+        guest.next_hops = (*guest.next_hops, hop)
+        return True
+
     def mistrust(self, endpoint: Endpoint, number: int) -> None:
         """Let *number* rest, if a flow of *endpoint* has it that a start finds and cannot adopt."""
         if self.allotment.conflicts(endpoint, number):
@@ -481,7 +497,7 @@ class Registry:
         guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
         if guest is None or guest.port.id != port.id or guest.identity is None:
             return False
-        guest.port = port
+        guest.put(port)
         self._contenders.put(port, guest.endpoint)
         guest.identity = replace(
             guest.identity,
@@ -539,12 +555,15 @@ class Registry:
         self._waits.take_all(guest.endpoint)
 
     def _keep_in_place(self, port: Port) -> None:
-        """Store a port of which only the Meta addresses in its row have changed."""
+        """Store a port whose Meta addresses or next hops alone have changed. Its guest stays."""
         if port.endpoint is not None and not port.dead:
             self._contenders.put(port, port.endpoint)
             guest = self._guests.get(port.endpoint)
             if guest is not None and guest.port.id == port.id:
-                guest.port = port
+                before = guest.next_hops
+                guest.put(port)
+                if guest.next_hops != before:
+                    self._tell({guest.endpoint}, Phase.FLOWS)
 
     def _settle(self, now: float) -> None:
         touched = self._take_away(self.allotment.settle(self._guests.values(), now))
@@ -577,11 +596,3 @@ class Registry:
             guest = self._guests.get(endpoint) if endpoint else None
             mine = guest is not None and guest.port.id == port.id
             yield port, dict(guest.slots) if guest is not None and mine else {}
-
-
-def _only_adds(old: Port, new: Port) -> bool:
-    """Return whether *new* is the port of the same guest, and only adds fields to *old*."""
-    who = ("id", "ofport", "iface_id", "instance_id", "dead", "fault")
-    same = all(getattr(old, name) == getattr(new, name) for name in who)
-    # An unverified instance may become verified, but not the other way round.
-    return same and old.project_id in ("", new.project_id) and old.unverified >= new.unverified

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from dfmeta.model import Endpoint, GuestAddress, Identity, Port
+from dfmeta.model import Endpoint, GuestAddress, Identity, NextHop, Port
 
 DISPLACED_AT_ONCE = 16
 DISPLACED_PER_SECOND = 4.0
@@ -57,6 +57,18 @@ class Guest:
     room: float = DISPLACED_AT_ONCE
     """Number of evictions that were allowed at ``room_at``."""
     room_at: float = 0.0
+    next_hops: tuple[NextHop, ...] = ()
+    """Those of its port; while these are not known, those that an earlier run has left on the
+    switch."""
+
+    def __post_init__(self) -> None:
+        self.put(self.port)
+
+    def put(self, port: Port) -> None:
+        """Take the present data of its port."""
+        self.port = port
+        if port.next_hops is not None:
+            self.next_hops = port.next_hops
 
     def may_displace(self, now: float) -> bool:
         """Return whether one more eviction is allowed, and count it if so (a token bucket)."""

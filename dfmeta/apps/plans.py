@@ -39,6 +39,7 @@ BR_INT_PLAN: Final = Plan(
         Purpose.GUEST_HTTP: 0,
         Purpose.GUEST_FRAGMENT: 0,
         Purpose.GUEST_ARP: 0,
+        Purpose.GUEST_NEXT_HOP: 0,
         Purpose.GUEST_ND: 0,
         Purpose.SYN: 1,
         Purpose.GUEST_ND_BARE: 1,

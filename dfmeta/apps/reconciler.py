@@ -53,7 +53,7 @@ from dfmeta.exceptions import (
 from dfmeta.flows.desired import Guest, has_flows
 from dfmeta.flows.flow import Flow, comes_in_at
 from dfmeta.flows.pipeline import Purpose, purpose_of
-from dfmeta.flows.reading import read_address
+from dfmeta.flows.reading import read_address, read_next_hop
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
@@ -444,7 +444,10 @@ class Reconciler:
     def _adopt_addresses(self, found: Grouped, wire: Wire, turns: Turns) -> None:
         kept = 0
         for one in (one for mine in list(found.values()) for one in mine):
-            if one.read is None or one.read.purpose is not Purpose.ADDRESS:
+            if one.read is None:
+                continue
+            self._adopt_next_hop(one.read)
+            if one.read.purpose is not Purpose.ADDRESS:
                 continue
             known = read_address(one.read, self._keys)
             endpoint, number, address = known.endpoint, known.slot, known.address
@@ -462,6 +465,15 @@ class Reconciler:
         if kept:
             LOG.info("Kept %d addresses of guests from an earlier run", kept)
 
+    def _adopt_next_hop(self, flow: Flow) -> None:
+        """Keep the flow of a guest next hop that is not known yet, because Neutron does not answer.
+
+        Otherwise each start would remove it, and a guest would not find the service until then.
+        """
+        hop, endpoint = read_next_hop(flow), comes_in_at(flow)
+        if hop is not None and endpoint is not None and self._adopts(endpoint):
+            self.registry.adopt_next_hop(endpoint, hop)
+
     def _mistrust(self, endpoint: Endpoint, key: str) -> None:
         """Let the number of a flow's key rest if the key may become another guest's."""
         with contextlib.suppress(ValueError):
@@ -478,6 +490,7 @@ class Reconciler:
             self.meters.of(self.channel, endpoint, Purpose.SYN),
             addresses,
             self.meters.of(self.channel, endpoint, Purpose.GUEST_SYN),
+            self.registry.next_hops(endpoint),
         )
         return _by_key(self._plan.guest(guest, tap))
 

@@ -53,6 +53,7 @@ from dfmeta.inspect import (
     checks_host,
     checks_limits,
     checks_meters,
+    checks_next_hops,
     checks_path,
     checks_switch,
 )
@@ -159,6 +160,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     else:
         known = gather.with_cuts(known, bits[wanted.bridge], wanted.bridge)
         yield from checks_daemon.ports(known, wanted, running=facts.running, snapshot=snapshot)
+        yield from checks_next_hops.next_hops(known)
     yield from doctor_meta.numbers(asked, wanted, known)
     if snapshot is not None:
         yield from checks_switch.other_ports(snapshot, wanted)

@@ -59,7 +59,7 @@ BRIDGE: Final = {"bridge": "BRIDGE"}
 """A column of hosts with two bridges."""
 DROP: Final = ("bytes", "dropped", "service", "packets", "instance", "table", "address", "family")
 """Columns that are left out on a narrow terminal, the least important one first."""
-FIELDS: Final = (*COLUMNS, "ofport", "key", "priority", "cookie", "meter", *BRIDGE)
+FIELDS: Final = (*COLUMNS, "ofport", "key", "next_hop", "priority", "cookie", "meter", *BRIDGE)
 STYLES: Final = {
     "state": {
         "ok": "green",
@@ -88,9 +88,9 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
     """Show dfmeta's flows on the bridges, and mark unknown and missing flows.
 
     Each flow is shown with the names of its table and purpose, its family (4 or 6, the version of
-    IP, if it belongs to one), the port and instance that it serves, the guest's address and the
-    service's address if it has one, its counters, and the number of packets that its meter has
-    dropped because the guest sends too many. Flows of other programs are not shown.
+    IP, if it belongs to one), the port and instance that it serves, the guest's address or guest
+    next hop and the service's address if it has one, its counters, and the number of packets that
+    its meter has dropped because the guest sends too many. Flows of other programs are not shown.
     """
     conf = load_config(config_files)
     say(take_over(conf))
@@ -112,6 +112,9 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
     if fmt != JSON:
         columns = (BRIDGE if wanted.meta is not None else {}) | COLUMNS
     shown = [_row(entry, _named(entry, names, wanted), dropped) for entry in found.rows]
+    if fmt != JSON:
+        # No flow has both.
+        shown = [{**row, "address": row["address"] or row["next_hop"]} for row in shown]
     print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
     for bridge, error in found.unread.items():
         click.echo(f"dfmeta: the flows of {bridge} are not shown: {error}", err=True)
@@ -266,6 +269,7 @@ def _row(entry: Entry, named: tuple[str, str], dropped: dict[int, int]) -> dict[
         "cookie": f"{entry.cookie:#x}",
         "meter": entry.meter,
         "service": entry.service or None,
+        "next_hop": entry.next_hop or None,
     }
 
 

@@ -30,7 +30,7 @@ from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import GuestFailure, KnownPort, MetaSide, Settings, Snapshot
 from dfmeta.inspect.vswitchd import management_socket
-from dfmeta.model import OBSERVED, TAP_MAC, Endpoint, GuestAddress, PortState
+from dfmeta.model import OBSERVED, TAP_MAC, Endpoint, GuestAddress, NextHop, PortState
 from dfmeta.proxy.tokens import unusable_key
 from dfmeta.state import UNREADABLE, State, read_state
 from dfmeta.store import strictjson
@@ -131,6 +131,8 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
             fault=port.fault,
             project=port.project_id,
             vid=port.vid,
+            next_hops=port.next_hops,
+            next_hop_faults=port.next_hop_faults,
         )
         for port in ports
     )
@@ -357,7 +359,16 @@ def _known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
         vid=row.get("vid", 0),
         key=row.get("key") or "",
         label=row.get("meta_mac") or "",
+        # A daemon of an older version that still runs has no guest next hops.
+        next_hops=_next_hops(row.get("next_hops", ())),
+        next_hop_faults=tuple(row.get("next_hop_faults", ())),
     )
+
+
+def _next_hops(rows: Iterable[Mapping[str, Any]] | None) -> tuple[NextHop, ...] | None:
+    if rows is None:
+        return None
+    return tuple(NextHop(one["ip"], one["mac"] or "", one["source"]) for one in rows)
 
 
 def _failure(row: Mapping[str, Any] | None) -> GuestFailure | None:

@@ -37,6 +37,7 @@ DROP: Final = ("sources", "key", "project", "ofport", "addresses", "instance_nam
 FIELDS: Final = (
     *COLUMNS,
     *("meta_mac", "iface_id", "mac", "fault", "connections", "requests", "last_failure"),
+    *("next_hops", "next_hop_faults"),
 )
 META_ADDRESSES: Final = "META IP, META MAC: ADDRESS"
 """Heading of the addresses with ``identity_scheme = meta_ip``."""

@@ -19,7 +19,7 @@ from dfmeta.cli import doctor_host, gather, trace_patch
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
-from dfmeta.flows.family import FAMILIES, IPV6, Family, family_of
+from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_service
@@ -292,6 +292,10 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
     if version == IPV6.version:
         found = traced(legs.solicitation(port, used, tap=tap))
         leg = legs.neighbour(found, port, used, tap=tap, layout=layout)
+        yield from _steps("finds", leg)
+    for hop in (port.next_hops or ()) if version == IPV4.version else ():
+        found = traced(legs.arp_request(port, used.mac, hop=hop))
+        leg = legs.next_hop(found, port, hop=hop, tap=tap, layout=layout)
         yield from _steps("finds", leg)
     syn, label = traced(legs.syn(port, used, tap=tap)), tap.keys.label(way.slot)
     leg = legs.there(syn.first, port, version=version, tap=tap, layout=layout, label=label)

@@ -27,6 +27,7 @@ from dfmeta.cmd.start import Start
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError
+from dfmeta.model import Port
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.wiring import last_words
 from dfmeta.wiring.lock import BridgeLock
@@ -205,8 +206,7 @@ class Daemon:
             parts.identities.forget(port_id)
             turns.give_way()
         for port in update.changed:
-            if port.fault != parts.registry.fault(port.id) and port.fault:
-                LOG.warning("Port %s is not served: %s", port.name, port.fault)
+            _log_faults(parts.registry.port(port.id), port)
             parts.identities.update(port)
             turns.give_way()
         self._start.knows_ports = True
@@ -246,6 +246,15 @@ class Daemon:
         mount()
         set_up_logging(debug=conf.debug)
         parts.controller.learner.hold_timeout = conf.df_metadata.hold_timeout
+
+
+def _log_faults(before: Port | None, port: Port) -> None:
+    """Log the faults of a changed port that it did not have before."""
+    if port.fault and (before is None or before.fault != port.fault):
+        LOG.warning("Port %s is not served: %s", port.name, port.fault)
+    for fault in port.next_hop_faults:
+        if before is None or fault not in before.next_hop_faults:
+            LOG.warning("Port %s: a guest next hop is left out: %s", port.name, fault)
 
 
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:

@@ -67,7 +67,8 @@ class Parts:
             keys=keys,
             allotment=allotment_of(keys, addresses, versions=versions),
         )
-        self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
+        built = identity.build(conf, self.registry.set_port, self.registry.remove_port)
+        self.identities, self.next_hops = built.resolver, built.next_hops
         self.registry.when_replaced(self.identities.renew)
         self.controller = Controller(
             self.registry,

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dfmeta.conditions import Conditions
+from dfmeta.flows.desired import usable_next_hops
+from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.hub import Turns
 from dfmeta.model import Port
 from dfmeta.proxy.nova import remedies
@@ -25,6 +27,7 @@ def port_rows(
     connections: Callable[[Port], dict[str, Any] | None] = lambda _port: None,
     *,
     backend: str = "store",
+    service_ip: str = METADATA_IP,
 ) -> list[dict[str, Any]]:
     """Return every guest port, sorted by ofport and VLAN id.
 
@@ -32,6 +35,7 @@ def port_rows(
     :param conditions: returns each port's state; None: only the state from its row.
     :param connections: returns the member ``connections``.
     :param backend: ``store`` or ``nova``; the remedies depend on it.
+    :param service_ip: IPv4 address of the service for guests.
     """
     rows = []
     conditions = conditions or Conditions(registry, {})
@@ -72,6 +76,7 @@ def port_rows(
                 "state": str(state),
                 "fault": cause,
                 "connections": connections(port),
+                **_next_hops(registry, port, service_ip),
                 **_asked(_asked_at(registry, port, recent), port, backend),
             }
         )
@@ -100,6 +105,28 @@ def probe_row(controller: Controller) -> dict[str, Any]:
         **controller.probe.report(),
         "ip6": controller.probe6.report() if served else None,
     }
+
+
+def _next_hops(registry: Registry, port: Port, service_ip: str) -> dict[str, Any]:
+    """Return the members ``next_hops`` and ``next_hop_faults``.
+
+    The former is None while Neutron has not been asked. Next hops that an earlier run has left on
+    the switch are among them even then.
+    """
+    endpoint, faults = port.endpoint, list(port.next_hop_faults)
+    hops, addresses = port.next_hops, []
+    if endpoint is not None and registry.port_at(endpoint) == port:
+        hops = registry.next_hops(endpoint) or hops
+        addresses = [slot.address for slot in registry.slots(endpoint).values()]
+    if hops is None:
+        return {"next_hops": None, "next_hop_faults": faults}
+    usable = usable_next_hops(hops, addresses, service_ip)
+    for hop in hops:
+        if hop not in usable:
+            whose = "the service" if hop.ip == service_ip else "the guest itself"
+            faults.append(f"{hop.ip}: it is the address of {whose}")
+    listed = [{"ip": one.ip, "mac": one.mac or None, "source": one.source} for one in usable]
+    return {"next_hops": listed, "next_hop_faults": faults}
 
 
 def _place(row: dict[str, Any]) -> tuple[bool, int, int, str]:

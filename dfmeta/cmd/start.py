@@ -71,6 +71,8 @@ class Start:
         self._deadline = time.monotonic() + group.startup_timeout
         parts.watcher.start()
         parts.identities.start()
+        if parts.next_hops is not None:
+            parts.next_hops.start()
         if not self._await_host():
             return False
         # The guest of a port decides which addresses may be kept. A slow source delays no start.

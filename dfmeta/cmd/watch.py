@@ -18,6 +18,7 @@ from dfmeta.cmd.rows import moment
 from dfmeta.conditions import Conditions, Observer
 from dfmeta.exceptions import DfmetaError
 from dfmeta.experience import Experience, Met
+from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.guest_counts import ACCEPTED, GuestCounts
 from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of
@@ -96,11 +97,13 @@ class PortWatch:
         from dfmeta.cmd.rows import port_rows
 
         self._gather()
+        tap = self._controller.reconciler.tap
         return port_rows(
             self._registry,
             conditions=self.conditions,
             connections=self._silence.connections,
             backend=self._backend,
+            service_ip=tap.guest_ip if tap is not None else METADATA_IP,
         )
 
 

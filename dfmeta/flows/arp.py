@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv4Address
 
 from dfmeta.flows.flow import (
     ARP_REPLY,
@@ -32,6 +33,33 @@ def guest_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
     """
     match = {**frames_of(endpoint), **question(ip)}
     return flow(Purpose.GUEST_ARP, match, actions=answer(mac, ip))
+
+
+def next_hop_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
+    """Answer a request for the guest next hop *ip* from the guest at *endpoint* with *mac*.
+
+    The flow matches on the sender's address as well, see :func:`senders_of`: a probe for a
+    duplicate address (RFC 5227, 2.1.1), whose sender is 0.0.0.0, is left to the bridge's owner. An
+    answer to it would forbid a guest the address that it has got from DHCP.
+    """
+    match = {**frames_of(endpoint), **question(ip), "arp_spa": senders_of(ip)}
+    return flow(Purpose.GUEST_NEXT_HOP, match, actions=answer(mac, ip))
+
+
+def senders_of(ip: str) -> tuple[str, str]:
+    """Return address and mask of the senders whose requests for *ip* are answered.
+
+    A match cannot exclude 0.0.0.0. So it consists of the leading bits of *ip* up to the first one
+    that is set: 10.0.0.2 gives 8.0.0.0/5, and 192.0.2.2 gives 128.0.0.0/1. A guest on the same
+    network as *ip* has these bits as well, and 0.0.0.0 has not.
+
+    :param ip: not 0.0.0.0.
+    """
+    number = int(IPv4Address(ip))
+    first = number.bit_length() - 1
+    bits = number >> first << first
+    mask = (1 << _IPV4_BITS) - (1 << first)
+    return str(IPv4Address(bits)), str(IPv4Address(mask))
 
 
 def key_request(key: str, mac: str) -> Flow:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dfmeta.flows import nd
+from dfmeta.flows import arp, nd
 from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
 from dfmeta.flows.family import family_of
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.reply import probe, reply, reply_drop
 from dfmeta.flows.service import Service, Tap, first_syn, known_address, service_drop
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Endpoint, GuestAddress, NextHop
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Guest:
     """Slot → address."""
     syn_meter: int | None = None
     """Meter of all its SYNs; None on a switch without meters."""
+    next_hops: tuple[NextHop, ...] = ()
+    """The addresses through which it has a route to the service; see :func:`usable_next_hops`."""
 
 
 def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
@@ -61,10 +63,28 @@ def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
         if address.service is None or str(address.service) in tap.guest_ip6
         for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
     ]
+    hops = usable_next_hops(guest.next_hops, guest.addresses.values(), tap.guest_ip)
     return (
         *flows,
+        *(arp.next_hop_request(guest.endpoint, hop.mac or tap.mac, hop.ip) for hop in hops),
         *(one for service in tap.services() for one in _port_flows(guest, tap, service)),
     )
+
+
+def usable_next_hops(
+    hops: Iterable[NextHop], addresses: Iterable[GuestAddress], service: str
+) -> tuple[NextHop, ...]:
+    """Return the guest next hops that get a flow.
+
+    The service's own address has a flow already. An address of the guest itself gets none: an
+    answer would tell the guest that another host has its address (RFC 5227, 2.4).
+
+    :param addresses: the addresses that the guest has used. They are untrusted; a guest that uses
+        the address of a next hop only loses its own flow.
+    :param service: IPv4 address of the service for guests.
+    """
+    own = {service, *(str(one.ip) for one in addresses)}
+    return tuple(hop for hop in hops if hop.ip not in own)
 
 
 def _port_flows(guest: Guest, tap: Tap, service: Service) -> Iterator[Flow]:

@@ -110,7 +110,7 @@ TABLES: Mapping[Stage, Table] = {
         name="classification",
         why="Separates guests' metadata traffic from all other traffic on the bridge. Other "
         "programs may use the same table; dfmeta's flows affect only the packets they match.",
-        matches=_TCP | _ND | {"tcp_flags", "ip_frag", "arp_op", "arp_tpa"},
+        matches=_TCP | _ND | {"tcp_flags", "ip_frag", "arp_op", "arp_spa", "arp_tpa"},
         sets=_ARP_SETS,
         successors=frozenset({Stage.SERVICE, Stage.REPLY}),
         outputs=True,
@@ -199,6 +199,8 @@ class Purpose(enum.IntEnum):
     """An advertisement of a key: back to tap-metadata, with the guest's MAC."""
     ND_DROP = 20
     """An advertisement of any other address: dropped."""
+    GUEST_NEXT_HOP = 21
+    """A guest's ARP request for a guest next hop: answered on the port where it came in."""
 
 
 class MetaPurpose(enum.IntEnum):
@@ -250,6 +252,7 @@ PURPOSES: Mapping[Purpose, Declared] = {
     Purpose.GUEST_SYN: Declared(Stage.CLASSIFY, Priority.HOOK),
     Purpose.GUEST_FRAGMENT: Declared(Stage.CLASSIFY, Priority.HOOK),
     Purpose.GUEST_ARP: Declared(Stage.CLASSIFY, Priority.HOOK),
+    Purpose.GUEST_NEXT_HOP: Declared(Stage.CLASSIFY, Priority.HOOK),
     Purpose.FROM_TAP: Declared(Stage.CLASSIFY, Priority.HOOK),
     Purpose.SYN: Declared(Stage.SERVICE, Priority.SYN),
     Purpose.ADDRESS: Declared(Stage.SERVICE, Priority.ADDRESS),

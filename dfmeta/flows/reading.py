@@ -18,7 +18,7 @@ from dfmeta.flows.family import Family, family_of
 from dfmeta.flows.flow import ETH_ARP, ETH_IP, ETH_IPV6, Flow, SetField, Value, comes_in_at
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import MetaPurpose, Purpose
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Endpoint, GuestAddress, NextHop
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class FlowAddress:
 
 
 NONE = FlowAddress()
+FOUND: Final = "switch"
+"""Source of a guest next hop that is known from a flow alone."""
 _META: Final = frozenset(
     {MetaPurpose.META_KEY_ARP, MetaPurpose.META_KEY_ND, MetaPurpose.META_REPLY}
 )
@@ -157,6 +159,19 @@ def read_service(flow: Flow) -> str:
     else:
         found = None
     return str(found) if found is not None else ""
+
+
+def read_next_hop(flow: Flow) -> NextHop | None:
+    """Return the guest next hop of *flow*; None for a flow without one.
+
+    Its source is that of a next hop whose flow an earlier run has left on the switch.
+    """
+    if flow.purpose is not Purpose.GUEST_NEXT_HOP:
+        return None
+    ip, mac = _ip(flow.field("arp_tpa")), _set(flow, "arp_sha")
+    if not isinstance(ip, IPv4Address) or not int(ip) or not isinstance(mac, str):
+        return None
+    return NextHop(str(ip), mac, FOUND)
 
 
 def _parsed(key: str, keys: Keys, *, labelled: bool = False) -> tuple[Endpoint | None, int | None]:

@@ -24,7 +24,7 @@ from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.inspect.cuts import Cut
-from dfmeta.model import WIRED, Endpoint, GuestAddress, MetaNames, Port, PortState
+from dfmeta.model import WIRED, Endpoint, GuestAddress, MetaNames, NextHop, Port, PortState
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +205,10 @@ class KnownPort:
     """First key, from the running daemon; empty if it has none, or the port comes from OVSDB."""
     label: str = ""
     """Meta MAC of that key; empty where keys have none."""
+    next_hops: tuple[NextHop, ...] | None = ()
+    """The guest next hops that have flows; None: Neutron has not been asked for them yet."""
+    next_hop_faults: tuple[str, ...] = ()
+    """The guest next hops that are left out, each with its cause."""
 
     @property
     def endpoint(self) -> Endpoint:

@@ -12,7 +12,13 @@ from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import AnyPurpose, Layout, Purpose, cookie_of, table_name
-from dfmeta.flows.reading import NONE, read_address, read_service, version_of
+from dfmeta.flows.reading import (
+    NONE,
+    read_address,
+    read_next_hop,
+    read_service,
+    version_of,
+)
 from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort, Seen
 from dfmeta.model import Endpoint, GuestAddress
@@ -60,6 +66,8 @@ class Entry:
     service: str = ""
     """Address of the service that the flow matches or restores; empty if it has none."""
     bridge: str = ""
+    next_hop: str = ""
+    """The guest next hop for which the flow answers ARP; empty: for none."""
 
 
 _ByKey = Mapping[tuple[AnyPurpose, tuple[tuple[str, Value], ...]], Flow]
@@ -84,7 +92,7 @@ def wanted_meta_flows(ports: Iterable[KnownPort], tap: MetaTap) -> tuple[Flow, .
 def _guests(ports: Iterable[KnownPort]) -> Iterator[Guest]:
     for port in ports:
         if port.wired and port.ofport is not None:
-            yield Guest(port.endpoint, None, port.addresses)
+            yield Guest(port.endpoint, None, port.addresses, next_hops=port.next_hops or ())
 
 
 def addresses_of(seen: Iterable[Seen], keys: Keys) -> Iterator[tuple[Endpoint, int, GuestAddress]]:
@@ -165,7 +173,13 @@ def _entry(seen: Seen, state: State, layout: Layout, keys: Keys) -> Entry:
         read.endpoint.vid if read.endpoint is not None else 0,
         version_of(seen.flow) if seen.flow is not None else None,
         read_service(seen.flow) if seen.flow is not None else "",
+        next_hop=_next_hop(seen.flow),
     )
+
+
+def _next_hop(flow: Flow | None) -> str:
+    hop = read_next_hop(flow) if flow is not None else None
+    return hop.ip if hop is not None else ""
 
 
 def _as_seen(flow: Flow, layout: Layout) -> Seen:
@@ -182,7 +196,7 @@ def _order(layout: Layout) -> Callable[[Entry], tuple[int, int, int, int, str, s
 
     def key(entry: Entry) -> tuple[int, int, int, int, str, str, str]:
         table, family = names.get(entry.table, 255), entry.family or 0
-        place = (entry.key, entry.purpose, entry.service)
+        place = (entry.key, entry.purpose, entry.service or entry.next_hop)
         return table, -entry.priority, entry.ofport or 0, family, *place
 
     return key

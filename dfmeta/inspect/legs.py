@@ -1,6 +1,7 @@
 """The paths of a guest's SYN and of the SYN-ACK through the bridge, described for trace. Pure.
 
-Over IPv6, a guest asks for the service's MAC first (neighbour discovery, RFC 4861).
+Over IPv6, a guest asks for the service's MAC first (neighbour discovery, RFC 4861). Over IPv4, it
+may ask for the MAC of a guest next hop.
 
 A path is judged from the output of ``ofproto/trace``. A stop is a sentence that names the place and
 the cause.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from dfmeta.flows.flow import ND_SOLICITATION
+from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
 from dfmeta.flows.nd import solicited_node
 from dfmeta.flows.pipeline import (
     METADATA_PORT,
@@ -28,7 +29,7 @@ from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort
 from dfmeta.inspect.ledger import purpose_name
 from dfmeta.inspect.tracing import Hop, Trace, packet
-from dfmeta.model import GuestAddress, PortState
+from dfmeta.model import GuestAddress, NextHop, PortState
 
 ROUTER_MAC = "02:00:00:00:00:01"
 """Destination MAC of the guest's SYN: any MAC will do, since no flow of dfmeta matches on it."""
@@ -40,6 +41,8 @@ UNSEEN = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
 """Stands for an address that is not known yet (the IP address: RFC 5737)."""
 UNSEEN6: Final = IPv6Address("2001:db8::1")
 """As :data:`UNSEEN` (RFC 3849)."""
+_BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
+_NO_MAC: Final = "00:00:00:00:00:00"
 _BACK: Final = "IN_PORT"
 """The action that outputs to the ingress port, as ovs-ofctl(8) prints it."""
 
@@ -140,6 +143,40 @@ def solicitation(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
         nd_target=target,
         nd_sll=address.mac,
     )
+
+
+def arp_request(port: KnownPort, mac: str, *, hop: NextHop) -> str:
+    """Return a guest's ARP request for a guest next hop, for ``ofproto/trace``.
+
+    Its sender is on the network of the next hop. A guest with addresses of several networks has
+    next hops of each of them.
+    """
+    return packet(
+        "arp",
+        in_port=port.ofport,
+        dl_src=mac,
+        dl_dst=_BROADCAST,
+        arp_op=ARP_REQUEST,
+        arp_spa=IPv4Address(int(IPv4Address(hop.ip)) ^ 1),
+        arp_tpa=hop.ip,
+        arp_sha=mac,
+        arp_tha=_NO_MAC,
+    )
+
+
+def next_hop(trace: Trace, port: KnownPort, *, hop: NextHop, tap: Tap, layout: Layout) -> Leg:
+    """Judge the path of :func:`arp_request`, and of the answer back to the guest.
+
+    A guest without a route through that next hop does not need the answer.
+    """
+    steps = tuple(step(one, layout) for one in trace.hops)
+    stop = not_classified(trace, Purpose.GUEST_NEXT_HOP, layout)
+    mine = (one.actions for one in trace.hops if one.purpose is Purpose.GUEST_NEXT_HOP)
+    if not stop and _BACK not in next(mine, ()):
+        stop = f"the answer does not leave at {port.name}"
+    if not stop:
+        stop = differs(trace, {"arp_spa": hop.ip, "arp_sha": hop.mac or tap.mac})
+    return Leg(steps, f"guest next hop {hop.ip}: {stop}" if stop else "")
 
 
 def neighbour(

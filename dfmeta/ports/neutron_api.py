@@ -8,6 +8,9 @@ from typing import Any, Final
 from dfmeta.exceptions import SourceError
 
 FIELDS_ASKED: Final = ("id", "device_id", "device_owner", "project_id", "tenant_id")
+DHCP_FIELDS: Final = ("id", "network_id", "mac_address", "fixed_ips")
+_DHCP: Final = "network:dhcp"
+"""``device_owner`` of a DHCP port, whether or not an agent has it at this moment."""
 
 Row = Mapping[str, Any]
 
@@ -29,19 +32,27 @@ class NeutronApi:
         self._where = dict(where)
         self._endpoint = endpoint
 
-    def on_host(self) -> list[Row]:
+    def on_host(self, fields: Sequence[str] = FIELDS_ASKED) -> list[Row]:
         """See :class:`~dfmeta.ports.neutron.Ports`.
 
         :raises SourceError: when there is no readable answer.
         """
-        return self.ask([("binding:host_id", self._host)])
+        return self.ask([("binding:host_id", self._host)], fields)
 
-    def by_id(self, ids: Sequence[str]) -> list[Row]:
+    def by_id(self, ids: Sequence[str], fields: Sequence[str] = FIELDS_ASKED) -> list[Row]:
         """See :class:`~dfmeta.ports.neutron.Ports`.
 
         :raises SourceError: when there is no readable answer.
         """
-        return self.ask([("id", port_id) for port_id in ids])
+        return self.ask([("id", port_id) for port_id in ids], fields)
+
+    def dhcp_ports(self, networks: Sequence[str]) -> list[Row]:
+        """See :class:`~dfmeta.ports.next_hops.Networks`.
+
+        :raises SourceError: when there is no readable answer.
+        """
+        filters = [("device_owner", _DHCP), *(("network_id", one) for one in networks)]
+        return self.ask(filters, DHCP_FIELDS)
 
     def ask(
         self, filters: Sequence[tuple[str, str]], fields: Sequence[str] = FIELDS_ASKED

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from dfmeta.model import OFPORT_MAX, Port
 from dfmeta.numbering import WIRE_NAME_MAX
+from dfmeta.ports import next_hop_list
 from dfmeta.ports.meta_ids import ids_of
 
 DEAD_TAG = 4095
@@ -66,6 +67,7 @@ def vifs(row: InterfaceRow) -> tuple[Port, ...]:
         return ()
     fault = f"it is the port of a trunk's {end}" if end else _fault(key, instance)
     ofport = row.ofport[0] if len(row.ofport) == 1 else None
+    hops, wrong = next_hop_list.parse(ids.get(next_hop_list.KEY, ""))
     port = Port(
         name=row.name,
         row=row.uuid,
@@ -81,6 +83,8 @@ def vifs(row: InterfaceRow) -> tuple[Port, ...]:
         if len(row.name.encode()) > WIRE_NAME_MAX
         else "",
         meta=ids_of(row.external_ids, row.other_config),
+        next_hops=hops,
+        next_hop_faults=wrong,
         sources=_sources(ids),
     )
     return (port,)

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
 from dfmeta.model import Port, PortId
+from dfmeta.ports.next_hop_list import NEUTRON
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import Source
 from dfmeta.wiring import neutron_client
 
+if TYPE_CHECKING:
+    from dfmeta.ports.next_hops import NextHops
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """The identity sources, and what else they know of a guest's port."""
+
+    resolver: Resolver
+    next_hops: NextHops | None
+    """None: Neutron is not among the sources."""
+
 
 def build(
     conf: cfg.ConfigOpts, deliver: Callable[[Port], None], drop: Callable[[PortId], None]
-) -> Resolver:
+) -> Identities:
     """Build the sources and their resolver; send no query yet.
 
     :param deliver: called with a port whenever more of its identity is known.
@@ -26,7 +41,13 @@ def build(
     make = {"libvirt": _libvirt, "neutron": _neutron, "store": _store}
     order = conf.df_metadata.identity_sources
     sources = [make[name](conf) for name in order if name in make]
-    return Resolver(order, sources, deliver, drop=drop)
+    hops: NextHops | None = None
+    if NEUTRON in order:
+        from dfmeta.ports.next_hops import NextHops
+
+        hops = NextHops(neutron_client.build(conf), deliver, drop, timeout=conf.neutron.timeout)
+        deliver, drop = hops.put, hops.forget
+    return Identities(Resolver(order, sources, deliver, drop=drop), hops)
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:

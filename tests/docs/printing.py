@@ -19,7 +19,7 @@ from dfmeta.flows.pipeline import PURPOSES, Layout, Purpose, Stage, cookie_of
 from dfmeta.flows.reading import version_of
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Endpoint, GuestAddress, NextHop
 from tests.harness.netns import run
 from tests.harness.ovs import UNPACKED
 
@@ -30,6 +30,7 @@ SYN_METER = 141414
 TAP = Tap(ofport=4811, mac="02:00:5e:0d:0e:0f", port=18989)
 HOST_IP = "198.51.100.88"
 SLOT = 0
+HOP = NextHop("192.0.2.66", "fa:16:3e:0d:0e:0f")
 SERVICE6 = "fe80::a9fe:a9fe"
 ADDRESS6 = replace(ADDRESS, ip=IPv6Address("2001:db8::77"), service=IPv6Address(SERVICE6))
 HOST_IP6 = "2001:db8:1::88"
@@ -46,6 +47,8 @@ PLACEHOLDERS: Mapping[str, str] = {
     "PROXY": str(TAP.port),
     "KEY": str(IN_PORT.key_of(ENDPOINT, SLOT)),
     "HOST_IP": HOST_IP,
+    "HOP": HOP.ip,
+    "HOP_MAC": HOP.mac,
     "IP6": str(ADDRESS6.ip),
     "KEY6": str(IN_PORT.key_of(ENDPOINT, SLOTS6[0])),
     "HOST_IP6": HOST_IP6,
@@ -74,7 +77,7 @@ class Case:
 
 def cases() -> dict[str, Case]:
     """Every form of every purpose's flows, by the name of its block."""
-    plain = Guest(ENDPOINT, METER, {SLOT: ADDRESS}, SYN_METER)
+    plain = Guest(ENDPOINT, METER, {SLOT: ADDRESS}, SYN_METER, next_hops=(HOP,))
     unmetered = Guest(ENDPOINT, None, {SLOT: ADDRESS})
     elsewhere = Tap(TAP.ofport, TAP.mac, TAP.port, ip=HOST_IP)
     both = replace(plain, addresses={SLOTS6[0]: ADDRESS6})

@@ -32,6 +32,7 @@ TYPED: Mapping[str, str] = {
     "migrate-metadata-path": "tests/e2e/test_pages.py",
     "migrate-neutron-agent": "tests/e2e/test_pages.py",
     "migrate-ovn": "tests/e2e/test_pages.py",
+    "next-hops": "tests/e2e/test_pages.py",
     "owns": "tests/e2e/test_owns.py",
     "pipeline": "tests/e2e/test_pages.py",
     "runbook": "tests/e2e/test_runbook.py",

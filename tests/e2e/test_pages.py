@@ -97,6 +97,10 @@ def test_the_switch_prints_our_flows(host: Shell) -> None:
     assert "priority=300" in types(host, "pipeline")
 
 
+def test_a_guest_gets_next_hops_and_loses_them(host: Shell) -> None:
+    assert "10.0.0.2=fa:16:3e:00:00:02 10.0.1.2" in types(host, "next-hops")
+
+
 def test_devices_get_their_roles(host: Shell) -> None:
     drive = host.folder / "srv/drives/web1"
     drive.mkdir(parents=True)

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,15 @@ def options(url: str = f"http://127.0.0.1:{PORT}", **more: object) -> dict[str, 
 
 
 def port(
-    port_id: str, instance: str, project: str, *, host: str = HOST, owner: str = "compute:nova"
+    port_id: str,
+    instance: str,
+    project: str,
+    *,
+    host: str = HOST,
+    owner: str = "compute:nova",
+    network: str = "",
+    mac: str = "",
+    ips: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return a port as Neutron returns it."""
     return {
@@ -44,6 +53,9 @@ def port(
         "project_id": project,
         "tenant_id": project,
         "binding:host_id": host,
+        "network_id": network,
+        "mac_address": mac,
+        "fixed_ips": [{"subnet_id": f"subnet of {ip}", "ip_address": ip} for ip in ips],
     }
 
 
@@ -63,6 +75,10 @@ class Neutron(Closing):
     def put(self, row: dict[str, Any]) -> None:
         """Add or replace a port."""
         self._ask("put", **row)
+
+    def remove(self, port_id: str) -> None:
+        """Remove a port."""
+        self._ask("remove", id=port_id)
 
     def fault(self, service: str = "neutron", **values: object) -> None:
         """Set a fault of ``neutron``, ``keystone`` or ``both``: delay, status, close, raw."""

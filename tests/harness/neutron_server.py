@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
         if not known:
             self._answer(401, {"error": {"message": "no such token", "code": 401}})
             return
-        for name in ("id", "binding:host_id"):
+        for name in ("id", "binding:host_id", "network_id", "device_owner"):
             if name in query:
                 rows = [row for row in rows if row.get(name) in query[name]]
         fields = query.get("fields")

@@ -23,7 +23,7 @@ from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT, SLOTS
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.flows.service import Tap
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Endpoint, GuestAddress, NextHop
 from tests.flows.frames import arp, ethernet, ipv4, tcp
 from tests.harness.examples import examples
 from tests.ovs.made_up import (
@@ -129,6 +129,8 @@ any_frame = st.one_of(
     mangled(towards_service() | answers() | any_arp()),
 )
 frames = st.lists(st.tuples(st.sampled_from(IN_PORTS), any_frame), min_size=20, max_size=40)
+HOPS = ["10.0.0.2", "192.0.2.2", "10.0.0.5", "1.0.0.1", METADATA_IP]
+next_hops = st.builds(NextHop, st.sampled_from(HOPS), st.sampled_from(["", MACS[1]]))
 addresses = st.builds(
     GuestAddress, st.sampled_from(MACS[:2]), st.sampled_from([IPv4Address(ip) for ip in IPS[:3]])
 )
@@ -144,7 +146,8 @@ def states(draw: st.DrawFn) -> State:
         meter = draw(st.sampled_from([METERS[ofport], None]))
         syn_meter = draw(st.sampled_from([SYN_METERS[ofport], None]))
         given = dict(zip(slots, known, strict=False))
-        guests.append(Guest(Endpoint(ofport), meter, given, syn_meter))
+        hops = tuple(draw(st.lists(next_hops, unique_by=lambda hop: hop.ip, max_size=3)))
+        guests.append(Guest(Endpoint(ofport), meter, given, syn_meter, hops))
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=draw(st.sampled_from([METADATA_IP, HOST_IP])))
     return State(tap, tuple(guests))
 
@@ -159,6 +162,8 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
     ip, key, tap = str(who.ip), str(IN_PORT.key_of(guest.endpoint, slot)), state.tap
     flags, kind = draw(flag_sets), draw(st.integers(0, 3))
     asked = key if kind == 3 else METADATA_IP
+    if kind == 2:
+        asked = draw(st.sampled_from([METADATA_IP, *HOPS]))
     if kind == 0:
         packet = ipv4(tcp(dst=asked, src=ip, flags=flags), dst=asked, src=ip)
         frame = ethernet(packet, dst=draw(macs), src=who.mac)
@@ -263,7 +268,8 @@ def three_guests() -> list[Flow]:
     """Three guests with the same two addresses."""
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=HOST_IP)
     known = {slot: GuestAddress(MACS[0], IPv4Address(IPS[slot])) for slot in (0, 1)}
-    guests = [Guest(Endpoint(ofport), METERS[ofport], known) for ofport in GUESTS]
+    hops = (NextHop("10.0.0.2", MACS[1]), NextHop("192.0.2.2"))
+    guests = [Guest(Endpoint(ofport), METERS[ofport], known, next_hops=hops) for ofport in GUESTS]
     return [*fixed_flows(tap), *(one for guest in guests for one in guest_flows(guest, tap))]
 
 

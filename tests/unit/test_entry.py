@@ -20,7 +20,7 @@ from dfmeta.flows.key import SLOT6
 from dfmeta.flows.pipeline import COOKIE_PREFIX, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import DumpedFlow, Wire
-from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
+from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, NextHop
 from tests.harness.examples import examples
 from tests.unit.support import TAP, TAP6, Rig, address6, port
 
@@ -33,8 +33,18 @@ ADDRESSES = st.dictionaries(
     st.sampled_from((0, 1, 5, 7)), st.builds(GuestAddress, MACS, IPS), max_size=2
 )
 METERS = st.one_of(st.none(), st.integers(1, 0x3FFFF))
+HOPS = st.lists(
+    st.builds(NextHop, IPS.filter(lambda ip: int(ip) > 0).map(str), MACS),
+    max_size=2,
+    unique_by=lambda hop: hop.ip,
+).map(tuple)
 GUESTS = st.builds(
-    Guest, st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)), METERS, ADDRESSES, METERS
+    Guest,
+    st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)),
+    METERS,
+    ADDRESSES,
+    METERS,
+    HOPS,
 )
 TAPS = st.builds(
     Tap,

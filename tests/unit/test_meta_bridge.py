@@ -33,7 +33,7 @@ from dfmeta.flows.pipeline import (
 )
 from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service
 from dfmeta.flows.wire import Wire
-from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
+from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, NextHop
 from tests.flowsim import Switch, stats
 from tests.harness.examples import examples
 from tests.harness.meta import meta_keys, meta_tap_of, patch_of
@@ -127,7 +127,8 @@ def test_every_purpose_of_the_second_bridge_has_a_flow() -> None:
 
 
 def test_the_host_asks_the_integration_bridge_for_nothing() -> None:
-    flows = both_bridges(Guest(HERE, None, KNOWN), scheme())["br-int"]
+    guest = Guest(HERE, None, KNOWN, next_hops=(NextHop("10.0.0.2"),))
+    flows = both_bridges(guest, scheme())["br-int"]
     missing = set(BR_INT.purposes) - {one.purpose for one in flows}
     assert missing == {Purpose.KEY_ARP, Purpose.KEY_ND}
 

@@ -26,7 +26,7 @@ from dfmeta.flows.pipeline import (
 )
 from dfmeta.flows.service import Tap, towards_proxy
 from dfmeta.flows.wire import DumpedFlow, Wire
-from dfmeta.model import OFPORT_MAX, Endpoint
+from dfmeta.model import OFPORT_MAX, Endpoint, NextHop
 from tests.harness.examples import examples
 from tests.unit.support import (
     SERVICE6,
@@ -44,6 +44,7 @@ from tests.unit.support import (
 )
 
 ELSEWHERE = Tap(ofport=7, mac=TAP.mac, port=8080, ip="192.0.2.1", guest_ip="169.254.169.254")
+HOPS = (NextHop("10.0.0.2", "fa:16:3e:00:00:02"), NextHop("192.0.2.2"))
 GUEST = Guest(
     Endpoint(13), 77, {0: address(), 5: address("10.0.0.6", "fa:16:3e:00:00:02")}, syn_meter=78
 )
@@ -58,7 +59,7 @@ FLOWS = list(
         [
             *fixed_flows(TAP),
             *guest_flows(GUEST, TAP),
-            *guest_flows(Guest(Endpoint(OFPORT_MAX), None, {7: address()}), ELSEWHERE),
+            *guest_flows(Guest(Endpoint(OFPORT_MAX), None, {7: address()}, None, HOPS), ELSEWHERE),
             *fixed_flows(TAP6),
             *guest_flows(GUEST6, TAP6),
         ]
