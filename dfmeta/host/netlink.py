@@ -46,7 +46,6 @@ from dfmeta.host.device import held_addresses
 RULE_FROM = 32764
 RULE_OIF = 32765
 """Priorities of our two rules; the specification shows the second."""
-MAIN_TABLE_PRIORITY = 32766
 MAIN_TABLE = 254
 """RT_TABLE_MAIN of linux/rtnetlink.h."""
 _ONLINK = 4

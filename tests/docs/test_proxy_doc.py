@@ -15,7 +15,7 @@ from dfmeta.model import Answer, Endpoint, GuestRequest, Port
 from dfmeta.proxy import access
 from dfmeta.registry import Registry
 from tests.docs import page as reader
-from tests.docs.page import sections
+from tests.docs.page import emptied
 from tests.docs.proxy_page import FACTS, STATUSES, faults
 from tests.docs.sources import sources
 from tests.docs.statuses import statuses
@@ -65,11 +65,7 @@ def test_a_row_that_is_missing_is_noticed(row: str) -> None:
 
 @pytest.mark.parametrize("title", [*FACTS, STATUSES, "Reading", "At SIGHUP"])
 def test_a_section_that_is_emptied_is_noticed(title: str) -> None:
-    (section,) = [one for one in sections(PAGE) if one.title == title]
-    page = PAGE
-    for paragraph in section.paragraphs:
-        page = page.replace(f"\n{paragraph}\n", "\n", 1)
-    assert faults(page, SOURCES)
+    assert faults(emptied(PAGE, title), SOURCES)
 
 
 @pytest.mark.parametrize(

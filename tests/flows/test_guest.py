@@ -22,7 +22,7 @@ from tests.flows.frames import (
     mac,
     tcp_checksum,
 )
-from tests.flows.world import BROADCAST, GATEWAY_MAC, TAP, Host, World, settle, tap_frame
+from tests.flows.world import BROADCAST, GATEWAY_MAC, TAP, Host, World, settle, tap_frame, untouched
 from tests.flowsim import Out
 
 pytestmark = pytest.mark.greenthreads
@@ -42,11 +42,6 @@ def fragment(which: int, *, dst: str = METADATA_IP, proto: int = 6) -> bytes:
     part = Host(1).segment(dst=dst)[34:] + b"\0" * 12
     packet = ipv4(part, dst=dst, src="10.0.0.5", proto=proto, fragment=which)
     return ethernet(packet, dst=GATEWAY_MAC, src=Host(1).mac)
-
-
-def untouched(world: World, ofport: int, frame: bytes) -> bool:
-    """Whether *frame* goes the bridge's own way, as it is, and nowhere else."""
-    return world.receive(ofport, frame) == [Out(ofp.OFPP_NORMAL, frame)]
 
 
 def sums_are_right(frame: bytes) -> bool:

@@ -41,6 +41,7 @@ from tests.flows.world import (
     World,
     settle,
     tap_frame,
+    untouched,
 )
 from tests.flowsim import Out
 
@@ -60,11 +61,6 @@ def world() -> Iterator[World]:
 def key(ofport: int, slot: int = 1) -> str:
     """The key of an IPv6 slot of a port."""
     return str(IN_PORT.key_of(Endpoint(ofport), SLOT6 + slot))
-
-
-def untouched(world: World, ofport: int, frame: bytes) -> bool:
-    """Whether *frame* goes the bridge's own way, as it is, and nowhere else."""
-    return world.receive(ofport, frame) == [Out(ofp.OFPP_NORMAL, frame)]
 
 
 def assert_is_for_the_proxy(out: Out, guest: Host6, *, key: str) -> None:

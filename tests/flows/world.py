@@ -308,6 +308,11 @@ def reply_to(arrived: bytes, tap: Tap) -> bytes:
     return tap_frame(tap, key, sport=tap.port, dport=frame["tcp_src"])
 
 
+def untouched(world: World, ofport: int, frame: bytes) -> bool:
+    """Whether *frame* goes the bridge's own way, as it is, and nowhere else."""
+    return world.receive(ofport, frame) == [Out(ofp.OFPP_NORMAL, frame)]
+
+
 def tap_frame(
     tap: Tap, key: str, *, src: str = "", sport: int = 0, dport: int = 40000, flags: int = 0x12
 ) -> bytes:

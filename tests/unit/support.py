@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import eventlet
 import eventlet.green.socket
+from click.testing import Result
+from hypothesis import strategies as st
 from os_ken.lib.packet import ethernet, icmpv6, ipv4, ipv6, packet, tcp, vlan
 from os_ken.ofproto import ofproto_common, ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -23,6 +25,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from oslo_config import cfg
 
+from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.meters import Memory
@@ -31,7 +34,7 @@ from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
 from dfmeta.hub import Turns
-from dfmeta.model import Endpoint, GuestAddress, Port
+from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, Port
 from dfmeta.registry import Registry
 from tests import flowsim
 from tests.flows.world import handle
@@ -50,6 +53,29 @@ TAP6 = replace(TAP, ip6="fd00:a9fe:a9fe:a9fe::a9fe", guest_ip6=SERVICE6)
 DATAPATH = 0x0000AABBCCDDEEFF
 
 
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def succeeded(result: Result) -> str:
+    """What a command printed that succeeded without a complaint."""
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def packet_ins(outcome: str) -> float:
+    """How many packet-ins had this outcome so far."""
+    return float(
+        metrics.REGISTRY.get_sample_value("dfmeta_packet_ins_total", {"outcome": outcome}) or 0.0
+    )
+
+
 def address(ip: str = GUEST_IP, mac: str = GUEST_MAC) -> GuestAddress:
     """What a guest calls itself."""
     return GuestAddress(mac, IPv4Address(ip))
@@ -58,6 +84,22 @@ def address(ip: str = GUEST_IP, mac: str = GUEST_MAC) -> GuestAddress:
 def address6(ip: str = GUEST_IP6, mac: str = GUEST_MAC, service: str = SERVICE6[0]) -> GuestAddress:
     """An IPv6 address of a guest, and the address of the service that it uses."""
     return GuestAddress(mac, IPv6Address(ip), IPv6Address(service))
+
+
+def guests(slots: Sequence[int], slots6: Sequence[int]) -> st.SearchStrategy[Guest]:
+    """Generate guests with up to three addresses of each family in these slots."""
+    ipv4s = st.integers(0, 0xFFFFFFFF).map(lambda ip: replace(address(), ip=IPv4Address(ip)))
+    ipv6s = st.builds(
+        lambda ip, service: address6(str(IPv6Address(ip)), service=service),
+        st.integers(0, (1 << 128) - 1),
+        st.sampled_from(SERVICE6),
+    )
+    return st.builds(
+        lambda endpoint, ipv4, ipv6: Guest(endpoint, None, ipv4 | ipv6),
+        st.integers(1, OFPORT_MAX).map(Endpoint),
+        st.dictionaries(st.sampled_from(slots), ipv4s, max_size=3),
+        st.dictionaries(st.sampled_from(slots6), ipv6s, max_size=3),
+    )
 
 
 Load = Callable[..., cfg.ConfigOpts]
@@ -318,8 +360,11 @@ def _meter_mod(raw: bytes) -> MeterMod:
     return MeterMod(command, flags, meter, tuple(rates))
 
 
-def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
-    """The entry of a dump that the flow of *mod* has on the switch, read from bytes."""
+def stats_bytes(mod: Any, *, cookie: int | None = None, packets: int, octets: int) -> bytes:
+    """The entry of a dump that the flow of *mod* has on the switch.
+
+    :param cookie: another one than that of *mod*.
+    """
     body = bytearray()
     mod.match.serialize(body, 0)
     for instruction in mod.instructions:
@@ -327,18 +372,15 @@ def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
     head = struct.pack(
         ofp.OFP_FLOW_STATS_0_PACK_STR,
         ofp.OFP_FLOW_STATS_0_SIZE + len(body),
-        mod.table_id,
-        1,
-        0,
-        mod.priority,
-        0,
-        0,
-        mod.flags,
-        mod.cookie,
-        packets,
-        octets,
+        *(mod.table_id, 12, 34, mod.priority, 0, 0, mod.flags),
+        *(mod.cookie if cookie is None else cookie, packets, octets),
     )
-    return ofp_parser.OFPFlowStats.parser(bytes(head + body), 0)
+    return bytes(head + body)
+
+
+def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
+    """The same entry, as os-ken reads it."""
+    return ofp_parser.OFPFlowStats.parser(stats_bytes(mod, packets=packets, octets=octets), 0)
 
 
 def port_desc(

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from dfmeta import metrics
 from dfmeta.apps.advertiser import Advertiser
 from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import NotConnectedError
@@ -15,7 +14,7 @@ from dfmeta.flows.pipeline import PORT_IN_PORT
 from dfmeta.flows.service import Tap
 from dfmeta.packets import parse_solicitation, write_advertisement
 from dfmeta.registry import Registry
-from tests.unit.support import SERVICE6, TAP, TAP6, port, solicit
+from tests.unit.support import SERVICE6, TAP, TAP6, packet_ins, port, solicit
 
 
 class Switch:
@@ -49,19 +48,13 @@ def advertiser(switch: Switch, tap: Tap | None = TAP6) -> Advertiser:
     return Advertiser(cast("Channel", switch), registry, lambda: tap)
 
 
-def counted(outcome: str) -> float:
-    return float(
-        metrics.REGISTRY.get_sample_value("dfmeta_packet_ins_total", {"outcome": outcome}) or 0.0
-    )
-
-
 @pytest.mark.parametrize("target", SERVICE6)
 def test_the_answer_goes_back_to_the_port(switch: Switch, target: str) -> None:
-    frame, before = solicit(target=target, option=False), counted("solicitation")
+    frame, before = solicit(target=target, option=False), packet_ins("solicitation")
     advertiser(switch).packet_in(13, frame)
     answer = write_advertisement(parse_solicitation(frame), TAP.mac)
     assert switch.sent == [(13, (Output(PORT_IN_PORT),), answer)]
-    assert counted("solicitation") == before + 1
+    assert packet_ins("solicitation") == before + 1
 
 
 @pytest.mark.parametrize(
@@ -78,10 +71,10 @@ def test_the_answer_goes_back_to_the_port(switch: Switch, target: str) -> None:
 def test_nothing_else_is_answered(
     switch: Switch, frame: bytes, ofport: int, tap: Tap | None, outcome: str
 ) -> None:
-    before = counted(outcome)
+    before = packet_ins(outcome)
     advertiser(switch, tap).packet_in(ofport, frame)
     assert switch.sent == []
-    assert not outcome or counted(outcome) == before + 1
+    assert not outcome or packet_ins(outcome) == before + 1
 
 
 def test_a_lost_connection_is_no_error(switch: Switch) -> None:

@@ -519,18 +519,14 @@ def test_a_host_is_written_as_it_stands_in_a_url(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a:", "a:0", "a:65536", "a:x", "a:\u0661", "a b", "a/b", "u@a", "a?b", "a#b", "[]"]
+    "text",
+    [
+        *("", "a:", "a:0", "a:65536", "a:x", "a:\u0661", "a b", "a/b", "u@a", "a?b", "a#b", "[]"),
+        # They only look like a host.
+        *("[::1", "::1]:80", "[a]:80", "[10.0.0.1]:80", "a:b:80", "nova..example", "a%b", "a\x01b"),
+    ],
 )
 def test_what_is_no_host_is_refused(load: Load, text: str) -> None:
-    with pytest.raises(ConfigError, match="nova_metadata_host"):
-        load(DEFAULT__nova_metadata_host=text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["[::1", "::1]:80", "[a]:80", "[10.0.0.1]:80", "a:b:80", "nova..example", "a%b", "a\x01b"],
-)
-def test_what_only_looks_like_a_host_is_refused(load: Load, text: str) -> None:
     with pytest.raises(ConfigError, match="nova_metadata_host"):
         load(DEFAULT__nova_metadata_host=text)
 

@@ -44,6 +44,17 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     rig.disconnect()
 
 
+@pytest.fixture
+def reconciled(watching: Rig, caplog: pytest.LogCaptureFixture) -> Rig:
+    """The same with a port, once the first reconcile of its switch is over; with INFO logged."""
+    caplog.set_level("INFO")
+    watching.registry.set_port(port())
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    return watching
+
+
 def hook(rig: Rig) -> object:
     """A guest's hook, as the switch has it."""
     return next(mod for mod in rig.switch.dump() if mod.cookie & 0xFFFF == Purpose.GUEST_HTTP)
@@ -141,31 +152,21 @@ def test_a_removal_of_ours_that_is_told_late_is_not_anothers(
 
 
 def test_a_removal_is_a_line_once_the_switch_has_answered_after_it(
-    watching: Rig, caplog: pytest.LogCaptureFixture
+    reconciled: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
-    watching.registry.set_port(port())
-    watching.controller.set_tap(TAP)
-    watching.controller.connected(watching.switch)
-    until(lambda: watching.controller.ready, "the first reconcile")
-    watching.controller.flow_removed(removed_of(hook(watching)))
+    reconciled.controller.flow_removed(removed_of(hook(reconciled)))
     assert REMOVED not in caplog.text
-    until(lambda: watching.controller.ready, "the next reconcile")
+    until(lambda: reconciled.controller.ready, "the next reconcile")
     assert caplog.text.count(REMOVED) == 1
 
 
 def test_flows_that_go_with_the_switch_are_no_line(
-    watching: Rig, caplog: pytest.LogCaptureFixture
+    reconciled: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
-    watching.registry.set_port(port())
-    watching.controller.set_tap(TAP)
-    watching.controller.connected(watching.switch)
-    until(lambda: watching.controller.ready, "the first reconcile")
-    watching.controller.flow_removed(removed_of(hook(watching)))
-    watching.disconnect()
-    watching.connect()
-    until(lambda: watching.controller.ready, "the reconcile of the next connection")
+    reconciled.controller.flow_removed(removed_of(hook(reconciled)))
+    reconciled.disconnect()
+    reconciled.connect()
+    until(lambda: reconciled.controller.ready, "the reconcile of the next connection")
     assert REMOVED not in caplog.text
     assert "The connection to br-int was lost" in caplog.text
 
@@ -234,34 +235,22 @@ def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
     rig.registry.remove_port(PortId("row-of-tap1"))
 
 
-def test_the_watch_reconciles_a_new_connection(watching: Rig) -> None:
-    watching.registry.set_port(port())
-    watching.controller.set_tap(TAP)
-    watching.controller.connected(watching.switch)
-    until(lambda: watching.controller.ready, "the first reconcile")
-    assert len(watching.switch.flows) == FIXED_FLOWS + PORT_FLOWS
+def test_the_watch_reconciles_a_new_connection(reconciled: Rig) -> None:
+    assert len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS
 
 
-def test_the_watch_puts_back_what_is_lost_without_a_word(watching: Rig) -> None:
-    watching.registry.set_port(port())
-    watching.controller.set_tap(TAP)
-    watching.controller.connected(watching.switch)
-    until(lambda: watching.controller.ready, "the first reconcile")
-    watching.switch.flows = [one for one in watching.switch.flows if one.table != 201]
-    until(lambda: len(watching.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the flows to be back")
+def test_the_watch_puts_back_what_is_lost_without_a_word(reconciled: Rig) -> None:
+    reconciled.switch.flows = [one for one in reconciled.switch.flows if one.table != 201]
+    until(lambda: len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the flows to be back")
 
 
-def test_the_watch_puts_back_a_hook_that_is_removed(watching: Rig) -> None:
-    watching.registry.set_port(port())
-    watching.controller.set_tap(TAP)
-    watching.controller.connected(watching.switch)
-    until(lambda: watching.controller.ready, "the first reconcile")
-    gone = hook(watching)
-    watching.switch.flows = [
-        one for one in watching.switch.flows if one.cookie & 0xFFFF != Purpose.GUEST_HTTP
+def test_the_watch_puts_back_a_hook_that_is_removed(reconciled: Rig) -> None:
+    gone = hook(reconciled)
+    reconciled.switch.flows = [
+        one for one in reconciled.switch.flows if one.cookie & 0xFFFF != Purpose.GUEST_HTTP
     ]
-    watching.controller.flow_removed(removed_of(gone))
-    until(lambda: len(watching.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the hook to be back")
+    reconciled.controller.flow_removed(removed_of(gone))
+    until(lambda: len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the hook to be back")
 
 
 def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:

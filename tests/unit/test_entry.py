@@ -22,7 +22,7 @@ from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, NextHop
 from tests.harness.examples import examples
-from tests.unit.support import TAP, TAP6, Rig, address6, port
+from tests.unit.support import TAP, TAP6, Rig, address6, port, stats_bytes
 
 pytestmark = pytest.mark.greenthreads
 
@@ -58,17 +58,7 @@ TAPS = st.builds(
 
 def entry_of(mod: Any, *, cookie: int | None = None, packets: int = 3, octets: int = 180) -> Entry:
     """What a switch's dump has for the flow of *mod*."""
-    body = bytearray()
-    mod.match.serialize(body, 0)
-    for instruction in mod.instructions:
-        instruction.serialize(body, len(body))
-    head = struct.pack(
-        ofp.OFP_FLOW_STATS_0_PACK_STR,
-        ofp.OFP_FLOW_STATS_0_SIZE + len(body),
-        *(mod.table_id, 12, 34, mod.priority, 0, 0, mod.flags),
-        *(mod.cookie if cookie is None else cookie, packets, octets),
-    )
-    return Entry(head + body)
+    return Entry(stats_bytes(mod, cookie=cookie, packets=packets, octets=octets))
 
 
 def as_os_ken(entry: Entry) -> DumpedFlow | None:

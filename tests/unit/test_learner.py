@@ -23,6 +23,7 @@ from tests.unit.support import (
     address,
     address6,
     let_hub_run,
+    packet_ins,
     port,
     syn,
     syn6,
@@ -31,12 +32,6 @@ from tests.unit.support import (
 pytestmark = pytest.mark.greenthreads
 
 HERE = Endpoint(13)
-
-
-def counted(outcome: str) -> float:
-    return float(
-        metrics.REGISTRY.get_sample_value("dfmeta_packet_ins_total", {"outcome": outcome}) or 0.0
-    )
 
 
 def held(
@@ -117,10 +112,10 @@ def test_a_syn_whose_flows_are_refused_is_not_released(rig: Rig) -> None:
 def test_a_syn_of_a_known_address_goes_on_at_once(rig: Rig) -> None:
     hub = Hub(rig)
     hub.send(syn(source_port=1))
-    before = counted("known")
+    before = packet_ins("known")
     hub.send(syn(source_port=2))
     assert len(rig.switch.packet_outs()) == 2
-    assert counted("known") == before + 1
+    assert packet_ins("known") == before + 1
 
 
 def test_a_syn_before_the_first_reconcile_is_not_released_before_its_flows() -> None:
@@ -205,10 +200,10 @@ def test_a_syn_of_the_guest_before_is_not_released_as_the_next_ones(rig: Rig) ->
     ],
 )
 def test_what_is_not_answered_is_counted(rig: Rig, frame: bytes, ofport: int, outcome: str) -> None:
-    before = counted(outcome)
+    before = packet_ins(outcome)
     rig.switch.sent.clear()
     Hub(rig).send(frame, ofport)
-    assert counted(outcome) == before + 1
+    assert packet_ins(outcome) == before + 1
     assert rig.switch.sent == []
 
 
@@ -219,9 +214,9 @@ def test_an_eighth_address_is_dropped_while_all_have_connections(rig: Rig) -> No
     for claim in map(rig.registry.claim, _keys(rig)):
         assert claim is not None
         rig.registry.opened(claim, 0)
-    before = counted("no_slot")
+    before = packet_ins("no_slot")
     hub.send(syn("10.0.1.7"))
-    assert counted("no_slot") == before + 1
+    assert packet_ins("no_slot") == before + 1
     assert len(rig.switch.packet_outs()) == 7
 
 
@@ -245,16 +240,16 @@ def test_an_address_keeps_its_slot_until_its_syn_is_sent_on(rig: Rig) -> None:
         hub.send(syn(f"10.0.1.{number}"))
     # Its flows may be there before their confirmation, and a repeated SYN uses them.
     rig.now += 2 * EXPECTED
-    before = counted("no_slot")
+    before = packet_ins("no_slot")
     hub.send(syn("10.0.1.7"))
     rig.switch.speak()
     assert len(rig.switch.packet_outs()) == 7
     rig.now += 0.9 * EXPECTED
     hub.send(syn("10.0.1.7"))
-    assert counted("no_slot") == before + 2
+    assert packet_ins("no_slot") == before + 2
     rig.now += 0.1 * EXPECTED
     hub.send(syn("10.0.1.7"))
-    assert counted("no_slot") == before + 2
+    assert packet_ins("no_slot") == before + 2
     assert len(rig.switch.packet_outs()) == 8
 
 
@@ -265,9 +260,9 @@ def test_an_address_whose_syn_is_not_sent_on_gives_way_as_well(rig: Rig) -> None
         hub.send(syn(f"10.0.1.{number}"))
     assert rig.switch.packet_outs() == []
     rig.now += EXPECTED
-    before = counted("no_slot")
+    before = packet_ins("no_slot")
     hub.send(syn("10.0.1.7"))
-    assert counted("no_slot") == before
+    assert packet_ins("no_slot") == before
 
 
 def _keys(rig: Rig) -> list[object]:
@@ -446,11 +441,11 @@ def test_a_first_syn_over_ipv6_gets_a_slot_of_its_own_for_each_service(rig6: Rig
 def test_a_source_or_a_service_that_does_not_exist_gets_no_slot(
     rig6: Rig, ip: str, service: str
 ) -> None:
-    before = counted("malformed")
+    before = packet_ins("malformed")
     Hub(rig6).send(syn6(ip, service=service))
     assert rig6.registry.slots(HERE) == {}
     assert rig6.switch.packet_outs() == []
-    assert counted("malformed") == before + 1
+    assert packet_ins("malformed") == before + 1
 
 
 def test_sixteen_addresses_over_ipv6_leave_those_over_ipv4_alone(rig6: Rig) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from os_ken.ofproto.ofproto_v1_3_parser import OFPFlowStats
 
 from dfmeta.apps.drops import BY_FLOW
@@ -33,11 +32,11 @@ from dfmeta.flows.pipeline import (
 )
 from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service
 from dfmeta.flows.wire import Wire
-from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, NextHop
+from dfmeta.model import Endpoint, GuestAddress, NextHop
 from tests.flowsim import Switch, stats
 from tests.harness.examples import examples
 from tests.harness.meta import meta_keys, meta_tap_of, patch_of
-from tests.unit.support import SERVICE6, TAP6, address, address6
+from tests.unit.support import SERVICE6, TAP6, address, address6, guests
 
 HERE, THERE = Endpoint(13), Endpoint(14)
 CIDR = IPv4Network("240.0.0.0/28")
@@ -46,18 +45,9 @@ NUMBER, NUMBER6 = 3, N + 3
 """Numbers of an IPv4 and of an IPv6 address."""
 KNOWN = {NUMBER: address(), NUMBER6: address6(service=SERVICE6[1])}
 LAYOUTS = {"br-int": Layout(), "br-meta": Layout(pipeline=BR_META)}
-IPV4S = st.integers(0, 0xFFFFFFFF).map(lambda ip: replace(address(), ip=IPv4Address(ip)))
-IPV6S = st.builds(
-    lambda ip, service: address6(str(IPv6Address(ip)), service=service),
-    st.integers(0, (1 << 128) - 1),
-    st.sampled_from(SERVICE6),
+GUESTS = guests(meta_keys(CIDR).slots(4), meta_keys(CIDR).slots(6)).filter(
+    lambda guest: len(set(guest.addresses.values())) == len(guest.addresses)
 )
-GUESTS = st.builds(
-    lambda endpoint, ipv4, ipv6: Guest(endpoint, None, ipv4 | ipv6),
-    st.integers(1, OFPORT_MAX).map(Endpoint),
-    st.dictionaries(st.sampled_from(meta_keys(CIDR).slots(4)), IPV4S, max_size=3),
-    st.dictionaries(st.sampled_from(meta_keys(CIDR).slots(6)), IPV6S, max_size=3),
-).filter(lambda guest: len(set(guest.addresses.values())) == len(guest.addresses))
 FEW = settings(deadline=None, max_examples=examples(16))
 
 

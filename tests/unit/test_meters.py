@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import eventlet
 import pytest
@@ -46,6 +47,18 @@ def memory_of(rig: Rig) -> Memory:
 def add(rig: Rig, ofport: int = 13) -> None:
     rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
     let_hub_run()
+
+
+def dumping_meters(rig: Rig) -> Any:
+    """The thread of a reconcile that waits for the dump of meters; the switch is silent."""
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.reconciler.reconcile)
+    let_hub_run()
+    flows_only, rig.switch._late = rig.switch._late, []
+    for answer in flows_only:
+        answer()
+    let_hub_run()
+    return running
 
 
 def test_a_port_gets_a_meter_before_its_flows(rig: Rig) -> None:
@@ -157,13 +170,7 @@ def test_what_is_not_answered_is_asked_again_after_a_reconnect(rig: Rig) -> None
 
 
 def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
-    rig.switch.silent = True
-    running = eventlet.spawn(rig.reconciler.reconcile)
-    let_hub_run()
-    flows_only, rig.switch._late = rig.switch._late, []
-    for answer in flows_only:
-        answer()
-    let_hub_run()
+    running = dumping_meters(rig)
     add(rig)
     rig.registry.remove_port(PortId("row-of-tap13"))
     while not running.dead:
@@ -354,13 +361,7 @@ def test_a_lost_connection_is_no_collision(rig: Rig) -> None:
 
 
 def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
-    rig.switch.silent = True
-    running = eventlet.spawn(rig.reconciler.reconcile)
-    let_hub_run()
-    flows_only, rig.switch._late = rig.switch._late, []
-    for answer in flows_only:
-        answer()
-    let_hub_run()
+    running = dumping_meters(rig)
     add(rig)
     while not running.dead:
         rig.switch.speak()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from ipaddress import IPv6Network
 
 import pytest
 from hypothesis import given, settings
@@ -14,25 +14,14 @@ from dfmeta.flows.flow import Flow, SetField, Value
 from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS, SLOTS6, InPortKeys
 from dfmeta.flows.pipeline import PURPOSES, Priority, Purpose
 from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service, version_of
-from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
+from dfmeta.model import Endpoint, GuestAddress
 from tests.harness.examples import examples
-from tests.unit.support import SERVICE6, TAP, TAP6, address, address6
+from tests.unit.support import SERVICE6, TAP, TAP6, address, address6, guests
 
 HERE = Endpoint(13)
 OTHER_KEYS = InPortKeys(IPv6Network("fd12:3456:789a:1::/64"))
 KEYED = frozenset({Purpose.ADDRESS, Purpose.REPLY, Purpose.KEY_ARP, Purpose.KEY_ND})
-IPV4S = st.integers(0, 0xFFFFFFFF).map(lambda ip: replace(address(), ip=IPv4Address(ip)))
-IPV6S = st.builds(
-    lambda ip, service: address6(str(IPv6Address(ip)), service=service),
-    st.integers(0, (1 << 128) - 1),
-    st.sampled_from(SERVICE6),
-)
-GUESTS = st.builds(
-    lambda endpoint, ipv4, ipv6: Guest(endpoint, None, ipv4 | ipv6),
-    st.integers(1, OFPORT_MAX).map(Endpoint),
-    st.dictionaries(st.sampled_from(SLOTS), IPV4S, max_size=3),
-    st.dictionaries(st.sampled_from(SLOTS6), IPV6S, max_size=3),
-)
+GUESTS = guests(SLOTS, SLOTS6)
 
 
 def of(purpose: Purpose, version: int = 4) -> Flow:

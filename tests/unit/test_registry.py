@@ -28,6 +28,7 @@ from tests.unit.support import (
     INSTANCE,
     OTHER_INSTANCE,
     SERVICE6,
+    Clock,
     address,
     address6,
     port,
@@ -63,15 +64,6 @@ def claimed(registry: Registry, slot: int = 0, at: Endpoint = HERE) -> Claim:
     claim = registry.claim(IN_PORT.key_of(at, slot))
     assert claim is not None
     return claim
-
-
-class Clock:
-    """Seconds that a test says have passed."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -27,11 +27,13 @@ from dfmeta.proxy.tokens import (
     is_token_path,
     load_key,
 )
-from tests.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Clock
 
 HEADER = "x-aws-ec2-metadata-token"
 TTL = "x-aws-ec2-metadata-token-ttl-seconds"
 KEY = b"k" * KEY_BYTES
+NOW = 1_800_000_000.25
+"""Unix time."""
 ME = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
 OTHERS = [
     replace(ME, instance_id=OTHER_INSTANCE),
@@ -56,19 +58,9 @@ print(load_key(pathlib.Path(sys.argv[1])).hex())
 """
 
 
-class Clock:
-    """Unix time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.25
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture
@@ -105,7 +97,7 @@ def show(tokens: Tokens, token: str, mode: TokenMode = TokenMode.REQUIRED) -> An
 
 @given(st.integers(1, TTL_MAX))
 def test_a_token_is_valid_for_its_time(ttl: int) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     tokens = Tokens(KEY, clock=clock)
     token = tokens.issue(ME, ttl)
     assert tokens.valid(token, ME)
@@ -147,7 +139,7 @@ def test_a_token_of_a_clock_that_was_far_ahead_is_none(tokens: Tokens, clock: Cl
 
 @given(st.integers(0, 55), st.sampled_from(ALPHABET))
 def test_a_token_has_one_spelling(place: int, letter: str) -> None:
-    tokens = Tokens(KEY, clock=Clock())
+    tokens = Tokens(KEY, clock=Clock(NOW))
     token = tokens.issue(ME, 60)
     changed = token[:place] + letter + token[place + 1 :]
     assert tokens.valid(changed, ME) == (changed == token)
@@ -173,7 +165,7 @@ def test_nothing_may_stand_around_a_token(tokens: Tokens) -> None:
     )
 )
 def test_what_a_guest_makes_up_is_no_token(text: str) -> None:
-    assert not Tokens(KEY, clock=Clock()).valid(text, ME)
+    assert not Tokens(KEY, clock=Clock(NOW)).valid(text, ME)
 
 
 @pytest.mark.parametrize("text", ["A" * 10_000_000, "\u0661" * 56, "\ud800" * 56, "é" * 56])

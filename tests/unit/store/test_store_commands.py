@@ -20,6 +20,7 @@ from dfmeta.cli.ctl import cli
 from dfmeta.store.db.repository import Repository
 from tests.harness.agent import program
 from tests.harness.tty import on_terminal
+from tests.unit.support import succeeded
 
 BLOB = b"".join(len(s).to_bytes(4, "big") + s for s in (b"ssh-ed25519", b"k" * 32))
 KEY = f"ssh-ed25519 {base64.b64encode(BLOB).decode()}"
@@ -38,11 +39,6 @@ def get(run: Run, instance_id: str) -> Callable[[], dict[str, object]]:
         return found[0]
 
     return get
-
-
-def succeeded(result: Result) -> str:
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
 
 
 def test_put_creates_then_changes_only_what_is_named(

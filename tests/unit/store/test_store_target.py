@@ -13,14 +13,9 @@ from click.testing import Result
 from dfmeta.store.db.repository import Repository
 from tests.e2e.support import KEY
 from tests.harness import domains as libvirt
-from tests.unit.support import OTHER_INSTANCE
+from tests.unit.support import OTHER_INSTANCE, succeeded
 
 Run = Callable[..., Result]
-
-
-def succeeded(result: Result) -> str:
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
 
 
 def failed(result: Result) -> str:

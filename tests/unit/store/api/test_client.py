@@ -22,7 +22,7 @@ from dfmeta.store.guest.defaults import EVERYWHERE
 from tests.harness import domains as libvirt
 from tests.harness.closing import serving
 from tests.unit.store.api.elsewhere import Api
-from tests.unit.support import OTHER_INSTANCE
+from tests.unit.support import OTHER_INSTANCE, succeeded
 
 TOKEN = "t0k.en-of_nobody"
 Run = Callable[..., Result]
@@ -45,11 +45,6 @@ def over(run: Run, api: Api, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run ``dfmeta store COMMAND --url … ARGUMENTS``."""
     monkeypatch.setenv("DFMETA_TOKEN", TOKEN)
     return lambda command, *rest, **values: run(command, "--url", api.url, *rest, **values)
-
-
-def succeeded(result: Result) -> str:
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
 
 
 def document(repository: Repository, instance_id: str) -> dict[str, object]:

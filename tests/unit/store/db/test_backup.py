@@ -22,14 +22,9 @@ from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
 from tests.harness.agent import program
 from tests.harness.tty import on_terminal
-from tests.unit.support import OTHER_INSTANCE
+from tests.unit.support import OTHER_INSTANCE, succeeded
 
 Run = Callable[..., Result]
-
-
-def succeeded(result: Result) -> str:
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
 
 
 def failed(result: Result) -> str:

@@ -333,10 +333,12 @@ def test_an_error_repeats_no_userdata(url: str, instance_id: str) -> None:
         "sqlite:///file:x?uri=true",
         "mysql://user:hush@host/db",
         "postgresql://user:hush@host",
+        "postgresql://user:hush@host/",
+        "postgresql://user:hush@host:bad/db",
         "postgresql+psycopg2://user:hush@host/db",
     ],
 )
-def test_a_url_that_cannot_work_is_refused(url: str) -> None:
+def test_a_url_that_cannot_work_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match="connection") as caught:
         Repository(url)
     assert "hush" not in str(caught.value)

@@ -299,7 +299,6 @@ def routed(route: Config) -> Config:
     return version2(a=nic(addresses=["10.0.0.5/24"], routes=[route]))
 
 
-ROUTE = {"type": "route", "destination": "172.16.0.0/12", "gateway": "10.0.0.9"}
 UNFIT: list[Any] = [
     *(None, "x", 5, [], {}, {"version": 3}, {"version": True}, {"version": "2"}, {"version": None}),
     *(version2(), version1(), {"version": 2}, {"version": 1, "config": {}}),
