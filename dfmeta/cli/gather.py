@@ -357,6 +357,7 @@ def _known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
         vid=row.get("vid", 0),
         key=row.get("key") or "",
         label=row.get("meta_mac") or "",
+        key6=row.get("key6") or "",
     )
 
 

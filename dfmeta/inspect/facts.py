@@ -205,6 +205,8 @@ class KnownPort:
     """First key, from the running daemon; empty if it has none, or the port comes from OVSDB."""
     label: str = ""
     """Meta MAC of that key; empty where keys have none."""
+    key6: str = ""
+    """First key of IPv6, as ``key``."""
 
     @property
     def endpoint(self) -> Endpoint:
