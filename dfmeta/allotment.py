@@ -118,8 +118,8 @@ class Allotment(Protocol):
 
     # First numbers of ports
 
-    def first_key(self, port: Port) -> IPv4Address | IPv6Address | None:
-        """Return the key of the port's first IPv4 address, used or not; None if it has none."""
+    def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
+        """Return the key of the port's first address of *version*, used or not; None if none."""
         ...
 
     def settle(self, guests: Iterable[Guest], now: float) -> list[tuple[Guest, int]]:
@@ -231,9 +231,11 @@ class PerPort:
     def end_sweep(self, sweep: int) -> None:
         """See :class:`Allotment`."""
 
-    def first_key(self, port: Port) -> IPv4Address | IPv6Address | None:
+    def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
         """See :class:`Allotment`."""
-        return self._keys.key_of(port.endpoint, 0) if port.endpoint is not None else None
+        if port.endpoint is None:
+            return None
+        return self._keys.key_of(port.endpoint, self._keys.slots(version)[0])
 
     def settle(self, _guests: Iterable[Guest], _now: float) -> list[tuple[Guest, int]]:
         """See :class:`Allotment`; no port waits."""

@@ -199,10 +199,10 @@ class HostWide:
         """See :class:`~dfmeta.allotment.Allotment`. A stale flow of the owner itself does not."""
         return self._is_guests(number) and self._keys.owners.get(number) != endpoint
 
-    def first_key(self, port: Port) -> IPv4Address | IPv6Address | None:
-        """See :class:`~dfmeta.allotment.Allotment`."""
-        number = self._firsts.get(port.id, {}).get(4)
-        return None if number is None else self._keys.cidr[number]
+    def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
+        """See :class:`~dfmeta.allotment.Allotment`; keys do not depend on the endpoint."""
+        number = self._firsts.get(port.id, {}).get(version)
+        return None if number is None else self._keys.key_of(Endpoint(0), number)
 
     # Rest
 

@@ -362,6 +362,7 @@ def _known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
         # A daemon of an older version that still runs has no guest next hops.
         next_hops=_next_hops(row.get("next_hops", ())),
         next_hop_faults=tuple(row.get("next_hop_faults", ())),
+        key6=row.get("key6") or "",
     )
 
 

@@ -36,7 +36,7 @@ DROP: Final = ("sources", "key", "project", "ofport", "addresses", "instance_nam
 """Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (
     *COLUMNS,
-    *("meta_mac", "iface_id", "mac", "fault", "connections", "requests", "last_failure"),
+    *("key6", "meta_mac", "iface_id", "mac", "fault", "connections", "requests", "last_failure"),
     *("next_hops", "next_hop_faults"),
 )
 META_ADDRESSES: Final = "META IP, META MAC: ADDRESS"

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from dfmeta.conf.metadata import META_IP
+from dfmeta.conf.metadata import META_IP, TAP
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.ports.conflicts import TapElsewhereError
 from dfmeta.wiring.lock import BridgeLock
@@ -28,7 +28,9 @@ def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> Non
         return
     where = f"{found.tap} is a port of {found.bridge}"
     has_meta_ips = group.identity_scheme == META_IP
-    if _is_served(group.ovsdb_connection, found.owner or found.bridge):
+    owner = found.owner or found.bridge
+    # The daemon itself holds the lock on its own bridge.
+    if owner != group.integration_bridge and _is_served(group.ovsdb_connection, owner):
         own = "metadata_interface, host_ip, host_ip6, route_table and admin_listen"
         in_port = "identity_scheme = in_port and " if has_meta_ips else ""
         raise StartError(
@@ -36,12 +38,11 @@ def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> Non
             remedy=f"Stop that daemon, or give this one {in_port}its own [df_metadata] {own}",
         ) from error
     if found.owner is None:
-        option = "meta_bridge" if has_meta_ips else "metadata_interface"
-        raise StartError(
-            cause=f"{where}, and dfmeta did not create it",
-            remedy=f"Set another [df_metadata] {option}, or delete the port: "
-            f"ovs-vsctl del-port {found.bridge} {found.tap}",
-        ) from error
+        remedy = f"Delete the port: ovs-vsctl del-port {found.bridge} {found.tap}"
+        if not has_meta_ips or found.tap != TAP:  # no option names tap-meta
+            option = "meta_bridge" if has_meta_ips else "metadata_interface"
+            remedy = f"Set another [df_metadata] {option}, or d{remedy[1:]}"
+        raise StartError(cause=f"{where}, and dfmeta did not create it", remedy=remedy) from error
     command = shlex.join(["dfmeta-agent", *argv, "--cleanup"])
     raise StartError(
         cause=f"{where}, which dfmeta has served before, and [df_metadata] integration_bridge is "

@@ -57,7 +57,7 @@ def port_rows(
             for number, slot in sorted(slots.items())
             if endpoint is not None
         ]
-        key = registry.allotment.first_key(port)
+        key, key6 = (registry.allotment.first_key(port, version) for version in (4, 6))
         number = registry.keys.number_of(key) if key is not None else None
         rows.append(
             {
@@ -65,6 +65,7 @@ def port_rows(
                 "ofport": port.ofport,
                 "vid": port.vid,
                 "key": str(key) if key is not None else None,
+                "key6": str(key6) if key6 is not None else None,
                 "meta_mac": registry.keys.label(number) if number is not None else None,
                 "addresses": keys,
                 "iface_id": port.iface_id,

@@ -13,7 +13,6 @@ from typing import Any
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import Keeper
 from dfmeta.cmd.listening import GuestListeners
-from dfmeta.conf import metadata
 from dfmeta.exceptions import DfmetaError, HostError, StartError
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.flows.key import IN_PORT, Keys
@@ -229,8 +228,9 @@ class TapKeeper:
         try:
             wanted6 = _of_former(former, former.address6, IPV6, former.network6)
             done = self.host.remove_former(wanted, wanted6)
-            if former.device != now.device:
-                done += self._remove_port(watcher, former.device)
+            has_meta_ips = bool(former.network)
+            if former.device != now.device or has_meta_ips != (self._meta is not None):
+                done += self._remove_port(watcher, former.device, has_meta_ips=has_meta_ips)
         except DfmetaError as error:
             # The next start tries again, and so does --cleanup.
             LOG.warning("Leftovers of the former configuration could not be removed: %s", error)
@@ -259,13 +259,13 @@ class TapKeeper:
         network = self._keys.network(6) if self._meta is not None else None
         return Wanted(name, IPv6Address(address), table, IPV6, self._keys.next_hop(6), network)
 
-    def _remove_port(self, watcher: OvsdbWatcher, name: str) -> list[str]:
-        """Remove a device's port, with the second bridge if it is one of its ports.
+    def _remove_port(self, watcher: OvsdbWatcher, name: str, *, has_meta_ips: bool) -> list[str]:
+        """Remove a device's port, or the second bridge with its ports and the Meta IPs in OVSDB.
 
         :return: a description of each removed object.
         :raises OvsdbError: when OVSDB refuses.
         """
-        if name == metadata.TAP:
+        if has_meta_ips:
             watcher.remove_ids()
             return [f"port {one}" for one in watcher.remove_meta()]
         return [f"port {one}" for one in watcher.remove_taps(name)]
@@ -287,7 +287,8 @@ class TapKeeper:
                 self._state.arp_ignore = None
                 done.append("arp_ignore")
             if "port" in self._made:
-                done += self._remove_port(watcher, self._group.metadata_interface)
+                name, has_meta_ips = self._group.metadata_interface, self._meta is not None
+                done += self._remove_port(watcher, name, has_meta_ips=has_meta_ips)
         except DfmetaError as error:
             LOG.warning("Some changes of this failed start could not be removed: %s", error)
         if done:

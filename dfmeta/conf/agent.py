@@ -193,7 +193,8 @@ OPTS: Final = [
         min=1,
         max=65534,
         help="Priority of the hooks in classification_table. Must be higher than that of the flows "
-        "that handle guests' IPv4 and ARP there (Neutron: 200), or guests are not served.",
+        "that handle guests' IPv4 and ARP there (Neutron: 200), or guests are not served. The "
+        "flows of meta_bridge have fixed priorities.",
     ),
     cfg.IntOpt(
         "route_table",

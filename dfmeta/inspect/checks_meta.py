@@ -316,11 +316,10 @@ def ids(known: Iterable[KnownPort], stored: Mapping[str, MetaIds], *, running: b
     if not running:
         return unknown(check, "not compared: dfmeta-agent, which knows them, does not run")
     differing = [
-        f"{port.name} ({there.ip or 'none'}, in use: {port.key})"
+        f"{port.name} ({there or 'none'}, in use: {used})"
         for port in known
-        if port.key
-        and (there := stored.get(port.name)) is not None
-        and (there.ip, there.mac) != (port.key, port.label)
+        if port.name in stored
+        for there, used in _differences(stored[port.name], port)
     ]
     if differing:
         return wrong(
@@ -328,10 +327,17 @@ def ids(known: Iterable[KnownPort], stored: Mapping[str, MetaIds], *, running: b
             f"OVSDB has other Meta IPs than dfmeta-agent uses for {listed(differing)}: after a "
             "restart, these guests would get others",
             "a running dfmeta-agent writes them again within a second: if this line stays, another "
-            "program changes external_ids:dfmeta-meta-ip, or OVSDB refuses the change (see the log "
-            "of dfmeta-agent)",
+            "program changes external_ids:dfmeta-meta-ip, dfmeta-meta-mac or dfmeta-meta-ip6, or "
+            "OVSDB refuses the change (see the log of dfmeta-agent)",
         )
     return ok(check, "OVSDB has the Meta IPs that dfmeta-agent uses")
+
+
+def _differences(stored: MetaIds, port: KnownPort) -> Iterator[tuple[str, str]]:
+    """Return those Meta addresses of OVSDB, each with the one in use, that differ from it."""
+    for there, used in zip(stored, MetaIds(port.key, port.label, port.key6), strict=True):
+        if used and there != used:
+            yield there, used
 
 
 def no_ids(cause: str) -> Finding:

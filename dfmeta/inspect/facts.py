@@ -209,6 +209,8 @@ class KnownPort:
     """The guest next hops that have flows; None: Neutron has not been asked for them yet."""
     next_hop_faults: tuple[str, ...] = ()
     """The guest next hops that are left out, each with its cause."""
+    key6: str = ""
+    """First key of IPv6, as ``key``."""
 
     @property
     def endpoint(self) -> Endpoint:

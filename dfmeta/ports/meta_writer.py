@@ -7,13 +7,14 @@ one at a time, so that keys of others stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from ovsdbapp.backend.ovs_idl import idlutils
 
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames
+from dfmeta.ports.bridge_reader import is_marked
 from dfmeta.ports.conflicts import MetaDatapathError, TapElsewhereError
 from dfmeta.ports.meta_ids import IDS
 from dfmeta.ports.meta_rows import (
@@ -34,7 +35,8 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
     """Create the second bridge and its three ports, and correct those that exist.
 
     NORMAL floods nothing to the three ports: not even on a bridge of others, where frames of others
-    would get to guests or to the host. Rows that dfmeta has created under former names are removed.
+    would get to guests or to the host. Rows that dfmeta has created under former names are removed,
+    and tap-metadata of ``identity_scheme = in_port`` if it has the name of tap-meta.
 
     :param integration: name of the integration bridge, which exists.
     :raises TapElsewhereError: when a port of another bridge has one of the names.
@@ -47,6 +49,7 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
         **dict.fromkeys((names.bridge, names.patch_meta, names.tap), names.bridge),
     }
     _remove(idl, integration, keep=places)
+    _delete(home, [one for one in home.ports if one.name == names.tap and _is_tap(one)])
     _refuse_elsewhere(idl.tables["Bridge"].rows.values(), places)
     bridge = idlutils.row_by_value(idl, "Bridge", "name", names.bridge, None)
     if bridge is None:
@@ -76,6 +79,16 @@ def remove(idl: Any, integration: str) -> list[str]:
     :return: names of the removed ports, and of removed bridges after them.
     """
     return _remove(idl, integration, keep={})
+
+
+def make_way(idl: Any, integration: str, name: str) -> None:
+    """Remove a port of dfmeta's second bridge whose name tap-metadata is to have.
+
+    :param integration: name of the integration bridge; ports of other daemons stay.
+    """
+    for row in idl.tables["Bridge"].rows.values():
+        ports = [one for one in row.ports if one.name == name and owner_of_port(one) == integration]
+        _delete(row, ports)
 
 
 def write_ids(idl: Any, rows: Mapping[str, MetaIds]) -> None:
@@ -120,15 +133,29 @@ def _remove(idl: Any, integration: str, *, keep: Mapping[str, str]) -> list[str]
             root.delvalue("bridges", row)
             row.delete()
             bridges.append(name)
-            leaving = there
+            _delete_rows(there)
         else:
-            for port in leaving:
-                row.delvalue("ports", port)
-        for port in leaving:
-            for interface in port.interfaces:
-                interface.delete()
-            port.delete()
+            _delete(row, leaving)
     return [*sorted(ports), *sorted(bridges)]
+
+
+def _delete(bridge: Any, ports: Sequence[Any]) -> None:
+    """Remove ports from their bridge."""
+    for port in ports:
+        bridge.delvalue("ports", port)
+    _delete_rows(ports)
+
+
+def _delete_rows(ports: Iterable[Any]) -> None:
+    for port in ports:
+        for interface in port.interfaces:
+            interface.delete()
+        port.delete()
+
+
+def _is_tap(port: Any) -> bool:
+    """Return whether dfmeta has created a port as tap-metadata."""
+    return any(map(is_marked, port.interfaces))
 
 
 def _refuse_elsewhere(bridges: Iterable[Any], places: Mapping[str, str]) -> None:

@@ -26,6 +26,7 @@ from dfmeta.ports import meta_writer
 from dfmeta.ports.bridge_reader import BridgeReader, Update, is_marked
 from dfmeta.ports.conflicts import TapElsewhereError
 from dfmeta.ports.idl import TRANSACTION_TIMEOUT, Api, Change, Handle, Noticing, Transaction
+from dfmeta.ports.meta_rows import owner_of_port
 
 LOG = logging.getLogger(__name__)
 
@@ -143,7 +144,8 @@ class OvsdbWatcher:
         """Make tap-metadata a port of the bridge, without flooding to it.
 
         An untagged port would be a trunk of all VLANs, and NORMAL would flood every tenant's
-        broadcasts to it; see :data:`~dfmeta.model.TAP_VLAN`.
+        broadcasts to it; see :data:`~dfmeta.model.TAP_VLAN`. A port of that name on this dfmeta's
+        second bridge, from a run with another identity scheme, is removed.
 
         :raises OvsdbError: when the transaction fails; caused by
             :class:`~dfmeta.ports.conflicts.TapElsewhereError` where another bridge has a port of
@@ -333,10 +335,13 @@ class OvsdbWatcher:
     def _build_tap(self, api: Any, txn: Any) -> None:
         for row in api.tables["Bridge"].rows.values():
             for port in row.ports if row.name != self.bridge else ():
-                if port.name == self.tap:
-                    owner = row.name if any(map(is_marked, port.interfaces)) else None
+                if port.name != self.tap:
+                    continue
+                owner = row.name if any(map(is_marked, port.interfaces)) else owner_of_port(port)
+                if owner != self.bridge:
                     raise TapElsewhereError(self.tap, row.name, owner=owner)
         interface_ids = {"skip_cleanup": "true", **dict([TAP_MARK])}
+        txn.add(Change(api, lambda idl, _txn: meta_writer.make_way(idl, self.bridge, self.tap)))
         txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
         vlan = TAP_VLAN
         txn.add(api.db_set("Port", self.tap, ("tag", vlan.tag), ("vlan_mode", vlan.vlan_mode)))

@@ -91,7 +91,8 @@ def listen(device: str, address: IPv4Address | IPv6Address, port: int) -> Any:
         raise StartError(
             cause=f"cannot listen on {place} on {device}: {error.strerror}",
             remedy="Stop the program that uses it, or set another [df_metadata] port or "
-            + ("host_ip6" if six else "host_ip"),
+            + ("host_ip6" if six else "host_ip")
+            + ", with Meta IPs [METADATA] host_proxy_listen_port",
         ) from error
     return sock
 

@@ -7,16 +7,18 @@ the module. ``make_guest`` then makes its guests on that compute node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
+from dfmeta.model import TAP_MAC
 from tests.e2e.support import NOVA_OPTIONS, project_ids, put, put_nova
 from tests.harness.agent import Agent, Options
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
+from tests.harness.scheme import SIDE, Side
 
 
 @pytest.fixture(scope="module")
@@ -88,21 +90,38 @@ class Net:
     good: Guest
     bad: Guest
     tap_mac: str
+    """MAC of the service, as guests know it: with one bridge, that of the device as well."""
+    side: Side
+    keys: set[str] = field(default_factory=set)
+    """Keys that one of the two guests has had, and those of the daemon's own probe."""
+
+    def key(self, guest: Guest, version: int = 4) -> str:
+        """The key of the guest's first address."""
+        (row,) = [row for row in self.agent.admin("/ports").json() if row["port"] == guest.port]
+        return str(row["key" if version == 4 else "key6"])
+
+    def note_keys(self) -> None:
+        """Keep the keys of this moment: an address may give way to others of its port."""
+        self.keys.update(self.side.probes)
+        for row in self.agent.admin("/ports").json():
+            self.keys.update(one["key"] for one in row["addresses"])
 
 
-def net_of(kind: Callable[[OpenvSwitch, Agent, Guest, Guest, str], Net]) -> object:
-    """Make a fixture: such a net of that subclass."""
+def net_of(
+    kind: Callable[[OpenvSwitch, Agent, Guest, Guest, str, Side], Net], side: Side = SIDE
+) -> object:
+    """Make a fixture: such a net of that subclass, with an identity scheme."""
+    options = {"df_metadata": {"identity_scheme": side.scheme}}
 
     @pytest.fixture(scope="module")
     def net() -> Iterator[Net]:
-        with OpenvSwitch() as host, Agent(host) as agent:
+        with OpenvSwitch() as host, Agent(host, options) as agent:
             good = Guest(host, "good", address="10.0.0.5/24")
             bad = Guest(host, "bad", address="10.0.0.66/24")
             agent.start()
             put(agent, good)
             put(agent, bad)
-            mac = host.vsctl("get", "Interface", "tap-metadata", "mac_in_use").strip().strip('"')
-            yield kind(host, agent, good, bad, mac)
+            yield kind(host, agent, good, bad, TAP_MAC, side)
             agent.stop()
 
     return net

@@ -11,19 +11,18 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
-from dfmeta.conf.agent import HOST_IP6, SERVICE6
+from dfmeta.conf.agent import SERVICE6
 from dfmeta.flows import desired
 from dfmeta.flows.desired import fixed_flows, guest_flows
-from dfmeta.flows.key import IN_PORT, PROBE_KEY
 from dfmeta.flows.service import Tap
-from dfmeta.model import Endpoint
+from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.harness.agent import Agent
 from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP, Guest, Ids, Sample, uuid_of
@@ -32,6 +31,7 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE, Side
 
 META_DATA = "/openstack/latest/meta_data.json"
 PROJECT = "5f705ae0b9a94e0c8f0a1d9d5d3b3b1c"
@@ -41,16 +41,26 @@ NOVA_OPTIONS = {
     "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
     "df_metadata": {"backend": "nova"},
 }
-PROXY_PORT = 18080
-"""The option ``port``, as it is unless it is set."""
+PROXY_PORT = SIDE.port
+"""TCP port of the listeners."""
 _TAP = Tap(
-    ofport=1, mac="02:64:66:6d:65:fe", port=PROXY_PORT, ip6=HOST_IP6, guest_ip6=tuple(SERVICE6)
+    ofport=1,
+    mac=TAP_MAC,
+    port=PROXY_PORT,
+    ip=SIDE.ip,
+    ip6=SIDE.ip6,
+    guest_ip6=tuple(SERVICE6),
+    keys=SIDE.keys,
 )
+_ADDRESS = GuestAddress("fa:16:3e:00:00:05", IPv4Address("10.0.0.5"))
 FIXED_FLOWS = len(fixed_flows(_TAP))
 PORT_FLOWS = len(guest_flows(desired.Guest(Endpoint(1), None), _TAP))
-ADDRESS_FLOWS = 3
-"""Flows of a host, of a port, and of one of its addresses, with the options as they are unless they
-are set."""
+ADDRESS_FLOWS = (
+    len(guest_flows(desired.Guest(Endpoint(1), None, {SIDE.keys.slots(4)[0]: _ADDRESS}), _TAP))
+    - PORT_FLOWS
+)
+"""Flows of br-int: of the host, of a port, of one of its addresses; with the options as they are
+unless they are set."""
 PROMPT = 0.9
 """Seconds: below the first retransmission of a SYN or a SYN-ACK (1 s)."""
 
@@ -240,32 +250,33 @@ class Capture(Closing):
     def segments(self) -> list[Segment]:
         """The TCP segments among them, but for those of the daemon's own probe."""
         found = [_segment(when, data) for when, data in self.frames()]
-        return [one for one in found if one and PROBE_KEY not in (one.source, one.destination)]
+        return [one for one in found if one and not SIDE.probes & {one.source, one.destination}]
 
     def syns(self) -> list[Segment]:
-        """SYNs towards the service."""
-        return [one for one in self.segments() if one.is_syn and one.destination == METADATA_IP]
+        """SYNs towards the service, or towards the proxy."""
+        service = {METADATA_IP, SIDE.ip}
+        return [one for one in self.segments() if one.is_syn and one.destination in service]
 
 
-def is_service(frame: bytes, ofports: Container[int]) -> bool:
-    """Whether a frame that has arrived on tap-metadata may: a segment to the proxy under the key of
-    one of those ports, or of the daemon's own probe. No ARP: the host asks for nobody."""
+def source_of(frame: bytes, side: Side = SIDE) -> str:
+    """The source of a frame on the listeners' device, if it is TCP to the proxy; else empty.
+
+    No ARP nor neighbour discovery is: the host asks for nobody.
+    """
     if frame[12:14] == b"\x86\xdd":
-        return _is_probe6(frame)
-    number, port = struct.unpack("!I", frame[26:30])[0], int.from_bytes(frame[36:38], "big")
-    of_guest = number >> 31 == 1 and number & 0x0FFF0000 == 0 and number & 0xFFFF in ofports
-    of_guest |= number == int(IPv4Address(PROBE_KEY))
-    to_proxy = frame[30:34] == socket.inet_aton(METADATA_IP) and port == PROXY_PORT
-    return (
-        frame[12:15] == b"\x08\0\x45" and frame[23] == socket.IPPROTO_TCP and of_guest and to_proxy
+        source, destination = IPv6Address(frame[22:38]), IPv6Address(frame[38:54])
+        protocol, port, listener = frame[20], frame[56:58], IPv6Address(side.ip6)
+        is_plain = True
+    else:
+        source, destination = IPv4Address(frame[26:30]), IPv4Address(frame[30:34])
+        protocol, port, listener = frame[23], frame[36:38], IPv4Address(side.ip)
+        is_plain = frame[12:15] == b"\x08\0\x45"
+    to_proxy = (destination, protocol, port) == (
+        listener,
+        socket.IPPROTO_TCP,
+        side.port.to_bytes(2, "big"),
     )
-
-
-def _is_probe6(frame: bytes) -> bool:
-    """Whether an IPv6 frame is the daemon's own probe."""
-    source, destination = IPv6Address(frame[22:38]), IPv6Address(frame[38:54])
-    ends = str(source), str(destination), frame[20], int.from_bytes(frame[56:58], "big")
-    return ends == (IN_PORT.probe_key(6), HOST_IP6, socket.IPPROTO_TCP, PROXY_PORT)
+    return str(source) if is_plain and to_proxy else ""
 
 
 def _with_tag(data: bytes, auxiliary: bytes) -> bytes:

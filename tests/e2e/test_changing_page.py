@@ -70,7 +70,7 @@ def test_every_change_works_as_the_page_says(operator: Host) -> None:
     for block in blocks(PAGE):
         operator.read(block)
     assert untyped("changing", operator.typed) == []
-    assert operator.served == 5
+    assert operator.served == 8
     folders = [operator.folder / place.lstrip("/") for place in NEW]
     assert [(folder / "store.db").exists() for folder in folders] == [False, True]
     assert not operator.agent.state_path.exists()

@@ -22,6 +22,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.scheme import SIDE
 
 PATH = "/latest/meta-data/hostname"
 MAC = "fa:16:3e:00:00:07"
@@ -116,37 +117,30 @@ def delete_meters(host: OpenvSwitch, agent: Agent) -> None:
 
 def delete_tap(host: OpenvSwitch, agent: Agent) -> None:
     """The port goes, and with it device, address and route."""
-    host.vsctl("del-port", "br-int", "tap-metadata")
+    host.vsctl("del-port", SIDE.bridge, SIDE.tap)
     await_repair(host, agent)
 
 
 def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
     """systemd-networkd's habit."""
-    host.namespace.ip(
-        "addr flush dev tap-metadata",
-        "route flush table 2",
-        "rule del priority 32764",
-        "rule del priority 32765",
-    )
-    rules = ("rule del priority 32764", "rule del priority 32765")
-    host.namespace.ip("route flush table 2", *rules, six=True)
+    rules = [f"rule del priority {priority}" for priority in SIDE.rules]
+    host.namespace.ip(f"addr flush dev {SIDE.tap}")
+    for six in (False, True):
+        host.namespace.ip(f"route flush table {SIDE.table} dev {SIDE.tap}", *rules, six=six)
 
     def back() -> bool:
         shown = [host.namespace.ip("rule show", six=six) for six in (False, True)]
-        return all("32765" in rules for rules in shown)
+        rules = all(f"{one}:" in text for one in SIDE.rules for text in shown)
+        return rules and all(has_route(host, version) for version in (4, 6))
 
-    wait_for(back, 10, "the rules to be back")
+    wait_for(back, 10, "rules and routes to be back")
     await_repair(host, agent)
 
 
 def set_link_down(host: OpenvSwitch, agent: Agent) -> None:
     """The kernel takes IPv6's address, route and neighbour away with it."""
-    host.namespace.ip("link set tap-metadata down")
-
-    def back() -> bool:
-        return "default" in host.namespace.ip("route show table 2", six=True, check=False)
-
-    wait_for(back, 10, "the route to be back")
+    host.namespace.ip(f"link set {SIDE.tap} down")
+    wait_for(lambda: has_route(host, 6), 10, "the route to be back")
     await_repair(host, agent)
 
 
@@ -163,6 +157,14 @@ def kill_ovsdb(host: OpenvSwitch, agent: Agent) -> None:
     wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
     host.start("ovsdb-server")
     wait_for(lambda: agent.ready(), 10, "the daemon to be ready")
+
+
+def has_route(host: OpenvSwitch, version: int) -> bool:
+    """Whether the host has the route to all keys of a version of IP."""
+    shown = host.namespace.ip(
+        f"route show table {SIDE.table} dev {SIDE.tap}", six=version == 6, check=False
+    )
+    return f"{SIDE.routes[version]} " in shown
 
 
 def await_repair(host: OpenvSwitch, agent: Agent) -> None:
@@ -238,6 +240,7 @@ def test_a_port_that_is_given_to_another_guest_never_tells_of_the_one_before(
     before = make_guest("before")
     agent.ctl("store", "put", before.instance_id, "--hostname", "before")
     assert before.curl(PATH).text == "before"
+    (former,) = keys_at(agent, before.ofport)
     ofport = before.ofport
     batch = before.start_many(100_000, path=PATH, timeout=2)
     before.del_port()
@@ -250,8 +253,14 @@ def test_a_port_that_is_given_to_another_guest_never_tells_of_the_one_before(
     assert {sample.body for sample in samples if sample.status == 200} == {b"after"}
     assert all(sample.status == 200 for sample in samples), failures({after: samples})
     # The key of the guest before rests.
+    (key,) = keys_at(agent, ofport)
+    assert key != former
+
+
+def keys_at(agent: Agent, ofport: int) -> list[str]:
+    """Keys of the addresses behind a port."""
     (row,) = [row for row in agent.admin("/ports").json() if row["ofport"] == ofport]
-    assert [address["slot"] for address in row["addresses"]] == [1]
+    return [one["key"] for one in row["addresses"]]
 
 
 def test_rows_removed_while_ovsdb_is_away_are_noticed(
@@ -297,7 +306,7 @@ def test_a_connection_in_the_making_outlives_the_tap(
         connection.settimeout(10 * PATIENCE)
         connection.connect((METADATA_IP, 80))
         connection.sendall(f"GET {PATH} HTTP/1.0\r\nHost: it\r\n\r\n".encode())
-        host.vsctl("del-port", "br-int", "tap-metadata")
+        host.vsctl("del-port", SIDE.bridge, SIDE.tap)
         wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
         wait_for(agent.ready, 5, "the daemon to be ready")
         host.ofctl("--strict", "del-flows", "br-int", f"priority=400,{after_its_syn}")

@@ -20,6 +20,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 GUESTS = 6
 UNDER_WAY = 12
@@ -107,7 +108,7 @@ def test_syns_in_the_first_half_second_of_a_restart_are_answered_at_once(
     ways = {guest.ofport: Capture(host.namespace, guest.port) for guest in guests}
     for way in ways.values():
         stack.enter_context(way)
-    with Capture(host.namespace, "tap-metadata") as tap:
+    with Capture(host.namespace, SIDE.tap) as tap:
         check_stream(host, agent, guests, lambda: agent.start(wait=False), stack, fresh=False)
         let_go = tap.syns()
     assert let_go

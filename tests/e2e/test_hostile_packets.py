@@ -17,17 +17,16 @@ from tests.e2e.support import (
     PROXY_PORT,
     Capture,
     asks_own,
-    is_service,
     open_connection,
     read_all,
+    source_of,
     uuid_in,
 )
 from tests.flows.frames import arp, ethernet, ipv4, tagged, tcp, udp
-from tests.harness.guest import METADATA_IP, Guest
+from tests.harness.guest import METADATA_IP
 from tests.harness.netns import KERNEL_DATAPATH
 from tests.harness.poll import wait_for
 
-TAP = "tap-metadata"
 NAME = "/latest/meta-data/hostname"
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 NOBODY = "00:00:00:00:00:00"
@@ -43,10 +42,6 @@ _source_ports = itertools.count(20000)
 
 class Net(shared.Net):
     """The net, with IPv4's names and frames."""
-
-    def key(self, guest: Guest) -> str:
-        """What the guest's first address is called on tap-metadata."""
-        return f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
 
     def packet_ins(self) -> float:
         """How many SYNs the controller has been asked about."""
@@ -93,7 +88,7 @@ class Watched:
     def __init__(self, net: Net, *, beside: bytes | None = None) -> None:
         self.net = net
         self.beside = beside
-        self.tap = Capture(net.host.namespace, TAP, arriving=True)
+        self.tap = Capture(net.host.namespace, net.side.tap, arriving=True)
 
     def __enter__(self) -> Watched:
         self.neighbours = neighbours(self.net)
@@ -120,18 +115,18 @@ class Watched:
 
     def strays(self) -> list[str]:
         """What has arrived that is none of the two guests' to the service."""
-        allowed = {self.net.good.ofport, self.net.bad.ofport}
+        self.net.note_keys()
         return [
             frame.hex(" ")
             for frame in self.frames()
-            if not is_service(frame, allowed)
+            if source_of(frame, self.net.side) not in self.net.keys
             and (self.beside is None or not frame[12:].startswith(self.beside))
         ]
 
 
 def neighbours(net: Net) -> dict[str, str]:
     """Who is behind tap-metadata, and the MAC, as the host's kernel knows it: the next hop."""
-    text = net.host.namespace.ip(f"neigh show dev {TAP}")
+    text = net.host.namespace.ip(f"neigh show dev {net.side.tap}")
     found = re.findall(r"^([0-9.]+) lladdr (\S+)", text, re.MULTILINE)
     assert found
     return dict(found)
@@ -183,6 +178,7 @@ def ask_as(net: Net, *, mac: str, ip: str) -> bytes:
             wait_for(ended, PATIENCE, "the end of the answer")
         except TimeoutError:
             return b""
+        net.note_keys()
         pieces = {seq: data for _, seq, data in segments() if data}
         return b"".join(pieces[seq] for seq in sorted(pieces)).partition(b"\r\n\r\n")[2]
 
@@ -204,7 +200,7 @@ def forged_arp(net: Net) -> list[bytes]:
         (net.bad.mac, net.key(net.bad)),
         (net.bad.mac, net.good.ip),
     ]
-    asked = [net.key(net.good), net.key(net.bad), "128.0.99.99"]
+    asked = [net.key(net.good), net.key(net.bad), net.side.key(99 << 8 | 99)]
     packets = [arp(op=op, sha=mac, spa=ip, tpa=ip) for mac, ip in claims for op in (1, 2)]
     packets += [arp(op=2, sha=mac, spa=ip, tpa=net.good.ip) for mac, ip in claims]
     packets += [arp(op=2, sha=mac, spa=ip, tpa=METADATA_IP, tha=net.tap_mac) for mac, ip in claims]
@@ -324,7 +320,7 @@ def direct(net: Net) -> list[bytes]:
     found = []
     for source in (net.bad.ip, net.good.ip, METADATA_IP, "10.9.9.9", *keys):
         for address in (METADATA_IP, "10.9.9.9", "127.0.0.1", "255.255.255.255", *keys):
-            ports = (PROXY_PORT, 22, 9697) if address == METADATA_IP else (80, PROXY_PORT, 22)
+            ports = sorted({PROXY_PORT, 22, 9697, 80} - ({80} if address == METADATA_IP else set()))
             payloads = [(TCP, tcp(dst=address, src=source, dport=port)) for port in ports]
             payloads += [(TCP, tcp(dst=address, src=source, dport=22, flags=SYN | ACK))]
             payloads += [(UDP, udp(b"anything", dport=port)) for port in (53, 80, PROXY_PORT)]

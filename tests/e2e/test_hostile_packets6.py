@@ -5,14 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import partial
-from ipaddress import IPv6Address
 
 import pytest
 
-from dfmeta.flows.key import IN_PORT, PREFIX6, SLOT6
-from dfmeta.model import Endpoint
 from tests.e2e import shared, support
-from tests.e2e.support import PROXY_PORT, Capture, is_service
+from tests.e2e.support import PROXY_PORT, Capture, source_of
 from tests.flows.frames import (
     ethernet,
     icmpv6,
@@ -27,10 +24,10 @@ from tests.flows.frames import (
 )
 from tests.harness.guest import OPENSTACK6, Guest
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
-TAP = "tap-metadata"
 NAME = "/latest/meta-data/hostname"
-HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
+HOST_IP6 = SIDE.ip6
 SERVICE, OTHER_SERVICE = "fe80::a9fe:a9fe", "fd00:ec2::254"
 ALL_NODES = "ff02::1"
 SOLICITATION, ADVERTISEMENT, ROUTER = 135, 136, 134
@@ -42,9 +39,9 @@ REQUESTS = 150
 class Net(shared.Net):
     """The net, with IPv6's names and frames."""
 
-    def key(self, guest: Guest) -> str:
-        """The key of the guest's first IPv6 address."""
-        return str(IN_PORT.key_of(Endpoint(guest.ofport), SLOT6 + 1))
+    def key(self, guest: Guest, version: int = 6) -> str:
+        """The key of the guest's first address of that version of IP."""
+        return super().key(guest, version)
 
     def syn(self, source: str, *, to: str = SERVICE, dport: int = 80, mac: str = "") -> bytes:
         """A SYN of the hostile guest."""
@@ -73,25 +70,13 @@ def _both_are_served(net: Net) -> Iterator[None]:
 @pytest.fixture
 def arrived(net: Net) -> Iterator[Capture]:
     """The frames that reach the host: only those that the service flows of both guests send."""
-    with Capture(net.host.namespace, TAP, arriving=True) as capture:
+    net.note_keys()
+    with Capture(net.host.namespace, SIDE.tap, arriving=True) as capture:
         yield capture
         asks_own(net.bad)  # after all that the hostile guest has sent
-        allowed = {net.good.ofport, net.bad.ofport}
-        strays = [data for _, data in capture.frames() if not is_expected(data, allowed)]
+        net.note_keys()
+        strays = [data for _, data in capture.frames() if source_of(data) not in net.keys]
         assert [data.hex(" ") for data in strays] == []
-
-
-def is_expected(frame: bytes, ofports: set[int]) -> bool:
-    """Whether a frame on tap-metadata is TCP of one of these guests for the proxy."""
-    if frame[12:14] != KIND.to_bytes(2, "big"):
-        return is_service(frame, ofports)
-    source, destination = IPv6Address(frame[22:38]), IPv6Address(frame[38:54])
-    if source not in PREFIX6 or destination != IPv6Address(HOST_IP6):
-        return False
-    if frame[20] != 6 or frame[56:58] != struct.pack("!H", PROXY_PORT):
-        return False
-    # The daemon's own probe, or a guest.
-    return str(source) == IN_PORT.probe_key(6) or IN_PORT.parse(source)[0].ofport in ofports
 
 
 def forged_nd(net: Net) -> list[bytes]:
@@ -182,9 +167,10 @@ def test_another_guests_addresses_are_the_ports_own(net: Net, arrived: Capture) 
     wait_for(lambda: net.good.link_local in net.addresses(net.bad), 5, "the slot")
     asks_own(net.good)
     frames = [data for _, data in arrived.frames() if data[12:14] == KIND.to_bytes(2, "big")]
-    keys = {str(IPv6Address(data[22:38])) for data in frames} - {IN_PORT.probe_key(6)}
-    ofports = {IN_PORT.parse(IPv6Address(key))[0].ofport for key in keys}
-    assert ofports == {net.bad.ofport, net.good.ofport}
+    sources = {source_of(data) for data in frames} - SIDE.probes
+    rows = net.agent.admin("/ports").json()
+    askers = {row["port"] for row in rows for one in row["addresses"] if one["key"] in sources}
+    assert askers == {net.bad.port, net.good.port}
 
 
 @pytest.mark.usefixtures("arrived")
@@ -197,7 +183,7 @@ def test_the_host_is_not_reached(net: Net) -> None:
         for source in (net.bad.link_local, net.key(net.good), SERVICE):
             packets = [
                 ipv6(tcp(dst=target, src=source, dport=port), dst=target, src=source)
-                for port in (80, PROXY_PORT, 22)
+                for port in sorted({80, PROXY_PORT, 22})
             ]
             packets.append(ipv6(udp(b"anything", dport=80), dst=target, src=source, proto=UDP))
             message = icmpv6(echo, dst=target, src=source, kind=128)
@@ -205,7 +191,7 @@ def test_the_host_is_not_reached(net: Net) -> None:
             frames += [
                 ethernet(one, dst=net.tap_mac, src=net.bad.mac, kind=KIND) for one in packets
             ]
-    for port in (PROXY_PORT, 22, 443):
+    for port in {PROXY_PORT, 22, 443} - {80}:
         frames.append(net.syn(net.bad.link_local, dport=port))
     net.bad.send_frames(*frames)
 

@@ -158,6 +158,44 @@ def test_a_change_of_the_scheme_removes_the_other_one(
     assert ("32765" in rules) == (second == "in_port"), rules
 
 
+@pytest.mark.parametrize("schemes", [("in_port", "meta_ip"), ("meta_ip", "in_port")])
+def test_tap_metadata_may_have_had_the_name_of_tap_meta(
+    make_agent: MakeAgent, make_guest: MakeGuest, schemes: tuple[str, str]
+) -> None:
+    guest = make_guest()
+    host = guest.host
+    agent = make_agent(start=False)
+    for scheme in schemes:
+        own = {"metadata_interface": "tap-meta"} if scheme == "in_port" else {}
+        agent.configure({"df_metadata": {"identity_scheme": scheme, **own}})
+        agent.start()
+        asks(agent, guest)
+        there = {"in_port": ["br-int"], "meta_ip": ["br-int", "br-meta"]}[scheme]
+        assert host.vsctl("list-br").split() == there
+        assert host.vsctl("port-to-br", "tap-meta").strip() == there[-1]
+        assert ("int-br-meta" in host.ports()) == (scheme == "meta_ip")
+        assert ("32765" in host.namespace.ip("rule show")) == (scheme == "in_port")
+        if scheme != schemes[-1]:
+            agent.stop()
+    agent.stop()
+    agent.clean_up()
+    assert host.vsctl("list-br").split() == ["br-int"]
+    assert host.ports() == [guest.port]
+
+
+def test_a_port_of_another_program_with_the_name_of_tap_meta_is_one_clear_line(
+    host: OpenvSwitch, make_agent: MakeAgent
+) -> None:
+    host.vsctl(
+        "add-port", "br-int", "tap-meta", "--", "set", "Interface", "tap-meta", "type=internal"
+    )
+    done = make_agent(OPTIONS, start=False).run()
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert "tap-meta is a port of br-int, and dfmeta did not create it" in line
+    assert "ovs-vsctl del-port br-int tap-meta" in line
+
+
 def test_a_changed_name_of_the_second_bridge_leaves_no_other_one(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:

@@ -123,6 +123,7 @@ def test_ports_have_their_meta_ips_and_meta_macs(world: World) -> None:
         row, ids = found[guest.port], records[guest.port]
         assert row["key"] == ids["dfmeta-meta-ip"]
         assert row["meta_mac"] == ids["dfmeta-meta-mac"]
+        assert row["key6"] == ids["dfmeta-meta-ip6"]
     four, six = found[world.guest.port]["addresses"]
     assert (four["key"], four["ip"]) == (found[world.guest.port]["key"], world.guest.ip)
     assert four["meta_mac"] == found[world.guest.port]["meta_mac"]

@@ -11,16 +11,19 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.support import PROXY_PORT, Capture, asks_own, is_service, put
+from tests.e2e.support import PROXY_PORT, Capture, asks_own, put, source_of
 from tests.flows.frames import arp, ethernet, ipv4, ipv6, neighbour, tagged, tcp, udp
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Ids
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
-TAP = "tap-metadata"
+TAP = SIDE.tap
 TAP_MAC = "02:64:66:6d:65:fe"
+STRANGE = SIDE.key(5)
+"""An address like a key that is a port's own."""
 BROADCAST, MULTICAST, NOBODY = "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:fb", "fa:16:3e:99:99:99"
 IP, ARP, RARP, MPLS, IPV6, EXPERIMENTAL = 0x0800, 0x0806, 0x8035, 0x8847, 0x86DD, 0x88B5
 ICMP, UDP, SCTP = 1, 17, 132
@@ -94,7 +97,7 @@ class Sending:
                 if data[-TOKEN:] in self._names:
                     found.setdefault((*self._names[data[-TOKEN:]], place), []).append(data)
                 elif place == TAP:
-                    assert is_service(data, range(1, 100)), data.hex()
+                    assert SIDE.is_key(source_of(data)), data.hex()
         return found
 
     def _has(self, place: str, token: bytes) -> bool:
@@ -162,9 +165,8 @@ class Net:
         ]
 
     def key(self, name: str) -> str:
-        """What a guest is called on tap-metadata."""
-        ofport = self.ports[name].ofport
-        return f"128.0.{ofport >> 8}.{ofport & 255}"
+        """The key of a guest's first address, or one like it."""
+        return SIDE.key(self.ports[name].ofport)
 
     def run(self, sent: dict[str, dict[str, bytes]]) -> Arrivals:
         """Send in what each port has to send, and see what arrives where."""
@@ -264,14 +266,14 @@ class Net:
 
     def _packets(self, port: Guest) -> dict[str, tuple[int, bytes, str]]:
         """IPv4: what it is → protocol, payload, destination."""
-        addresses = ["10.0.0.250", "192.0.2.80", "128.0.0.5", self.key("guest"), "255.255.255.255"]
+        addresses = ["10.0.0.250", "192.0.2.80", STRANGE, self.key("guest"), "255.255.255.255"]
         found: dict[str, tuple[int, bytes, str]] = {
             f"TCP {number} of the service's address": (
                 6,
                 tcp(dst=METADATA_IP, src=port.ip, dport=number),
                 METADATA_IP,
             )
-            for number in (53, 79, 81, 443, 8775, 18080)
+            for number in sorted({53, 79, 81, 443, 8775, 18080, PROXY_PORT} - {80})
         }
         for address in (*addresses, METADATA_IP):
             for number in (53, 67, 80):
@@ -297,7 +299,7 @@ class Net:
         service6 = ipv6(udp(b"", dport=80), dst="fe80::a9fe:a9fe", src="fe80::66", proto=UDP)
         asked6 = neighbour(135, target="fe80::66", dst="ff02::1:ff00:66", src="fe80::67")
         solicitation = ipv6(asked6, dst="ff02::1:ff00:66", src="fe80::67", proto=58)
-        asked = ["10.0.0.250", "128.0.0.5", self.key("guest"), "169.254.169.253"]
+        asked = ["10.0.0.250", STRANGE, self.key("guest"), "169.254.169.253"]
         found = {
             "multicast": (IP, group, MULTICAST),
             "a jumbo frame": (IP, large, NOBODY),
@@ -379,10 +381,10 @@ def test_who_has_those_addresses_answers_as_before(
     """The service's address at other ports (Neutron's DNS), and keys, which are the internet's."""
     agent = make_agent()
     guest, other = make_guest("guest"), make_guest("other", address="10.0.0.6/24")
-    key = f"128.0.{other.ofport >> 8}.{other.ofport & 255}"
+    key = SIDE.key(other.ofport)
     nobodys = Ids(attached_mac=False)
     dns = make_guest("dns", address=f"{METADATA_IP}/30", route="none", ids=nobodys)
-    far = make_guest("far", address="128.0.0.5/24", route="none", ids=nobodys)
+    far = make_guest("far", address=f"{STRANGE}/24", route="none", ids=nobodys)
     router = make_guest("router", address="10.0.0.7/24", ids=nobodys)
     far.add_address(f"{key}/32")
     for one in (dns, far):
@@ -391,13 +393,13 @@ def test_who_has_those_addresses_answers_as_before(
         put(agent, one)
         asks_own(one)
         # dfmeta answers ARP for the service's address.
-        one.add_route(f"128.0.0.0/8 dev {one.device}")
+        one.add_route(f"{SIDE.key(0)}/8 dev {one.device}")
         known = f"{METADATA_IP} lladdr {dns.mac} dev {one.device} nud permanent"
         one.namespace.ip(f"neigh replace {known}")
     wanted = [
-        *((dns, METADATA_IP, port) for port in (53, 79, 81, 443, PROXY_PORT)),
-        *((far, "128.0.0.5", port) for port in (53, 80, PROXY_PORT)),
-        *((far, key, port) for port in (53, 80, PROXY_PORT)),
+        *((dns, METADATA_IP, port) for port in sorted({53, 79, 81, 443, PROXY_PORT} - {80})),
+        *((far, STRANGE, port) for port in sorted({53, 80, PROXY_PORT})),
+        *((far, key, port) for port in sorted({53, 80, PROXY_PORT})),
         *((other, other.ip, port) for port in (53, 80)),
     ]
     unanswered = [
@@ -409,7 +411,7 @@ def test_who_has_those_addresses_answers_as_before(
         )
     ]
     assert unanswered == []
-    assert all(guest.ping(address) for address in (METADATA_IP, "128.0.0.5", key, other.ip))
+    assert all(guest.ping(address) for address in (METADATA_IP, STRANGE, key, other.ip))
     assert reaches_by_udp(guest, dns, METADATA_IP, 80)
     # Who is no guest gets to whoever has the address, and by ARP.
     assert reaches_by_tcp(router, dns, METADATA_IP, 80)

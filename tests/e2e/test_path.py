@@ -25,11 +25,12 @@ from tests.harness.agent import Agent
 from tests.harness.guest import METADATA_IP, Guest, uuid_of
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 pytestmark = pytest.mark.early
 
 NFT = UNPACKED / "usr/sbin/nft"
-TAP = "tap-metadata"
+TAP = SIDE.tap
 SECONDS = 2
 WOKEN = 36
 """Wake-ups of an idle daemon in a second; it has half of them."""
@@ -48,7 +49,7 @@ HOOKS = {
     ),
     "output": (
         "add table inet f; add chain inet f c { type filter hook output priority 0; }; "
-        f"add rule inet f c ip saddr {METADATA_IP} drop"
+        f"add rule inet f c ip saddr {SIDE.ip} drop"
     ),
     "reject": (
         "add table inet f; add chain inet f c { type filter hook input priority 0; }; "

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
-from tests.harness.agent import Agent
+from tests.e2e.support import META_DATA, PROXY_PORT, Attempt, Capture, asks_own, put, uuid_in
+from tests.harness.agent import SCHEME, Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -35,7 +35,7 @@ def listed(host: OpenvSwitch) -> dict[str, tuple[float, int]]:
 
 
 def proxy_port(agent: Agent) -> int:
-    return int(re.findall(r"on tap-metadata port (\d+)", agent.log())[-1])
+    return int(re.findall(r"on tap-\w+ port (\d+)", agent.log())[-1])
 
 
 @installed
@@ -134,7 +134,7 @@ def test_a_port_that_went_while_nobody_looked_has_no_flows(
 
 
 def test_an_ephemeral_port_is_remembered(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
-    agent = make_agent({"df_metadata": {"port": 0}})
+    agent = make_agent({"df_metadata": {"port": 0, "identity_scheme": "in_port"}})
     first = proxy_port(agent)
     guest = make_guest()
     put(agent, guest)
@@ -151,7 +151,7 @@ def test_an_ephemeral_port_is_remembered(make_agent: MakeAgent, make_guest: Make
 def test_a_remembered_port_that_is_taken_gives_way_to_another(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
-    agent = make_agent({"df_metadata": {"port": 0}})
+    agent = make_agent({"df_metadata": {"port": 0, "identity_scheme": "in_port"}})
     guest = make_guest()
     put(agent, guest)
     first = proxy_port(agent)
@@ -172,13 +172,14 @@ def test_a_fixed_port_that_is_taken_is_one_clear_line(
 ) -> None:
     agent = make_agent(start=False)
     with host.namespace.open_socket() as taken:
-        taken.bind(("0.0.0.0", 18080))
+        taken.bind(("0.0.0.0", PROXY_PORT))
         taken.listen()
         done = agent.run()
     assert done.returncode == 2
     line = done.stderr.splitlines()[-1]
-    assert "18080" in line
-    assert "[df_metadata] port" in line
+    assert f":{PROXY_PORT}" in line
+    option = "[df_metadata] port" if SCHEME == "in_port" else "[METADATA] host_proxy_listen_port"
+    assert option in line
     assert "Address already in use" in line
     assert "Traceback" not in done.stderr
 

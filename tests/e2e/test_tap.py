@@ -1,4 +1,4 @@
-"""tap-metadata leads to the proxy and nowhere else, and nobody else's traffic is touched."""
+"""The listeners' device leads to the proxy only, and nobody else's traffic is touched."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from dfmeta.flows.key import NEXT_HOP_MAC
+from dfmeta.model import TAP_MAC
 from tests.e2e import shared
-from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
+from tests.e2e.support import META_DATA, PROXY_PORT, Attempt, Capture, asks_own, put, uuid_in
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Ids
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
-TAP = "tap-metadata"
+TAP = SIDE.tap
+STRANGE = SIDE.key(99 << 8 | 99)
+"""A key that no guest has."""
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
 FOREIGN = [
@@ -39,8 +44,10 @@ def host() -> Iterator[OpenvSwitch]:
 agent, guest = shared.agent_with(), shared.guest
 
 
-def tap_mac(host: OpenvSwitch) -> str:
-    return host.vsctl("get", "Interface", TAP, "mac_in_use").strip().strip('"')
+def key_of(agent: Agent, guest: Guest) -> str:
+    """The key of the guest's first address."""
+    (row,) = [row for row in agent.admin("/ports").json() if row["port"] == guest.port]
+    return str(row["key"])
 
 
 def asks_for(guest: Guest, address: str) -> None:
@@ -81,12 +88,12 @@ def test_a_guest_cannot_reach_another_port_of_the_host_through_it(
 ) -> None:
     asks_own(guest)
     guest.namespace.ip(
-        f"neigh replace {METADATA_IP} lladdr {tap_mac(host)} dev {guest.device} nud permanent"
+        f"neigh replace {METADATA_IP} lladdr {TAP_MAC} dev {guest.device} nud permanent"
     )
     with host.namespace.open_socket() as listener:
         listener.bind(("0.0.0.0", 2222))
         listener.listen()
-        ports = (2222, 18080, 9697, 22)
+        ports = [2222, 9697, 22, *({PROXY_PORT} - {80})]
         with Capture(host.namespace, TAP) as tap, Capture(host.namespace, guest.port) as sent:
             attempts = [Attempt(guest, port=port) for port in ports]
             wait_for(lambda: len(sent.syns()) >= 2 * len(ports), 5, "the SYNs to be sent again")
@@ -101,7 +108,7 @@ def test_a_guest_that_calls_itself_by_anothers_key_gets_its_own(
     host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
 ) -> None:
     asks_own(guest)
-    key = f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
+    key = key_of(agent, guest)
     thief = make_guest("thief", address=f"{key}/24", mac=guest.mac)
     put(agent, thief)
     asks_own(thief)
@@ -112,10 +119,10 @@ def test_a_guest_cannot_send_to_anothers_key(
     host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
 ) -> None:
     asks_own(guest)
-    key = f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
+    key = key_of(agent, guest)
     thief = make_guest("thief", address="10.0.0.66/24", ids=Ids(attached_mac=False))
     thief.add_route(f"{key}/32 dev {thief.device}")
-    neighbour = f"neigh replace {key} lladdr {tap_mac(host)} dev {thief.device} nud permanent"
+    neighbour = f"neigh replace {key} lladdr {TAP_MAC} dev {thief.device} nud permanent"
     thief.namespace.ip(neighbour)
     with Capture(host.namespace, TAP) as tap, Capture(host.namespace, thief.port) as sent:
         asks_for(thief, key)
@@ -156,19 +163,20 @@ def test_other_traffic_of_a_guest_goes_its_normal_way(
 def test_nothing_but_answers_leaves_it(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     asks_own(guest)
     number = host.ofport(TAP)
-    key = f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
-    service = f"in_port={number},tcp,nw_src={METADATA_IP},nw_dst={key}"
-    assert f"output:{guest.ofport}" in host.trace(f"{service},tp_src=18080")
+    key = key_of(agent, guest)
+    service = f"in_port={number},tcp,nw_src={SIDE.ip},nw_dst={key}"
+    answer = f"{service},tp_src={PROXY_PORT}"
+    assert f"output:{guest.ofport}" in host.trace(answer, bridge=SIDE.bridge)
     for packet in (
         f"{service},tp_src=22",
-        f"in_port={number},tcp,nw_src={METADATA_IP},nw_dst=128.0.99.99,tp_src=18080",
-        f"in_port={number},tcp,nw_src=10.1.1.1,nw_dst={key},tp_src=18080",
-        f"in_port={number},udp,nw_src={METADATA_IP},nw_dst={key}",
+        f"in_port={number},tcp,nw_src={SIDE.ip},nw_dst={STRANGE},tp_src={PROXY_PORT}",
+        f"in_port={number},tcp,nw_src=10.1.1.1,nw_dst={key},tp_src={PROXY_PORT}",
+        f"in_port={number},udp,nw_src={SIDE.ip},nw_dst={key}",
         f"in_port={number},icmp",
         f"in_port={number},arp,arp_op=1,arp_tpa=10.0.0.5",
         f"in_port={number},ipv6",
     ):
-        assert "Datapath actions: drop" in host.trace(packet), packet
+        assert "Datapath actions: drop" in host.trace(packet, bridge=SIDE.bridge), packet
 
 
 def test_guests_reach_each_other_and_foreign_flows_stay(
@@ -200,16 +208,17 @@ def test_it_is_as_neutron_and_the_kernel_need_it(host: OpenvSwitch, agent: Agent
     assert row["external_ids"]["skip_cleanup"] == "true"
     assert "iface-id" not in row["external_ids"]
     assert row["external_ids"]["dfmeta"]
-    assert row["mac"] == tap_mac(host)
-    assert f"{METADATA_IP}/32" in host.namespace.ip(f"addr show dev {TAP}")
-    route = host.namespace.ip("route show table 2")
-    assert route.startswith("default via 128.0.0.0 dev tap-metadata")
+    assert row["mac"] == row["mac_in_use"]
+    assert f"{SIDE.ip}/32" in host.namespace.ip(f"addr show dev {TAP}")
+    hop = SIDE.keys.next_hop(4)
+    route = host.namespace.ip(f"route show table {SIDE.table} dev {TAP}")
+    assert route.startswith(f"{SIDE.routes[4]} via {hop}")
     assert "onlink" in route
-    neighbour = host.namespace.ip("neigh show dev tap-metadata nud permanent")
-    assert neighbour.startswith("128.0.0.0 lladdr 02:64:66:6d:65:01")
+    neighbour = host.namespace.ip(f"neigh show dev {TAP} nud permanent")
+    assert neighbour.startswith(f"{hop} lladdr {NEXT_HOP_MAC}")
     rules = host.namespace.ip("rule")
-    assert f"from {METADATA_IP} lookup 2" in rules
-    assert f"from all oif {TAP} lookup 2" in rules
+    for selector in (f"from {METADATA_IP}", f"from all oif {TAP}"):
+        assert (f"{selector} lookup 2" in rules) == bool(SIDE.rules)
 
 
 @pytest.mark.parametrize("rp_filter", [0, 1, 2])
@@ -226,14 +235,14 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
 ) -> None:
     """A neighbour on the host's network knows the proxy's address, and calls itself a key."""
     asks_own(guest)
-    key = f"128.0.{guest.ofport >> 8}.{guest.ofport & 255}"
+    key = key_of(agent, guest)
     with Namespace("lan") as lan:
         veth(host.namespace, "lan0", lan, "eth0")
         host.namespace.ip("link set lan0 address 02:00:00:00:00:01", f"route add {key} dev lan0")
         lan.ip(
             f"addr add {key}/32 dev eth0",
-            f"route add {METADATA_IP} dev eth0 src {key}",
-            f"neigh replace {METADATA_IP} lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
+            f"route add {SIDE.ip} dev eth0 src {key}",
+            f"neigh replace {SIDE.ip} lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
         )
         with (
             Capture(host.namespace, "lan0") as wire,
@@ -241,7 +250,7 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
             lan.open_socket() as neighbour,
         ):
             neighbour.setblocking(False)
-            neighbour.connect_ex((METADATA_IP, 18080))
+            neighbour.connect_ex((SIDE.ip, PROXY_PORT))
             wait_for(lambda: len(wire.syns()) >= 2, 5, "the SYN to be sent again")
             assert len(wire.segments()) == len(wire.syns())
             assert tap.segments() == []
@@ -252,10 +261,7 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
 def test_no_guest_takes_a_place_in_the_hosts_neighbour_table(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
-    hops = [
-        "128.0.0.0 lladdr 02:64:66:6d:65:01 PERMANENT",
-        "fe80::64:66ff:fe6d:6501 lladdr 02:64:66:6d:65:01 PERMANENT",
-    ]
+    hops = [f"{SIDE.keys.next_hop(one)} lladdr {NEXT_HOP_MAC} PERMANENT" for one in (4, 6)]
 
     def neighbours() -> list[str]:
         lines = host.namespace.ip(f"neigh show dev {TAP} nud all").splitlines()
@@ -264,6 +270,6 @@ def test_no_guest_takes_a_place_in_the_hosts_neighbour_table(
     asks_own(guest)
     asks_own(guest, host=OPENSTACK6)
     assert neighbours() == hops
-    host.namespace.ip(f"neigh del 128.0.0.0 dev {TAP}")
+    host.namespace.ip(f"neigh del {SIDE.keys.next_hop(4)} dev {TAP}")
     asks_own(guest)
     wait_for(lambda: neighbours() == hops, 10, "the next hop to be back")

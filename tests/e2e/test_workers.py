@@ -28,6 +28,7 @@ from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 pytestmark = pytest.mark.early
 
@@ -246,8 +247,8 @@ def test_a_kept_connection_goes_on_over_a_device_that_was_made_anew(
         kept.settimeout(10)
         kept.sendall(REQUEST)
         assert guest.instance_id.encode() in kept.recv(65536)
-        host.vsctl("del-port", "br-int", "tap-metadata")
-        wait_for(lambda: agent.log().count("Configured tap-metadata: ") == 2, 10, "the repair")
+        host.vsctl("del-port", SIDE.bridge, SIDE.tap)
+        wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") == 2, 10, "the repair")
         wait_for(agent.ready, 10, "the daemon to be ready")
         kept.sendall(REQUEST)
         assert guest.instance_id.encode() in kept.recv(65536)

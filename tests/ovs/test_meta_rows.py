@@ -47,13 +47,17 @@ class Watch:
     """A watcher, and the last state that it has told."""
 
     def __init__(
-        self, host: OpenvSwitch, names: MetaNames | None = NAMES, bridge: str = BRIDGE
+        self,
+        host: OpenvSwitch,
+        names: MetaNames | None = NAMES,
+        bridge: str = BRIDGE,
+        tap: str = "tap-metadata",
     ) -> None:
         self.names = names or NAMES
         self.update = Update(connected=False)
         self.ports: dict[str, Port] = {}
         self.watcher = OvsdbWatcher(
-            host.ovsdb_connection, bridge, "tap-metadata", deliver=self._take, meta=names
+            host.ovsdb_connection, bridge, tap, deliver=self._take, meta=names
         )
 
     def __enter__(self) -> Watch:
@@ -119,7 +123,7 @@ def watch(host: OpenvSwitch) -> Iterator[Watch]:
 def also(host: OpenvSwitch) -> Iterator[Callable[..., Watch]]:
     """Start further watchers."""
     with ExitStack() as stack:
-        yield lambda *args: stack.enter_context(Watch(host, *args))
+        yield lambda *args, **kwargs: stack.enter_context(Watch(host, *args, **kwargs))
 
 
 def bridges(host: OpenvSwitch) -> list[str]:
@@ -502,6 +506,40 @@ def test_a_tap_of_another_daemon_is_known_as_its(
     watch.ensured()
     add_bridge(host, "br-int2")
     error = also(RENAMED, "br-int2").error()
+    assert isinstance(error, TapElsewhereError)
+    assert (error.tap, error.bridge, error.owner) == (TAP, META, BRIDGE)
+
+
+def test_tap_metadata_with_the_name_of_tap_meta_becomes_tap_meta(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    also(None, tap=TAP).watcher.ensure_tap()
+    assert host.ports() == [TAP]
+    watch.ensured()
+    assert host.ports() == [NEAR]
+    assert ids(host, TAP) == MARKS
+
+
+def test_tap_meta_becomes_tap_metadata_of_that_name(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    former = also(None, tap=TAP)
+    former.watcher.ensure_tap()
+    assert host.ports() == [NEAR, TAP]
+    assert host.ports(META) == [FAR]
+    assert former.watcher.remove_meta() == [NEAR, FAR, META]
+    assert host.ports() == [TAP]
+
+
+def test_a_tap_meta_of_another_daemon_does_not_become_tap_metadata(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    add_bridge(host, "br-int2")
+    with pytest.raises(OvsdbError) as raised:
+        also(None, "br-int2", tap=TAP).watcher.ensure_tap()
+    error = raised.value.__cause__
     assert isinstance(error, TapElsewhereError)
     assert (error.tap, error.bridge, error.owner) == (TAP, META, BRIDGE)
 

@@ -40,7 +40,18 @@ def test_a_port_of_another_program_has_to_be_deleted(case: tuple[str, str, str])
     said = refusal(*case, owner=None)
     assert f"{tap} is a port of {bridge}, and dfmeta did not create it" in said
     assert f"ovs-vsctl del-port {bridge} {tap}" in said
-    assert ("meta_bridge" in said) == (scheme == "meta_ip")
+    assert ("metadata_interface" in said) == (scheme == "in_port")
+
+
+def test_a_patch_port_of_another_program_has_to_be_deleted_or_gets_another_name() -> None:
+    said = refusal("meta_ip", "int-br-meta", "br-ex", owner=None)
+    assert "Set another [df_metadata] meta_bridge, or delete the port: ovs-vsctl del-port" in said
+
+
+def test_another_programs_port_on_the_own_bridge_is_not_one_of_another_daemon() -> None:
+    with BridgeLock(OVSDB, "br-int"):
+        said = refusal("meta_ip", "tap-meta", "br-int", owner=None)
+    assert "tap-meta is a port of br-int, and dfmeta did not create it" in said
 
 
 @pytest.mark.parametrize("case", [IN_PORT, META_IP])

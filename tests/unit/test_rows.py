@@ -76,6 +76,7 @@ def test_with_meta_ips_a_port_and_each_address_have_a_meta_mac() -> None:
     registry.learn(Endpoint(13), address6(), 0)
     (row,) = port_rows(registry)
     assert (row["key"], row["meta_mac"]) == ("240.0.0.2", "fa:16:ee:00:00:02")
+    assert row["key6"] == str(PREFIX6[2])
     assert [(one["key"], one["meta_mac"], one["ip"]) for one in row["addresses"]] == [
         ("240.0.0.2", "fa:16:ee:00:00:02", "10.0.0.5"),
         (f"{PREFIX6[2]}", "fa:16:ee:00:00:12", GUEST_IP6),
@@ -89,7 +90,7 @@ def test_an_ipv6_address_has_the_slot_of_its_key_and_the_service_that_it_uses() 
     registry.learn(Endpoint(13), address(), 0)
     registry.learn(Endpoint(13), address6(service=SERVICE6[1]), 0)
     (row,) = port_rows(registry)
-    assert row["key"] == "128.0.0.13"
+    assert (row["key"], row["key6"]) == ("128.0.0.13", "fd00:a9fe:a9fe:a9fe:1::d")
     assert [(one["slot"], one["key"], one["ip"], one["service"]) for one in row["addresses"]] == [
         (0, "128.0.0.13", "10.0.0.5", None),
         (1, "fd00:a9fe:a9fe:a9fe:1::d", GUEST_IP6, SERVICE6[0]),

@@ -20,6 +20,7 @@ from tests.unit.inspect.values import (
     INODE,
     META,
     META_IP,
+    META_IP6,
     META_MAC,
     META_PORT,
     META_SETTINGS,
@@ -36,7 +37,7 @@ HOST = HostFacts(
     arp_ignore=1,
     listeners=(Listener(IPv4Address("240.0.0.1"), 80, INODE),),
 )
-STORED = {"tap1": MetaIds(META_IP, META_MAC)}
+STORED = {"tap1": MetaIds(META_IP, META_MAC, META_IP6)}
 
 
 def changed(name: str, **values: Any) -> Snapshot:
@@ -238,11 +239,20 @@ def test_ports_without_a_meta_ip_are_named() -> None:
     [
         (MetaIds(), "tap1 (none, in use: 240.0.0.3)"),
         (MetaIds("240.0.0.9", META_MAC), "tap1 (240.0.0.9, in use: 240.0.0.3)"),
-        (MetaIds(META_IP, "fa:16:ee:00:00:09"), "tap1 (240.0.0.3, in use: 240.0.0.3)"),
+        (
+            MetaIds(META_IP, "fa:16:ee:00:00:09", META_IP6),
+            "tap1 (fa:16:ee:00:00:09, in use: fa:16:ee:00:00:03)",
+        ),
+        (MetaIds(META_IP, META_MAC), "tap1 (none, in use: fd00:a9fe:a9fe:a9fe::3)"),
+        (
+            MetaIds(META_IP, META_MAC, "fd00::9"),
+            "tap1 (fd00::9, in use: fd00:a9fe:a9fe:a9fe::3)",
+        ),
     ],
 )
 def test_meta_ips_that_ovsdb_has_not(stored: MetaIds, text: str) -> None:
     found = checks_meta.ids([META_PORT], {"tap1": stored}, running=True)
     assert text in faults(found)[0]
+    assert "dfmeta-meta-ip6" in found.remedy
     assert checks_meta.ids([META_PORT], {}, running=True).status is Status.OK
     assert checks_meta.ids([META_PORT], STORED, running=False).status is Status.UNKNOWN

@@ -75,6 +75,7 @@ META_NAMES = MetaNames("br-meta", "tap-meta", "int-br-meta", "phy-br-meta", "fa:
 META = MetaSide(META_NAMES, vlan=1, socket="/run/br-meta.mgmt")
 META_NUMBER = 3
 META_IP, META_MAC = "240.0.0.3", "fa:16:ee:00:00:03"
+META_IP6 = "fd00:a9fe:a9fe:a9fe::3"
 
 
 def meta_keys() -> MetaKeys:
@@ -91,7 +92,9 @@ META_TAP = MetaTap(
     ofport=1, patch=2, mac="fa:16:ee:00:00:01", port=80, vlan=1, guest_ip=IP, keys=meta_keys()
 )
 TAP_TO_META = Tap(ofport=3, mac=TAP_MAC, port=80, ip="240.0.0.1", keys=meta_keys())
-META_PORT = replace(PORT, addresses={META_NUMBER: ADDRESS}, key=META_IP, label=META_MAC)
+META_PORT = replace(
+    PORT, addresses={META_NUMBER: ADDRESS}, key=META_IP, label=META_MAC, key6=META_IP6
+)
 
 
 def _unflooded(name: str, bridge: str, kind: str, ofport: int, **values: Any) -> Interface:
