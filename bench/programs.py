@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from tests.harness import netns
+from tests.harness import netns, ovs
 from tests.harness.closing import Closing
 from tests.harness.netns import ROOT, Namespace
 from tests.harness.poll import wait_for
@@ -16,7 +16,7 @@ from tests.harness.poll import wait_for
 UNPACKED = ROOT / ".cache" / "bench"
 WRK = UNPACKED / "usr/bin/wrk"
 NGINX = UNPACKED / "usr/sbin/nginx"
-HAPROXY = UNPACKED / "usr/sbin/haproxy"
+HAPROXY = ovs.UNPACKED / "usr/sbin/haproxy"
 NEUTRON = ROOT / ".cache" / "neutron" / "bin" / "python"
 METADATA_IP = "169.254.169.254"
 

@@ -6,10 +6,10 @@
 #   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and Chromium, which some tests run,
 #                              and systemd, whose analyzer checks dfmeta's units; it starts nothing
 #   tools/setup.sh --real      also QEMU and mmdebstrap, for the machines of tools/real
-#   tools/setup.sh --bench     also nginx, haproxy and wrk, which `python -m bench.proxy` runs
+#   tools/setup.sh --bench     also nginx and wrk, which `python -m bench.proxy` runs
 #
-# Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev and nft link to, the
-# Python modules that cloud-init imports. These five programs are unpacked under .cache/root and
+# Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev, nft and haproxy link to,
+# the Python modules that cloud-init imports. These six programs are unpacked under .cache/root and
 # never installed: their packages would start services and enable cloud-init for the next boot.
 # The bench's programs are unpacked under .cache/bench for the same reason. A cloud-init that finds
 # the service over IPv6 is in .cache/cloud-init: the release's own or, on Debian 12, Debian 13's.
@@ -24,9 +24,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=$root/.cache
 venv=$root/.venv
 # Raise this number when the content of .cache/root changes.
-layout=4
+layout=5
 # The same for .cache/bench.
-bench_layout=1
+bench_layout=2
 # The first cloud-init that finds the metadata service over IPv6, and the Debian release that a host
 # with an older one takes it from.
 ipv6_since=24.2
@@ -122,8 +122,8 @@ dependencies() {
 
 unpack() {
     local folder=$cache/deb new=$cache/root.new deb name packages=$cache/packages.new
-    local wanted=(openvswitch-switch openvswitch-common cloud-init postgresql udev nftables)
-    say "Unpacking Open vSwitch, cloud-init, PostgreSQL, udev and nft under .cache (not installed)"
+    local wanted=(openvswitch-switch openvswitch-common cloud-init postgresql udev nftables haproxy)
+    say "Unpacking ${wanted[*]} under .cache (not installed)"
     rm -rf "$folder" "$new"
     mkdir -p "$folder" "$new"
     cd "$folder"
@@ -309,7 +309,7 @@ browser() {
 # The programs only; the bench starts them in namespaces of its own.
 bench() {
     local home=$cache/bench folder=$cache/bench.deb new=$cache/bench.new deb
-    local programs=(haproxy nginx wrk) packages=()
+    local programs=(nginx wrk) packages=()
     if [ "$(cat "$home/layout" 2>/dev/null)" != "$bench_layout" ]; then
         say "Unpacking ${programs[*]} under .cache (not installed)"
         rm -rf "$folder" "$new"
