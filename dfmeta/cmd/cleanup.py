@@ -17,6 +17,7 @@ from oslo_config import cfg
 from dfmeta import hub
 from dfmeta.apps import switch
 from dfmeta.apps.controller import Controller
+from dfmeta.cmd.activation import green
 from dfmeta.cmd.keeping import keeper
 from dfmeta.cmd.remembering import meters_of
 from dfmeta.cmd.waiting import LINES, Waiting
@@ -26,6 +27,7 @@ from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.proxy.sockets import silence
 from dfmeta.registry import Registry
 from dfmeta.state import State, StateFile
 from dfmeta.wiring.layout import keys_of, layout_of, meta_of
@@ -52,7 +54,19 @@ class Cleanup:
         :raises StartError: when OVSDB or the switch cannot be reached; their part is not removed.
         """
         kept = keeper(self._group, self._state, os.environ)
-        kept.drop()
+        listeners = [green(fd) for fd in kept.take()]
+        try:
+            # The flows still lead guests to them. A closed port would refuse guests; they repeat
+            # packets that are dropped.
+            for listener in listeners:
+                silence(listener)
+            self._remove()
+        finally:
+            kept.drop()
+            for listener in listeners:
+                listener.close()
+
+    def _remove(self) -> None:
         watcher = OvsdbWatcher(
             self._group.ovsdb_connection,
             self._group.integration_bridge,

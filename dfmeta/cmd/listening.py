@@ -59,6 +59,8 @@ class GuestListeners:
         """Version of IP → listening socket; IPv4's is first."""
         self._elsewhere: set[int] = set()
         """Versions whose listener a service manager opened, and so keeps."""
+        self._former: list[Any] = []
+        """Listeners of an earlier run at places that are not configured any more."""
         self._made: set[int] = set()
         """Versions whose listener this process has opened."""
         self._taken = False
@@ -165,6 +167,20 @@ class GuestListeners:
         if mine:
             self._keeper.look_after(mine)
 
+    def close_former(self) -> None:
+        """Close the listeners of an earlier run that are not used.
+
+        Until then they drop all packets: the flows of that run still lead guests to them, a closed
+        port would refuse guests, and guests repeat what is dropped.
+        """
+        for sock in self._former:
+            LOG.info(
+                "Closed the listener of an earlier run at %s: the configured addresses are %s",
+                *(_place(sock), ", ".join(self.places.values())),
+            )
+            sock.close()
+        self._former.clear()
+
     def undo(self) -> None:
         """Stop keeping the listeners that this process has opened.
 
@@ -194,11 +210,8 @@ class GuestListeners:
         address, port = ip_address(sock.getsockname()[0]), _port(sock)
         fits = address == self._addresses.get(version) and port in self._ports()
         if version in self.sockets or not fits:
-            LOG.info(
-                "Closed the listener of an earlier run at %s: the configured address is %s",
-                *(_place(sock), self.places[version]),
-            )
-            sock.close()
+            silence(sock)
+            self._former.append(sock)
             return False
         confine(sock, self._index())
         keep_room(sock)

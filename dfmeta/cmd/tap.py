@@ -216,7 +216,11 @@ class TapKeeper:
             LOG.info("Configured %s: %s", self._group.metadata_interface, ", ".join(done))
 
     def remove_former(self, watcher: OvsdbWatcher) -> None:
-        """Remove objects that the previous run created for another device, address or table."""
+        """Remove objects that the previous run created for another device, address or table.
+
+        No flow of that run is left.
+        """
+        self._listeners.close_former()
         group, former = self._group, self._state.host
         address = str(group.host_ip)
         name, table = group.metadata_interface, group.route_table

@@ -173,10 +173,10 @@ def confined(sock: Any) -> bool:
 
 
 def silence(sock: Any) -> int:
-    """Make an unconfined listener drop all packets, until :func:`confine` sets a device.
+    """Make a listener drop all packets, until :func:`confine` sets a device.
 
-    The connections in its queue may have arrived on any device with the address of any guest: they
-    are reset.
+    The connections in its queue are reset: those of an unconfined listener may have arrived on any
+    device with the address of any guest.
 
     :return: the number of these connections.
     :raises OSError: when the kernel refuses.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -217,7 +218,27 @@ def test_those_at_another_place_are_closed(
     assert inode(listeners.sockets[4]) == inode(earlier.sockets[4])
     assert listeners.sockets[6].getsockname()[0] == NOT_OURS
     assert keeping.kept == [inodes(listeners)]
+    listeners.close_former()
     assert f"Closed the listener of an earlier run at [::1]:{port_of(earlier)}" in caplog.text
+
+
+def test_those_at_another_place_neither_accept_nor_refuse_guests_until_flows_are_exchanged(
+    make: Make, earlier: GuestListeners
+) -> None:
+    place = earlier.sockets[4].getsockname()
+    listeners = make(Keeping(*earlier.sockets.values()), host_ip="127.0.0.2")
+    with socket.create_connection(place) as waits:
+        listeners.open()
+        waits.settimeout(5)
+        with pytest.raises(ConnectionResetError):
+            waits.recv(1)
+    with socket.socket() as guest:
+        guest.setblocking(False)
+        assert guest.connect_ex(place) == errno.EINPROGRESS
+        poller = select.poll()
+        poller.register(guest, select.POLLOUT)
+        assert poller.poll(0) == []
+    listeners.close_former()
 
 
 # A service manager
