@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
 from tests.harness.neutron_agent import DEAD_VLAN, OPEN, OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import META_BRIDGE
 
 PATH = "/latest/meta-data/hostname"
 OURS = "cookie=0x64666d65"
@@ -29,6 +30,14 @@ TABLES = {0, 23, 24, 60, 71, 72, 73, 81, 82, 91, 92, 93, 94}
 """Those of the openvswitch firewall driver that have flows, among others."""
 SPOOFING = {24, 25}
 """Tables of the spoofing protection without it; in 25 nothing stands with it."""
+PORTS = {"tap-metadata", META_BRIDGE, "int-br-meta", "phy-br-meta", "tap-meta"}
+"""Ports of ours, with either identity scheme."""
+UNANSWERED = {
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "RemoteDisconnected: Remote end closed connection without response",
+    "TimeoutError: timed out",
+}
+"""Errors of a request that gets no answer. Refused connections are not among them."""
 PACKETS = 3
 """Thousands a second, of a guest that Neutron limits."""
 UNDER_WAY = 20
@@ -166,11 +175,12 @@ def neutrons(host: OpenvSwitch) -> Neutrons:
     """What is there, without what changes by itself."""
     lines = host.ofctl("--no-stats", "dump-flows", BRIDGE).splitlines()
     ours = {number for line in lines if OURS in line for number in used_meters(line)}
-    ports = [row for row in host.records("Port") if row["name"] != "tap-metadata"]
+    ports = [row for row in host.records("Port") if row["name"] not in PORTS]
+    bridges = [row for row in host.records("Bridge") if row["name"] != META_BRIDGE]
     return Neutrons(
         flows=Counter(line.strip() for line in lines if "actions=" in line and OURS not in line),
         meters={number: rate for number, rate in meters(host).items() if number not in ours},
-        bridges=without(host.records("Bridge"), "ports", "status", "rstp_status"),
+        bridges=without(bridges, "ports", "status", "rstp_status"),
         ports=without(ports, "statistics", "status", "rstp_status", "rstp_statistics"),
         # vswitchd notes now and then who is connected and in which role.
         controllers=without(host.records("Controller"), "status", "is_connected", "role"),
@@ -220,17 +230,25 @@ def tag(guest: Guest) -> object:
 
 
 @contextlib.contextmanager
-def asking(agent: Agent, guests: tuple[Guest, ...]) -> Iterator[None]:
-    """The guests ask for their names all the time, and get them, before and after what is done."""
+def asking(
+    served: Callable[[], float],
+    guests: tuple[Guest, ...],
+    *,
+    timeout: float = 30,
+    unanswered: int = 0,
+) -> Iterator[None]:
+    """The guests ask for their names all the time, and get them, before and after what is done.
 
-    def served() -> float:
-        return agent.metric("dfmeta_requests_total")
+    :param served: the number of requests so far.
+    :param timeout: seconds that a request waits for its answer.
+    :param unanswered: at most so many requests may get no answer.
+    """
 
     def await_more() -> None:
         enough = served() + UNDER_WAY * len(guests)
         wait_for(lambda: served() >= enough, 40, "guests to be served")
 
-    batches = {guest: guest.start_many(1_000_000, path=PATH, timeout=30) for guest in guests}
+    batches = {guest: guest.start_many(1_000_000, path=PATH, timeout=timeout) for guest in guests}
     try:
         await_more()
         yield
@@ -240,7 +258,14 @@ def asking(agent: Agent, guests: tuple[Guest, ...]) -> Iterator[None]:
             batch.stop()
         raise
     samples: dict[Guest, list[Sample]] = {g: batch.finish() for g, batch in batches.items()}
-    assert failures(samples) == Counter()
+    found = failures(samples)
+    assert set(found) <= UNANSWERED, found
+    assert found.total() <= unanswered, found
+
+
+def requests(agent: Agent) -> Callable[[], float]:
+    """How many requests the daemon has had so far, as a function."""
+    return lambda: agent.metric("dfmeta_requests_total")
 
 
 def added(agent: Agent) -> float:
@@ -447,7 +472,7 @@ def test_neutron_starts_anew_and_deletes_what_has_another_cookie(world: World) -
         asks_own(guest)
     hooks, everything = own_hooks(world.host), own_flows(world.host)
     neutrons_own = without_cookies(neutrons(world.host).flows)
-    with asking(world.agent, world.twins):
+    with asking(requests(world.agent), world.twins):
         world.neutron.restart()
         before = added(world.agent)
         world.neutron.clean_up()
@@ -532,13 +557,13 @@ def test_all_flows_go_at_its_first_start_and_when_vswitchd_is_restarted() -> Non
         neutron = stack.enter_context(NeutronAgent(host, {"AGENT": {"drop_flows_on_start": True}}))
         tell_of_twins(neutron, twins)
         before = added(agent)
-        with asking(agent, twins):
+        with asking(requests(agent), twins):
             neutron.start()
             neutron.clean_up()
             wait_for(lambda: own_flows(host) == everything, 10, "our flows to be back")
         assert added(agent) - before >= everything
         before = added(agent)
-        with asking(agent, twins):
+        with asking(requests(agent), twins):
             with neutron.rewiring():
                 host.kill("ovs-vswitchd")
                 host.start("ovs-vswitchd")

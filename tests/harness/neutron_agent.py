@@ -83,6 +83,8 @@ class NeutronAgent(Daemon):
         programs.mkdir()
         # With the userspace datapath there are no connections in the kernel to delete.
         (programs / "conntrack").symlink_to("/bin/true")
+        # The extension metadata_path starts it by its name.
+        (programs / "haproxy").symlink_to(UNPACKED / "usr/sbin/haproxy")
         path = f"{programs}:{UNPACKED / 'usr/bin'}:{os.environ['PATH']}"
         # os-ken's own default; dfmeta's code and tests change it in this process.
         hub = {"OSKEN_HUB_TYPE": "native"}

@@ -150,6 +150,10 @@ class RecordingNova(Closing):
             for entry in self._ask("requests")
         ]
 
+    def received(self) -> int:
+        """Return the number of requests since the start or :meth:`clear`."""
+        return int(self._ask("status")["requests"])
+
     def accepted(self) -> int:
         """Return the number of connections accepted since the start or :meth:`clear`."""
         return int(self._ask("status")["accepted"])
