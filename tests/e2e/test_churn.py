@@ -88,8 +88,8 @@ def test_fifty_ports_a_second_cost_busy_guests_nothing(
     echoes = agent.metric("dfmeta_ovsdb_echoes_total")
     sys.stdout.write(f"{plugged} ports plugged and unplugged, {echoes:g} echoes to OVSDB\n")
     assert 0 < echoes < 2 * plugged
-    # Nothing of the ports that came and went is left: three flows for each guest's address more.
-    expected = before + 3 * len(guests)
+    # Nothing of the ports that came and went is left; each guest has the flows of its address more.
+    expected = before + ADDRESS_FLOWS * len(guests)
     wait_for(
         lambda: host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65") == expected,
         5,

@@ -29,6 +29,7 @@ from tests.harness.guest import Guest
 from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 DEVICE = "tap-metadata"
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
@@ -224,6 +225,12 @@ def test_the_hosts_addresses_are_those_of_all_its_devices(bare: Namespace, side:
 
 # With the daemon, on a switch
 
+TAP = SIDE.tap
+TAP_KNOB = f"net.ipv6.conf.{TAP}"
+RULES = [f"-6 rule del pref {priority}" for priority in SIDE.rules]
+NEIGHBOUR = f"-6 neigh del {NEXT_HOP6} dev {TAP}"
+ROUTE = f"-6 route del {SIDE.routes[6]} dev {TAP} table {SIDE.table}"
+
 
 host, agent, guest = shared.host, shared.agent_with(), shared.guest
 
@@ -232,14 +239,15 @@ def in_place(host: OpenvSwitch) -> bool:
     with host.namespace.inside():
         if not os.path.isdir("/proc/sys/net/ipv6"):
             return False
-        found = read_host(DEVICE, HOST_IP6, table=2, family=IPV6)
-    own = [str(one) for name, one in found.addresses if name == DEVICE]
-    whole = found.up and found.route and found.neighbour and found.way_back == DEVICE
-    return bool(whole and all(rule.there for rule in found.rules)) and own == [f"{HOST_IP6}/128"]
+        network = None if SIDE.rules else SIDE.keys.network(6)
+        found = read_host(TAP, SIDE.ip6, table=2, family=IPV6, keys=SIDE.keys, network=network)
+    own = [str(one) for name, one in found.addresses if name == TAP]
+    whole = found.up and found.route and found.neighbour and found.way_back == TAP
+    return bool(whole and all(rule.there for rule in found.rules)) and own == [f"{SIDE.ip6}/128"]
 
 
 def knob(host: OpenvSwitch, name: str) -> str:
-    return host.namespace.run(["sysctl", "-n", f"{KNOB}.{name}"]).stdout.strip()
+    return host.namespace.run(["sysctl", "-n", f"{TAP_KNOB}.{name}"]).stdout.strip()
 
 
 def examined(agent: Agent) -> dict[str, dict[str, Any]]:
@@ -253,19 +261,12 @@ def test_the_daemon_puts_ipv6_in_place(host: OpenvSwitch, agent: Agent, guest: G
     assert in_place(host)
     assert (knob(host, "accept_ra"), knob(host, "addr_gen_mode")) == ("0", "1")
     memory = json.loads((agent.state_path / FILE).read_text())["host"]
-    assert memory["address6"] == HOST_IP6
+    assert memory["address6"] == SIDE.ip6
 
 
 @pytest.mark.parametrize(
     "change",
-    [
-        f"addr flush dev {DEVICE}",
-        f"link set {DEVICE} down",
-        f"-6 neigh del {NEXT_HOP6} dev {DEVICE}",
-        "-6 route flush table 2",
-        "-6 rule del pref 32764",
-        "-6 rule del pref 32765",
-    ],
+    [f"addr flush dev {TAP}", f"link set {TAP} down", NEIGHBOUR, ROUTE, *RULES],
 )
 def test_the_daemon_puts_back_what_is_removed(
     host: OpenvSwitch, agent: Agent, guest: Guest, change: str
@@ -281,19 +282,13 @@ def test_doctor_names_each_fault_of_ipv6_with_its_remedy(
 ) -> None:
     asks_own(guest)
     found = examined(agent)
-    checks = ("address", "rule-from", "rule-oif", "route", "neighbour")
+    checks = ("address", *(("rule-from", "rule-oif") if SIDE.rules else ()), "route", "neighbour")
     for check in (*checks, "way-back"):
         assert found[f"{check}-ipv6"]["status"] == "ok"
     agent.stop()
     try:
-        ip(
-            host.namespace,
-            f"-6 addr del {HOST_IP6}/128 dev {DEVICE}",
-            "-6 rule del pref 32764",
-            "-6 rule del pref 32765",
-            "-6 route flush table 2",
-        )
-        ip(host.namespace, f"-6 neigh del {NEXT_HOP6} dev {DEVICE}", check=False)
+        ip(host.namespace, f"-6 addr del {SIDE.ip6}/128 dev {TAP}", *RULES)
+        ip(host.namespace, ROUTE, NEIGHBOUR, check=False)
         found = examined(agent)
         for check in checks:
             line = found[f"{check}-ipv6"]
@@ -312,8 +307,8 @@ def test_ipv6_goes_and_comes_with_the_hosts_setting(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
     assert over_ipv6(host)
-    host.namespace.sysctl(**{f"{KNOB}.disable_ipv6": 1})
-    told = f"Guests are not served over IPv6: {KNOB}.disable_ipv6 is 1"
+    host.namespace.sysctl(**{f"{TAP_KNOB}.disable_ipv6": 1})
+    told = f"Guests are not served over IPv6: {TAP_KNOB}.disable_ipv6 is 1"
     wait_for(lambda: told in agent.log(), OF_SWITCH, "the daemon to say so")
     asks_own(guest)
     assert agent.ready()
@@ -321,7 +316,7 @@ def test_ipv6_goes_and_comes_with_the_hosts_setting(
     assert found.keys() == {"ipv6"}
     line = found["ipv6"]
     assert line["status"] == "warning"
-    assert f"IPv4 only: {KNOB}.disable_ipv6 is 1" in line["text"]
+    assert f"IPv4 only: {TAP_KNOB}.disable_ipv6 is 1" in line["text"]
     wait_for(lambda: not over_ipv6(host), OF_SWITCH, "flows of IPv6 to be removed")
     command = line["remedy"].split("`")[1]
     host.namespace.run(command.split())
@@ -353,11 +348,11 @@ def test_a_host_without_ipv6_serves_ipv4_until_it_has_it(
         put(agent, one)
         asks_own(one)
         assert knob(host, "disable_ipv6") == "1"
-        assert HOST_IP6 not in ip(host.namespace, "-6 address")
+        assert SIDE.ip6 not in ip(host.namespace, "-6 address")
         assert examined(agent)["ipv6"]["status"] == "warning"
     finally:
         host.namespace.sysctl(**{default: 0})
-    host.namespace.sysctl(**{f"{KNOB}.disable_ipv6": 0})
+    host.namespace.sysctl(**{f"{TAP_KNOB}.disable_ipv6": 0})
     wait_for(lambda: in_place(host), OF_SWITCH, "IPv6 to be put in place")
     assert (knob(host, "accept_ra"), knob(host, "addr_gen_mode")) == ("0", "1")
     asks_own(one)
@@ -398,10 +393,11 @@ def test_cleanup_leaves_nothing_of_ipv6(host: OpenvSwitch, agent: Agent) -> None
     agent.stop()
     try:
         done = agent.clean_up()
-        for what in ("IPv6 rule 32764", "IPv6 rule 32765", "IPv6 route in table 2"):
-            assert f"Removed the {what}" in done
+        for what in (*(f"rule {one}" for one in SIDE.rules), "route in table"):
+            assert f"Removed the IPv6 {what}" in done
         assert "3276" not in without_main(host)
-        assert HOST_IP6 not in ip(host.namespace, "-6 address")
-        assert ip(host.namespace, "-6 route show table 2", check=False) == ""
+        assert SIDE.ip6 not in ip(host.namespace, "-6 address")
+        routes = ip(host.namespace, f"-6 route show table {SIDE.table}", check=False)
+        assert SIDE.routes[6] not in routes
     finally:
         agent.start()

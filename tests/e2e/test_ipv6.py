@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from dfmeta.model import Endpoint
 from tests.e2e import shared
 from tests.e2e.support import (
     META_DATA,
@@ -23,6 +25,7 @@ from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Reply
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 LOCAL_IPV4 = "/latest/meta-data/local-ipv4"
 """The recording Nova answers it with X-Forwarded-For."""
@@ -88,12 +91,13 @@ def test_a_guest_asks_either_service_from_any_of_its_addresses(agent: Agent, gue
             asks_from(guest, source, OPENSTACK6)
         asks_from(guest, ULA, EC2_6)
     assert packet_ins(agent, outcome="learned") - before == 3
-    prefix = "fd00:a9fe:a9fe:a9fe"
-    assert slots(agent, guest) == [
-        (f"{prefix}:1::{guest.ofport:x}", guest.link_local),
-        (f"{prefix}:2::{guest.ofport:x}", STABLE),
-        (f"{prefix}:3::{guest.ofport:x}", ULA),
-    ]
+    keys = [ip_address(key) for key, _ip in slots(agent, guest)]
+    assert [ip for _key, ip in slots(agent, guest)] == [guest.link_local, STABLE, ULA]
+    assert len(set(keys)) == len(keys)
+    for key in keys:
+        slot = SIDE.keys.number_of(key)
+        assert slot is not None
+        assert SIDE.keys.key_of(Endpoint(guest.ofport), slot) == key
 
 
 def test_the_same_source_address_may_ask_both_services(agent: Agent, guest: Guest) -> None:

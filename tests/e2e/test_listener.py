@@ -16,6 +16,7 @@ import pytest
 from dfmeta.proxy import holder
 from tests.e2e.support import (
     META_DATA,
+    PROXY_PORT,
     Attempt,
     Capture,
     asks_own,
@@ -28,9 +29,9 @@ from tests.harness.fixtures import MakeAgent
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".encode()
-HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 ELSEWHERE = {"integration_bridge": "br-other", "metadata_interface": "tap-other"}
 TAKEN = "Took over the listener of an earlier run"
 FORMER = """
@@ -109,7 +110,7 @@ def test_cleanup_ends_the_holder_whatever_has_changed_since(
     agent.clean_up()
     wait_for(lambda: not holders(host), 5, "the holder's end")
     with host.namespace.open_socket() as free:
-        free.bind(("0.0.0.0", 18080))
+        free.bind(("0.0.0.0", PROXY_PORT))
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -134,16 +135,17 @@ def test_a_listener_that_stands_elsewhere_now_is_let_go(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
     agent.stop()
-    agent.configure({"df_metadata": {"port": 18081}})
+    group, option = SIDE.port_option
+    agent.configure({group: {option: 18081}})
     agent.start()
     asks_own(guest)
     lines = [
         one for one in agent.log().splitlines() if "Closed the listener of an earlier run" in one
     ]
-    for line, place in zip(lines, ("169.254.169.254", f"[{HOST_IP6}]"), strict=True):
-        assert f"{place}:18080" in line
+    for line, place in zip(lines, (SIDE.ip, f"[{SIDE.ip6}]"), strict=True):
+        assert f"{place}:{PROXY_PORT}" in line
     with host.namespace.open_socket() as free:
-        free.bind(("0.0.0.0", 18080))
+        free.bind(("0.0.0.0", PROXY_PORT))
     assert len(holders(host)) == 1
 
 

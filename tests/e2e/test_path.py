@@ -313,7 +313,7 @@ def test_guests_connections_are_tracked_unless_the_operators_rule_leaves_them_ou
         host.namespace.run(["sh", "-euc", f"PATH={NFT.parent}:$PATH; {command}"])
 
     try:
-        types(notrack)
+        types(notrack.replace("tap-metadata", TAP))
         host.namespace.run([str(NFT), known])
         assert reaches(guest)
         line = doctor_line(agent, "conntrack")

@@ -8,11 +8,12 @@ import subprocess
 import pytest
 
 from tests.e2e.support import META_DATA, PROXY_PORT, Attempt, Capture, asks_own, put, uuid_in
-from tests.harness.agent import SCHEME, Agent
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 pytestmark = pytest.mark.early
 installed = pytest.mark.installed
@@ -178,8 +179,8 @@ def test_a_fixed_port_that_is_taken_is_one_clear_line(
     assert done.returncode == 2
     line = done.stderr.splitlines()[-1]
     assert f":{PROXY_PORT}" in line
-    option = "[df_metadata] port" if SCHEME == "in_port" else "[METADATA] host_proxy_listen_port"
-    assert option in line
+    group, option = SIDE.port_option
+    assert f"[{group}] {option}" in line
     assert "Address already in use" in line
     assert "Traceback" not in done.stderr
 
