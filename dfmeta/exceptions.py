@@ -254,6 +254,13 @@ class UpstreamAnswerError(UpstreamError):
     name = "exchange-answer"
 
 
+class HaproxyError(DfmetaError):
+    """haproxy did not start, or did not do what it was told."""
+
+    name = "haproxy-failed"
+    sentence = "haproxy failed: {cause}"
+
+
 HeadFault = Literal["malformed", "request_line", "header", "header_lines", "header_timeout"]
 BodyFault = Literal["body", "chunks", "body_timeout"]
 

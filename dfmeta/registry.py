@@ -67,6 +67,7 @@ class Registry:
 
     :param host_addresses: see :data:`~dfmeta.allotment.Addresses`.
     :param ask: see :class:`~dfmeta.numbering.Numbering`; :meth:`answered` receives the answer.
+    :param look: counts an endpoint's connections before one of its addresses is evicted.
     :param clock: monotonic seconds.
     :param keys: the key scheme; the flows use the same.
     :param allotment: the choice of slots, with its own *keys*; None: the one that suits *keys*.
@@ -77,6 +78,7 @@ class Registry:
         host_addresses: Addresses = tuple,
         *,
         ask: Callable[[], int] = lambda: 0,
+        look: Callable[[Endpoint], object] = lambda _endpoint: None,
         clock: Callable[[], float] = time.monotonic,
         keys: Keys = IN_PORT,
         allotment: Allotment | None = None,
@@ -91,7 +93,7 @@ class Registry:
         self._ports: dict[PortId, Port] = {}
         self._guests: dict[Endpoint, Guest] = {}
         self._contenders = Contenders()
-        self._numbering = Numbering(ask)
+        self._numbering, self._look = Numbering(ask), look
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
         self._waits = Waits()
@@ -138,9 +140,8 @@ class Registry:
         if old is not None and old.with_notes_of(port) == port:
             self._keep_in_place(port)
             return
-        self._states[port.state] += 1
-        if old is not None:
-            self._states[old.state] -= 1
+        self._states.update([port.state])
+        self._states.subtract([old.state] if old is not None else [])
         self._note(old, port)
         agrees = self._numbering.agrees(port)
         if old is not None and agrees and old.only_gains(port) and self._add(port):
@@ -291,6 +292,7 @@ class Registry:
         version = address.ip.version
         number = self.allotment.pick(guest, version)
         if number is None:
+            self._look(endpoint)
             number = guest.longest_idle(self.keys.slots(version), now)
             if number is None or not guest.may_displace(now):
                 return None
@@ -450,7 +452,7 @@ class Registry:
         if slot is not None and slot.epoch == epoch:
             slot.connections += change
             slot.last_used = max(slot.last_used, now)
-            slot.expected_until = 0.0
+            slot.expected_until = 0.0 if change else slot.expected_until
 
     # Time that a first SYN waited, which counts towards hold_timeout of its requests
 

@@ -24,7 +24,7 @@ from dfmeta.cmd.watch import PortWatch
 from dfmeta.health import Health
 from dfmeta.host_wide import allotment_of
 from dfmeta.hub import Bell
-from dfmeta.model import PortId
+from dfmeta.model import Endpoint, PortId
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.registry import Registry
@@ -64,6 +64,7 @@ class Parts:
         self.registry = Registry(
             addresses,
             ask=lambda: self.watcher.ask(),
+            look=self._look,
             keys=keys,
             allotment=allotment_of(keys, addresses, versions=versions),
         )
@@ -155,6 +156,10 @@ class Parts:
     def _gather(self) -> None:
         if self.proxy is not None:
             self.proxy.gather()
+
+    def _look(self, endpoint: Endpoint) -> None:
+        if self.proxy is not None:
+            self.proxy.look(endpoint)
 
     def _inform(self) -> None:
         if self.proxy is not None:

@@ -52,17 +52,18 @@ def go_first(priority: int = FIRST) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, priority)
 
 
-def drop(user: str, *, descriptors: int) -> None:
+def drop(user: str, *, descriptors: int, memory: int = MEMORY) -> None:
     """Become *user*, if running as root, and drop all capabilities for good.
 
     :param user: name of a user.
     :param descriptors: maximum number of open descriptors.
+    :param memory: bytes of address space.
     :raises OSError: when the kernel refuses; the process must not serve then.
     """
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
         descriptors = min(descriptors, hard)

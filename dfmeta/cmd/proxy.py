@@ -14,9 +14,13 @@ from prometheus_client import Metric
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd.privileges import go_first
+from dfmeta.conf.haproxy import HAPROXY
+from dfmeta.model import Endpoint
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engine import Engine, InProcess, Terms
+from dfmeta.proxy.haproxy import handover
+from dfmeta.proxy.haproxy.engine import Haproxy
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
@@ -25,7 +29,7 @@ from dfmeta.proxy.worker.workers import Workers
 from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Registry
 from dfmeta.state import Listeners
-from dfmeta.wiring import backends
+from dfmeta.wiring import backends, haproxy
 from dfmeta.wiring.limits import limits, rates
 
 
@@ -71,6 +75,8 @@ class Proxy:
 
     def _build(self, sockets: list[Any]) -> Engine:
         group, terms = self._conf.df_metadata, self._terms()
+        if group.engine == HAPROXY:
+            return self._haproxy(sockets, terms)
         if group.proxy_workers:
             return Workers(
                 sockets,
@@ -91,6 +97,24 @@ class Proxy:
             )
         )
 
+    def _haproxy(self, sockets: list[Any], terms: Terms) -> Engine:
+        listener, name = handover.listen()
+        return Haproxy(
+            sockets,
+            self._registry,
+            handover=lambda peers: handover.HandoverServer(
+                listener,
+                self._registry,
+                Face(self._application.answer),
+                port=int(sockets[0].getsockname()[1]),
+                peers=peers,
+                hold_timeout=terms.hold_timeout,
+                limits=terms.limits,
+            ),
+            name=name,
+            setup=lambda: haproxy.setup(self._conf, self._registry),
+        )
+
     @property
     def serving(self) -> bool:
         """Return whether guests are answered."""
@@ -100,6 +124,11 @@ class Proxy:
         """See :meth:`~dfmeta.proxy.engine.Engine.inform`."""
         if self._engine is not None:
             self._engine.inform()
+
+    def look(self, endpoint: Endpoint) -> None:
+        """See :meth:`~dfmeta.proxy.engine.Engine.look`."""
+        if self._engine is not None:
+            self._engine.look(endpoint)
 
     def rebind(self) -> None:
         """See :meth:`~dfmeta.proxy.engine.Engine.rebind`."""
@@ -118,6 +147,8 @@ class Proxy:
         :raises DfmetaError: when its backend cannot be built; nothing is changed then.
         """
         backend = backends.build(conf)
+        if self._conf.df_metadata.engine == HAPROXY:
+            haproxy.setup(conf, self._registry)
         self._conf = conf
         self._rates.settings = rates(conf)
         self._application.replace(backend, backends.settings(conf))

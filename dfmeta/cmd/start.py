@@ -23,7 +23,7 @@ from dfmeta.cmd.elsewhere import refuse_elsewhere
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.waiting import Waiting, no_bridge, no_ovsdb, no_switch, no_tap, no_workers
+from dfmeta.cmd.waiting import Waiting, no_bridge, no_engine, no_ovsdb, no_switch, no_tap
 from dfmeta.exceptions import DfmetaError, StartError
 
 LOG = logging.getLogger("dfmeta.agent")
@@ -85,7 +85,7 @@ class Start:
         if not self._await_switch():
             return False
         proxy.serve(parts.tap.sockets)
-        if not self.wait_for(lambda: proxy.serving, no_workers):
+        if not self.wait_for(lambda: proxy.serving, lambda: no_engine(group.engine)):
             return False
         self._complete(proxy)
         return True

@@ -21,6 +21,7 @@ from prometheus_client import Metric
 from dfmeta.admin.page import StatusPage
 from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, render
 from dfmeta.cmd.rows import failure_row
+from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.exceptions import StoreError
 from dfmeta.health import Health
 from dfmeta.hub import Turns
@@ -133,13 +134,14 @@ def facts_of_host(conf: cfg.ConfigOpts, service: Mapping[str, Any]) -> tuple[tup
     group = conf.df_metadata
     addresses = [service["ip"], *service["ip6"]] if service["ip"] else ["none yet"]
     workers = str(group.proxy_workers or "none, the daemon answers guests itself")
+    engine = ("Engine", HAPROXY) if group.engine == HAPROXY else ("Workers", workers)
     fault = service["ip6_fault"]
     return (
         ("Bridge", group.integration_bridge),
         ("Service", ", ".join(addresses)),
         *((("IPv6", f"{fault}; see dfmeta doctor"),) if fault else ()),
         ("Backend", group.backend),
-        ("Workers", workers),
+        engine,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dfmeta.cmd.keeping import notify
+from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.exceptions import StartError
 
 LOG = logging.getLogger(__name__)
@@ -90,8 +91,14 @@ def no_switch(bridge: str) -> StartError:
     )
 
 
-def no_workers() -> StartError:
-    """Return the error of a start without a worker."""
+def no_engine(engine: str) -> StartError:
+    """Return the error of a start at which no process has begun to answer guests."""
+    if engine == HAPROXY:
+        return StartError(
+            cause="haproxy has not started",
+            remedy="Read the log lines above, and check that [haproxy] user may run "
+            "[haproxy] binary",
+        )
     return StartError(
         cause="no worker of [df_metadata] proxy_workers has started",
         remedy="Read the log lines above, and check that proxy_worker_user may run Python",

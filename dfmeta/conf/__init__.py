@@ -18,6 +18,7 @@ from dfmeta.conf import (
     auth,
     central,
     defaults,
+    haproxy,
     limits,
     lookup,
     metadata,
@@ -103,6 +104,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
         (None, [*COMMON, *nova.OPTS]),
         (agent.GROUP.name, agent.OPTS),
         (metadata.GROUP.name, metadata.OPTS),
+        (haproxy.GROUP.name, haproxy.OPTS),
         (limits.GROUP.name, limits.OPTS),
         (neutron.GROUP.name, neutron.OPTS),
         (rate.GROUP.name, rate.OPTS),
@@ -116,6 +118,7 @@ def register(conf: cfg.ConfigOpts) -> None:
     for group in (
         agent.GROUP,
         metadata.GROUP,
+        haproxy.GROUP,
         limits.GROUP,
         neutron.GROUP,
         rate.GROUP,
@@ -216,6 +219,7 @@ def _check(conf: cfg.ConfigOpts) -> None:
     metadata.apply(conf)
     agent.check(conf.df_metadata)
     metadata.check(conf)
+    haproxy.check(conf)
     nova.check(conf)
     neutron.check(conf)
     store.check(conf)

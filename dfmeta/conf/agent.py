@@ -285,6 +285,16 @@ OPTS: Final = [
         "forgery; leave it off if guests reach the service through a proxy of their own on "
         "purpose. In dfmeta-agent the content of these headers has no other effect.",
     ),
+    cfg.StrOpt(
+        "engine",
+        default="wsgi",
+        choices=[
+            ("wsgi", "the daemon, or its workers, answer guests"),
+            ("haproxy", "haproxy answers plain requests, and the daemon the others"),
+        ],
+        help="The part that accepts guests' connections. haproxy needs backend = nova; see "
+        "[haproxy]. A change needs a restart.",
+    ),
     cfg.IntOpt(
         "proxy_workers",
         default=0,
@@ -368,7 +378,7 @@ def check(group: Any) -> None:
             remedy="Name each source once",
         )
     _check_ip6(group)
-    _check_user("proxy_worker_user", group.proxy_worker_user)
+    check_user("[df_metadata] proxy_worker_user", group.proxy_worker_user)
 
 
 def _check_ip6(group: Any) -> None:
@@ -402,7 +412,12 @@ def _check_ip6(group: Any) -> None:
         )
 
 
-def _check_user(option: str, value: str) -> None:
+def check_user(option: str, value: str) -> None:
+    """Check the name of a user that a process becomes.
+
+    :param option: the option's group and name.
+    :raises ConfigError: when there is no such user, or it is root.
+    """
     try:
         found = pwd.getpwnam(value)
     except (KeyError, ValueError):
@@ -412,7 +427,7 @@ def _check_user(option: str, value: str) -> None:
             return
         cause = "it is root"
     raise ConfigError(
-        option=f"[df_metadata] {option}",
+        option=option,
         value=value,
         cause=cause,
         remedy="Name a user of this host that owns no files, such as nobody",

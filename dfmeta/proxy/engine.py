@@ -13,6 +13,7 @@ from typing import Protocol
 from prometheus_client import Metric
 
 from dfmeta import metrics
+from dfmeta.model import Endpoint
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
 
@@ -40,6 +41,11 @@ class Engine(Protocol):
 
     def inform(self) -> None:
         """Wait until every process that answers guests has the present state of the registry."""
+        ...
+
+    def look(self, endpoint: Endpoint) -> None:
+        """Bring the registry's counts of the endpoint's connections up to date, without a wait, if
+        another process has them: an address of it is about to be evicted."""
         ...
 
     def rebind(self) -> None:
@@ -80,6 +86,9 @@ class InProcess:
 
     def inform(self) -> None:
         """Do nothing: the server uses the registry itself."""
+
+    def look(self, endpoint: Endpoint) -> None:
+        """Do nothing: the server counts its connections in the registry itself."""
 
     def rebind(self) -> None:
         """See :class:`Engine`."""

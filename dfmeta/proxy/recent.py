@@ -31,6 +31,7 @@ REASON_MAX: Final = 240
 """Characters of a reason."""
 _HARMLESS: Final = frozenset({404, 405, 409})
 """A missing document, a method that cloud-init only tries, a password that is set already."""
+_OK: Final = 200
 _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400
 
@@ -189,6 +190,19 @@ class Recent:
             one.absent = _repeated(one.absent, failure, one.well_at)
         elif status not in _HARMLESS:
             _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
+
+    def succeeded(self, claim: Claim, count: int, at: float, *, well: bool) -> None:
+        """Note requests that another process has answered with success.
+
+        :param at: seconds of the clock.
+        :param well: whether an answer shows that the guest is known; see :attr:`Asked.well_at`.
+        """
+        one = self._of(claim.caller, claim.identity.incarnation)
+        one.counts[0] += count
+        if at >= one.last_at:
+            one.last_at, one.last_status = at, _OK
+        if well:
+            one.well_at = max(one.well_at, at)
 
     def forget(self, caller: Caller) -> None:
         """Forget a guest, since another one may have its port."""

@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import eventlet
@@ -238,14 +238,31 @@ class GuestServer:
 
     def _admit(self, client: Any, address: Any) -> None:
         peer, port = address[:2]
-        claim = self.registry.claim(_address(peer))
+        self._enter(client, _address(peer), port)
+
+    def _enter(
+        self,
+        client: Any,
+        peer: IPv4Address | IPv6Address,
+        port: int,
+        *,
+        waited: float = 0.0,
+        counted: bool = False,
+    ) -> None:
+        """Give a connection its place.
+
+        :param waited: seconds of hold_timeout that it has used already.
+        :param counted: whether it is counted among the guest's connections already.
+        """
+        claim = self.registry.claim(peer)
         if claim is None:
             # An unknown peer: not even an error is sent.
             self._note_closed("unknown_peer")
             close_now(client)
             return
-        ACCEPTED.add(claim.caller, claim.identity.incarnation)
-        waited = self.registry.take_wait(claim.caller, port)
+        if not counted:
+            ACCEPTED.add(claim.caller, claim.identity.incarnation)
+        waited += self.registry.take_wait(claim.caller, port)
         connection = self._connection(client, claim, waited)
         entry = self._room.enter(claim.caller, connection)
         if entry.limit:

@@ -83,7 +83,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "api": {"db", "guest", "auth"},
         "lookup": {"db", "guest", "api"},
     },
-    "proxy": {"nova": set(), "worker": set()},
+    "proxy": {"haproxy": set(), "nova": set(), "worker": set()},
 }
 # Libraries that only some parts may know.
 ONLY_IN: dict[str, set[str]] = {

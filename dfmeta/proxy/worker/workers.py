@@ -245,6 +245,9 @@ class Workers:
         for worker in self._feed.inform():
             self._end(worker, "full", f"has not read its messages for {SETTLE_TIMEOUT:g} s")
 
+    def look(self, endpoint: Endpoint) -> None:
+        """Do nothing: workers report each change of use, with its time."""
+
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
         """Replace all workers by new ones with the present settings.
 

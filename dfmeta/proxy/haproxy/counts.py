@@ -1,0 +1,219 @@
+"""haproxy's counters under dfmeta's names.
+
+Totals (requests by status, connections) come from haproxy's statistics, and the numbers of a guest
+from its stick-tables. Only the difference to the last reading is added. haproxy writes a line about
+a failed request, so that an operator can find the guest, and no line about others.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+from dfmeta import metrics
+from dfmeta.exceptions import HaproxyError
+from dfmeta.guest_counts import ACCEPTED
+from dfmeta.model import Endpoint
+from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
+from dfmeta.proxy.haproxy.entries import claim_token, read_port_token, read_token
+from dfmeta.proxy.haproxy.runtime import Rows, Runtime
+from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
+from dfmeta.quiet import Seldom
+from dfmeta.registry import Claim, Registry
+
+LOG = logging.getLogger(__name__)
+
+FRONTEND: Final = "guests"
+SERVER: Final = "nova"
+"""Beginning of the names of Nova's servers."""
+BACKENDS: Final = (NOVA, NOVA_CLOSES)
+OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
+    "opened": "connect",
+    "reused": "reuse",
+    "failed": "econ",
+}
+"""Outcome of a connection to Nova → haproxy's counter."""
+CLASSES: Final[tuple[metrics.StatusClass, ...]] = ("2xx", "3xx", "4xx", "5xx")
+AT_ONCE: Final = 0.05
+"""Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
+_LINE: Final = re.compile(r"([0-9.]+) ([0-9]{3}) (\S+) (\S+) (\S*)")
+_CHANGED: Final = 500
+_AWAY: Final = 503
+_NO_ANSWER: Final = frozenset({502, 503, 504})
+_FAILED: Final = 400
+_NOVAS_FAULT: Final = ("s", "S")
+"""First letters of haproxy's state of a request that Nova did not answer (configuration manual,
+8.5)."""
+
+
+class Counts:
+    """Reads the counters of haproxy's processes."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._seldom = Seldom()
+        self._read: dict[tuple[int, str, str], int] = {}
+        """Process id, name and kind of a counter → its value at the last reading."""
+        self._used: dict[int, set[tuple[Endpoint, int, int]]] = {}
+        """Process id → the addresses of which it had connections: endpoint, slot, epoch."""
+
+    def failed(self, line: str) -> None:
+        """Note a failed request; *line* is haproxy's, see ``log-format`` in its configuration."""
+        found = _LINE.fullmatch(line)
+        if found is None:
+            return
+        token, status, state, backend, path = found[1], int(found[2]), *found.group(3, 4, 5)
+        claim = self._claim(token)
+        if status in _NO_ANSWER:
+            self._seldom.warn(
+                LOG,
+                "Nova gave no answer in time, or none that haproxy can forward (%s %s). Check Nova "
+                "with: dfmeta doctor",
+                status,
+                state,
+            )
+        if status == _CHANGED and state.startswith("P"):
+            metrics.CLOSED.labels("changed").inc()
+        elif state.startswith(_NOVAS_FAULT):
+            closed = backend == NOVA_CLOSES
+            if closed:
+                metrics.CLOSED.labels("timeout").inc()
+            else:
+                metrics.REQUESTS.labels("5xx", "dfmeta").inc()
+            if claim is not None:
+                RECENT.answered(claim, CLOSED if closed else _AWAY, path, REASONS["timeout"])
+        elif status >= _FAILED and claim is not None:
+            RECENT.answered(claim, status, path, f"nova answered {status}")
+
+    def read(self, pid: int, runtime: Runtime) -> None:
+        """Add everything that was counted since the last reading."""
+        try:
+            self._read_totals(pid, runtime)
+            self._read_guests(pid, runtime)
+        except HaproxyError as error:
+            LOG.debug("haproxy's counters cannot be read: %s", error)
+
+    def note_all(self, pid: int, runtime: Runtime) -> None:
+        """Note which addresses of all guests have open connections, and when each was used."""
+        try:
+            self._note(pid, runtime.table("of_address"))
+            self.read(pid, runtime)
+        except HaproxyError as error:
+            LOG.debug("haproxy's connections cannot be read: %s", error)
+
+    def look(self, pid: int, runtime: Runtime, endpoint: Endpoint) -> None:
+        """Note the same of the addresses of one endpoint, at once.
+
+        A slot with an open connection is not evicted, and otherwise the least recently used one is.
+        """
+        identity = self._registry.identity(endpoint)
+        if identity is None:
+            return
+        slots = self._registry.slots(endpoint).items()
+        tokens = [
+            claim_token(endpoint, identity.incarnation, number, slot.epoch)
+            for number, slot in slots
+        ]
+        try:
+            self._note(pid, runtime.rows_at_once("of_address", tokens, timeout=AT_ONCE))
+        except HaproxyError as error:
+            LOG.debug("haproxy's connections cannot be read: %s", error)
+
+    def _note(self, pid: int, rows: Rows) -> None:
+        used, now = self._used.setdefault(pid, set()), time.monotonic()
+        for token, row in rows.items():
+            found = read_token(token)
+            if found is None:
+                continue
+            endpoint, _incarnation, number, epoch = found
+            # haproxy forgets an address after a time without a request.
+            last = now - max(FORGET - row.get("exp", 0) / 1000, 0.0)
+            one, uses = (endpoint, number, epoch), row.get("conn_cur", 0) > 0
+            change = int(uses) - int(one in used)
+            (used.add if uses else used.discard)(one)
+            self._registry.count_connections(endpoint, number, epoch, change, last)
+
+    def ended(self, pid: int) -> None:
+        """Note the end of a process."""
+        now = time.monotonic()
+        for endpoint, number, epoch in self._used.pop(pid, set()):
+            self._registry.count_connections(endpoint, number, epoch, -1, now)
+        for key in [key for key in self._read if key[0] == pid]:
+            del self._read[key]
+        metrics.CONNECTIONS.set(0)
+
+    def _read_totals(self, pid: int, runtime: Runtime) -> None:
+        for row in runtime.statistics():
+            name, kind = row.get("pxname", ""), row.get("svname", "")
+            if name == FRONTEND and kind == "FRONTEND":
+                metrics.CONNECTIONS.set(_number(row, "scur"))
+            elif name in BACKENDS and kind.startswith(SERVER):
+                self._read_server(pid, f"{name}/{kind}", row)
+
+    def _read_server(self, pid: int, name: str, row: Mapping[str, str]) -> None:
+        """Add the counts of one address of Nova; the daemon counts its own answers itself."""
+        for status in CLASSES:
+            more = self._more(pid, name, status, _number(row, f"hrsp_{status}"))
+            metrics.REQUESTS.labels(status, "nova").inc(more)
+        for outcome, field in OUTCOMES.items():
+            more = self._more(pid, name, outcome, _number(row, field))
+            metrics.BACKEND_CONNECTIONS.labels(outcome).inc(more)
+
+    def _read_guests(self, pid: int, runtime: Runtime) -> None:
+        now = time.time()
+        for claim, more, well in self._answers(pid, runtime):
+            RECENT.succeeded(claim, more, now, well=bool(well))
+        for token, row in runtime.table("of_port", "data.conn_cnt gt 0").items():
+            found = read_port_token(token)
+            if found is None:
+                continue
+            endpoint, incarnation = found
+            more = self._more(pid, token, "connections", row.get("conn_cnt", 0))
+            identity = self._registry.identity(endpoint)
+            if more and identity is not None and identity.incarnation == incarnation:
+                ACCEPTED.add(endpoint, incarnation, more)
+
+    def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int, int]]:
+        for token, row in runtime.table("of_address", "data.gpc0 gt 0").items():
+            more = self._more(pid, token, "all", row.get("gpc0", 0))
+            well = self._more(pid, token, "well", row.get("gpc1", 0))
+            claim = self._claim(token) if more else None
+            if claim is not None:
+                yield claim, more, well
+
+    def _more(self, pid: int, name: str, kind: str, value: int) -> int:
+        """Return what a counter has gained since the last call for it."""
+        key = pid, name, kind
+        before = self._read.get(key, 0)
+        self._read[key] = value
+        return value - before if value >= before else value
+
+    def _claim(self, token: str) -> Claim | None:
+        """Return the claim that a token stands for, if it still holds."""
+        found = read_token(token)
+        if found is None:
+            return None
+        endpoint, incarnation, number, epoch = found
+        identity, slot = self._registry.identity(endpoint), None
+        if identity is not None and identity.incarnation == incarnation:
+            slot = self._registry.slots(endpoint).get(number)
+        if identity is None or slot is None or slot.epoch != epoch:
+            return None
+        return Claim(identity, endpoint, number, epoch, slot.address)
+
+
+def connections(runtime: Runtime) -> int:
+    """Return the number of guests' open connections.
+
+    :raises HaproxyError: when haproxy does not answer.
+    """
+    rows = [row for row in runtime.statistics() if row.get("pxname") == FRONTEND]
+    return sum(_number(row, "scur") for row in rows if row.get("svname") == "FRONTEND")
+
+
+def _number(row: Mapping[str, str], name: str) -> int:
+    text = row.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,363 @@
+"""The engine that uses haproxy: keep one process of it, with a map that is right.
+
+How it works: haproxy has the guests' listeners and a map of the guests. The map follows the feed of
+identities, as workers do, so a first SYN is sent on only when the map has its address
+(:mod:`dfmeta.proxy.haproxy.entries`). haproxy answers plain requests itself and hands all others
+over to the daemon's own engine (:mod:`dfmeta.proxy.haproxy.handover`).
+
+A port never needs another process. A change of the configuration does, and so does a device that
+was created again: the new process starts beside the old one, gets its map, and then the old one
+finishes its requests. haproxy is killed, and started again, if it does not answer or does not
+confirm a change of its map. Meanwhile connections wait in the listeners' queues.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import eventlet
+from eventlet.event import Event
+from prometheus_client import Metric
+
+from dfmeta import hub, metrics
+from dfmeta.exceptions import DfmetaError, HaproxyError
+from dfmeta.model import Endpoint
+from dfmeta.proxy.engine import Terms
+from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
+from dfmeta.proxy.haproxy.config import Plan
+from dfmeta.proxy.haproxy.counts import Counts, connections
+from dfmeta.proxy.haproxy.entries import Entries, GuestMap
+from dfmeta.proxy.haproxy.handover import HandoverServer
+from dfmeta.proxy.haproxy.process import Process, Program, Secrets
+from dfmeta.registry import Registry
+
+LOG = logging.getLogger(__name__)
+
+BEAT: Final = 0.25
+"""Seconds between two checks whether haproxy answers, and for its answer."""
+HANGS: Final = 3
+"""Checks without an answer after which haproxy is killed."""
+LATE: Final = 0.1
+"""Seconds by which a check may end late; if it is more, the daemon itself was late, and the check
+does not count."""
+DRAIN: Final = 10.0
+"""Seconds that a replaced process may take to finish its requests."""
+HEAD_START: Final = 0.3
+"""Seconds by which haproxy's grace at a stop is shorter than the daemon's."""
+LIVED: Final = 5.0
+"""Seconds after which the end of a process does not count as a failed start."""
+PAUSE_MIN: Final = 0.05
+PAUSE_MAX: Final = 5.0
+"""Shortest and longest pause in seconds until another process is started; it doubles after each
+failed start."""
+RESOLVE: Final = 30.0
+"""Seconds between two resolutions of Nova's names."""
+COUNT: Final = 5.0
+"""Seconds between two readings of haproxy's counters."""
+POLL: Final = 0.01
+LEAVE_POLL: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The part of the configuration that haproxy's depends on."""
+
+    plan: Callable[[str], Plan]
+    """Return the plan for a name of the daemon's listener; resolves Nova's names, and may wait."""
+    secrets: Secrets
+    program: Program
+    entries: Entries
+
+
+class Running:
+    """A process with its map."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.map = GuestMap(process.runtime, process.map)
+        self.begun = time.monotonic()
+        self.lost = False
+        """Whether the daemon has killed it and logged that."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it answers its running requests and then ends."""
+        return self.map.leaving
+
+    def leave(self) -> None:
+        """Make it answer its running requests and end; its map follows until then. Idempotent."""
+        if self.leaving:
+            return
+        self.map.leaving = True
+        self.process.leave()
+        eventlet.spawn_n(self._let_go)
+
+    def _let_go(self) -> None:
+        """Close the runtime interface after the last request: haproxy would not end before."""
+        try:
+            while self.process.running and connections(self.process.runtime):
+                eventlet.sleep(LEAVE_POLL)
+        except HaproxyError as error:
+            LOG.debug("%s", error)
+        self.map.end()
+        self.process.runtime.close()
+
+
+class Haproxy:
+    """The engine; see :class:`~dfmeta.proxy.engine.Engine`.
+
+    :param listeners: the guests' listening sockets, which stay open here.
+    :param handover: answers the requests that haproxy hands over.
+    :param name: name of the handover's listener.
+    :param setup: return the present setup; may wait.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[Any],
+        registry: Registry,
+        *,
+        handover: Callable[[Callable[[], set[int]]], HandoverServer],
+        name: str,
+        setup: Callable[[], Setup],
+    ) -> None:
+        self._listeners = tuple(listeners)
+        self._registry = registry
+        self._name = name
+        self._make_setup = setup
+        self._setup = setup()
+        self._handover = handover(self._pids)
+        self._running: list[Running] = []
+        self._stopping = False
+        self._feed: Feed[GuestMap] = Feed(
+            registry,
+            lambda endpoints, new: self._setup.entries.news(endpoints, new),
+            lambda: [one.map for one in self._running],
+        )
+        self._counts = Counts(registry)
+        self._ended = Event()
+        """Sent at the next end of a process."""
+
+    @property
+    def serving(self) -> bool:
+        """See :class:`~dfmeta.proxy.engine.Engine`."""
+        return any(one.map.follows for one in self._running)
+
+    def look(self, endpoint: Endpoint) -> None:
+        """See :class:`~dfmeta.proxy.engine.Engine`."""
+        for one in self._running:
+            if one.map.follows and not one.leaving:
+                self._counts.look(one.process.pid, one.process.runtime, endpoint)
+
+    @property
+    def current(self) -> Running | None:
+        """Return the process that accepts connections, with its map; None: there is none."""
+        return next((one for one in reversed(self._running) if one.map.follows), None)
+
+    def start(self) -> None:
+        """See :class:`~dfmeta.proxy.engine.Engine`."""
+        self._handover.start()
+        hub.VITAL.spawn(
+            "changes for haproxy", self._feed.run, lambda: self._stopping, may_return=True
+        )
+        hub.VITAL.spawn("keeper of haproxy", self._keep, may_return=True)
+        hub.VITAL.spawn("counts of haproxy", self._count, may_return=True)
+        hub.VITAL.spawn("names of Nova's hosts", self._resolve, may_return=True)
+
+    def inform(self) -> None:
+        """Wait until the map of haproxy has the present state of the registry."""
+        for behind in self._feed.inform():
+            for one in self._running:
+                if one.map is behind:
+                    self._end(one, f"has not changed its map within {SETTLE_TIMEOUT:g} s")
+
+    def rebind(self) -> None:
+        """Replace haproxy: its connections came in over the device that does not exist any more."""
+        eventlet.spawn_n(self._replace)
+
+    def reload(self, terms: Terms, done: Callable[[], None]) -> None:
+        """Apply a new configuration; haproxy is replaced only if its own differs."""
+        self._handover.hold_timeout, self._handover.limits = terms.hold_timeout, terms.limits
+        eventlet.spawn_n(self._reload, done)
+
+    def collect(self) -> Iterable[Metric]:
+        """See :class:`~dfmeta.proxy.engine.Engine`."""
+        self._read_counts(self.current)
+        return metrics.REGISTRY.collect()
+
+    def gather(self) -> None:
+        """Note what haproxy has answered in the recent requests."""
+        self._read_counts(self.current)
+
+    def stop(self, grace: float) -> None:
+        """See :class:`~dfmeta.proxy.engine.Engine`."""
+        self._stopping = True
+        until = time.monotonic() + max(grace - HEAD_START, 0.0)
+        self._read_counts(self.current)
+        for one in self._running:
+            one.leave()
+        while self._running and time.monotonic() < until:
+            eventlet.sleep(POLL)
+        for one in list(self._running):
+            one.process.kill()
+        self._handover.stop(min(HEAD_START, grace))
+        for sock in self._listeners:
+            sock.close()
+
+    # Processes
+
+    def _pids(self) -> set[int]:
+        return {one.process.pid for one in self._running}
+
+    def _keep(self) -> None:
+        """Start haproxy, and start it again whenever none is left."""
+        pause = PAUSE_MIN
+        while not self._stopping:
+            begun = time.monotonic()
+            self._begin()
+            while any(not one.leaving for one in self._running):
+                self._ended.wait()
+                self._ended = Event()
+            pause = PAUSE_MIN if time.monotonic() - begun > LIVED else min(2 * pause, PAUSE_MAX)
+            eventlet.sleep(pause)
+
+    def _begin(self) -> Running | None:
+        """Start a process and bring its map up to date; None: it does not start."""
+        try:
+            process = Process(
+                self._setup.program,
+                self._setup.plan(self._name),
+                self._setup.secrets,
+                listeners=self._listeners,
+                failed=self._counts.failed,
+            )
+        except OSError as error:
+            LOG.warning("haproxy cannot be started: %s; dfmeta tries again", error.strerror)
+            return None
+        one = Running(process)
+        self._running.append(one)
+        try:
+            self._bring_up(one)
+        except HaproxyError as error:
+            LOG.warning("%s; dfmeta starts it again. See the log lines of haproxy above", error)
+            self._forget(one)
+            return None
+        LOG.info("haproxy runs with process id %d", process.pid)
+        hub.VITAL.spawn("watch over haproxy", self._watch, one, may_return=True)
+        return one
+
+    def _bring_up(self, one: Running) -> None:
+        one.process.wait_ready()
+        eventlet.spawn_n(self._run_map, one)
+        self._feed.introduce(one.map)
+        # From now on no guest goes on before this map has it.
+        one.map.follows = True
+        position = one.map.position
+        for _ in range(round(SETTLE_TIMEOUT / POLL)):
+            if one.map.has(position):
+                return
+            eventlet.sleep(POLL)
+        raise HaproxyError(cause=f"its map was not complete within {SETTLE_TIMEOUT:g} s")
+
+    def _forget(self, one: Running) -> None:
+        one.map.end()
+        one.process.kill()
+        one.process.close()
+        self._running.remove(one)
+        self._counts.ended(one.process.pid)
+        if not self._ended.ready():
+            self._ended.send()
+
+    def _run_map(self, one: Running) -> None:
+        try:
+            one.map.run()
+        except HaproxyError as error:
+            self._end(one, f"has not changed its map: {error}")
+
+    def _watch(self, one: Running) -> None:
+        """Wait until a process ends, and kill it if it does not answer."""
+        asking = eventlet.spawn(self._ask, one)
+        one.process.wait()
+        asking.kill()
+        if not (one.leaving or one.lost or self._stopping):
+            LOG.error("haproxy ended with status %s; it is started again", one.process.status)
+        self._forget(one)
+
+    def _ask(self, one: Running) -> None:
+        missed = 0
+        while missed < HANGS:
+            eventlet.sleep(BEAT)
+            if one.leaving:
+                return
+            begun = time.monotonic()
+            try:
+                one.process.runtime.ask("show version", timeout=BEAT)
+                missed = 0
+            except HaproxyError:
+                # If the check itself was late, the host has too little CPU time.
+                missed += time.monotonic() - begun <= BEAT + LATE
+        self._end(one, "hangs")
+
+    def _end(self, one: Running, fault: str) -> None:
+        """Kill a process; its keeper starts another one."""
+        if not (one.lost or one.leaving):
+            one.lost = True
+            LOG.error(
+                "haproxy %s; it is killed and started again. If this happens again, check that the "
+                "host has enough CPU time and memory",
+                fault,
+            )
+        one.process.kill()
+
+    def _replace(self) -> None:
+        """Start another process, which takes over from the present one."""
+        before = [one for one in self._running if not one.leaving]
+        one = self._begin()
+        if one is None:
+            LOG.error("The present haproxy continues with its configuration")
+            return
+        for other in before:
+            other.leave()
+            eventlet.spawn_after(DRAIN, other.process.kill)
+
+    def _reload(self, done: Callable[[], None]) -> None:
+        try:
+            self._setup = self._make_setup()
+        except DfmetaError as error:
+            LOG.warning("haproxy continues with its configuration: %s", error)
+            return
+        one = self.current
+        plan = self._setup.plan(self._name)
+        same = (plan, self._setup.secrets)
+        if one is None or (one.process.plan, one.process.secrets) != same:
+            self._replace()
+        else:
+            self._feed.introduce(one.map)
+        done()
+
+    def _resolve(self) -> None:
+        while not self._stopping:
+            eventlet.sleep(RESOLVE)
+            one = self.current
+            found = set(self._setup.plan(self._name).servers)
+            # A resolver may change their order each time. While it is away, the known ones count.
+            if one is not None and found and found != set(one.process.plan.servers):
+                LOG.info("The addresses of Nova's hosts have changed; haproxy is replaced")
+                self._replace()
+
+    # Counts
+
+    def _count(self) -> None:
+        while not self._stopping:
+            eventlet.sleep(COUNT)
+            one = self.current
+            if one is not None:
+                self._counts.note_all(one.process.pid, one.process.runtime)
+
+    def _read_counts(self, one: Running | None) -> None:
+        if one is not None:
+            self._counts.read(one.process.pid, one.process.runtime)

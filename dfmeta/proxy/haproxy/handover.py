@@ -1,0 +1,185 @@
+"""The daemon's own engine behind haproxy: requests that haproxy does not answer itself.
+
+haproxy makes a connection for each such request, to a listener in the abstract namespace, and
+begins it with a header of the PROXY protocol, version 2. The header has the guest's key as the
+source address, and as its unique id the time at which the request arrived at haproxy: the time that
+a request has waited there, for a Nova that does not answer, counts towards hold_timeout.
+
+Source: "The PROXY protocol", versions 1 and 2, sections 2.2 and 2.2.7 (HAProxy, 2020). Trust: the
+namespace has no permissions, so a connection counts only if the kernel names a process of haproxy
+as its peer (SO_PEERCRED, unix(7)). The rest of the header is haproxy's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Container, Iterable
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, Final, NamedTuple
+
+import eventlet
+from eventlet.green import socket as green_socket
+from eventlet.hubs import trampoline
+
+from dfmeta.exceptions import HaproxyError
+from dfmeta.proxy.claims import Claims
+from dfmeta.proxy.limits import BACKLOG, Limits
+from dfmeta.proxy.server import GuestServer
+from dfmeta.proxy.sockets import close_now
+
+LOG = logging.getLogger(__name__)
+
+SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+HEADER_TIMEOUT: Final = 5.0
+"""Seconds for the header; haproxy sends it at once."""
+NAME_LENGTH: Final = 107
+"""Bytes of a name in the abstract namespace: haproxy fills it with zeros."""
+_START: Final = struct.Struct("!12sBBH")
+_PROXY: Final = 0x21
+_LENGTHS: Final = {0x11: 4, 0x21: 16}
+"""TCP over IPv4 and IPv6 → bytes of an address."""
+_PORTS: Final = struct.Struct("!HH")
+_TLV: Final = struct.Struct("!BH")
+_UNIQUE_ID: Final = 0x05
+_CREDENTIALS: Final = struct.Struct("3i")
+_ID: Final = re.compile(r"([0-9]{1,12})\.([0-9]{3})(.*)", re.ASCII)
+
+
+class Source(NamedTuple):
+    """What the header of the PROXY protocol says."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+    arrived: float
+    """Seconds since the epoch."""
+    known: bool
+    """Whether haproxy knew the guest when it accepted the connection."""
+
+
+def listen() -> tuple[Any, str]:
+    """Return a listener in the abstract namespace, and its name.
+
+    :raises OSError: when the kernel refuses.
+    """
+    name = f"dfmeta-{os.getpid()}-{secrets.token_hex(8)}"
+    sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(b"\0" + name.encode("ascii").ljust(NAME_LENGTH, b"\0"))
+    sock.listen(BACKLOG)
+    return sock, name
+
+
+def read_header(start: bytes, rest: bytes) -> Source:
+    """Return the source of a connection.
+
+    :param start: the first bytes, of :func:`rest_length`'s size.
+    :raises HaproxyError: when it is not a header as haproxy sends it.
+    """
+    signature, command, family, length = _START.unpack(start)
+    size = _LENGTHS.get(family, 0)
+    if signature != SIGNATURE or command != _PROXY or not size or length != len(rest):
+        raise HaproxyError(cause="a connection of it does not begin with a PROXY header")
+    addresses = 2 * size + _PORTS.size
+    if length < addresses:
+        raise HaproxyError(cause="a PROXY header of it is too short")
+    raw = rest[:size]
+    port, _own = _PORTS.unpack_from(rest, 2 * size)
+    address = IPv4Address(raw) if size == 4 else IPv6Address(raw)
+    found = _ID.fullmatch(_unique_id(rest[addresses:]))
+    if found is None:
+        raise HaproxyError(cause="a PROXY header of it has no time")
+    seconds, milliseconds, who = found.groups()
+    return Source(address, port, int(seconds) + int(milliseconds) / 1000, bool(who))
+
+
+def rest_length(start: bytes) -> int:
+    """Return the number of bytes that follow the first ones."""
+    return int(_START.unpack(start)[3])
+
+
+class HandoverServer(GuestServer):
+    """Serves the requests that haproxy hands over; see :class:`GuestServer`.
+
+    :param listener: of :func:`listen`.
+    :param port: TCP port that guests' connections arrive at.
+    :param peers: return the process ids of haproxy.
+    """
+
+    thread_name = "requests from haproxy"
+
+    def __init__(
+        self,
+        listener: Any,
+        registry: Claims,
+        application: Callable[..., Iterable[bytes]],
+        *,
+        port: int,
+        peers: Callable[[], Container[int]],
+        hold_timeout: float,
+        limits: Limits,
+    ) -> None:
+        super().__init__(
+            [listener], "", registry, application, hold_timeout=hold_timeout, limits=limits
+        )
+        self.port = port
+        self._peers = peers
+
+    def _admit(self, client: Any, address: Any) -> None:
+        del address  # haproxy's socket has no name
+        raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(raw)[0] in self._peers():
+            eventlet.spawn_n(self._introduce, client)
+        else:
+            close_now(client)
+
+    def _introduce(self, client: Any) -> None:
+        """Read the header, and let the connection enter as the guest's."""
+        until = time.monotonic() + HEADER_TIMEOUT
+        try:
+            start = _exactly(client, _START.size, until)
+            source = read_header(start, _exactly(client, rest_length(start), until))
+            waited = max(time.time() - source.arrived, 0.0)
+            self._enter(client, source.address, source.port, waited=waited, counted=source.known)
+        except OSError as error:
+            LOG.debug("A connection of haproxy ended: %s", error)
+            client.close()
+        except Exception as error:
+            client.close()
+            self._complain_of_accept(error)
+
+    def _show_count(self, count: Callable[[], int]) -> None:
+        """Do nothing: these connections are among those that haproxy counts."""
+
+
+def _unique_id(tlvs: bytes) -> str:
+    """Return the unique id among the type-length-value fields of a header; empty if none."""
+    while len(tlvs) >= _TLV.size:
+        kind, length = _TLV.unpack_from(tlvs)
+        value, tlvs = tlvs[_TLV.size : _TLV.size + length], tlvs[_TLV.size + length :]
+        if kind == _UNIQUE_ID:
+            return value.decode("ascii", "replace")
+    return ""
+
+
+def _exactly(client: Any, size: int, until: float) -> bytes:
+    """Return that many bytes.
+
+    :raises OSError: when the connection ends, or they do not come in time.
+    """
+    data = bytearray()
+    while len(data) < size:
+        try:
+            piece = client.recv(size - len(data))
+        except BlockingIOError:
+            left = max(until - time.monotonic(), 0.001)
+            trampoline(client, read=True, timeout=left, timeout_exc=TimeoutError)
+            continue
+        if not piece:
+            raise ConnectionResetError("it ended early")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,254 @@
+"""One process of haproxy: its descriptors, its start, its log and its end.
+
+Everything that it needs comes by descriptors: the guests' listeners, which stay open in the daemon,
+the configuration and the certificates in memory (memfd_create(2)), the runtime interface. So
+nothing secret is in a file or in the list of processes, and haproxy needs no path of the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import eventlet
+from eventlet.hubs import trampoline
+
+from dfmeta.exceptions import HaproxyError
+from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render
+from dfmeta.proxy.haproxy.runtime import Runtime
+
+LOG = logging.getLogger(__name__)
+
+MODULE: Final = "dfmeta.cmd.haproxy"
+READY_TIMEOUT: Final = 10.0
+"""Seconds until a new process answers."""
+POLL: Final = 0.01
+SPARE: Final = 512
+"""Descriptors beyond those of connections: servers, listeners, checks."""
+_LINE_MAX: Final = 65536
+_OWN_LINE: Final = re.compile(r"\[([A-Z]+)\]\s+\([0-9]+\)\s*:\s*(.*)")
+_LEVELS: Final[Mapping[str, int]] = {
+    "NOTICE": logging.DEBUG,
+    "WARNING": logging.WARNING,
+    "ALERT": logging.ERROR,
+    "EMERG": logging.ERROR,
+}
+_ENDS: Final = re.compile(r"Proxy \S+ stopped ")
+"""What haproxy writes for each part of its configuration when it ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """How haproxy is run."""
+
+    binary: str
+    """Path of the program."""
+    user: str
+    """User that it runs as if the daemon is root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """Contents of the files for TLS; empty: none."""
+
+    ca: bytes = b""
+    """Trusted authorities, PEM."""
+    cert: bytes = b""
+    """The client's certificate and its private key, PEM."""
+
+
+class Process:
+    """A running haproxy.
+
+    :param listeners: the guests' listening sockets.
+    :param failed: called with each line about a failed request.
+    :raises OSError: when it cannot be started.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        secrets: Secrets,
+        *,
+        listeners: Sequence[Any],
+        failed: Callable[[str], object],
+    ) -> None:
+        self.plan, self.secrets = plan, secrets
+        given: list[int] = []
+        with contextlib.ExitStack() as failed_start:
+            mine, theirs = socket.socketpair()
+            given.append(theirs.detach())
+            self.runtime = Runtime(mine)
+            failed_start.callback(self.runtime.close)
+            try:
+                log, errors = (_pipe(given, failed_start) for _ in range(2))
+                self._start(program, [one.fileno() for one in listeners], given)
+            finally:
+                for descriptor in given:
+                    os.close(descriptor)
+            failed_start.pop_all()
+        eventlet.spawn_n(_read_lines, log, failed)
+        eventlet.spawn_n(_read_lines, errors, self._say)
+
+    def _start(self, program: Program, listeners: Sequence[int], given: list[int]) -> None:
+        """Run it.
+
+        :param given: descriptors that it gets: of the runtime interface, of both pipes; those of
+            its files are added.
+        """
+        plan, secrets = self.plan, self.secrets
+        descriptors = Descriptors(
+            listeners=tuple(listeners),
+            cli=given[0],
+            log=given[1],
+            map=_file("map", b"", given),
+            away=_file("away", AWAY, given),
+            ca=_file("ca", secrets.ca, given) if secrets.ca else None,
+            cert=_file("cert", secrets.cert, given) if secrets.cert else None,
+        )
+        self.map = map_name(descriptors)
+        text = render(plan, descriptors).encode("ascii")
+        configuration = _file("configuration", text, given)
+        self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
+            [
+                *(sys.executable, "-m", MODULE, program.user),
+                str(2 * plan.maxconn + SPARE),
+                *(str(os.getpid()), program.binary, f"/proc/self/fd/{configuration}"),
+            ],
+            pass_fds=[*listeners, *given],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=given[2],
+            cwd="/",
+        )
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Return whether the process runs."""
+        return self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """Return the exit status; negative: the number of the signal that ended it."""
+        return self._process.poll()
+
+    def wait_ready(self) -> None:
+        """Wait until it answers.
+
+        :raises HaproxyError: when it ends, or does not answer in time.
+        """
+        rounds = round(READY_TIMEOUT / POLL)
+        for _ in range(rounds):
+            with contextlib.suppress(HaproxyError):
+                self.runtime.ask("show info", timeout=READY_TIMEOUT)
+                return
+            if not self.running:
+                raise HaproxyError(cause=f"it ended at its start with status {self.status}")
+            eventlet.sleep(POLL)
+        raise HaproxyError(cause=f"it did not answer within {READY_TIMEOUT:g} s")
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        if not self.running:
+            return  # its process id may be another process' already
+        ended = os.pidfd_open(self.pid)
+        try:
+            while self.running:
+                trampoline(ended, read=True)
+        finally:
+            os.close(ended)
+
+    def leave(self) -> None:
+        """Make it answer running requests, close idle connections and end.
+
+        Its map can still be changed.
+        """
+        try:
+            self.runtime.hold()
+        except HaproxyError as error:
+            LOG.warning("%s; it is killed", error)
+            self.kill()
+        else:
+            self._signal(signal.SIGUSR1)
+
+    def kill(self) -> None:
+        """Kill it. Idempotent."""
+        self._signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close its runtime interface, after its end."""
+        self._process.wait()
+        self.runtime.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running:
+            self._process.send_signal(number)
+
+    @staticmethod
+    def _say(line: str) -> None:
+        """Log a line of haproxy's own."""
+        found = _OWN_LINE.fullmatch(line)
+        kind, said = found.groups() if found is not None else ("WARNING", line)
+        level = logging.DEBUG if _ENDS.match(said) else _LEVELS.get(kind, logging.WARNING)
+        LOG.log(level, "haproxy: %s", said)
+
+
+AWAY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nContent-Length: 24\r\n"
+    b"Content-Type: text/plain; charset=UTF-8\r\n\r\n503 Service Unavailable\n"
+)
+"""The answer where Nova gave none in time; the same as the daemon's own engine gives."""
+
+
+def _file(name: str, content: bytes, given: list[int]) -> int:
+    """Return a descriptor of a file in memory."""
+    descriptor = os.memfd_create(f"dfmeta-{name}")
+    given.append(descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    return descriptor
+
+
+def _pipe(given: list[int], failed: contextlib.ExitStack) -> int:
+    """Return the daemon's end of a new pipe, and add the other one to *given*."""
+    mine, theirs = os.pipe()
+    failed.callback(os.close, mine)
+    given.append(theirs)
+    return mine
+
+
+def _read_lines(descriptor: int, take: Callable[[str], object]) -> None:
+    """Call *take* with each line until the other end is closed; close the descriptor."""
+    os.set_blocking(descriptor, False)
+    rest = b""
+    try:
+        while True:
+            trampoline(descriptor, read=True)
+            try:
+                data = os.read(descriptor, _LINE_MAX)
+            except BlockingIOError:
+                continue
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            rest = rest[-_LINE_MAX:]
+            for line in lines:
+                take(line.decode("ascii", "replace"))
+            eventlet.sleep(0)
+    finally:
+        os.close(descriptor)

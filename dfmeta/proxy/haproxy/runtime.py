@@ -1,0 +1,267 @@
+"""haproxy's runtime interface, over a socket without a name.
+
+haproxy inherits one end of a pair of sockets (``stats socket sockpair@N``). A connection is a new
+pair, one end of which is sent over that socket (SCM_RIGHTS). So there is no file and no name: only
+the daemon can connect.
+
+Source: HAProxy 2.6, management guide, 9.3 "Unix Socket commands". Trust: the answers come from
+haproxy, which parses guests' bytes: they are read strictly, and bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import eventlet
+from eventlet.green import socket as green_socket
+from eventlet.patcher import original
+from eventlet.semaphore import Semaphore
+
+from dfmeta.exceptions import HaproxyError
+
+_socket = original("socket")
+TIMEOUT: Final = 2.0
+"""Seconds for one command."""
+ANSWER_MAX: Final = 32 << 20
+"""Bytes of an answer."""
+COMMANDS: Final = 64
+"""Commands of one connection."""
+PAYLOAD: Final = 12_000
+"""Bytes of one payload; it must be smaller than tune.bufsize."""
+PROMPT: Final = b"\n> "
+"""The end of an answer on a connection that stays."""
+_PIECE: Final = 65536
+_ENTRY: Final = re.compile(r"0x[0-9a-f]+ (\S+) (.+)")
+_VERSION: Final = re.compile(r"New version created: ([0-9]+)\s*")
+
+Changes = Mapping[str, str | None]
+"""Source address → value of its entry; None: it has none."""
+
+Rows = Mapping[str, Mapping[str, int]]
+"""Key of a stick-table → type of data → value."""
+
+
+class Runtime:
+    """Sends commands to one haproxy.
+
+    :param link: the daemon's end of the pair that haproxy listens on.
+    """
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        link.setblocking(False)
+        self._last: Any = None
+        """The connection that stays; see :meth:`hold`."""
+        self._one_at_a_time = Semaphore()
+
+    def ask(self, command: str, *, timeout: float = TIMEOUT) -> str:
+        """Send a command line, and return the whole answer.
+
+        :raises HaproxyError: when there is no complete answer in time.
+        """
+        try:
+            with eventlet.Timeout(timeout, TimeoutError("no answer in time")):
+                if self._last is not None:
+                    return self._ask_last(command)
+                with self._connect(green_socket) as sock:
+                    sock.sendall(f"{command}\n".encode("ascii"))
+                    return _until(sock, b"", 0)
+        except (OSError, ValueError) as error:
+            raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
+
+    def ask_at_once(self, command: str, *, timeout: float) -> str:
+        """Do as :meth:`ask` does, but let no other greenthread run meanwhile.
+
+        :raises HaproxyError: when there is no complete answer in time.
+        """
+        if self._last is not None:
+            raise HaproxyError(cause="it is about to end")
+        try:
+            with self._connect(_socket) as sock:
+                sock.settimeout(timeout)
+                sock.sendall(f"{command}\n".encode("ascii"))
+                return _until(sock, b"", 0)
+        except (OSError, ValueError) as error:
+            raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
+
+    def hold(self) -> None:
+        """Keep one connection for all further commands, because haproxy is about to take no more.
+
+        A haproxy that was told to end answers its running requests, and its map still has to
+        change. It serves this connection until then.
+
+        :raises HaproxyError: when it does not answer.
+        """
+        try:
+            with eventlet.Timeout(TIMEOUT, TimeoutError("no answer in time")):
+                self._last = self._connect(green_socket)
+                self._ask_last("prompt")
+        except (OSError, ValueError) as error:
+            raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
+
+    def _ask_last(self, command: str) -> str:
+        with self._one_at_a_time:
+            try:
+                self._last.sendall(f"{command}\n".encode("ascii"))
+                answer = _until(self._last, PROMPT, command.count(";") + 1)
+            except BaseException:
+                # A late answer must not be taken for that of the next command.
+                self._last.close()
+                raise
+        return answer.replace(PROMPT.decode(), "\n")
+
+    def _connect(self, module: Any) -> Any:
+        """Return a new connection, a socket of *module*."""
+        mine, theirs = module.socketpair()
+        with theirs, contextlib.ExitStack() as failed:
+            failed.callback(mine.close)
+            socket.send_fds(self._link, [b"x"], [theirs.fileno()])
+            failed.pop_all()
+        return mine
+
+    def change(self, name: str, before: Mapping[str, str], changes: Changes) -> None:
+        """Change entries of the map *name*, each at once.
+
+        :param before: its present entries. haproxy would add a second entry for an address that
+            has one.
+        :raises HaproxyError: when it does not confirm each of them.
+        """
+        commands = [_command(name, key, value, key in before) for key, value in changes.items()]
+        commands = [one for one in commands if one]
+        for first in range(0, len(commands), COMMANDS):
+            some = commands[first : first + COMMANDS]
+            answer = self.ask(";".join(some))
+            if answer != "\n" * len(some):
+                raise HaproxyError(cause=f"it did not change its map: {answer.strip()[:80]!r}")
+
+    def replace(self, name: str, entries: Mapping[str, str]) -> None:
+        """Replace all entries of the map *name* at one moment.
+
+        :raises HaproxyError: when it does not confirm exactly these entries.
+        """
+        if self._last is not None:
+            raise HaproxyError(cause="it is about to end")
+        found = _VERSION.fullmatch(self.ask(f"prepare map {name}"))
+        if found is None:
+            raise HaproxyError(cause="it did not prepare a new version of its map")
+        version = found[1]
+        for payload in _payloads(entries):
+            answer = self.ask(f"add map @{version} {name} <<\n{payload}")
+            if answer.strip():
+                raise HaproxyError(cause=f"it did not add to its map: {answer.strip()[:80]!r}")
+        there = self.ask(f"show map @{version} {name}").split("\n")
+        if sum(map(bool, there)) != len(entries):
+            raise HaproxyError(cause="its map has not all entries that it was given")
+        if self.ask(f"commit map @{version} {name}").strip():
+            raise HaproxyError(cause="it did not use the new version of its map")
+
+    def entries(self, name: str) -> dict[str, str]:
+        """Return the entries of the map *name*.
+
+        :raises HaproxyError: when the answer is not a list of entries.
+        """
+        entries = {}
+        for line in self.ask(f"show map {name}").splitlines():
+            if line:
+                key, value = _fields(line)
+                entries[key] = value
+        return entries
+
+    def table(self, name: str, condition: str = "") -> Rows:
+        """Return the stick-table *name*.
+
+        :param condition: rows to return, such as ``data.conn_cur gt 0``.
+        :raises HaproxyError: when the answer is not a table.
+        """
+        return _rows(self.ask(f"show table {name} {condition}"))
+
+    def rows_at_once(self, name: str, keys: Iterable[str], *, timeout: float) -> Rows:
+        """Return those rows of the stick-table *name*; see :meth:`ask_at_once`.
+
+        :raises HaproxyError: when the answer is not a table.
+        """
+        commands = [f"show table {name} key {key}" for key in keys]
+        return _rows(self.ask_at_once(";".join(commands), timeout=timeout)) if commands else {}
+
+    def statistics(self) -> list[dict[str, str]]:
+        """Return the rows of ``show stat``: one for each frontend, backend and server.
+
+        :raises HaproxyError: when the answer has no heading.
+        """
+        heading, *lines = self.ask("show stat").splitlines()
+        if not heading.startswith("# "):
+            raise HaproxyError(cause="its statistics are not readable")
+        names = heading.removeprefix("# ").split(",")
+        return [dict(zip(names, line.split(","), strict=False)) for line in lines if line]
+
+    def close(self) -> None:
+        """Close the daemon's end. Idempotent."""
+        self._link.close()
+        if self._last is not None:
+            self._last.close()
+
+
+def _command(name: str, key: str, value: str | None, there: bool) -> str:
+    if value is None:
+        return f"del map {name} {key}" if there else ""
+    return f"{'set' if there else 'add'} map {name} {key} {value}"
+
+
+def _payloads(entries: Mapping[str, str]) -> Iterable[str]:
+    lines: list[str] = []
+    size = 0
+    for key, value in entries.items():
+        line = f"{key} {value}\n"
+        if size + len(line) > PAYLOAD:
+            yield "".join(lines)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line)
+    if lines:
+        yield "".join(lines)
+
+
+def _rows(answer: str) -> Rows:
+    rows: dict[str, dict[str, int]] = {}
+    for line in answer.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        _pointer, *words = line.split(" ")
+        pairs = dict(word.partition("=")[::2] for word in words)
+        try:
+            key = pairs.pop("key")
+            rows[key] = {kind: int(value) for kind, value in pairs.items()}
+        except (KeyError, ValueError) as error:
+            raise HaproxyError(cause="its table is not readable") from error
+    return rows
+
+
+def _fields(line: str) -> tuple[str, str]:
+    """Return key and value of an entry; haproxy's answer has its address before them."""
+    found = _ENTRY.fullmatch(line)
+    if found is None:
+        raise HaproxyError(cause="its map is not readable")
+    return found[1], found[2]
+
+
+def _until(sock: Any, end: bytes, count: int) -> str:
+    """Return what haproxy sends until it has sent *end* that many times, or until it closes.
+
+    :param count: 0: it closes. Each of its answers ends with a newline.
+    :raises ValueError: when that is too much, not ASCII, or the end comes early.
+    """
+    data = bytearray()
+    while not count or data.count(end) < count:
+        piece = sock.recv(_PIECE)
+        if not piece:
+            if count or not data.endswith(b"\n"):
+                raise ValueError("the connection ended early")
+            break
+        data += piece
+        if len(data) > ANSWER_MAX:
+            raise ValueError("the answer is too long")
+    return data.decode("ascii")
