@@ -19,14 +19,18 @@ from typing import Any, ClassVar, Self
 
 from tests.harness import netns, nursery
 from tests.harness.closing import Closing
-from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
 
 ADMIN_PORT = 9697
+HAPROXY = UNPACKED / "usr/sbin/haproxy"
 WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
 """Workers of a daemon whose test does not set them; tools/soak runs some tests with others."""
 SCHEME = os.environ.get("DFMETA_TEST_SCHEME", "in_port")
 """Identity scheme of a daemon whose test does not set it; tools/soak runs some tests with both."""
+ENGINE = os.environ.get("DFMETA_TEST_ENGINE", "wsgi")
+"""Engine of a daemon with backend nova whose test does not set it; tools/soak runs some tests with
+both."""
 _SAMPLE = re.compile(r"^(?P<name>[^\s{#]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -205,6 +209,9 @@ class Agent(Daemon):
                 "identity_scheme": SCHEME,
             }
         }
+        if (options or {}).get("df_metadata", {}).get("backend") == "nova" and ENGINE == "haproxy":
+            self._options["df_metadata"] |= {"engine": ENGINE, "proxy_workers": 0}
+            self._options["haproxy"] = {"binary": HAPROXY}
         self.configure(options or {})
         host.on_close(self.close)
 

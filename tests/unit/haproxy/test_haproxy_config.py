@@ -1,0 +1,328 @@
+"""haproxy should accept each configuration, and follow it for guests that ask."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import eventlet
+import pytest
+
+from dfmeta.proxy.haproxy.config import Descriptors, NovaServer, Plan, map_name, render
+from dfmeta.proxy.limits import Limits
+from tests.harness.agent import HAPROXY
+from tests.harness.certificates import Authority
+from tests.unit.haproxy.support import HERE, Loopback, server, value
+from tests.unit.support import until
+from tests.unit.upstream import Asked, Upstream
+
+pytestmark = pytest.mark.greenthreads
+
+FOUR = NovaServer(
+    host="nova.example", authority="nova.example:8775", address=ip_address("192.0.2.1"), port=8775
+)
+SIX = replace(FOUR, address=ip_address("2001:db8::1"))
+OTHER = replace(FOUR, host="other.example", authority="other.example:1", port=1)
+PLANS = {
+    "plain": Plan(servers=(FOUR,), handover="h"),
+    "no server": Plan(servers=(), handover="h"),
+    "both families": Plan(servers=(FOUR, SIX), handover="h"),
+    "several hosts": Plan(servers=(FOUR, SIX, OTHER), several=True, handover="h"),
+    "tls": Plan(servers=(FOUR, SIX), tls=True, handover="h"),
+    "tls, several hosts": Plan(servers=(FOUR, OTHER), several=True, tls=True, handover="h"),
+    "tls, insecure": Plan(servers=(FOUR,), tls=True, insecure=True, handover="h"),
+    "forwarded": Plan(servers=(FOUR,), refuse_forwarded=True, handover="h"),
+    "503": Plan(servers=(FOUR,), timeout_answer="503", handover="h"),
+    "close": Plan(servers=(FOUR,), timeout_answer="close", handover="h"),
+    "no keepalive": Plan(servers=(FOUR,), limits=Limits(keepalive_timeout=0), handover="h"),
+    "large": Plan(servers=(FOUR,), threads=4, maxconn=65536, hold_timeout=0, handover="n" * 40),
+}
+
+
+class Files:
+    """Descriptors as a process of haproxy inherits them."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._all: list[int] = []
+        pair = authority.issue("client")
+        listener = eventlet.listen((HERE, 0))
+        link, self._link = socket.socketpair()
+        self.given = Descriptors(
+            listeners=(self._keep(os.dup(listener.fileno())),),
+            cli=self._keep(link.detach()),
+            log=self._file(b""),
+            map=self._file(b""),
+            away=self._file(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n"),
+            ca=self._file(authority.certificate.read_bytes()),
+            cert=self._file(pair.certificate.read_bytes() + pair.key.read_bytes()),
+        )
+        listener.close()
+
+    def _keep(self, descriptor: int) -> int:
+        self._all.append(descriptor)
+        return descriptor
+
+    def _file(self, content: bytes) -> int:
+        descriptor = self._keep(os.memfd_create("test"))
+        os.write(descriptor, content)
+        return descriptor
+
+    def check(self, plan: Plan, given: Descriptors) -> str:
+        """What haproxy says of the configuration; empty: it accepts it."""
+        configuration = self._file(render(plan, given).encode("ascii"))
+        result = subprocess.run(
+            [HAPROXY, "-c", "-f", f"/proc/self/fd/{configuration}"],
+            pass_fds=self._all,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return result.stderr if result.stderr or not result.returncode else str(result.returncode)
+
+    def close(self) -> None:
+        self._link.close()
+        for descriptor in self._all:
+            os.close(descriptor)
+
+
+@pytest.fixture
+def files(authority: Authority) -> Iterator[Files]:
+    made = Files(authority)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_haproxy_accepts_it_without_a_warning(files: Files, name: str) -> None:
+    assert files.check(PLANS[name], files.given) == ""
+
+
+def test_haproxy_accepts_it_with_the_authorities_of_the_system(files: Files) -> None:
+    assert files.check(PLANS["tls"], replace(files.given, ca=None, cert=None)) == ""
+
+
+def test_a_check_that_fails_would_be_seen(files: Files) -> None:
+    assert "ALERT" in files.check(PLANS["tls"], replace(files.given, ca=files.given.map))
+
+
+def test_no_certificate_passes_unseen_unless_the_operator_says_so() -> None:
+    given = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7, ca=8)
+    text = render(PLANS["tls"], given)
+    servers = [line for line in text.splitlines() if " server nova" in line]
+    assert len(servers) == 4
+    for line in servers:
+        assert "verify required verifyhost nova.example ca-file /proc/self/fd/8" in line
+        assert "sni str(nova.example)" in line
+    assert "verify none" not in text
+    insecure = render(PLANS["tls, insecure"], given)
+    assert "verify none" in insecure
+    assert "verify required" not in insecure
+
+
+def test_a_slow_host_among_several_is_given_half_of_the_time() -> None:
+    given = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
+    (alone, *_), (several, *_) = (
+        re.findall(r"timeout server (\d+)", render(PLANS[name], given))
+        for name in ("plain", "several hosts")
+    )
+    assert (alone, several) == ("8000", "4000")
+
+
+def test_the_map_has_the_name_of_its_file() -> None:
+    given = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
+    assert map_name(given) == "/proc/self/fd/6"
+    assert render(PLANS["plain"], given).count("map_ip(/proc/self/fd/6)") == 4
+
+
+# With haproxy itself. Where its daemon would get a request, there is none: it ends unanswered.
+
+
+@pytest.fixture
+def known(loopback: Callable[..., Loopback], upstream: Upstream) -> Callable[..., Loopback]:
+    """Starts a haproxy that knows the guest, with a host of Nova that answers."""
+
+    def start(**of_plan: Any) -> Loopback:
+        one = loopback(server(upstream), **of_plan)
+        one.put(value())
+        return one
+
+    return start
+
+
+def request(line: str = "GET /latest HTTP/1.1", *headers: str) -> bytes:
+    return "\r\n".join([line, "Host: 169.254.169.254", *headers, "", ""]).encode()
+
+
+def test_nova_gets_the_guest_of_the_map_and_no_header_of_the_guest(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    answer = known().ask(
+        request(
+            "GET /openstack/latest/meta_data.json HTTP/1.1",
+            "X-Instance-ID: forged",
+            "x-instance-id-signature: forged",
+            "X_Tenant_ID: forged",
+            "X-Forwarded-For: 10.9.9.9",
+            "Forwarded: for=10.9.9.9",
+            "Cookie: a=b",
+            "Accept: application/json",
+        )
+    )
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    (asked,) = upstream.asked
+    assert asked.line == "GET /openstack/latest/meta_data.json HTTP/1.1"
+    assert sorted((name.lower(), said) for name, said in asked.headers) == [
+        ("accept", "application/json"),
+        ("accept-encoding", "identity"),
+        ("host", upstream.host.authority),
+        ("user-agent", "dfmeta"),
+        ("x-forwarded-for", "10.0.0.5"),
+        ("x-instance-id", "instance"),
+        ("x-instance-id-signature", "signature"),
+        ("x-tenant-id", "project"),
+    ]
+
+
+ODD = [
+    request("POST /openstack/latest/password HTTP/1.1", "Content-Length: 0"),
+    request("PUT /latest/api/token HTTP/1.1"),
+    request("GET /a?b HTTP/1.1"),
+    request("GET /%61 HTTP/1.1"),
+    request("GET //a HTTP/1.1"),
+    request("GET http://a/b HTTP/1.1"),
+    request("GET /healthz HTTP/1.1"),
+    request("GET /api/v1 HTTP/1.1"),
+    request("GET /latest HTTP/3.7"),
+    request("GET /latest HTTP/1.1", "Content-Length: 0"),
+    request("GET /latest HTTP/1.1", "Transfer-Encoding: chunked") + b"0\r\n\r\n",
+    request("GET /latest HTTP/1.1", "Expect: 100-continue"),
+    request("GET /latest HTTP/1.1", "X-AWS-EC2-Metadata-Token: a"),
+    request("GET /latest HTTP/1.1", "Accept: a", "Accept: b"),
+    request("GET /latest HTTP/1.1", *[f"A{number}: b" for number in range(25)]),
+    request("GET /latest HTTP/1.1", f"A: {'b' * 8000}"),
+    request(f"GET /{'a' * 1600} HTTP/1.1"),
+    b"GET /latest HTTP/1.1\r\n\r\n",
+    b"GET /latest HTTP/1.1\r\nHost: a b\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+]
+
+
+def test_what_is_not_plain_never_reaches_nova(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    one = known()
+    for odd in ODD:
+        with one.connect() as guest:
+            assert not one.ask(odd, guest).startswith(b"HTTP/1.1 200"), odd
+        assert upstream.asked == [], odd
+    assert one.ask().startswith(b"HTTP/1.1 200")
+
+
+def test_a_forwarded_request_is_plain_only_where_the_operator_lets_it_pass(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    strict, usual = known(refuse_forwarded=True), known()
+    for header in ("X-Forwarded-For: a", "x_forwarded_for: a", "Via: a", "FORWARDED: a"):
+        forwarded = request("GET /a HTTP/1.1", "A: b", header)
+        assert strict.ask(forwarded) == b""
+        assert upstream.asked == []
+        assert usual.ask(forwarded).startswith(b"HTTP/1.1 200")
+        upstream.asked.clear()
+
+
+def test_an_unknown_guest_is_not_answered(
+    loopback: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    assert loopback(server(upstream)).ask() == b""
+    assert upstream.asked == []
+
+
+def test_a_connection_is_one_guests_for_as_long_as_it_lives(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    one = known()
+    guest = one.connect()
+    assert one.ask(guest=guest).startswith(b"HTTP/1.1 200")
+    one.put(value(incarnation=2))
+    one.ask(guest=guest)
+    assert len(upstream.asked) == 1
+    assert one.ask().startswith(b"HTTP/1.1 200")
+    assert len(upstream.asked) == 2
+
+
+@pytest.mark.parametrize(("timeout", "ends"), [(0, True), (15, False)])
+def test_a_connection_stays_open_unless_keepalive_is_off(
+    known: Callable[..., Loopback], timeout: float, ends: bool
+) -> None:
+    one = known(limits=Limits(keepalive_timeout=timeout))
+    guest = one.connect()
+    first = one.ask(guest=guest)
+    assert (b"connection: close" in first) == ends
+    assert one.ask(guest=guest).startswith(b"HTTP/1.1 200") != ends
+
+
+ROOT, DOCUMENT = "GET /latest HTTP/1.1", "GET /openstack/latest/user_data HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "line", "status"),
+    [
+        ("auto", ROOT, b"503"),
+        ("auto", DOCUMENT, b""),
+        ("503", ROOT, b"503"),
+        ("503", DOCUMENT, b"503"),
+        ("close", ROOT, b""),
+        ("close", DOCUMENT, b""),
+    ],
+)
+def test_a_nova_that_hangs_is_answered_for_as_timeout_answer_says(
+    known: Callable[..., Loopback], upstream: Upstream, answer: str, line: str, status: bytes
+) -> None:
+    upstream.script = lambda _asked: eventlet.Event().wait()
+    one = known(timeout_answer=answer, hold_timeout=0.1)
+    said = one.ask(request(line))
+    assert said.split(b" ")[1:2] == ([status] if status else [])
+    until(lambda: one.lines, "the line about it")
+    token, code, state, _backend, path = one.lines[0].split(" ")
+    assert (token, code, path) == ("13.0.1.0.1", "504", line.split(" ")[1])
+    assert state.startswith("s")
+
+
+def test_lines_are_written_about_failed_requests_alone_and_not_too_many(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    answers = itertools.chain([200, 404], itertools.repeat(403))
+
+    def refuse(_asked: Asked) -> bytes:
+        return f"HTTP/1.1 {next(answers)} A\r\nContent-Length: 0\r\n\r\n".encode()
+
+    upstream.script = refuse
+    one = known()
+    guest = one.connect()
+    for _ in range(40):
+        assert one.ask(guest=guest)
+    until(lambda: len(one.lines) > 10, "lines")
+    assert one.lines[0].startswith("13.0.1.0.1 404 ---- nova /latest/meta-data")
+    assert len(one.lines) < 30
+
+
+def test_a_changed_guest_gets_no_answer_and_a_line_says_so(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    one = known()
+
+    def change(_asked: Asked) -> bytes:
+        one.put(None)
+        return b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret"
+
+    upstream.script = change
+    assert one.ask() == b""
+    until(lambda: one.lines, "the line about it")
+    assert one.lines[0].startswith("13.0.1.0.1 500 P")
