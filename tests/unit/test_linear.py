@@ -269,6 +269,15 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
         "[::1]:80",
         "a.b:80",
     ),
+    "ports/next_hop_list.py _MAC": ("fa:16:3e:00:00:01",),
+    "ports/next_hop_list.py _SEPARATORS": ("a, b",),
+    "proxy/haproxy/counts.py _LINE": ("5.0.1.0.2 404 ---- nova /a",),
+    "proxy/haproxy/entries.py _PLAIN": ("a-b.c",),
+    "proxy/haproxy/handover.py _ID": ("1795557389.0105.0.1",),
+    "proxy/haproxy/process.py _ENDS": ("Proxy nova stopped (cumulated",),
+    "proxy/haproxy/process.py _OWN_LINE": ("[ALERT]    (12) : config : a b",),
+    "proxy/haproxy/runtime.py _ENTRY": ("0x5625a06be450 127.0.0.1 a|b",),
+    "proxy/haproxy/runtime.py _VERSION": ("New version created: 12\n",),
     "proxy/http1.py _BAD_ESCAPE": ("/a%2fb%%1",),
     "proxy/http1.py _CHUNK": (b'1f;a="b"\t',),
     "proxy/http1.py _LENGTH": ("12",),
@@ -334,6 +343,7 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "store/strictjson.py _NO_TEXT": ("a\x00b",),
     "store/guest/templates.py _FIELD": (" .a.b1 ",),
     "store/api/trusted.py _ADDRESS": ("fe80::1.2",),
+    "wiring/haproxy.py _VERSION": ("HAProxy version 2.6.12",),
 }
 """Place of an expression → texts that it matches or finds something in, with each of its
 alternatives, loops and classes in one of them."""
