@@ -28,6 +28,7 @@ from tests.harness.guest import Guest, uuid_of
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 OPTIONS: Options = {
     "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
@@ -300,6 +301,36 @@ def test_a_request_waits_in_the_daemon_while_nova_is_away(
     nova.back()
     (sample,) = batch.samples()
     assert (sample.status, uuid_in(sample.body)) == (200, guest.instance_id)
+
+
+def test_guests_are_served_over_a_device_that_was_made_anew(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    process = pid(agent)
+    batch = guest.start_many(200, path=NAME)
+    before = agent.log().count(f"Configured {SIDE.tap}: ")
+    host.vsctl("del-port", SIDE.bridge, SIDE.tap)
+    wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") > before, 10, "the repair")
+    assert failures({guest: batch.samples()}) == {}
+    wait_for(lambda: process not in pids(agent), 15, "another haproxy: the old one's connections")
+    asks_own(guest)
+
+
+@pytest.mark.parametrize("program", ["ovs-vswitchd", "ovsdb-server"])
+def test_guests_are_served_after_a_restart_of_the_switch(
+    host: OpenvSwitch, agent: Agent, guest: Guest, program: str
+) -> None:
+    process = pid(agent)
+    batch = guest.start_many(200, path=META_DATA)
+    host.restart(program)
+    samples = batch.samples()
+    answered = [one for one in samples if one.status == 200]
+    assert all(uuid_in(one.body) == guest.instance_id for one in answered)
+    # The number of the port is in doubt for a moment: the answer under way does not leave.
+    assert len(samples) - len(answered) <= 1
+    wait_for(agent.ready, 10, "the daemon")
+    asks_own(guest)
+    assert pids(agent) == [process]
 
 
 def test_guests_with_rate_limits_are_the_daemons(
