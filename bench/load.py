@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.programs import WRK, environment
+from bench.programs import METADATA_IP, WRK, environment
 from tests.harness.netns import Namespace
 
 PATH = "/openstack/latest/meta_data.json"
@@ -80,6 +80,8 @@ def start(
     """
     command = [str(WRK), f"-t{load.threads}", f"-c{load.clients}", f"-d{seconds}s"]
     command += ["--timeout", f"{TIMEOUT:g}s", "-s", str(_SCRIPT)]
+    # The name that guests use, whatever address and port the proxy has.
+    command += ["-H", f"Host: {METADATA_IP}"]
     command += [] if load.keep else ["-H", "Connection: close"]
     known = {"BENCH_FIRST_USER": str(FIRST_USER), "BENCH_USERS": str(users)}
     return namespace.spawn([*command, url], env={**environment(), **known}, stdout=subprocess.PIPE)

@@ -10,7 +10,7 @@ from bench.load import PATH
 from bench.peers import SECRET, Nova
 from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint
-from tests.harness.agent import Agent
+from tests.harness.agent import HAPROXY, Agent
 from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Ids, uuid_of
 from tests.harness.ovs import OpenvSwitch
@@ -57,15 +57,23 @@ class Stand(Closing):
         )
 
     @contextmanager
-    def daemon(self, workers: int, *, forget: bool = False) -> Iterator[Agent]:
+    def daemon(
+        self, workers: int, *, engine: str = "wsgi", forget: bool = False
+    ) -> Iterator[Agent]:
         """Run the daemon during the block.
 
+        :param engine: the option of that name.
         :param forget: start it without known guests, as on a host whose guests have not booted.
         """
         if forget:
             done = self.agent.run("--cleanup")
             assert not done.returncode, done.stderr
-        self.agent.configure({"df_metadata": {"proxy_workers": workers}})
+        self.agent.configure(
+            {
+                "df_metadata": {"proxy_workers": workers, "engine": engine},
+                "haproxy": {"binary": HAPROXY},
+            }
+        )
         self.agent.start()
         try:
             yield self.agent

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
 
 from bench import load, peers, processes
 from bench.direct import Direct
 from bench.load import PATH, Load
 from bench.programs import METADATA_IP, Program
 from bench.stand import PORT, Stand
-from bench.targets import HAPROXY, IN_PROCESS, IPV6, NEUTRON, ONE_WORKER, TWO_WORKERS
+from bench.targets import HAPROXY, IN_HAPROXY, IN_PROCESS, IPV6, NEUTRON, ONE_WORKER, TWO_WORKERS
 from dfmeta.conf.agent import HOST_IP6
 
 LOADS = tuple(
@@ -50,6 +51,7 @@ def contenders() -> dict[str, Start]:
         IPV6: _dfmeta(0, HOST_IP6),
         ONE_WORKER: _dfmeta(1),
         TWO_WORKERS: _dfmeta(2),
+        IN_HAPROXY: _haproxy,
         HAPROXY: _peer(lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT)),
         "haproxy, reuse always": _peer(
             lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT, reuse="always")
@@ -67,6 +69,13 @@ def _dfmeta(workers: int, host: str = METADATA_IP) -> Start:
             yield Running(port=PORT, pids=[agent.pid], host=host)
 
     return start
+
+
+@contextmanager
+def _haproxy(stand: Stand, _sources: Sources) -> Iterator[Running]:
+    with stand.daemon(0, engine="haproxy") as agent:
+        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        yield Running(port=PORT, pids=[agent.pid, *map(int, children)])
 
 
 def _peer(make: Callable[[Stand], Program]) -> Start:
