@@ -58,6 +58,8 @@ RESOLVE: Final = 30.0
 """Seconds between two resolutions of Nova's names."""
 COUNT: Final = 5.0
 """Seconds between two readings of haproxy's counters."""
+CHECK: Final = 6
+"""Readings of the counters after which haproxy's map is compared with the daemon's."""
 POLL: Final = 0.01
 LEAVE_POLL: Final = 0.05
 
@@ -352,11 +354,24 @@ class Haproxy:
     # Counts
 
     def _count(self) -> None:
+        turn = 0
         while not self._stopping:
             eventlet.sleep(COUNT)
-            one = self.current
+            turn, one = turn + 1, self.current
             if one is not None:
                 self._counts.note_all(one.process.pid, one.process.runtime)
+                if not turn % CHECK:
+                    self._check(one)
+
+    def _check(self, one: Running) -> None:
+        """Replace a haproxy whose map is not the one that it was given."""
+        try:
+            different = one.map.differs()
+        except HaproxyError as error:
+            LOG.debug("haproxy's map cannot be read: %s", error)
+            return
+        if different:
+            self._end(one, f"has {different} entries in its map that differ from the daemon's")
 
     def _read_counts(self, one: Running | None) -> None:
         if one is not None:

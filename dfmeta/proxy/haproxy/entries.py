@@ -125,6 +125,8 @@ class GuestMap:
         self._told = 0
         self._done = 0
         self._wake = Event()
+        self._changing = False
+        """Whether haproxy is being told of changes that :attr:`_present` does not have yet."""
         self.follows = False
         """Whether haproxy answers guests, so that no guest may go on before the map is right."""
         self.leaving = False
@@ -176,11 +178,14 @@ class GuestMap:
         while not self.ended:
             self._wake.wait()
             self._wake = Event()
+            self._changing = True
             try:
                 self._bring_up()
             except HaproxyError:
                 if not self.ended:
                     raise
+            finally:
+                self._changing = False
 
     def differs(self) -> int:
         """Return how many entries of haproxy's map differ from those that it was given.
@@ -188,9 +193,10 @@ class GuestMap:
         :raises HaproxyError: when it does not answer.
         """
         before = dict(self._present)
+        changing = self._changing
         there = self._runtime.entries(self._name)
-        if before != self._present:
-            return 0  # it has changed meanwhile; the next look decides
+        if changing or self._changing or before != self._present:
+            return 0  # the next look decides
         return len(there.items() ^ before.items())
 
     def _bring_up(self) -> None:

@@ -248,6 +248,36 @@ def test_a_haproxy_that_does_not_change_its_map_is_replaced(
     assert "has not changed its map: haproxy failed: it did not" in caplog.text
 
 
+def test_a_haproxy_with_another_map_is_replaced(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, one = world.pid, world.engine.current
+    assert one is not None
+    world.engine._check(one)
+    assert world.pid == before, "it is the same map"
+    one.process.runtime.ask(f"set map {one.process.map} {HERE} another|guest")
+    world.engine._check(one)
+    world.next_pid(before)
+    assert "has 2 entries in its map that differ from the daemon's" in caplog.text
+    assert world.ask().startswith(b"HTTP/1.1 200")
+    assert world.who() == [OTHER_INSTANCE]
+
+
+def test_a_map_that_cannot_be_read_is_compared_the_next_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world.engine.current
+    assert one is not None
+
+    def refuse(*_args: object) -> None:
+        raise HaproxyError(cause="it does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Runtime, "entries", refuse)
+        world.engine._check(one)
+    assert world.ask().startswith(b"HTTP/1.1 200")
+
+
 def test_a_haproxy_whose_map_is_late_is_replaced_before_a_guest_goes_on(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
