@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.greenthreads
 
 NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
 """An address that no device has."""
+
+NUMBERS = range(21000, 21100)
 
 
 def group(**options: object) -> Any:
@@ -147,12 +150,17 @@ def test_a_kernel_without_ipv6_says_so_and_other_errors_are_errors(
         has_ipv6()
 
 
-def taken_at(number: int) -> socket.socket:
-    return socket.create_server(("::1", number), family=socket.AF_INET6)
+def taken() -> socket.socket:
+    """A listener at a port that no program has at ::1 or 127.0.0.1, below those of connections."""
+    for number in NUMBERS:
+        with contextlib.suppress(OSError):
+            socket.create_server(("127.0.0.1", number)).close()
+            return socket.create_server(("::1", number), family=socket.AF_INET6)
+    raise AssertionError("every port is taken")
 
 
 def test_another_program_at_the_port_for_ipv6_is_one_clear_line(make: Make) -> None:
-    with taken_at(0) as other:
+    with taken() as other:
         number = other.getsockname()[1]
         listeners = make(Keeping(), port=number)
         with pytest.raises(
@@ -164,7 +172,7 @@ def test_another_program_at_the_port_for_ipv6_is_one_clear_line(make: Make) -> N
 
 def test_without_a_configured_port_both_move_to_one_that_is_free(make: Make) -> None:
     keeping = Keeping()
-    with taken_at(0) as other:
+    with taken() as other:
         number = other.getsockname()[1]
         listeners = make(keeping, State(port=number))
         listeners.open()
