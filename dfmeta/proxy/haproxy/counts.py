@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Final, Literal
 
 from dfmeta import metrics
@@ -39,11 +39,17 @@ OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
 CLASSES: Final[tuple[metrics.StatusClass, ...]] = ("2xx", "3xx", "4xx", "5xx")
 AT_ONCE: Final = 0.05
 """Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
+_ALL, _WELL = _OF_ADDRESS = ("all", "well")
+"""Counters of an address: its answers, and those that show that the guest is known."""
+_PORT: Final = "connections"
+"""Counter of a port."""
 _LINE: Final = re.compile(r"([0-9.]+) ([0-9]{3}) (\S+) (\S+) (\S*)")
 _CHANGED: Final = 500
 _AWAY: Final = 503
 _NO_ANSWER: Final = frozenset({502, 503, 504})
 _FAILED: Final = 400
+_NOVAS_OWN: Final = "-"
+"""First letter of the state of a request that has Nova's answer."""
 _NOVAS_FAULT: Final = ("s", "S")
 """First letters of haproxy's state of a request that Nova did not answer (configuration manual,
 8.5)."""
@@ -67,7 +73,7 @@ class Counts:
             return
         token, status, state, backend, path = found[1], int(found[2]), *found.group(3, 4, 5)
         claim = self._claim(token)
-        if status in _NO_ANSWER:
+        if status in _NO_ANSWER and not state.startswith(_NOVAS_OWN):
             self._seldom.warn(
                 LOG,
                 "Nova gave no answer in time, or none that haproxy can forward (%s %s). Check Nova "
@@ -99,7 +105,9 @@ class Counts:
     def note_all(self, pid: int, runtime: Runtime) -> None:
         """Note which addresses of all guests have open connections, and when each was used."""
         try:
-            self._note(pid, runtime.table("of_address"))
+            rows = runtime.table("of_address")
+            self._note(pid, rows)
+            self._forget(pid, rows)
             self.read(pid, runtime)
         except HaproxyError as error:
             LOG.debug("haproxy's connections cannot be read: %s", error)
@@ -136,6 +144,23 @@ class Counts:
             (used.add if uses else used.discard)(one)
             self._registry.count_connections(endpoint, number, epoch, change, last)
 
+    def _forget(self, pid: int, rows: Rows) -> None:
+        """Forget the addresses that haproxy has forgotten: they have no connection."""
+        there = {found for token in rows if (found := read_token(token)) is not None}
+        known = {(endpoint, number, epoch) for endpoint, _guest, number, epoch in there}
+        now = time.monotonic()
+        for endpoint, number, epoch in self._used[pid] - known:
+            self._registry.count_connections(endpoint, number, epoch, -1, now)
+        self._used[pid] &= known
+        self._drop(pid, _OF_ADDRESS, rows)
+
+    def _drop(self, pid: int, kinds: Container[str], rows: Container[str]) -> None:
+        """Drop the last readings of counters whose rows are gone."""
+        stale = [key for key in self._read if key[0] == pid and key[2] in kinds]
+        for key in stale:
+            if key[1] not in rows:
+                del self._read[key]
+
     def ended(self, pid: int) -> None:
         """Note the end of a process."""
         now = time.monotonic()
@@ -166,20 +191,22 @@ class Counts:
         now = time.time()
         for claim, more, well in self._answers(pid, runtime):
             RECENT.succeeded(claim, more, now, well=bool(well))
-        for token, row in runtime.table("of_port", "data.conn_cnt gt 0").items():
+        ports = runtime.table("of_port", "data.conn_cnt gt 0")
+        self._drop(pid, (_PORT,), ports)
+        for token, row in ports.items():
             found = read_port_token(token)
             if found is None:
                 continue
             endpoint, incarnation = found
-            more = self._more(pid, token, "connections", row.get("conn_cnt", 0))
+            more = self._more(pid, token, _PORT, row.get("conn_cnt", 0))
             identity = self._registry.identity(endpoint)
             if more and identity is not None and identity.incarnation == incarnation:
                 ACCEPTED.add(endpoint, incarnation, more)
 
     def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int, int]]:
         for token, row in runtime.table("of_address", "data.gpc0 gt 0").items():
-            more = self._more(pid, token, "all", row.get("gpc0", 0))
-            well = self._more(pid, token, "well", row.get("gpc1", 0))
+            more = self._more(pid, token, _ALL, row.get("gpc0", 0))
+            well = self._more(pid, token, _WELL, row.get("gpc1", 0))
             claim = self._claim(token) if more else None
             if claim is not None:
                 yield claim, more, well

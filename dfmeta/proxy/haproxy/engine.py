@@ -81,7 +81,6 @@ class Running:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.map = GuestMap(process.runtime, process.map)
-        self.begun = time.monotonic()
         self.lost = False
         """Whether the daemon has killed it and logged that."""
 
@@ -200,7 +199,7 @@ class Haproxy:
         self._stopping = True
         until = time.monotonic() + max(grace - HEAD_START, 0.0)
         self._read_counts(self.current)
-        for one in self._running:
+        for one in list(self._running):
             one.leave()
         while self._running and time.monotonic() < until:
             eventlet.sleep(POLL)

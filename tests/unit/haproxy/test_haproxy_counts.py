@@ -231,6 +231,26 @@ def test_a_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
     assert len(ACCEPTED.take()) == 0
 
 
+def test_a_row_that_haproxy_has_forgotten_leaves_nothing(world: World) -> None:
+    world.set("of_address", conn_cur=1, gpc0=3, exp=600_000)
+    world.set("of_port", conn_cnt=2)
+    world.note()
+    assert world.slot().connections == 1
+    world.runtime.tables = {}
+    world.note()
+    assert world.slot().connections == 0
+    assert not world.counts._read
+
+
+def test_novas_own_503_is_no_fault_of_the_connection(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.line(503, "----")
+    assert "gave no answer" not in caplog.text
+    world.line(504, "sH--")
+    assert "gave no answer" in caplog.text
+
+
 def test_totals_are_under_dfmetas_names(world: World) -> None:
     well = Grown(metrics.REQUESTS, "2xx", "nova")
     failed = Grown(metrics.BACKEND_CONNECTIONS, "failed")
