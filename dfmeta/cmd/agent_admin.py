@@ -34,10 +34,11 @@ class AgentAdmin:
             self._api = _store_api(parts.conf)
         self._place: str = parts.conf.df_metadata.admin_listen
         self._watch_health()
-        listings = {
+        listings: dict[str, listener.Listing] = {
             "/ports": parts.ports.rows,
             "/service": self._service,
             "/probe": lambda: rows.probe_row(parts.controller),
+            "/haproxy": self._haproxy,
             "/options": options.Options(lambda: parts.conf).document,
         }
         page = status_page.page_of_agent(
@@ -48,6 +49,7 @@ class AgentAdmin:
             lambda: parts.conf,
             lambda: self._api.repository if self._api else None,
             service=self._service,
+            haproxy=lambda: self._haproxy(thorough=False),
         )
         self.application = listener.AdminApplication(
             parts.health, self._metrics, listings, api=self._api, page=page, listen=self._place
@@ -101,6 +103,10 @@ class AgentAdmin:
     def _service(self) -> dict[str, Any]:
         parts = self._parts
         return rows.service_row(parts.controller.reconciler.tap, parts.tap.ipv6_fault)
+
+    def _haproxy(self, *, thorough: bool = True) -> dict[str, Any] | None:
+        proxy = self._parts.proxy
+        return None if proxy is None else proxy.report(thorough=thorough)
 
     def _listening(self) -> bool:
         proxy = self._parts.proxy

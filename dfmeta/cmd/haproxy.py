@@ -1,6 +1,6 @@
 """Become an unprivileged user and run haproxy.
 
-Run by the daemon as ``python -m dfmeta.cmd.haproxy USER DESCRIPTORS PARENT BINARY CONFIGURATION``.
+Run by the daemon as ``python -m dfmeta.cmd.haproxy USER DESCRIPTORS PARENT BINARY ARGUMENT...``.
 haproxy keeps the descriptors that this process has inherited, has no capability, and ends when the
 daemon ends: without the daemon, no program would take a guest's entry away.
 """
@@ -20,15 +20,19 @@ BUFFERS = 1 << 18
 def main(argv: Sequence[str] | None = None) -> None:
     """Replace this process by haproxy; return only if its parent has ended.
 
-    :raises OSError: when the kernel refuses.
+    :raises SystemExit: with one line, when *user* may not run the program.
+    :raises OSError: when the kernel refuses to take the privileges away.
     """
-    user, descriptors, parent, binary, configuration = sys.argv[1:] if argv is None else argv
+    user, descriptors, parent, binary, *arguments = sys.argv[1:] if argv is None else argv
     count = int(descriptors)
     privileges.drop(user, descriptors=count, memory=privileges.MEMORY + count * BUFFERS)
     if os.getppid() != int(parent):
         return
-    # Without a master process (-db), and without the environment, which may have secrets.
-    os.execve(binary, [binary, "-db", "-f", configuration], {})  # noqa: S606  # no shell is needed
+    try:
+        # Without the environment, which may have secrets.
+        os.execve(binary, [binary, *arguments], {})  # noqa: S606  # no shell is needed
+    except OSError as error:
+        sys.exit(f"user {user} cannot run {binary}: {error.strerror}")
 
 
 if __name__ == "__main__":

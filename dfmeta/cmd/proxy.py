@@ -20,7 +20,7 @@ from dfmeta.proxy.application import Application
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engine import Engine, InProcess, Terms
 from dfmeta.proxy.haproxy import handover
-from dfmeta.proxy.haproxy.engine import Haproxy
+from dfmeta.proxy.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
@@ -57,6 +57,9 @@ class Proxy:
         )
         self._answers = WorkerAnswers(backend, self._rates, complaints)
         self._engine: Engine | None = None
+        self._haproxy: Haproxy | None = None
+        self._setup: Setup | None = None
+        """The part of the configuration in force that haproxy's depends on."""
         self.listeners: Listeners | None = None
         """The listening sockets; None before :meth:`serve`."""
 
@@ -76,7 +79,8 @@ class Proxy:
     def _build(self, sockets: list[Any]) -> Engine:
         group, terms = self._conf.df_metadata, self._terms()
         if group.engine == HAPROXY:
-            return self._haproxy(sockets, terms)
+            self._haproxy = self._make_haproxy(sockets, terms)
+            return self._haproxy
         if group.proxy_workers:
             return Workers(
                 sockets,
@@ -97,7 +101,8 @@ class Proxy:
             )
         )
 
-    def _haproxy(self, sockets: list[Any], terms: Terms) -> Engine:
+    def _make_haproxy(self, sockets: list[Any], terms: Terms) -> Haproxy:
+        setup = self._setup = haproxy.setup(self._conf, self._registry)
         listener, name = handover.listen()
         return Haproxy(
             sockets,
@@ -112,7 +117,7 @@ class Proxy:
                 limits=terms.limits,
             ),
             name=name,
-            setup=lambda: haproxy.setup(self._conf, self._registry),
+            setup=lambda: self._setup or setup,
         )
 
     @property
@@ -147,8 +152,8 @@ class Proxy:
         :raises DfmetaError: when its backend cannot be built; nothing is changed then.
         """
         backend = backends.build(conf)
-        if self._conf.df_metadata.engine == HAPROXY:
-            haproxy.setup(conf, self._registry)
+        if self._haproxy is not None:
+            self._setup = haproxy.setup(conf, self._registry)
         self._conf = conf
         self._rates.settings = rates(conf)
         self._application.replace(backend, backends.settings(conf))
@@ -161,6 +166,10 @@ class Proxy:
     def collect(self) -> Iterable[Metric]:
         """See :meth:`~dfmeta.proxy.engine.Engine.collect`."""
         return metrics.REGISTRY.collect() if self._engine is None else self._engine.collect()
+
+    def report(self, *, thorough: bool = True) -> dict[str, Any] | None:
+        """See :meth:`~dfmeta.proxy.haproxy.engine.Haproxy.report`; None with another engine."""
+        return None if self._haproxy is None else self._haproxy.report(thorough=thorough)
 
     def gather(self) -> None:
         """See :meth:`~dfmeta.proxy.engine.Engine.gather`."""

@@ -90,18 +90,20 @@ def page_of_agent(
     repository: Callable[[], Repository | None],
     *,
     service: Callable[[], Mapping[str, Any]],
+    haproxy: Callable[[], Mapping[str, Any] | None],
 ) -> StatusPage:
     """Return the status page of ``dfmeta-agent``.
 
     :param ports: returns the rows of ``GET /ports``.
     :param service: returns the addresses of ``GET /service``.
+    :param haproxy: returns the facts of ``GET /haproxy``, without the map; None: there is none.
     :param repository: returns the store; None when there is none or it is not open.
     """
     sources = Sources(
         program=program,
         health=health,
         metrics=metrics,
-        facts=lambda: facts_of_host(conf(), service()),
+        facts=lambda: facts_of_host(conf(), service(), haproxy()),
         failures=partial(failures_of_ports, backend=conf().df_metadata.backend),
         ports=ports,
         names=RecordNames(repository),
@@ -129,12 +131,19 @@ def gather(sources: Sources) -> Status:
     )
 
 
-def facts_of_host(conf: cfg.ConfigOpts, service: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the most important options of a daemon, and the addresses that it serves."""
+def facts_of_host(
+    conf: cfg.ConfigOpts, service: Mapping[str, Any], haproxy: Mapping[str, Any] | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Return the most important options of a daemon, and the addresses that it serves.
+
+    :param haproxy: facts about haproxy; None: the engine is another one, or has not started.
+    """
     group = conf.df_metadata
     addresses = [service["ip"], *service["ip6"]] if service["ip"] else ["none yet"]
     workers = str(group.proxy_workers or "none, the daemon answers guests itself")
-    engine = ("Engine", HAPROXY) if group.engine == HAPROXY else ("Workers", workers)
+    engine = ("Workers", workers)
+    if group.engine == HAPROXY:
+        engine = ("Engine", _haproxy_in_words(haproxy))
     fault = service["ip6_fault"]
     return (
         ("Bridge", group.integration_bridge),
@@ -143,6 +152,14 @@ def facts_of_host(conf: cfg.ConfigOpts, service: Mapping[str, Any]) -> tuple[tup
         ("Backend", group.backend),
         engine,
     )
+
+
+def _haproxy_in_words(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return f"{HAPROXY}, which has not started yet"
+    runs = f"process {found['pid']}" if found["pid"] else "not running, see dfmeta doctor"
+    ended = f", restarted {found['restarts']} times after a fault" if found["restarts"] else ""
+    return f"{' '.join(filter(None, (HAPROXY, found['version'])))}, {runs}{ended}"
 
 
 def facts_of_store(conf: cfg.ConfigOpts, records: Callable[[], str]) -> Sequence[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.conf import agent, limits, neutron, nova, rate, store
+from dfmeta.conf import agent, haproxy, limits, neutron, nova, rate, store
 
 Name = tuple[str, str]
 """Group and option."""
@@ -57,6 +57,7 @@ RELOADED: Final[Mapping[str, frozenset[Name]]] = {
     AGENT: _GUESTS
     | _of("DEFAULT", nova.OPTS)
     | _in(agent.GROUP.name, "backend")
+    | _of(haproxy.GROUP.name, haproxy.OPTS)
     | (_STORE - _CENTRAL_ALONE - _OPENED),
     STORE: _GUESTS | (_STORE - _AGENT_ALONE - _OPENED),
 }

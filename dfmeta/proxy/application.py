@@ -37,8 +37,8 @@ answers."""
 _PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
 _OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
 _ADMIN = re.compile(
-    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|ports|probe|options"
-    r"|(?:device-(?:meta|user)data|records)(?:/.*)?)"
+    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|ports|service|haproxy"
+    r"|probe|options|(?:device-(?:meta|user)data|records)(?:/.*)?)"
 )
 """Paths of the admin listener: 404 for guests, whatever a backend would answer."""
 

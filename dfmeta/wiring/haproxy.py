@@ -1,19 +1,16 @@
-"""The engine haproxy from the configuration: its program, its plan, and the guests it may serve."""
+"""The engine haproxy from the configuration: its plan, and the guests that it may serve."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import re
-import shutil
+import resource
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
 
+from eventlet import tpool
 from eventlet.green import socket as green_socket
 from oslo_config import cfg
 
@@ -23,63 +20,45 @@ from dfmeta.model import HttpHost, Identity
 from dfmeta.proxy.haproxy.config import NovaServer, Plan
 from dfmeta.proxy.haproxy.engine import Setup
 from dfmeta.proxy.haproxy.entries import Entries
-from dfmeta.proxy.haproxy.process import Program, Secrets
+from dfmeta.proxy.haproxy.process import Secrets, descriptors_of
 from dfmeta.proxy.nova.request import host_header
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.registry import Registry
-from dfmeta.wiring import backends
+from dfmeta.wiring import backends, haproxy_program
 from dfmeta.wiring.limits import limits, rates
-
-OLDEST: Final = (2, 6)
-"""Oldest version of haproxy that was tried."""
-FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin")
-_VERSION: Final = re.compile(r"HAProxy version ([0-9]+)\.([0-9]+)")
-_ASKED: Final = 10.0
-"""Seconds for the program to tell its version."""
-
-
-def program(conf: cfg.ConfigOpts) -> Program:
-    """Return the program.
-
-    :raises ConfigError: when it is missing, does not run or is too old.
-    """
-    group = conf.haproxy
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *FOLDERS])
-    binary = shutil.which(group.binary, path=path)
-    if binary is None:
-        raise _unusable(group.binary, "there is no such program")
-    found = version(binary)
-    if found is None:
-        raise _unusable(group.binary, f"{binary} is not haproxy, or does not run")
-    if found < OLDEST:
-        raise _unusable(group.binary, f"it has version {found[0]}.{found[1]}")
-    return Program(binary=binary, user=group.user)
-
-
-def version(binary: str) -> tuple[int, int] | None:
-    """Return the version of a program; None: it does not tell one."""
-    try:
-        said = subprocess.run(  # noqa: S603  # the operator's program
-            [binary, "-v"], capture_output=True, text=True, timeout=_ASKED, check=True
-        ).stdout
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    found = _VERSION.search(said)
-    return (int(found[1]), int(found[2])) if found is not None else None
 
 
 def setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
     """Return everything that haproxy's configuration depends on.
 
-    :raises ConfigError: when the program cannot be used.
+    :raises ConfigError: when the program cannot be used, or may not open as many files as it needs.
     :raises StartError: when a file with certificates cannot be read.
     """
+    _check_files(conf)
     return Setup(
         plan=lambda name: plan(conf, name),
         secrets=_secrets(conf),
-        program=program(conf),
+        # In a thread, so that no guest waits for it.
+        program=tpool.execute(haproxy_program.program, conf),
         entries=Entries(registry, _signer(conf), _plain(conf)),
     )
+
+
+def _check_files(conf: cfg.ConfigOpts) -> None:
+    """Check that haproxy may open as many files as its connections need: it would not start.
+
+    :raises ConfigError: when it may not.
+    """
+    maxconn = conf.haproxy.maxconn
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = descriptors_of(maxconn)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            option="[haproxy] maxconn",
+            value=maxconn,
+            cause=f"it needs {needed} open files, and dfmeta-agent may have {hard}",
+            remedy=f"Set a lower value, or LimitNOFILE={needed} in its unit and restart it",
+        )
 
 
 def plan(conf: cfg.ConfigOpts, name: str) -> Plan:
@@ -175,13 +154,3 @@ def _plain(conf: cfg.ConfigOpts) -> Callable[[Identity, int], bool]:
         return not rated and mode is not TokenMode.REQUIRED and bool(identity.project_id)
 
     return plain
-
-
-def _unusable(binary: str, cause: str) -> ConfigError:
-    return ConfigError(
-        option="[haproxy] binary",
-        value=binary,
-        cause=cause,
-        remedy="Install the package haproxy, version "
-        f"{OLDEST[0]}.{OLDEST[1]} or later, or set engine = wsgi",
-    )

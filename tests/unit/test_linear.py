@@ -343,7 +343,7 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "store/strictjson.py _NO_TEXT": ("a\x00b",),
     "store/guest/templates.py _FIELD": (" .a.b1 ",),
     "store/api/trusted.py _ADDRESS": ("fe80::1.2",),
-    "wiring/haproxy.py _VERSION": ("HAProxy version 2.6.12",),
+    "wiring/haproxy_program.py _VERSION": ("HAProxy version 2.6.12-1",),
 }
 """Place of an expression → texts that it matches or finds something in, with each of its
 alternatives, loops and classes in one of them."""

@@ -56,8 +56,8 @@ INSTANCE, PROJECT, SIGNATURE, ADDRESS, PORT, CLAIM = range(1, 7)
 """Places in a value of the map."""
 
 _OWN_PATHS: Final = (
-    *("/api", "/healthz", "/metrics", "/version", "/ports", "/probe", "/options", "/device-"),
-    *("/records", "/latest/api"),
+    *("/api", "/healthz", "/metrics", "/version", "/ports", "/service", "/haproxy", "/probe"),
+    *("/options", "/device-", "/records", "/latest/api"),
 )
 """Beginnings of paths that the daemon itself answers, and of some others."""
 _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")

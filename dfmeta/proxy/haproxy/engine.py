@@ -16,23 +16,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import eventlet
 from eventlet.event import Event
+from eventlet.semaphore import Semaphore
 from prometheus_client import Metric
 
 from dfmeta import hub, metrics
-from dfmeta.exceptions import DfmetaError, HaproxyError
+from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
+from dfmeta.proxy.haproxy import report
 from dfmeta.proxy.haproxy.config import Plan
-from dfmeta.proxy.haproxy.counts import Counts, connections
+from dfmeta.proxy.haproxy.counts import Counts
 from dfmeta.proxy.haproxy.entries import Entries, GuestMap
 from dfmeta.proxy.haproxy.handover import HandoverServer
-from dfmeta.proxy.haproxy.process import Process, Program, Secrets
+from dfmeta.proxy.haproxy.process import Process, Secrets
+from dfmeta.proxy.haproxy.program import Program
+from dfmeta.proxy.haproxy.running import Failures, Running
 from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -61,7 +65,6 @@ COUNT: Final = 5.0
 CHECK: Final = 6
 """Readings of the counters after which haproxy's map is compared with the daemon's."""
 POLL: Final = 0.01
-LEAVE_POLL: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,46 +78,13 @@ class Setup:
     entries: Entries
 
 
-class Running:
-    """A process with its map."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.map = GuestMap(process.runtime, process.map)
-        self.lost = False
-        """Whether the daemon has killed it and logged that."""
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it answers its running requests and then ends."""
-        return self.map.leaving
-
-    def leave(self) -> None:
-        """Make it answer its running requests and end; its map follows until then. Idempotent."""
-        if self.leaving:
-            return
-        self.map.leaving = True
-        self.process.leave()
-        eventlet.spawn_n(self._let_go)
-
-    def _let_go(self) -> None:
-        """Close the runtime interface after the last request: haproxy would not end before."""
-        try:
-            while self.process.running and connections(self.process.runtime):
-                eventlet.sleep(LEAVE_POLL)
-        except HaproxyError as error:
-            LOG.debug("%s", error)
-        self.map.end()
-        self.process.runtime.close()
-
-
 class Haproxy:
     """The engine; see :class:`~dfmeta.proxy.engine.Engine`.
 
     :param listeners: the guests' listening sockets, which stay open here.
     :param handover: answers the requests that haproxy hands over.
     :param name: name of the handover's listener.
-    :param setup: return the present setup; may wait.
+    :param setup: return the setup of the configuration in force.
     """
 
     def __init__(
@@ -140,6 +110,9 @@ class Haproxy:
             lambda: [one.map for one in self._running],
         )
         self._counts = Counts(registry)
+        self._failures = Failures()
+        self._starting = Semaphore()
+        """Held while a process is started: two of them would both go on."""
         self._ended = Event()
         """Sent at the next end of a process."""
 
@@ -198,9 +171,8 @@ class Haproxy:
         """See :class:`~dfmeta.proxy.engine.Engine`."""
         self._stopping = True
         until = time.monotonic() + max(grace - HEAD_START, 0.0)
-        self._read_counts(self.current)
         for one in list(self._running):
-            one.leave()
+            self._dismiss(one)
         while self._running and time.monotonic() < until:
             eventlet.sleep(POLL)
         for one in list(self._running):
@@ -208,6 +180,19 @@ class Haproxy:
         self._handover.stop(min(HEAD_START, grace))
         for sock in self._listeners:
             sock.close()
+
+    def report(self, *, thorough: bool) -> dict[str, Any]:
+        """Return facts about haproxy: ``GET /haproxy``.
+
+        :param thorough: compare the map with the registry as well, in the member ``map``. Waits.
+        """
+        one = self.current
+        found = report.describe(one, self._failures)
+        if thorough:
+            found["map"] = report.compare(
+                one, lambda: report.wanted_of(self._registry, self._setup.entries)
+            )
+        return found
 
     # Processes
 
@@ -219,12 +204,17 @@ class Haproxy:
         pause = PAUSE_MIN
         while not self._stopping:
             begun = time.monotonic()
-            self._begin()
-            while any(not one.leaving for one in self._running):
+            with self._starting:
+                if not self._accepting():
+                    self._begin()
+            while self._accepting():
                 self._ended.wait()
                 self._ended = Event()
             pause = PAUSE_MIN if time.monotonic() - begun > LIVED else min(2 * pause, PAUSE_MAX)
             eventlet.sleep(pause)
+
+    def _accepting(self) -> list[Running]:
+        return [one for one in self._running if not one.leaving]
 
     def _begin(self) -> Running | None:
         """Start a process and bring its map up to date; None: it does not start."""
@@ -238,6 +228,7 @@ class Haproxy:
             )
         except OSError as error:
             LOG.warning("haproxy cannot be started: %s; dfmeta tries again", error.strerror)
+            self._failures.start = f"it cannot be started: {error.strerror}"
             return None
         one = Running(process)
         self._running.append(one)
@@ -245,8 +236,10 @@ class Haproxy:
             self._bring_up(one)
         except HaproxyError as error:
             LOG.warning("%s; dfmeta starts it again. See the log lines of haproxy above", error)
+            self._failures.start = str(error.fields["cause"])
             self._forget(one)
             return None
+        self._failures.start = ""
         LOG.info("haproxy runs with process id %d", process.pid)
         hub.VITAL.spawn("watch over haproxy", self._watch, one, may_return=True)
         return one
@@ -286,6 +279,7 @@ class Haproxy:
         asking.kill()
         if not (one.leaving or one.lost or self._stopping):
             LOG.error("haproxy ended with status %s; it is started again", one.process.status)
+            self._failures.note(f"ended with status {one.process.status}")
         self._forget(one)
 
     def _ask(self, one: Running) -> None:
@@ -307,6 +301,7 @@ class Haproxy:
         """Kill a process; its keeper starts another one."""
         if not (one.lost or one.leaving):
             one.lost = True
+            self._failures.note(fault)
             LOG.error(
                 "haproxy %s; it is killed and started again. If this happens again, check that the "
                 "host has enough CPU time and memory",
@@ -314,40 +309,61 @@ class Haproxy:
             )
         one.process.kill()
 
-    def _replace(self) -> None:
-        """Start another process, which takes over from the present one."""
-        before = [one for one in self._running if not one.leaving]
-        one = self._begin()
-        if one is None:
-            LOG.error("The present haproxy continues with its configuration")
-            return
-        for other in before:
-            other.leave()
-            eventlet.spawn_after(DRAIN, other.process.kill)
+    def _replace(self) -> bool:
+        """Start another process, which takes over from the present one; return whether it does."""
+        with self._starting:
+            before = self._accepting()
+            one = self._begin()
+            if one is None:
+                LOG.error(
+                    "The present haproxy continues with its former configuration; dfmeta tries "
+                    "the new one again within %d s",
+                    RESOLVE,
+                )
+                return False
+            for other in before:
+                self._dismiss(other)
+                eventlet.spawn_after(DRAIN, self._drained, other)
+            return True
+
+    def _dismiss(self, one: Running) -> None:
+        """Make a process answer its running requests and end."""
+        self._read_counts(one)
+        one.leave(lambda: self._read_counts(one))
+
+    def _drained(self, one: Running) -> None:
+        """Kill a process that has had its time to end."""
+        if one.process.running:
+            self._read_counts(one)
+            one.process.kill()
 
     def _reload(self, done: Callable[[], None]) -> None:
-        try:
-            self._setup = self._make_setup()
-        except DfmetaError as error:
-            LOG.warning("haproxy continues with its configuration: %s", error)
-            return
-        one = self.current
-        plan = self._setup.plan(self._name)
-        same = (plan, self._setup.secrets)
-        if one is None or (one.process.plan, one.process.secrets) != same:
-            self._replace()
-        else:
+        self._setup = setup = self._make_setup()
+        plan, one = setup.plan(self._name), self.current
+        same = one is not None and one.process.runs(setup.program, plan, setup.secrets)
+        replaced = not same and self._replace()
+        if one is not None and not replaced:
             self._feed.introduce(one.map)
-        done()
+        if same or replaced:
+            done()
 
     def _resolve(self) -> None:
+        """Replace haproxy if the addresses of Nova's hosts change, or if a reload has failed."""
         while not self._stopping:
             eventlet.sleep(RESOLVE)
-            one = self.current
-            found = set(self._setup.plan(self._name).servers)
+            one, setup = self.current, self._setup
+            plan = setup.plan(self._name)
+            if one is None:
+                continue
+            known = one.process.plan.servers
             # A resolver may change their order each time. While it is away, the known ones count.
-            if one is not None and found and found != set(one.process.plan.servers):
-                LOG.info("The addresses of Nova's hosts have changed; haproxy is replaced")
+            if not plan.servers or set(plan.servers) == set(known):
+                plan = replace(plan, servers=known)
+            if not one.process.runs(setup.program, plan, setup.secrets):
+                LOG.info(
+                    "The addresses of Nova's hosts have changed, or a reload has failed; "
+                    "haproxy is replaced"
+                )
                 self._replace()
 
     # Counts

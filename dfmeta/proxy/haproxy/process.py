@@ -14,7 +14,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,11 +23,11 @@ from eventlet.hubs import trampoline
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render
+from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Runtime
 
 LOG = logging.getLogger(__name__)
 
-MODULE: Final = "dfmeta.cmd.haproxy"
 READY_TIMEOUT: Final = 10.0
 """Seconds until a new process answers."""
 POLL: Final = 0.01
@@ -44,16 +43,6 @@ _LEVELS: Final[Mapping[str, int]] = {
 }
 _ENDS: Final = re.compile(r"Proxy \S+ stopped ")
 """What haproxy writes for each part of its configuration when it ends."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """How haproxy is run."""
-
-    binary: str
-    """Path of the program."""
-    user: str
-    """User that it runs as if the daemon is root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +72,7 @@ class Process:
         listeners: Sequence[Any],
         failed: Callable[[str], object],
     ) -> None:
-        self.plan, self.secrets = plan, secrets
+        self.program, self.plan, self.secrets = program, plan, secrets
         given: list[int] = []
         with contextlib.ExitStack() as failed_start:
             mine, theirs = socket.socketpair()
@@ -92,7 +81,7 @@ class Process:
             failed_start.callback(self.runtime.close)
             try:
                 log, errors = (_pipe(given, failed_start) for _ in range(2))
-                self._start(program, [one.fileno() for one in listeners], given)
+                self._start([one.fileno() for one in listeners], given)
             finally:
                 for descriptor in given:
                     os.close(descriptor)
@@ -100,7 +89,7 @@ class Process:
         eventlet.spawn_n(_read_lines, log, failed)
         eventlet.spawn_n(_read_lines, errors, self._say)
 
-    def _start(self, program: Program, listeners: Sequence[int], given: list[int]) -> None:
+    def _start(self, listeners: Sequence[int], given: list[int]) -> None:
         """Run it.
 
         :param given: descriptors that it gets: of the runtime interface, of both pipes; those of
@@ -120,17 +109,21 @@ class Process:
         text = render(plan, descriptors).encode("ascii")
         configuration = _file("configuration", text, given)
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
-            [
-                *(sys.executable, "-m", MODULE, program.user),
-                str(2 * plan.maxconn + SPARE),
-                *(str(os.getpid()), program.binary, f"/proc/self/fd/{configuration}"),
-            ],
+            # Without a master process (-db).
+            self.program.command(
+                *("-db", "-f", f"/proc/self/fd/{configuration}"),
+                descriptors=descriptors_of(plan.maxconn),
+            ),
             pass_fds=[*listeners, *given],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=given[2],
             cwd="/",
         )
+
+    def runs(self, program: Program, plan: Plan, secrets: Secrets) -> bool:
+        """Return whether it runs that program with that configuration."""
+        return (self.program, self.plan, self.secrets) == (program, plan, secrets)
 
     @property
     def pid(self) -> int:
@@ -206,6 +199,11 @@ class Process:
         kind, said = found.groups() if found is not None else ("WARNING", line)
         level = logging.DEBUG if _ENDS.match(said) else _LEVELS.get(kind, logging.WARNING)
         LOG.log(level, "haproxy: %s", said)
+
+
+def descriptors_of(maxconn: int) -> int:
+    """Return how many descriptors a process with that many connections may have open."""
+    return 2 * maxconn + SPARE
 
 
 AWAY: Final = (

@@ -13,15 +13,18 @@ import eventlet
 import pytest
 from eventlet.event import Event
 
-from dfmeta.exceptions import ConfigError, HaproxyError
+from dfmeta import hub
+from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.haproxy import engine as engine_module
+from dfmeta.proxy.haproxy import running as running_module
 from dfmeta.proxy.haproxy.config import Plan
 from dfmeta.proxy.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.haproxy.entries import Entries, GuestMap, News
 from dfmeta.proxy.haproxy.handover import HandoverServer, listen
-from dfmeta.proxy.haproxy.process import Program, Secrets
+from dfmeta.proxy.haproxy.process import Secrets
+from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Runtime
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.recent import RECENT
@@ -60,7 +63,6 @@ class World:
         self.secrets = Secrets()
         self.program = PROGRAM
         self.plain = True
-        self.fault: ConfigError | None = None
         self.plan = Plan(servers=(server(upstream),), handover=name, hold_timeout=5.0)
         self.engine = Haproxy(
             [self._guests],
@@ -95,8 +97,6 @@ class World:
         return [b""]
 
     def _setup(self) -> Setup:
-        if self.fault is not None:
-            raise self.fault
         return Setup(
             plan=lambda _name: self.plan,
             secrets=self.secrets,
@@ -150,7 +150,7 @@ class World:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "PAUSE_MIN", 0.001)
     monkeypatch.setattr(engine_module, "PAUSE_MAX", 0.002)
-    monkeypatch.setattr(engine_module, "LEAVE_POLL", 0.005)
+    monkeypatch.setattr(running_module, "LEAVE_POLL", 0.005)
 
 
 @pytest.fixture
@@ -374,21 +374,160 @@ def test_a_configuration_that_does_not_start_leaves_the_present_one(
     world.secrets = Secrets(ca=b"no certificate")
     world.plan = replace(world.plan, tls=True)
     world.engine.reload(Terms(5.0, Limits()), done.send)
-    done.wait()
+    until(lambda: "continues with its former configuration" in caplog.text, "the line")
     assert world.pid == before
+    assert not done.ready(), "it is not in force"
+    assert world.engine.report(thorough=False)["fault"] == ""
     assert world.ask().startswith(b"HTTP/1.1 200")
-    assert "The present haproxy continues with its configuration" in caplog.text
 
 
-def test_a_configuration_that_cannot_be_read_leaves_the_present_one(
+def test_a_reload_that_has_failed_is_done_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = world.pid
+
+    def fail(*_args: object, **_options: object) -> Any:
+        raise OSError(24, "Too many open files")
+
+    world.plan = replace(world.plan, maxconn=64)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine_module, "Process", fail)
+        world.engine.reload(Terms(5.0, Limits()), lambda: None)
+        until(lambda: "continues with its former configuration" in caplog.text, "the line")
+    monkeypatch.setattr(engine_module, "RESOLVE", 0.01)
+    hub.VITAL.spawn("names, sooner", world.engine._resolve, may_return=True)
+    world.next_pid(before)
+    assert world.engine.report(thorough=False)["maxconn"] == 64
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [({}, True), ({"version": "2.6.99"}, False), ({"user": "daemon"}, False)],
+    ids=["nothing", "another version", "another user"],
+)
+def test_a_reload_replaces_it_where_its_program_is_another(
+    world: World, change: dict[str, str], same: bool
+) -> None:
+    before, done = world.pid, Event()
+    world.program = replace(world.program, **change)
+    world.engine.reload(Terms(5.0, Limits()), done.send)
+    done.wait()
+    assert (world.pid == before) == same
+    until(lambda: world.processes() == 1, "the end of the other one")
+    assert world.ask().startswith(b"HTTP/1.1 200")
+
+
+def test_requests_until_the_end_of_a_replaced_process_are_counted(world: World) -> None:
+    gate = Event()
+    world.upstream.script = lambda _asked: gate.wait() or OK
+    slow = eventlet.spawn(world.ask)
+    until(lambda: world.upstream.asked, "the request")
+    before = world.pid
+    world.engine.rebind()
+    world.next_pid(before)
+    world.upstream.script = lambda _asked: OK
+    world.ask()
+    gate.send()
+    slow.wait()
+    until(lambda: world.processes() == 1, "the end of the old one")
+    world.engine.gather()
+    (identity,) = [world.registry.identity(GUEST)]
+    assert identity is not None
+    asked = RECENT.of(GUEST, identity.incarnation)
+    assert asked is not None
+    assert asked.counts[0] == 2
+
+
+def test_two_replacements_at_once_leave_one_process(world: World) -> None:
+    before = world.pid
+    world.engine.rebind()
+    world.engine.rebind()
+    world.next_pid(before)
+    until(lambda: world.processes() == 1, "one process")
+    assert world.ask().startswith(b"HTTP/1.1 200")
+
+
+# Facts for an operator
+
+
+def test_the_report_names_the_process_and_its_faults(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = world.pid
-    world.fault = ConfigError(option="[haproxy] binary", value="x", cause="gone", remedy="Install")
-    world.engine.reload(Terms(5.0, Limits()), lambda: None)
-    until(lambda: "haproxy continues with its configuration" in caplog.text, "the line")
-    assert world.pid == before
-    assert world.ask().startswith(b"HTTP/1.1 200")
+    found = world.engine.report(thorough=True)
+    assert found["pid"] == before
+    assert (found["connections"], found["maxconn"]) == (0, world.plan.maxconn)
+    assert (found["restarts"], found["last_restart"], found["fault"]) == (0, None, "")
+    assert found["map"] == {"entries": 1, "missing": 0, "superfluous": 0, "different": 0}
+    os.kill(before, signal.SIGKILL)
+    world.next_pid(before)
+    found = world.engine.report(thorough=False)
+    assert (found["restarts"], found["last_fault"]) == (1, "ended with status -9")
+    assert "map" not in found
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (f"set map {{}} {HERE} another|guest", "different"),
+        (f"del map {{}} {HERE}", "missing"),
+        ("add map {} 10.0.0.9 another|guest", "superfluous"),
+    ],
+)
+def test_the_report_counts_differences_of_the_map(
+    world: World, command: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dfmeta.proxy.haproxy.report.PAUSE", 0.001)
+    one = world.engine.current
+    assert one is not None
+    one.process.runtime.ask(command.format(one.process.map))
+    found = world.engine.report(thorough=True)["map"]
+    assert {name: count for name, count in found.items() if count and name != "entries"} == {
+        kind: 1
+    }
+
+
+def test_a_difference_that_passes_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world.engine.current
+    assert one is not None
+    there, looks = one.process.runtime.entries(one.process.map), []
+
+    def entries(_self: Runtime, _name: str) -> dict[str, str]:
+        looks.append(1)
+        return {} if len(looks) == 1 else there
+
+    monkeypatch.setattr(Runtime, "entries", entries)
+    found = world.engine.report(thorough=True)["map"]
+    assert (len(looks), found["missing"]) == (2, 0)
+
+
+def test_the_report_says_where_there_is_no_haproxy(idle: World) -> None:
+    idle.engine._setup = replace(
+        idle.engine._setup, program=Program(binary="/bin/false", user="nobody")
+    )
+    idle.engine.start()
+    until(lambda: idle.engine.report(thorough=False)["fault"], "a failed start")
+    found = idle.engine.report(thorough=True)
+    assert found["fault"] == "it ended at its start with status 1"
+    assert (found["pid"], found["connections"], found["map"]) == (None, None, None)
+    idle.engine._setup = replace(idle.engine._setup, program=PROGRAM)
+    until(lambda: idle.engine.serving, "haproxy")
+
+
+def test_a_haproxy_that_hangs_has_no_map_to_compare(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dfmeta.proxy.haproxy.runtime.TIMEOUT", 0.02)
+
+    def refuse(*_args: object) -> None:
+        raise HaproxyError(cause="it does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Runtime, "entries", refuse)
+        patched.setattr(Runtime, "statistics", refuse)
+        found = world.engine.report(thorough=True)
+    assert (found["fault"], found["map"]) == ("it does not answer", None)
+    assert found["pid"] == world.pid
 
 
 def test_a_haproxy_that_cannot_be_started_is_tried_again(

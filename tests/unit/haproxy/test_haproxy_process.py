@@ -214,7 +214,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_haproxy_runs_without_privileges_and_environment(
     executed: list[tuple[Any, ...]],
 ) -> None:
-    command.main(["nobody", "8704", str(os.getppid()), "/haproxy", "/proc/self/fd/9"])
+    command.main(["nobody", "8704", str(os.getppid()), "/haproxy", "-db", "-f", "/proc/self/fd/9"])
     assert executed == [
         ROOM,
         ("/haproxy", ["/haproxy", "-db", "-f", "/proc/self/fd/9"], {}),
@@ -222,5 +222,19 @@ def test_haproxy_runs_without_privileges_and_environment(
 
 
 def test_haproxy_does_not_run_where_the_daemon_has_ended(executed: list[tuple[Any, ...]]) -> None:
-    command.main(["nobody", "8704", "1", "/haproxy", "/proc/self/fd/9"])
+    command.main(["nobody", "8704", "1", "/haproxy", "-v"])
     assert executed == [ROOM]
+
+
+def test_a_program_that_the_user_may_not_run_is_one_line(
+    executed: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del executed
+
+    def refuse(*_args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "execve", refuse)
+    with pytest.raises(SystemExit) as caught:
+        command.main(["nobody", "8704", str(os.getppid()), "/haproxy", "-v"])
+    assert caught.value.code == "user nobody cannot run /haproxy: Permission denied"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import resource
+import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from oslo_config import cfg
 from dfmeta.exceptions import ConfigError, StartError
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.haproxy.config import NovaServer
+from dfmeta.proxy.haproxy.program import Program
 from dfmeta.registry import Registry
-from dfmeta.wiring import haproxy
+from dfmeta.wiring import haproxy, haproxy_program
+from tests.harness import netns
 from tests.harness.agent import HAPROXY
 from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Load, address, port
@@ -82,11 +86,20 @@ def test_a_number_out_of_its_range_is_named(
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path) -> Callable[[str], Path]:
+def open_folder() -> Iterator[Path]:
+    """A folder that the user of haproxy may enter."""
+    folder = netns.temporary_folder("haproxy")
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def stand_in(open_folder: Path) -> Callable[[str], Path]:
     """Writes a program that prints a text."""
 
     def write(text: str, status: int = 0) -> Path:
-        path = tmp_path / "stand-in"
+        path = open_folder / "stand-in"
         path.write_text(f"#!/bin/sh\necho '{text}'\nexit {status}\n")
         path.chmod(0o755)
         return path
@@ -95,11 +108,13 @@ def stand_in(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def test_the_real_program_is_found(conf: Callable[..., cfg.ConfigOpts]) -> None:
-    found = haproxy.program(conf())
+    found = haproxy_program.program(conf())
     assert (found.binary, found.user) == (str(HAPROXY), "nobody")
-    version = haproxy.version(found.binary)
+    version = haproxy_program.version(found)
     assert version is not None
-    assert version >= haproxy.OLDEST
+    assert version[1] >= haproxy_program.OLDEST
+    assert found.version == version[0]
+    assert found.version.startswith("{}.{}.".format(*version[1]))
 
 
 def test_a_name_is_searched_for_in_the_usual_folders(
@@ -108,15 +123,15 @@ def test_a_name_is_searched_for_in_the_usual_folders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = stand_in("HAProxy version 3.0.1 2024/06/10")
-    monkeypatch.setattr(haproxy, "FOLDERS", (str(path.parent),))
-    assert haproxy.program(conf(haproxy__binary="stand-in")).binary == str(path)
+    monkeypatch.setattr(haproxy_program, "FOLDERS", (str(path.parent),))
+    assert haproxy_program.program(conf(haproxy__binary="stand-in")).binary == str(path)
 
 
 def test_a_missing_program_is_named_with_its_package(
     conf: Callable[..., cfg.ConfigOpts],
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        haproxy.program(conf(haproxy__binary="/no/such/haproxy"))
+        haproxy_program.program(conf(haproxy__binary="/no/such/haproxy"))
     said = str(caught.value)
     assert caught.value.option == "[haproxy] binary"
     assert "there is no such program" in said
@@ -126,8 +141,8 @@ def test_a_missing_program_is_named_with_its_package(
 @pytest.mark.parametrize(
     ("text", "status", "cause"),
     [
-        ("HAProxy version 2.5.14 2023/05/02", 0, "it has version 2.5"),
-        ("HAProxy version 1.8", 0, "it has version 1.8"),
+        ("HAProxy version 2.5.14 2023/05/02", 0, "has version 2.5.14"),
+        ("HAProxy version 1.8", 0, "has version 1.8"),
         ("HA-Proxy version 1.6.3 2015/12/25", 0, "is not haproxy, or does not run"),
         ("nginx version: 1.22", 0, "is not haproxy, or does not run"),
         ("HAProxy version 2.6.1", 1, "is not haproxy, or does not run"),
@@ -143,19 +158,43 @@ def test_a_program_that_cannot_be_used_is_named(
 ) -> None:
     path = stand_in(text, status)
     with pytest.raises(ConfigError) as caught:
-        haproxy.program(conf(haproxy__binary=path))
+        haproxy_program.program(conf(haproxy__binary=path))
     assert caught.value.option == "[haproxy] binary"
     assert cause in str(caught.value)
 
 
 def test_a_program_that_does_not_end_has_no_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "hangs"
+    path = open_folder / "hangs"
     path.write_text("#!/bin/sh\nexec sleep 60\n")
     path.chmod(0o755)
-    monkeypatch.setattr(haproxy, "_ASKED", 0.05)
-    assert haproxy.version(str(path)) is None
+    monkeypatch.setattr(haproxy_program, "_ASKED", 0.5)
+    assert haproxy_program.version(Program(binary=str(path), user="nobody")) is None
+
+
+def test_a_program_that_only_root_may_run_is_named(
+    conf: Callable[..., cfg.ConfigOpts], stand_in: Callable[..., Path]
+) -> None:
+    path = stand_in("HAProxy version 3.0.1 2024/06/10")
+    assert haproxy_program.program(conf(haproxy__binary=path)).version == "3.0.1"
+    path.chmod(0o700)
+    with pytest.raises(ConfigError, match="does not run as user nobody"):
+        haproxy_program.program(conf(haproxy__binary=path))
+
+
+def test_more_connections_than_files_are_named(
+    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"now": (1024, 9000)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: limits["now"])
+    haproxy.setup(conf(), Registry())
+    with pytest.raises(ConfigError) as caught:
+        haproxy.setup(conf(haproxy__maxconn=8192), Registry())
+    assert caught.value.option == "[haproxy] maxconn"
+    assert "it needs 16896 open files, and dfmeta-agent may have 9000" in str(caught.value)
+    limits["now"] = (1024, resource.RLIM_INFINITY)
+    haproxy.setup(conf(haproxy__maxconn=8192), Registry())
 
 
 # The plan

@@ -1,0 +1,76 @@
+"""A running haproxy with its map, and the history of those that have failed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import eventlet
+
+from dfmeta.exceptions import HaproxyError
+from dfmeta.proxy.haproxy.counts import connections
+from dfmeta.proxy.haproxy.entries import GuestMap
+from dfmeta.proxy.haproxy.process import Process
+
+LOG = logging.getLogger(__name__)
+
+LEAVE_POLL: Final = 0.05
+
+
+class Running:
+    """A process with its map."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.map = GuestMap(process.runtime, process.map)
+        self.lost = False
+        """Whether the daemon has killed it and logged that."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it answers its running requests and then ends."""
+        return self.map.leaving
+
+    def leave(self, count: Callable[[], object]) -> None:
+        """Make it answer its running requests and end; its map follows until then. Idempotent.
+
+        :param count: reads its counters: it answers no more after its last request.
+        """
+        if self.leaving:
+            return
+        self.map.leaving = True
+        self.process.leave()
+        eventlet.spawn_n(self._let_go, count)
+
+    def _let_go(self, count: Callable[[], object]) -> None:
+        """Close the runtime interface after the last request: haproxy would not end before."""
+        try:
+            while self.process.running and connections(self.process.runtime):
+                eventlet.sleep(LEAVE_POLL)
+            count()
+        except HaproxyError as error:
+            LOG.debug("%s", error)
+        self.map.end()
+        self.process.runtime.close()
+
+
+@dataclass(slots=True)
+class Failures:
+    """Processes that have failed since the start of the daemon."""
+
+    count: int = 0
+    """Processes that ended, or that the daemon had to kill, while they answered guests."""
+    last_at: float = 0.0
+    """Time of the last of them, in seconds since the epoch."""
+    last: str = ""
+    """What the last of them did, such as ``hangs``."""
+    start: str = ""
+    """Why the last start has failed; empty: it has not."""
+
+    def note(self, fault: str) -> None:
+        """Note that a process has failed."""
+        self.count += 1
+        self.last_at, self.last = time.time(), fault

@@ -1,0 +1,78 @@
+"""The program haproxy of the configuration, and its version.
+
+``dfmeta doctor`` uses this module as the daemon does, without the hub.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from typing import Final
+
+from oslo_config import cfg
+
+from dfmeta.exceptions import ConfigError
+from dfmeta.proxy.haproxy.program import Program
+
+OLDEST: Final = (2, 6)
+"""Oldest version of haproxy that was tried."""
+FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin")
+DESCRIPTORS: Final = 64
+"""Descriptors for a program that only tells its version."""
+_VERSION: Final = re.compile(r"HAProxy version (([0-9]+)\.([0-9]+)\S*)")
+_ASKED: Final = 10.0
+"""Seconds for the program to tell its version."""
+
+
+def program(conf: cfg.ConfigOpts) -> Program:
+    """Return the program, after it has told its version. Waits for it.
+
+    :raises ConfigError: when it is missing, does not run as the user, or is too old.
+    """
+    group = conf.haproxy
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *FOLDERS])
+    binary = shutil.which(group.binary, path=path)
+    if binary is None:
+        raise _unusable(group.binary, "there is no such program")
+    found = version(Program(binary=binary, user=group.user))
+    if found is None:
+        raise _unusable(
+            group.binary, f"{binary} is not haproxy, or does not run as user {group.user}"
+        )
+    said, number = found
+    if number < OLDEST:
+        raise _unusable(group.binary, f"{binary} has version {said}")
+    return Program(binary=binary, user=group.user, version=said)
+
+
+def version(one: Program) -> tuple[str, tuple[int, int]] | None:
+    """Return the version of a program, as text and as its first two numbers; None: it tells none.
+
+    The program runs as it does for guests: as its user, without privileges.
+    """
+    try:
+        said = subprocess.run(  # noqa: S603  # the operator's program
+            one.command("-v", descriptors=DESCRIPTORS),
+            capture_output=True,
+            text=True,
+            timeout=_ASKED,
+            check=True,
+        ).stdout
+    except Exception:
+        # OSError, ValueError, SubprocessError; and after eventlet's patch a TimeoutExpired that is
+        # not Python's.
+        return None
+    found = _VERSION.search(said)
+    return (found[1], (int(found[2]), int(found[3]))) if found is not None else None
+
+
+def _unusable(binary: str, cause: str) -> ConfigError:
+    return ConfigError(
+        option="[haproxy] binary",
+        value=binary,
+        cause=cause,
+        remedy="Install the package haproxy, version "
+        f"{OLDEST[0]}.{OLDEST[1]} or later, or set engine = wsgi",
+    )
