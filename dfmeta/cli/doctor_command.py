@@ -24,7 +24,14 @@ from dfmeta.apps.switch_facts import (
     read_flows,
     read_meters,
 )
-from dfmeta.cli import doctor_host, doctor_meta, doctor_system, gather, terminal
+from dfmeta.cli import (
+    doctor_haproxy,
+    doctor_host,
+    doctor_meta,
+    doctor_system,
+    gather,
+    terminal,
+)
 from dfmeta.cli.common import (
     TABLE,
     cell_text,
@@ -143,6 +150,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     version, cause = _vswitchd(wanted)
     yield checks_switch.vswitchd(version, cause)
     yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
+    yield from doctor_haproxy.haproxy(conf, wanted, running=facts.running)
     bits = {one: _bits(wanted, one) if version else {} for one in wanted.sides}
     yield from _bridge(wanted, snapshot, bits[wanted.home])
     yield from doctor_meta.bridge(wanted, snapshot, bits)

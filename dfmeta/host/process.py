@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dfmeta.inspect.checks_haproxy import ChildFacts
 from dfmeta.inspect.checks_process import ProcessFacts, SocketFacts
 
 PROC: Final = Path("/proc")
@@ -39,6 +41,31 @@ def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
         with contextlib.suppress(OSError, ValueError):
             if _holds(proc / str(pid), inode):
                 return _facts(pid, proc)
+    return None
+
+
+def read_haproxy(pid: int, parent: int, *, proc: Path = PROC) -> ChildFacts | None:
+    """Read the process of haproxy; None when it is not visible, or not a child of *parent*.
+
+    :param pid: as the daemon says, which may be in another PID namespace.
+    """
+    folder = proc / str(pid)
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        status = _status(folder)
+        if int(status["PPid"]) != parent:
+            return None
+        uid = int(status["Uid"].split()[1])
+        kinds = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+        capabilities = 0
+        for kind in kinds:
+            capabilities |= int(status[kind], 16)
+        return ChildFacts(
+            user=_name(uid),
+            uid=uid,
+            capabilities=capabilities,
+            descriptors=_descriptors(folder),
+            open=len(list((folder / "fd").iterdir())),
+        )
     return None
 
 
@@ -95,17 +122,29 @@ def _link(path: Path) -> str:
 def _facts(pid: int, proc: Path) -> ProcessFacts:
     folder = proc / str(pid)
     status = _status(folder)
-    limits = (folder / "limits").read_text().splitlines()
-    (files,) = (line.split()[3] for line in limits if line.startswith("Max open files"))
     return ProcessFacts(
         pid=pid,
         uid=int(status["Uid"].split()[1]),
         groups=(int(status["Gid"].split()[1]), *map(int, status["Groups"].split())),
         capabilities=int(status["CapEff"], 16),
-        descriptors=int(files) if files.isdecimal() else 1 << 30,
+        descriptors=_descriptors(folder),
         open=len(list((folder / "fd").iterdir())),
         workers=tuple(one for one in _ours(proc) if _is_worker(proc / str(one), pid)),
     )
+
+
+def _descriptors(folder: Path) -> int:
+    """Return the soft limit of open files."""
+    limits = (folder / "limits").read_text().splitlines()
+    (files,) = (line.split()[3] for line in limits if line.startswith("Max open files"))
+    return int(files) if files.isdecimal() else 1 << 30
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _is_worker(folder: Path, parent: int) -> bool:

@@ -51,12 +51,14 @@ def describe(one: Running | None, failures: Failures) -> dict[str, Any]:
     process = one.process
     found |= {
         "pid": process.pid,
+        # Until it tells its own: the program may be another one since its last start.
         "version": process.program.version,
         "user": process.program.user,
         "maxconn": process.plan.maxconn,
         "fault": "",
     }
     try:
+        found["version"] = process.runtime.ask("show version").strip()
         found["connections"] = connections(process.runtime)
     except HaproxyError as error:
         found["fault"] = str(error.fields["cause"])
