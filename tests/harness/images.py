@@ -32,9 +32,9 @@ _UNFINISHED = ".unfinished"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """A white space or a backslash in a path of mountinfo."""
 _PACKAGES = (
-    "ca-certificates conntrack curl dbus ethtool initramfs-tools iproute2 iputils-ping kmod "
-    "linux-image-cloud-amd64 nftables openssh-server openvswitch-switch procps python3-venv strace "
-    "systemd systemd-sysv tcpdump udev"
+    "ca-certificates conntrack curl dbus ethtool haproxy initramfs-tools iproute2 iputils-ping "
+    "kmod linux-image-cloud-amd64 nftables openssh-server openvswitch-switch procps python3-venv "
+    "strace systemd systemd-sysv tcpdump udev"
 )
 RELEASES = ("dfmeta-1", "dfmeta-2")
 """Environments below /opt, each with the dfmeta of this checkout, so that tests can upgrade.
@@ -78,6 +78,8 @@ printf '127.0.0.1 localhost\\n127.0.1.1 compute\\n' > /etc/hosts
 : > /etc/machine-id
 echo '/dev/vda / ext4 defaults 0 1' > /etc/fstab
 systemctl -q enable systemd-networkd ssh
+# dfmeta-agent starts haproxy itself.
+systemctl -q disable haproxy
 systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \\
     fstrim.timer systemd-networkd-wait-online.service
 passwd -q -d root

@@ -9,6 +9,8 @@ import base64
 import json
 import shlex
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.harness.guest import METADATA_IP, Sample, uuid_of
@@ -37,6 +39,31 @@ TimeoutStartSec=600
 EOF
 systemctl daemon-reload
 systemctl enable --now dfmeta-agent.service
+"""
+CONFIGURATION = "/etc/dfmeta/dfmeta.conf"
+_NOVA = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Nova(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        body = self.headers.get("X-Instance-ID", "").encode()
+        self.send_response(200 if self.headers.get("X-Instance-ID-Signature") else 400)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+ThreadingHTTPServer(("127.0.0.1", 8775), Nova).serve_forever()
+"""
+"""A Nova whose every document is the id of the instance, for a signed request."""
+_HAPROXY = """
+[DEFAULT]
+nova_metadata_host = 127.0.0.1
+metadata_proxy_shared_secret = a secret
+[df_metadata]
+backend = nova
+engine = haproxy
 """
 
 
@@ -97,6 +124,30 @@ class Node:
         """Where the journal is now."""
         line = self.text("journalctl -q -n 0 --show-cursor")
         return line.rpartition("-- cursor: ")[2]
+
+    @contextmanager
+    def with_haproxy(self, guest: Guest) -> Iterator[None]:
+        """Restart the daemon with the engine haproxy and a Nova, and restart it without them."""
+        self.run(f"systemd-run --quiet --unit=nova /usr/bin/python3 -c {shlex.quote(_NOVA)}")
+        project = uuid_of(f"project {guest.name}")
+        self.run(f"ovs-vsctl set Interface {guest.port} external_ids:project-id={project}")
+        self.run(
+            f"cp -p {CONFIGURATION} {CONFIGURATION}.kept; cat >> {CONFIGURATION}", stdin=_HAPROXY
+        )
+        try:
+            self.run("systemctl restart dfmeta-agent.service")
+            self.wait_ready()
+            yield
+        finally:
+            self.run(
+                f"mv {CONFIGURATION}.kept {CONFIGURATION}; systemctl stop nova.service;"
+                "systemctl restart dfmeta-agent.service"
+            )
+            self.wait_ready()
+
+    def haproxy(self) -> list[int]:
+        """Process ids of haproxy."""
+        return [int(one) for one in self.text("pgrep -x haproxy || true").split()]
 
     def pid(self) -> int:
         """Of the daemon."""

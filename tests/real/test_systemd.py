@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.poll import wait_for
-from tests.real.node import Guest, Node
+from tests.real.node import CONFIGURATION, Guest, Node
 
 WEB = Guest("web", "10.0.0.5", "fa:16:3e:00:00:05")
 SYSTEMD = 150
@@ -61,6 +61,49 @@ def test_a_changed_configuration_is_read_at_a_reload(node: Node) -> None:
     since = node.cursor()
     node.run("systemctl reload dfmeta-agent.service")
     wait_for(lambda: "Reloaded" in node.journal(since), 60, "the word on the reload")
+
+
+def test_haproxy_answers_inside_the_units_sandbox(node: Node, guest: Guest) -> None:
+    with node.with_haproxy(guest):
+        assert node.ask(guest) == guest.instance
+        (first,) = node.haproxy()
+        said = node.text(f"grep -E '^(Uid|CapEff|CapBnd|Seccomp|NoNewPrivs):' /proc/{first}/status")
+        lines = dict(line.split(":\t") for line in said.splitlines())
+        nobody = node.text("id -u nobody")
+        assert lines["Uid"].split() == [nobody] * 4
+        assert {int(lines["CapEff"], 16), int(lines["CapBnd"], 16)} == {0}
+        assert (lines["Seccomp"], lines["NoNewPrivs"]) == ("2", "1")
+        # The daemon counts only the requests that it answers itself.
+        metrics = node.text("curl -sf http://127.0.0.1:9697/metrics")
+        assert "dfmeta_request_seconds_count 0.0" in metrics
+        assert 'dfmeta_requests_total{backend="nova",status="2xx"} 1.0' in metrics
+        node.run(f"kill -KILL {first}")
+        assert node.ask(guest) == guest.instance
+        (second,) = node.haproxy()
+        assert second != first
+        assert "haproxy: " not in node.journal(), "a complaint of haproxy's"
+    assert node.haproxy() == []
+    wait_for(lambda: node.ask(guest) == guest.name, 60, "an answer of the store")
+
+
+@pytest.mark.long
+def test_doctor_and_a_reload_know_haproxy_inside_the_units_sandbox(
+    node: Node, guest: Guest
+) -> None:
+    with node.with_haproxy(guest):
+        assert node.ask(guest) == guest.instance
+        found = node.doctor()
+        checks = [one for one in found if one.startswith("haproxy")]
+        assert len(checks) == 5
+        assert {found[one]["status"] for one in checks} == {"ok"}, found
+        (first,) = node.haproxy()
+        since = node.cursor()
+        node.run(f"printf '[haproxy]\\nmaxconn = 8192\\n' >> {CONFIGURATION}")
+        with node.load(guest) as load:
+            node.run("systemctl reload dfmeta-agent.service")
+            wait_for(lambda: "Reloaded" in node.journal(since), 60, "the reload")
+            wait_for(lambda: first not in node.haproxy(), 60, "another haproxy")
+        assert [one for one in load.samples[guest] if one.body.decode() != guest.instance] == []
 
 
 @pytest.mark.long
