@@ -118,6 +118,7 @@ class Proxy:
             ),
             name=name,
             setup=lambda: self._setup or setup,
+            remark=self._application.remark,
         )
 
     @property

@@ -70,19 +70,44 @@ def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, 
     metrics.REQUEST_SECONDS.observe(own)
     _count_asked(spent)
     if LOG.isEnabledFor(logging.DEBUG):
-        LOG.debug(
-            "%s %s %s %s: %d, %d bytes, %.1f ms, including %.1f ms in %s and %.1f ms waiting",
-            claim.identity.port_name,
-            claim.identity.instance_id,
-            request.method,
-            request.path[:PATH_SHOWN],
-            answer.status,
-            len(answer.body),
-            (now - spent.started) * 1000,
-            spent.asked * 1000,
-            spent.backend,
-            spent.waited * 1000,
+        tell(
+            claim,
+            Told(request.method, request.path, answer.status, len(answer.body)),
+            seconds=now - spent.started,
+            spent=spent,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The part of an answered request that is logged."""
+
+    method: str
+    path: str
+    """Without the query."""
+    status: int
+    size: int
+    """Bytes of the answer."""
+
+
+def tell(claim: Claim, told: Told, *, seconds: float, spent: Spent) -> None:
+    """Log an answered request at DEBUG.
+
+    :param seconds: from the request to its answer.
+    """
+    LOG.debug(
+        "%s %s %s %s: %d, %d bytes, %.1f ms, including %.1f ms in %s and %.1f ms waiting",
+        claim.identity.port_name,
+        claim.identity.instance_id,
+        told.method,
+        told.path[:PATH_SHOWN],
+        told.status,
+        told.size,
+        seconds * 1000,
+        spent.asked * 1000,
+        spent.backend,
+        spent.waited * 1000,
+    )
 
 
 def unanswered(claim: Claim, request: GuestRequest, reason: str, spent: Spent) -> None:

@@ -243,12 +243,20 @@ class Application:
                 access.refuse("token")
                 spent.reason = REASONS["token"]
             return refusal
-        remark = self._backend.remark(answer)
-        if remark:
-            said = f"answered {answer.status}"
-            spent.reason = _in_words(f"{self._backend.name} {said}", remark)
-            self._complain(claim, f"status {answer.status}", said, remark)
+        spent.reason = self.remark(claim, answer)
         return answer
+
+    def remark(self, claim: Claim, answer: Answer) -> str:
+        """Log an answer of the backend whose status indicates a fault, and return the reason.
+
+        Empty if it indicates none. haproxy passes such answers on as well.
+        """
+        remark = self._backend.remark(answer)
+        if not remark:
+            return ""
+        said = f"answered {answer.status}"
+        self._complain(claim, f"status {answer.status}", said, remark)
+        return _in_words(f"{self._backend.name} {said}", remark)
 
     def _shake_hands(
         self, said: str | None, request: GuestRequest, identity: Identity

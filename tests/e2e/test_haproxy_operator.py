@@ -20,8 +20,15 @@ import pytest
 from dfmeta.host.process import read_haproxy
 from dfmeta.proxy.haproxy.runtime import Runtime
 from tests.e2e import shared
-from tests.e2e.support import asks_own, failures, open_connection, project_ids, put_nova
-from tests.e2e.test_haproxy import NAME, NOBODY, OPTIONS, pid, pids
+from tests.e2e.support import (
+    META_DATA,
+    asks_own,
+    failures,
+    open_connection,
+    project_ids,
+    put_nova,
+)
+from tests.e2e.test_haproxy import NAME, NOBODY, OPTIONS, by_daemon, pid, pids
 from tests.harness import netns
 from tests.harness.agent import HAPROXY, Agent
 from tests.harness.fixtures import MakeGuest
@@ -314,6 +321,57 @@ def test_a_daemon_that_does_not_run(agent: Agent, guest: Guest) -> None:
         assert {found[one][0]["status"] for one in CHECKS[1:]} == {"unknown"}
     finally:
         agent.start()
+    asks_own(guest)
+
+
+# Failures, and the log
+
+
+def row(agent: Agent, guest: Guest) -> dict[str, Any]:
+    (found,) = [one for one in agent.admin("/ports").json() if one["port"] == guest.port]
+    return dict(found)
+
+
+def test_a_guest_that_nova_refuses_by_haproxy_is_shown_with_cause_and_remedy(
+    agent: Agent, nova: RecordingNova, guest: Guest
+) -> None:
+    nova.fault(status=403)
+    before = by_daemon(agent)
+    assert guest.curl(META_DATA).status == 403
+    assert by_daemon(agent) == before
+    failure = wait_for(lambda: row(agent, guest)["last_failure"], 10, "the failure")
+    assert (failure["status"], failure["path"], failure["failing"]) == (403, "openstack", True)
+    assert failure["reason"].startswith("nova answered 403. metadata_proxy_shared_secret differs")
+    assert "set metadata_proxy_shared_secret to its value in nova.conf" in failure["remedy"]
+    said = f"{guest.port} ({guest.instance_id}): backend nova answered 403. metadata_proxy_shared"
+    assert said in agent.log()
+    assert "1 guest fails" in agent.admin("/").text
+    nova.mend()
+    asks_own(guest)
+    found = row(agent, guest)
+    assert not found["last_failure"]["failing"]
+    assert found["requests"]["last_status"] == 200
+
+
+def test_with_debug_each_request_of_haproxys_has_its_line(
+    agent: Agent, nova: RecordingNova, guest: Guest
+) -> None:
+    line = f"{guest.port} {guest.instance_id} GET {META_DATA}: 200, "
+    before = agent.log().count(line)
+    agent.configure({"DEFAULT": {"debug": True}})
+    try:
+        assert "[DEFAULT] debug" in reload(agent)
+        pid(agent)
+        answered = by_daemon(agent)
+        asks_own(guest)
+        assert by_daemon(agent) == answered
+        wait_for(lambda: agent.log().count(line) == before + 1, 10, "the line")
+        assert SECRET not in agent.log()
+        assert nova.signature(guest.instance_id) not in agent.log()
+    finally:
+        agent.configure({"DEFAULT": {"debug": None}})
+        reload(agent)
+    pid(agent)
     asks_own(guest)
 
 

@@ -46,6 +46,9 @@ PORTS: Final = 16384
 """Guests' ports whose connections haproxy counts, and a fourth of their addresses."""
 FORGET: Final = 600
 """Seconds after which the counts of a guest without requests are forgotten."""
+TIMES: Final = ("%HM", "%B", "%Ta", "%Tr", "%Tw")
+"""Words at the beginning of each line with ``debug``: method, bytes, and milliseconds in total,
+until Nova's answer, and in the queue."""
 ODD: Final = 20
 """Failed requests of an address in ten seconds after which no more of them are logged."""
 
@@ -135,6 +138,8 @@ class Plan:
     """``auto``, ``503`` or ``close``."""
     refuse_forwarded: bool = False
     """Whether requests that a proxy forwarded are refused."""
+    debug: bool = False
+    """Whether there is a line for each request, with its method, size and times."""
     threads: int = 1
     maxconn: int = 4096
     hosts: tuple[str, ...] = (METADATA_IP,)
@@ -202,7 +207,8 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     if not limits.keepalive_timeout:
         yield "    option httpclose"
     yield "    log global"
-    yield '    log-format "%[var(sess.claim)] %ST %tsc %b %HP"'
+    times = "".join(f"{one} " for one in TIMES if plan.debug)
+    yield f'    log-format "{times}%[var(sess.claim)] %ST %tsc %b %HP"'
     # With the time of arrival, and whether the guest was known, for the daemon.
     yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
     yield f"    tcp-request connection set-var(sess.who) {guests}"
@@ -279,8 +285,9 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    http-response sc-inc-gpc0(1) if { status 200:399 }"
     # The list of versions is the same for each guest.
     yield "    http-response sc-inc-gpc1(1) if { status 200:399 } !{ var(txn.root) -m found }"
-    yield "    http-response set-log-level silent if { status 200:399 }"
-    yield f"    http-response set-log-level silent if {{ sc1_http_err_rate gt {ODD} }}"
+    if not plan.debug:
+        yield "    http-response set-log-level silent if { status 200:399 }"
+        yield f"    http-response set-log-level silent if {{ sc1_http_err_rate gt {ODD} }}"
     yield "    http-response del-header server"
     for number, server in enumerate(plan.servers):
         yield f"    server nova{number} {_address(server)} {_server(server, plan, given)}"

@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Final, Literal
 
 from dfmeta import metrics
 from dfmeta.exceptions import HaproxyError
 from dfmeta.guest_counts import ACCEPTED
-from dfmeta.model import Endpoint
-from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
+from dfmeta.model import Answer, Endpoint
+from dfmeta.proxy import access
+from dfmeta.proxy.access import Spent, Told
+from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES, TIMES
 from dfmeta.proxy.haproxy.entries import claim_token, read_port_token, read_token
 from dfmeta.proxy.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
@@ -56,10 +58,18 @@ _NOVAS_FAULT: Final = ("s", "S")
 
 
 class Counts:
-    """Reads the counters of haproxy's processes."""
+    """Reads the counters of haproxy's processes, and its lines about requests.
 
-    def __init__(self, registry: Registry) -> None:
+    :param remark: see :meth:`~dfmeta.proxy.application.Application.remark`.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        remark: Callable[[Claim, Answer], str] = lambda _claim, _answer: "",
+    ) -> None:
         self._registry = registry
+        self._remark = remark
         self._seldom = Seldom()
         self._read: dict[tuple[int, str, str], int] = {}
         """Process id, name and kind of a counter → its value at the last reading."""
@@ -92,7 +102,31 @@ class Counts:
             if claim is not None:
                 RECENT.answered(claim, CLOSED if closed else _AWAY, path, REASONS["timeout"])
         elif status >= _FAILED and claim is not None:
-            RECENT.answered(claim, status, path, f"nova answered {status}")
+            reason = self._remark(claim, Answer(status, b"")) or f"nova answered {status}"
+            RECENT.answered(claim, status, path, reason)
+
+    def request(self, line: str) -> None:
+        """Note any request, and log it as the daemon's own engine does at DEBUG.
+
+        :param line: haproxy's with times, as with :attr:`~dfmeta.proxy.haproxy.config.Plan.debug`.
+        """
+        words = line.split(" ", len(TIMES))
+        found = _LINE.fullmatch(words.pop())
+        if found is None or len(words) != len(TIMES):
+            return
+        self.failed(found[0])
+        claim, path = self._claim(found[1]), found[5]
+        if claim is None or not path.startswith("/") or not found[3].startswith(_NOVAS_OWN):
+            return
+        method, *numbers = words
+        # -1: the request did not come so far.
+        size, total, asked, waited = (max(_signed(one), 0) for one in numbers)
+        access.tell(
+            claim,
+            Told(method, path, int(found[2]), size),
+            seconds=total / 1000,
+            spent=Spent(0.0, waited / 1000, asked / 1000, "nova"),
+        )
 
     def read(self, pid: int, runtime: Runtime) -> None:
         """Add everything that was counted since the last reading."""
@@ -239,6 +273,10 @@ def connections(runtime: Runtime) -> int:
     """
     rows = [row for row in runtime.statistics() if row.get("pxname") == FRONTEND]
     return sum(_number(row, "scur") for row in rows if row.get("svname") == "FRONTEND")
+
+
+def _signed(text: str) -> int:
+    return int(text) if text.removeprefix("-").isdecimal() else 0
 
 
 def _number(row: Mapping[str, str], name: str) -> int:

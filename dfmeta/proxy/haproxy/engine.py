@@ -26,7 +26,7 @@ from prometheus_client import Metric
 
 from dfmeta import hub, metrics
 from dfmeta.exceptions import HaproxyError
-from dfmeta.model import Endpoint
+from dfmeta.model import Answer, Endpoint
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
 from dfmeta.proxy.haproxy import report
@@ -37,7 +37,7 @@ from dfmeta.proxy.haproxy.handover import HandoverServer
 from dfmeta.proxy.haproxy.process import Process, Secrets
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.running import Failures, Running
-from dfmeta.registry import Registry
+from dfmeta.registry import Claim, Registry
 
 LOG = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ class Haproxy:
     :param handover: answers the requests that haproxy hands over.
     :param name: name of the handover's listener.
     :param setup: return the setup of the configuration in force.
+    :param remark: see :class:`~dfmeta.proxy.haproxy.counts.Counts`.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Haproxy:
         handover: Callable[[Callable[[], set[int]]], HandoverServer],
         name: str,
         setup: Callable[[], Setup],
+        remark: Callable[[Claim, Answer], str] = lambda _claim, _answer: "",
     ) -> None:
         self._listeners = tuple(listeners)
         self._registry = registry
@@ -109,7 +111,7 @@ class Haproxy:
             lambda endpoints, new: self._setup.entries.news(endpoints, new),
             lambda: [one.map for one in self._running],
         )
-        self._counts = Counts(registry)
+        self._counts = Counts(registry, remark)
         self._failures = Failures()
         self._starting = Semaphore()
         """Held while a process is started: two of them would both go on."""
@@ -218,13 +220,15 @@ class Haproxy:
 
     def _begin(self) -> Running | None:
         """Start a process and bring its map up to date; None: it does not start."""
+        setup = self._setup
+        plan = setup.plan(self._name)
         try:
             process = Process(
-                self._setup.program,
-                self._setup.plan(self._name),
-                self._setup.secrets,
+                setup.program,
+                plan,
+                setup.secrets,
                 listeners=self._listeners,
-                failed=self._counts.failed,
+                told=self._counts.request if plan.debug else self._counts.failed,
             )
         except OSError as error:
             LOG.warning("haproxy cannot be started: %s; dfmeta tries again", error.strerror)

@@ -59,7 +59,7 @@ class Process:
     """A running haproxy.
 
     :param listeners: the guests' listening sockets.
-    :param failed: called with each line about a failed request.
+    :param told: called with each line about a request: a failed one, or with ``debug`` any.
     :raises OSError: when it cannot be started.
     """
 
@@ -70,7 +70,7 @@ class Process:
         secrets: Secrets,
         *,
         listeners: Sequence[Any],
-        failed: Callable[[str], object],
+        told: Callable[[str], object],
     ) -> None:
         self.program, self.plan, self.secrets = program, plan, secrets
         given: list[int] = []
@@ -86,7 +86,7 @@ class Process:
                 for descriptor in given:
                     os.close(descriptor)
             failed_start.pop_all()
-        eventlet.spawn_n(_read_lines, log, failed)
+        eventlet.spawn_n(_read_lines, log, told)
         eventlet.spawn_n(_read_lines, errors, self._say)
 
     def _start(self, listeners: Sequence[int], given: list[int]) -> None:

@@ -49,7 +49,7 @@ class Loopback:
         self.lines: list[str] = []
         self._listener = eventlet.listen((HERE, 0))
         self.process = Process(
-            PROGRAM, plan, secrets, listeners=[self._listener], failed=self.lines.append
+            PROGRAM, plan, secrets, listeners=[self._listener], told=self.lines.append
         )
         self.runtime, self.map = self.process.runtime, self.process.map
         self._present: dict[str, str] = {}

@@ -39,6 +39,7 @@ PLANS = {
     "tls, several hosts": Plan(servers=(FOUR, OTHER), several=True, tls=True, handover="h"),
     "tls, insecure": Plan(servers=(FOUR,), tls=True, insecure=True, handover="h"),
     "forwarded": Plan(servers=(FOUR,), refuse_forwarded=True, handover="h"),
+    "debug": Plan(servers=(FOUR,), debug=True, handover="h"),
     "503": Plan(servers=(FOUR,), timeout_answer="503", handover="h"),
     "close": Plan(servers=(FOUR,), timeout_answer="close", handover="h"),
     "no keepalive": Plan(servers=(FOUR,), limits=Limits(keepalive_timeout=0), handover="h"),

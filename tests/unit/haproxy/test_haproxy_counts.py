@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,12 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.guest_counts import ACCEPTED
-from dfmeta.model import Endpoint
+from dfmeta.model import Answer, Endpoint
 from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
 from dfmeta.proxy.haproxy.counts import Counts, connections
 from dfmeta.proxy.haproxy.entries import claim_token, port_token
 from dfmeta.proxy.recent import RECENT
-from dfmeta.registry import Registry
+from dfmeta.registry import Claim, Registry
 from tests.unit.haproxy.support import Asked, Loopback, server, value
 from tests.unit.support import OTHER_INSTANCE, address, port, until
 from tests.unit.upstream import Upstream
@@ -281,6 +282,61 @@ def test_a_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
     assert world.slot().connections == 0
 
 
+def test_an_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
+    said = []
+
+    def remark(claim: Claim, answer: Answer) -> str:
+        said.append((claim.caller, answer.status))
+        return "nova answered 403. Its secret differs" if answer.status == 403 else ""
+
+    world.counts = Counts(world.registry, remark)
+    world.line(403, "--", path="/openstack/latest/meta_data.json")
+    world.line(500, "--")
+    assert said == [(HERE, 403), (HERE, 500)]
+    reasons = [one.reason for one in world.asked().failures()]
+    assert sorted(reasons) == ["nova answered 403. Its secret differs", "nova answered 500"]
+
+
+# Lines about all requests
+
+
+def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    world.counts.request(f"GET 2100 12 10 1 {world.claim} 200 ---- nova /latest/user-data")
+    world.counts.request(f"HEAD 90 3 -1 -1 {world.claim} 404 ---- nova /{'a' * 500}")
+    lines = [one.getMessage() for one in caplog.records if one.name == "dfmeta.proxy.access"]
+    (identity,) = [world.registry.identity(HERE)]
+    assert identity is not None
+    guest = f"{identity.port_name} {identity.instance_id}"
+    took = "{} bytes, {} ms, including {} ms in nova and {} ms waiting"
+    assert lines == [
+        f"{guest} GET /latest/user-data: 200, {took.format(2100, 12.0, 10.0, 1.0)}",
+        f"{guest} HEAD /{'a' * 255}: 404, {took.format(90, 3.0, 0.0, 0.0)}",
+    ]
+    assert world.asked().counts == [0, 0, 1, 0, 0], "successes are counted by haproxy itself"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "GET 1 2 3 4",
+        "GET 1 2 3 4 5.0.1.0.2 200 ---- nova /of-another-guest",
+        "GET 1 2 3 4 {claim} 200 ----",
+        "<BADREQ> 1 2 3 4 {claim} 400 PR-- guests <BADREQ>",
+        "GET 1 2 3 4 {claim} 504 sH-- nova /a",
+    ],
+)
+def test_a_line_about_no_answer_of_a_known_guest_is_not_logged(
+    world: World, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
+    world.counts.request(line.format(claim=world.claim))
+    assert "ms, including" not in caplog.text
+
+
 # Connections of slots
 
 
@@ -362,6 +418,25 @@ def test_an_address_with_a_connection_that_a_look_finds_is_kept() -> None:
 
 
 # With haproxy itself
+
+
+def test_haproxy_writes_a_line_for_each_request_with_debug(
+    world: World,
+    loopback: Callable[..., Loopback],
+    upstream: Upstream,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
+    one = loopback(server(upstream), debug=True)
+    one.put("|".join([*value().split("|")[:4], world.port, world.claim]))
+    assert one.ask().startswith(b"HTTP/1.1 200")
+    until(lambda: one.lines, "the line about it")
+    world.counts.request(one.lines[0])
+    assert " GET /latest/meta-data: 200, " in caplog.text
+    quiet = loopback(server(upstream))
+    quiet.put(value())
+    assert quiet.ask().startswith(b"HTTP/1.1 200")
+    assert quiet.lines == []
 
 
 def test_the_counters_of_haproxy_are_read(

@@ -108,7 +108,7 @@ def test_a_start_that_fails_leaves_no_descriptor(
     before = descriptors()
     monkeypatch.setattr(subprocess if fails == "Popen" else os, fails, fail)
     with pytest.raises(OSError, match="Too many"):
-        Process(PROGRAM, Plan(servers=(), handover="h"), Secrets(), listeners=[], failed=print)
+        Process(PROGRAM, Plan(servers=(), handover="h"), Secrets(), listeners=[], told=print)
     assert descriptors() == before
 
 
