@@ -158,7 +158,9 @@ def _haproxy_in_words(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return f"{HAPROXY}, which has not started yet"
     runs = f"process {found['pid']}" if found["pid"] else "not running, see dfmeta doctor"
-    ended = f", restarted {found['restarts']} times after a fault" if found["restarts"] else ""
+    count = found["restarts"]
+    times = "once" if count == 1 else f"{count} times"
+    ended = f", restarted {times} after a fault" if count else ""
     return f"{' '.join(filter(None, (HAPROXY, found['version'])))}, {runs}{ended}"
 
 

@@ -279,6 +279,21 @@ def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
     assert lacking["IPv6"] == "the MTU is 1000; see dfmeta doctor"
 
 
+def test_haproxy_is_among_the_facts_with_its_process(load: Load) -> None:
+    conf = load(engine="haproxy", backend="nova", DEFAULT__metadata_proxy_shared_secret="a secret")
+
+    def engine(found: dict[str, object] | None) -> str:
+        return dict(facts_of_host(conf, service_row(TAP), found))["Engine"]
+
+    runs: dict[str, object] = {"pid": 7, "version": "2.6.12", "restarts": 0}
+    assert engine(runs) == "haproxy 2.6.12, process 7"
+    assert engine({**runs, "restarts": 2}).endswith("process 7, restarted 2 times after a fault")
+    gone = {"pid": None, "version": "", "restarts": 1}
+    assert engine(gone).startswith("haproxy, not running, see dfmeta doctor")
+    assert engine(None) == "haproxy, which has not started yet"
+    assert "Engine" not in dict(facts_of_host(load(), service_row(TAP)))
+
+
 def test_only_the_latest_failures_are_shown() -> None:
     recent, rows = Recent(clock=itertools.count().__next__), []
     for number in range(1, FAILURES_SHOWN + 11):
