@@ -69,6 +69,7 @@ def _facts(row: Mapping[str, Any]) -> EngineFacts:
         connections=row["connections"],
         maxconn=row["maxconn"] or 0,
         fault=row["fault"],
+        failed_replacement=row["failed_replacement"],
         restarts=row["restarts"],
         last_restart=None if last is None else datetime.fromisoformat(last),
         last_fault=row["last_fault"],

@@ -56,6 +56,8 @@ class EngineFacts:
     maxconn: int = 0
     fault: str = ""
     """Why there is no haproxy, or why it has not answered the daemon."""
+    failed_replacement: str = ""
+    """Why a process that was to replace this one has not started; empty: none has failed."""
     restarts: int = 0
     """Restarts after a fault since the daemon's start."""
     last_restart: datetime | None = None
@@ -117,6 +119,14 @@ def process(
             "haproxy-process",
             f"haproxy (pid {engine.pid}) does not answer dfmeta-agent: {engine.fault}",
             f"dfmeta-agent replaces it within a second; if the line stays, {_LOG}",
+        )
+        return
+    if engine.failed_replacement:
+        yield wrong(
+            "haproxy-process",
+            f"haproxy (pid {engine.pid}) runs with a former configuration: the process that was "
+            f"to replace it has not started: {engine.failed_replacement}",
+            f"dfmeta-agent tries again every 30 seconds; {_LOG}",
         )
         return
     if child is None:

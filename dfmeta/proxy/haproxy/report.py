@@ -42,6 +42,7 @@ def describe(one: Running | None, failures: Failures) -> dict[str, Any]:
         "connections": None,
         "maxconn": None,
         "fault": failures.start,
+        "failed_replacement": "",
         "restarts": failures.count,
         "last_restart": _moment(failures.last_at) if failures.count else None,
         "last_fault": failures.last,
@@ -56,6 +57,7 @@ def describe(one: Running | None, failures: Failures) -> dict[str, Any]:
         "user": process.program.user,
         "maxconn": process.plan.maxconn,
         "fault": "",
+        "failed_replacement": failures.start,
     }
     try:
         found["version"] = process.runtime.ask("show version").strip()

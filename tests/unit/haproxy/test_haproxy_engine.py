@@ -377,7 +377,11 @@ def test_a_configuration_that_does_not_start_leaves_the_present_one(
     until(lambda: "continues with its former configuration" in caplog.text, "the line")
     assert world.pid == before
     assert not done.ready(), "it is not in force"
-    assert world.engine.report(thorough=False)["fault"] == ""
+    found = world.engine.report(thorough=False)
+    assert found["fault"] == ""
+    assert found["failed_replacement"] == "it ended at its start with status 1"
+    alerts = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert any("haproxy: config : " in one.getMessage() for one in alerts), "haproxy's own"
     assert world.ask().startswith(b"HTTP/1.1 200")
 
 
@@ -397,6 +401,7 @@ def test_a_reload_that_has_failed_is_done_again(
     monkeypatch.setattr(engine_module, "RESOLVE", 0.01)
     hub.VITAL.spawn("names, sooner", world.engine._resolve, may_return=True)
     world.next_pid(before)
+    until(lambda: not world.engine.report(thorough=False)["failed_replacement"], "its start")
     assert world.engine.report(thorough=False)["maxconn"] == 64
 
 

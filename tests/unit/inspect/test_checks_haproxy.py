@@ -80,6 +80,7 @@ def test_a_program_that_was_upgraded_needs_a_reload() -> None:
         (EngineFacts(fault="it ended at its start"), "no haproxy runs: it ended at its start"),
         (EngineFacts(), "no haproxy runs: dfmeta-agent is about to start it"),
         (replace(ENGINE, fault="no answer"), "(pid 7) does not answer dfmeta-agent: no answer"),
+        (replace(ENGINE, failed_replacement="it ended"), "has not started: it ended"),
     ],
 )
 def test_a_haproxy_that_does_not_answer_guests(engine: EngineFacts, words: str) -> None:
