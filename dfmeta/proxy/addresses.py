@@ -193,9 +193,9 @@ class AddressStore:
         record = identity.record if isinstance(identity, IdentifiedCaller) else None
         return self._store.view(request, identity, record)
 
-    def remark(self, answer: Answer) -> str:
+    def remark(self, status: int) -> str:
         """See :class:`~dfmeta.proxy.backends.Backend`."""
-        return self._store.remark(answer)
+        return self._store.remark(status)
 
 
 def _has_come(_deadline: float) -> bool:

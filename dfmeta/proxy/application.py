@@ -243,19 +243,19 @@ class Application:
                 access.refuse("token")
                 spent.reason = REASONS["token"]
             return refusal
-        spent.reason = self.remark(claim, answer)
+        spent.reason = self.remark(claim, answer.status)
         return answer
 
-    def remark(self, claim: Claim, answer: Answer) -> str:
-        """Log an answer of the backend whose status indicates a fault, and return the reason.
+    def remark(self, claim: Claim, status: int) -> str:
+        """Log an answer of the backend if its status indicates a fault, and return the reason.
 
         Empty if it indicates none. haproxy passes such answers on as well.
         """
-        remark = self._backend.remark(answer)
+        remark = self._backend.remark(status)
         if not remark:
             return ""
-        said = f"answered {answer.status}"
-        self._complain(claim, f"status {answer.status}", said, remark)
+        said = f"answered {status}"
+        self._complain(claim, f"status {status}", said, remark)
         return _in_words(f"{self._backend.name} {said}", remark)
 
     def _shake_hands(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dfmeta import metrics
-from dfmeta.model import Answer, GuestRequest, Identity, View
+from dfmeta.model import GuestRequest, Identity, View
 
 
 class Backend(Protocol):
@@ -34,9 +34,11 @@ class Backend(Protocol):
         """
         ...
 
-    def remark(self, answer: Answer) -> str:
-        """Return a sentence for the operator if *answer* shows a fault of the host or the backend.
+    def remark(self, status: int) -> str:
+        """Return a sentence for the operator if an answer with *status* shows a fault of the host
+        or the backend.
 
-        It names the things to check; the guest gets *answer* unchanged. Empty without such a fault.
+        It names the things to check; the guest gets the answer unchanged. Empty without such a
+        fault.
         """
         ...

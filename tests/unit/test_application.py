@@ -74,7 +74,7 @@ class FakeBackend:
         del identity
         return self.tokens
 
-    def remark(self, answer: Answer) -> str:
+    def remark(self, status: int) -> str:
         return self.remarks
 
 

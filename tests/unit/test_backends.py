@@ -9,7 +9,7 @@ import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
+from dfmeta.model import GuestRequest, HttpHost, Identity
 from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
 from dfmeta.wiring import backends
 from tests.harness.certificates import Authority
@@ -65,4 +65,4 @@ def test_the_embedded_store_answers_unless_another_is_named(load: Load) -> None:
     request = GuestRequest("GET", "/nothing")
     view = backend.open(request, identity, deadline=0.0, goes_on=lambda _said: True)
     assert view.answer().status == 404
-    assert backend.remark(Answer(500)) == ""
+    assert backend.remark(500) == ""

@@ -240,6 +240,6 @@ def test_each_instance_has_its_own_signature(upstream: Upstream, backend: Any) -
 def test_a_status_that_tells_of_a_fault_comes_with_a_remark(
     backend: Any, upstream: Upstream, status: int, words: str
 ) -> None:
-    remark = backend(upstream).remark(Answer(status))
+    remark = backend(upstream).remark(status)
     assert words in remark
     assert bool(remark) is bool(words)

@@ -58,7 +58,7 @@ class Store:
         assert isinstance(self.reply, Answer)
         return self.reply
 
-    def remark(self, answer: Answer) -> str:
+    def remark(self, status: int) -> str:
         return ""
 
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from dfmeta import metrics
 from dfmeta.exceptions import HaproxyError
 from dfmeta.guest_counts import ACCEPTED
-from dfmeta.model import Answer, Endpoint
+from dfmeta.model import Endpoint
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent, Told
 from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES, TIMES
@@ -66,7 +66,7 @@ class Counts:
     def __init__(
         self,
         registry: Registry,
-        remark: Callable[[Claim, Answer], str] = lambda _claim, _answer: "",
+        remark: Callable[[Claim, int], str] = lambda _claim, _status: "",
     ) -> None:
         self._registry = registry
         self._remark = remark
@@ -102,7 +102,7 @@ class Counts:
             if claim is not None:
                 RECENT.answered(claim, CLOSED if closed else _AWAY, path, REASONS["timeout"])
         elif status >= _FAILED and claim is not None:
-            reason = self._remark(claim, Answer(status, b"")) or f"nova answered {status}"
+            reason = self._remark(claim, status) or f"nova answered {status}"
             RECENT.answered(claim, status, path, reason)
 
     def request(self, line: str) -> None:

@@ -26,7 +26,7 @@ from prometheus_client import Metric
 
 from dfmeta import hub, metrics
 from dfmeta.exceptions import HaproxyError
-from dfmeta.model import Answer, Endpoint
+from dfmeta.model import Endpoint
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
 from dfmeta.proxy.haproxy import report
@@ -96,7 +96,7 @@ class Haproxy:
         handover: Callable[[Callable[[], set[int]]], HandoverServer],
         name: str,
         setup: Callable[[], Setup],
-        remark: Callable[[Claim, Answer], str] = lambda _claim, _answer: "",
+        remark: Callable[[Claim, int], str] = lambda _claim, _status: "",
     ) -> None:
         self._listeners = tuple(listeners)
         self._registry = registry

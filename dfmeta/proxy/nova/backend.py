@@ -153,12 +153,12 @@ class NovaBackend:
         del goes_on
         return View("", lambda: self.answer(request, identity, deadline=deadline))
 
-    def remark(self, answer: Answer) -> str:
+    def remark(self, status: int) -> str:
         """Return the checks for a status that indicates a fault.
 
         See :class:`~dfmeta.proxy.backends.Backend`.
         """
-        return _FAILED if answer.status >= 500 else _REMARKS.get(answer.status, "")
+        return _FAILED if status >= 500 else _REMARKS.get(status, "")
 
     def close(self) -> None:
         """Close the persistent connections."""

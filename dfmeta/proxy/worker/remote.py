@@ -72,7 +72,7 @@ class RemoteStore:
 
         return View(reply["http_tokens"], answer)
 
-    def remark(self, answer: Answer) -> str:
+    def remark(self, status: int) -> str:
         """Return no remark; see :class:`~dfmeta.proxy.backends.Backend`."""
         return ""
 

@@ -10,7 +10,7 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.guest_counts import ACCEPTED
-from dfmeta.model import Answer, Endpoint
+from dfmeta.model import Endpoint
 from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
 from dfmeta.proxy.haproxy.counts import Counts, connections
 from dfmeta.proxy.haproxy.entries import claim_token, port_token
@@ -285,9 +285,9 @@ def test_a_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
 def test_an_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
     said = []
 
-    def remark(claim: Claim, answer: Answer) -> str:
-        said.append((claim.caller, answer.status))
-        return "nova answered 403. Its secret differs" if answer.status == 403 else ""
+    def remark(claim: Claim, status: int) -> str:
+        said.append((claim.caller, status))
+        return "nova answered 403. Its secret differs" if status == 403 else ""
 
     world.counts = Counts(world.registry, remark)
     world.line(403, "--", path="/openstack/latest/meta_data.json")
