@@ -25,6 +25,7 @@ from typing import Final
 
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.nova.replies import BODY_MAX
 
 MARGIN: Final = 512
 """Bytes by which a plain request is shorter than the daemon's engine allows: haproxy counts them a
@@ -49,6 +50,8 @@ FORGET: Final = 600
 ODD: Final = 20
 """Failed requests of an address in ten seconds after which no more of them are logged."""
 
+LAST: Final = "X-Dfmeta-Last"
+"""Header of the daemon's answers to haproxy: the guest's connection ends with this answer."""
 NOVA: Final = "nova"
 NOVA_CLOSES: Final = "nova_closes"
 """Nova, where a Nova without an answer in time is answered with 503, or not answered."""
@@ -81,6 +84,8 @@ _ODD_HEADERS: Final = (
     "x-aws-ec2-metadata-token",
 )
 """Headers that announce a body or another protocol, and EC2's token."""
+_NOVAS_OWN: Final = ("server", "keep-alive", "te", "trailer", "upgrade")
+"""Headers of an answer that end here, and those that begin with "proxy-" (RFC 9110, 7.6.1)."""
 _CHANGED: Final = 500
 """Status that stands for a guest that has changed; it is answered with nothing."""
 
@@ -201,6 +206,8 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
         yield f"    bind fd@{listener} proto h1"
     if not limits.keepalive_timeout:
         yield "    option httpclose"
+    # A connection that sends nothing in time is closed without haproxy's 408.
+    yield "    option http-ignore-probes"
     yield "    log global"
     yield '    log-format "%[var(sess.claim)] %ST %tsc %b %HP"'
     # With the time of arrival, and whether the guest was known, for the daemon.
@@ -227,6 +234,8 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     for name in _ODD_HEADERS:
         yield f"    acl odd req.fhdr({name}) -m found"
     yield "    acl odd req.fhdr_cnt(accept) gt 1"
+    # NUL, which haproxy lets pass; some other bytes as well, where two half bytes are zero.
+    yield "    acl odd req.hdrs,hex -m sub 00"
     yield f"    acl odd req.fhdr_cnt gt {min(limits.head.lines, PLAIN_LINES)}"
     yield f"    acl odd req.hdrs,length gt {max(limits.head.header - MARGIN, 0)}"
     yield f"    acl odd url,length gt {max(limits.head.request_line - MARGIN, 0)}"
@@ -246,12 +255,13 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    errorfile {_CHANGED} {_NOTHING}"
     for status in (502, 503, 504):
         yield f"    errorfile {status} {_NOTHING if name == NOVA_CLOSES else _path(given.away)}"
-    if len(plan.servers) > 1:
-        yield "    balance first"
+    # The first that is up. One that has failed to answer is passed over at the next try.
+    yield "    balance first"
     yield "    option redispatch 1"
     yield "    retries 3"
-    slow = " response-timeout" if plan.several else ""
-    yield f"    retry-on conn-failure empty-response{slow}"
+    # Only another host may give another answer.
+    others = " junk-response response-timeout" if plan.several else ""
+    yield f"    retry-on conn-failure empty-response{others}"
     # Of the guest's headers, only Accept is sent to Nova, whatever their spelling.
     yield "    http-request set-var(txn.accept) req.fhdr(accept)"
     yield "    http-request set-var(txn.root) path if { path / }"
@@ -276,15 +286,22 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
         f"    http-response deny deny_status {_CHANGED} "
         "unless { var(txn.now),strcmp(txn.who) eq 0 }"
     )
+    too_large = f"res.hdr_val(content-length) gt {BODY_MAX}"
+    yield f"    http-response deny deny_status 503 if {{ {too_large} }} !{{ method HEAD }}"
     yield "    http-response sc-inc-gpc0(1) if { status 200:399 }"
     # The list of versions is the same for each guest.
     yield "    http-response sc-inc-gpc1(1) if { status 200:399 } !{ var(txn.root) -m found }"
+    yield from _last()
     yield "    http-response set-log-level silent if { status 200:399 }"
     yield f"    http-response set-log-level silent if {{ sc1_http_err_rate gt {ODD} }}"
-    yield "    http-response del-header server"
+    for header in _NOVAS_OWN:
+        yield f"    http-response del-header {header}"
+    yield "    http-response del-header proxy- -m beg"
     for number, server in enumerate(plan.servers):
         yield f"    server nova{number} {_address(server)} {_server(server, plan, given)}"
-    yield f"    server daemon abns@{plan.handover} backup send-proxy-v2 proxy-v2-options unique-id"
+    # With one host, the daemon goes on after the first failure; with several, the next host does.
+    backup = "backup " if plan.several else ""
+    yield f"    server daemon abns@{plan.handover} {backup}send-proxy-v2 proxy-v2-options unique-id"
 
 
 def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
@@ -311,8 +328,17 @@ def _handover(plan: Plan) -> Iterator[str]:
     # Where the daemon's engine ends without an answer, so does haproxy.
     for status in (502, 503, 504):
         yield f"    errorfile {status} {_NOTHING}"
+    # haproxy would send another version as 1.1. No target is a "*", so that the daemon refuses it.
+    yield "    http-request set-uri * unless { req.ver 1.0 1.1 }"
+    yield from _last()
     yield "    http-request set-log-level silent"
     yield f"    server daemon abns@{plan.handover} send-proxy-v2 proxy-v2-options unique-id"
+
+
+def _last() -> Iterator[str]:
+    """End a guest's connection where the daemon's engine ends its own."""
+    yield f"    http-response set-header Connection close if {{ res.fhdr({LAST}) -m found }}"
+    yield f"    http-response del-header {LAST}"
 
 
 def _tables() -> Iterator[str]:

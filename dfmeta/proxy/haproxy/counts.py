@@ -14,9 +14,10 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Final, Literal
 
 from dfmeta import metrics
-from dfmeta.exceptions import HaproxyError
+from dfmeta.exceptions import HaproxyError, HeadFault
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
+from dfmeta.proxy import access
 from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
 from dfmeta.proxy.haproxy.entries import claim_token, read_port_token, read_token
 from dfmeta.proxy.haproxy.runtime import Rows, Runtime
@@ -43,7 +44,10 @@ _ALL, _WELL = _OF_ADDRESS = ("all", "well")
 """Counters of an address: its answers, and those that show that the guest is known."""
 _PORT: Final = "connections"
 """Counter of a port."""
-_LINE: Final = re.compile(r"([0-9.]+) ([0-9]{3}) (\S+) (\S+) (\S*)")
+_LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*)")
+_UNREADABLE: Final = "<BADREQ>"
+"""Instead of the path of a request that haproxy could not read."""
+_LATE: Final = 408
 _CHANGED: Final = 500
 _AWAY: Final = 503
 _NO_ANSWER: Final = frozenset({502, 503, 504})
@@ -53,6 +57,8 @@ _NOVAS_OWN: Final = "-"
 _NOVAS_FAULT: Final = ("s", "S")
 """First letters of haproxy's state of a request that Nova did not answer (configuration manual,
 8.5)."""
+_OWN: Final = "P"
+"""First letter of the state of a request whose answer haproxy has refused."""
 
 
 class Counts:
@@ -73,6 +79,9 @@ class Counts:
             return
         token, status, state, backend, path = found[1], int(found[2]), *found.group(3, 4, 5)
         claim = self._claim(token)
+        if path == _UNREADABLE:
+            _refused(claim, status)
+            return
         if status in _NO_ANSWER and not state.startswith(_NOVAS_OWN):
             self._seldom.warn(
                 LOG,
@@ -81,9 +90,9 @@ class Counts:
                 status,
                 state,
             )
-        if status == _CHANGED and state.startswith("P"):
+        if status == _CHANGED and state.startswith(_OWN):
             metrics.CLOSED.labels("changed").inc()
-        elif state.startswith(_NOVAS_FAULT):
+        elif state.startswith(_NOVAS_FAULT) or (status == _AWAY and state.startswith(_OWN)):
             closed = backend == NOVA_CLOSES
             if closed:
                 metrics.CLOSED.labels("timeout").inc()
@@ -230,6 +239,15 @@ class Counts:
         if identity is None or slot is None or slot.epoch != epoch:
             return None
         return Claim(identity, endpoint, number, epoch, slot.address)
+
+
+def _refused(claim: Claim | None, status: int) -> None:
+    """Count a request that haproxy could not read, or that was not complete in time."""
+    reason: HeadFault = "header_timeout" if status == _LATE else "malformed"
+    if claim is not None:
+        access.refused(claim, status, reason)
+    else:
+        access.refuse(reason)
 
 
 def connections(runtime: Runtime) -> int:

@@ -326,3 +326,60 @@ def test_a_changed_guest_gets_no_answer_and_a_line_says_so(
     assert one.ask() == b""
     until(lambda: one.lines, "the line about it")
     assert one.lines[0].startswith("13.0.1.0.1 500 P")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"G(T / HTTP/1.1\r\n\r\n", "400"),
+        (request("POST /a HTTP/1.1", "Transfer-Encoding: gzip, chunked"), "422"),
+        (request("GET /latest HTTP/1.1", "A: b")[:-2], "408"),
+    ],
+)
+def test_a_line_is_written_about_a_request_that_haproxy_does_not_understand(
+    known: Callable[..., Loopback], upstream: Upstream, sent: bytes, status: str
+) -> None:
+    one = known(limits=Limits(header_timeout=0.3))
+    assert one.ask(sent).startswith(f"HTTP/1.1 {status} ".encode())
+    until(lambda: one.lines, "the line about it")
+    token, said, _state, _backend, path = one.lines[0].split(" ")
+    assert (token, said, path) == ("13.0.1.0.1", status, "<BADREQ>")
+    assert upstream.asked == []
+
+
+def test_a_connection_that_sends_nothing_ends_without_an_answer(
+    known: Callable[..., Loopback],
+) -> None:
+    one = known(limits=Limits(header_timeout=0.1))
+    assert one.connect().recv(100) == b""
+
+
+def test_headers_of_one_hop_do_not_reach_the_guest(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    upstream.script = lambda _asked: (
+        b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\nProxy-Connection: a\r\nTrailer: a\r\n"
+        b"Server: a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
+    )
+    head = known().ask().lower()
+    assert head.startswith(b"http/1.1 200 ok\r\nx-a: 1\r\ncontent-length: 0\r\n")
+    assert len(head.splitlines()) == 4
+
+
+@pytest.mark.parametrize(("length", "status"), [(16 << 20, b"200"), ((16 << 20) + 1, b"503")])
+def test_an_answer_that_is_too_large_is_not_one(
+    known: Callable[..., Loopback], upstream: Upstream, length: int, status: bytes
+) -> None:
+    upstream.script = lambda _asked: b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length
+    assert known().ask().split(b" ")[1] == status
+
+
+def test_another_host_is_asked_where_one_does_not_speak_http(
+    loopback: Callable[..., Loopback], upstream: Upstream, upstreams: Callable[..., Upstream]
+) -> None:
+    upstream.script = lambda _asked: b"SSH-2.0-a\r\n"
+    other = upstreams()
+    one = loopback(server(upstream), server(other), several=True)
+    one.put(value())
+    assert one.ask().startswith(b"HTTP/1.1 200 OK")
+    assert (len(upstream.asked), len(other.asked)) == (1, 1)

@@ -123,6 +123,31 @@ def test_a_request_that_nova_does_not_answer_is_counted_as_it_was_ended(world: W
     assert (answered(), closed()) == (1, 1)
 
 
+def test_an_answer_of_novas_that_is_too_large_counts_as_none(world: World) -> None:
+    answered = Grown(metrics.REQUESTS, "5xx", "dfmeta")
+    world.line(503, "PH", backend=NOVA)
+    assert answered() == 1
+    assert [fault.status for fault in world.asked().failures()] == [503]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(400, "malformed"), (422, "malformed"), (408, "header_timeout")]
+)
+def test_a_request_that_haproxy_cannot_read_is_refused(
+    world: World, status: int, reason: str
+) -> None:
+    refused, answered = Grown(metrics.REFUSED, reason), Grown(metrics.REQUESTS, "4xx", "dfmeta")
+    world.line(status, "PR--", "<BADREQ>", backend="guests")
+    assert (refused(), answered()) == (1, 1)
+    assert [fault.why for fault in world.asked().failures()] == [reason]
+
+
+def test_a_refusal_is_counted_where_the_guest_is_not_known(world: World) -> None:
+    refused = Grown(metrics.REFUSED, "malformed")
+    world.counts.failed("- 400 PR-- guests <BADREQ>")
+    assert refused() == 1
+
+
 def test_an_answer_for_a_guest_that_has_changed_is_counted_as_that(world: World) -> None:
     grown = Grown(metrics.CLOSED, "changed")
     world.line(500, "PH")
