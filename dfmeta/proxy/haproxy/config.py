@@ -25,7 +25,6 @@ from typing import Final
 
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.nova.replies import BODY_MAX
 
 MARGIN: Final = 512
 """Bytes by which a plain request is shorter than the daemon's engine allows: haproxy counts them a
@@ -37,6 +36,8 @@ MORE_LINES: Final = 64
 BUFFER: Final = 16384
 """Bytes of a buffer beyond the limits of the daemon's engine: a request that it refuses must fit,
 or haproxy would refuse it in its own way."""
+ANSWER_MAX: Final = 16 << 20
+"""Bytes of the longest answer of Nova, as in the other engine."""
 RESERVE: Final = 2048
 """Bytes of a buffer that headers may grow by."""
 CONNECT_TIMEOUT: Final = 1.0
@@ -151,6 +152,12 @@ class Plan:
 def map_name(given: Descriptors) -> str:
     """Return the name of the map, for the configuration and the runtime interface."""
     return _path(given.map)
+
+
+def server_names(plan: Plan) -> list[str]:
+    """Return the names of Nova's servers for the runtime interface."""
+    numbers = range(len(plan.servers))
+    return [f"{backend}/nova{number}" for backend in (NOVA, NOVA_CLOSES) for number in numbers]
 
 
 def render(plan: Plan, given: Descriptors) -> str:
@@ -286,7 +293,7 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
         f"    http-response deny deny_status {_CHANGED} "
         "unless { var(txn.now),strcmp(txn.who) eq 0 }"
     )
-    too_large = f"res.hdr_val(content-length) gt {BODY_MAX}"
+    too_large = f"res.hdr_val(content-length) gt {ANSWER_MAX}"
     yield f"    http-response deny deny_status 503 if {{ {too_large} }} !{{ method HEAD }}"
     yield "    http-response sc-inc-gpc0(1) if { status 200:399 }"
     # The list of versions is the same for each guest.

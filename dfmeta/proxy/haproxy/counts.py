@@ -42,6 +42,8 @@ AT_ONCE: Final = 0.05
 """Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
 _ALL, _WELL = _OF_ADDRESS = ("all", "well")
 """Counters of an address: its answers, and those that show that the guest is known."""
+_DENIED: Final = "dcon"
+"""haproxy's counter of connections that it has refused."""
 _PORT: Final = "connections"
 """Counter of a port."""
 _LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*)")
@@ -184,6 +186,10 @@ class Counts:
             name, kind = row.get("pxname", ""), row.get("svname", "")
             if name == FRONTEND and kind == "FRONTEND":
                 metrics.CONNECTIONS.set(_number(row, "scur"))
+                # Connections beyond those of one port.
+                more = self._more(pid, name, _DENIED, _number(row, _DENIED))
+                metrics.CLOSED.labels("too_many").inc(more)
+                metrics.LIMITS.labels("waiting_per_port").inc(more)
             elif name in BACKENDS and kind.startswith(SERVER):
                 self._read_server(pid, f"{name}/{kind}", row)
 

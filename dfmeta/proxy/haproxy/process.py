@@ -23,7 +23,7 @@ import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render
+from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render, server_names
 from dfmeta.proxy.haproxy.runtime import Runtime
 
 LOG = logging.getLogger(__name__)
@@ -42,8 +42,9 @@ _LEVELS: Final[Mapping[str, int]] = {
     "ALERT": logging.ERROR,
     "EMERG": logging.ERROR,
 }
-_ENDS: Final = re.compile(r"Proxy \S+ stopped ")
-"""What haproxy writes for each part of its configuration when it ends."""
+_USUAL: Final = re.compile(r"Proxy \S+ stopped |Server \S+ is UP, ")
+"""Lines of haproxy for each part of its configuration when it ends, and for hosts that it begins to
+use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,9 @@ class Process:
         for _ in range(rounds):
             with contextlib.suppress(HaproxyError):
                 self.runtime.ask("show info", timeout=READY_TIMEOUT)
+                if self.plan.several:
+                    # Until it has checked a host, haproxy takes it for one that answers.
+                    self.runtime.take_for_down(server_names(self.plan))
                 return
             if not self.running:
                 raise HaproxyError(cause=f"it ended at its start with status {self.status}")
@@ -204,7 +208,7 @@ class Process:
         """Log a line of haproxy's own."""
         found = _OWN_LINE.fullmatch(line)
         kind, said = found.groups() if found is not None else ("WARNING", line)
-        level = logging.DEBUG if _ENDS.match(said) else _LEVELS.get(kind, logging.WARNING)
+        level = logging.DEBUG if _USUAL.match(said) else _LEVELS.get(kind, logging.WARNING)
         LOG.log(level, "haproxy: %s", said)
 
 

@@ -381,5 +381,13 @@ def test_another_host_is_asked_where_one_does_not_speak_http(
     other = upstreams()
     one = loopback(server(upstream), server(other), several=True)
     one.put(value())
+    # No host is asked before its first check.
+    assert one.ask().startswith(b"HTTP/1.1 503")
+
+    def up() -> int:
+        rows = [row for row in one.runtime.statistics() if row["svname"].startswith("nova")]
+        return sum(row["status"].startswith("UP") for row in rows)
+
+    until(lambda: up() == 4, "the checks", timeout=10)
     assert one.ask().startswith(b"HTTP/1.1 200 OK")
     assert (len(upstream.asked), len(other.asked)) == (1, 1)

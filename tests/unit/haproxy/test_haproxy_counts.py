@@ -280,8 +280,9 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     well = Grown(metrics.REQUESTS, "2xx", "nova")
     failed = Grown(metrics.BACKEND_CONNECTIONS, "failed")
     opened = Grown(metrics.BACKEND_CONNECTIONS, "opened")
+    too_many = Grown(metrics.CLOSED, "too_many")
     world.runtime.rows = [
-        {"pxname": "guests", "svname": "FRONTEND", "scur": "4", "hrsp_2xx": "99"},
+        {"pxname": "guests", "svname": "FRONTEND", "scur": "4", "dcon": "6"},
         {"pxname": "nova", "svname": "BACKEND", "hrsp_2xx": "14", "hrsp_4xx": ""},
         {"pxname": "nova_closes", "svname": "nova1", "hrsp_2xx": "2", "hrsp_4xx": ""},
         {"pxname": "nova", "svname": "nova0", "connect": "3", "econ": "1", "hrsp_2xx": "5"},
@@ -291,7 +292,7 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     ]
     world.read()
     world.read()
-    assert (well(), failed(), opened()) == (7, 1, 3)
+    assert (well(), failed(), opened(), too_many()) == (7, 1, 3, 6)
     assert metrics.CONNECTIONS._value.get() == 4
     assert connections(world.runtime) == 4
     world.counts.ended(PID)
