@@ -2,7 +2,7 @@
 metadata agent.
 
 The values are proportional set sizes: memory that several processes share, such as the text of a
-library, is divided among them.
+library, is divided among them. Only for haproxy alone it counts in full.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def of_haproxy() -> dict[str, dict[str, float]]:
                 check(agent, direct, keys)
                 there = count
                 both[str(count)] = processes.resident([agent.pid])
-                alone[str(count)] = processes.resident([haproxy_of(agent)])
+                alone[str(count)] = processes.whole(haproxy_of(agent))
         finally:
             direct.close()
     return {IN_HAPROXY: both, HAPROXY_ALONE: alone}

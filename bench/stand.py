@@ -24,9 +24,10 @@ OPTIONS = {
 }
 PORT = 18080
 SERVICES = {4: METADATA_IP, 6: OPENSTACK6}
+PLUGGED_AT_ONCE = 500
 AT_ONCE = 100
 """Ports of the crowd that send their first SYN at once."""
-KNOWN_TIMEOUT = 120.0
+KNOWN_TIMEOUT = 240.0
 
 
 class Stand(Closing):
@@ -110,12 +111,17 @@ class Stand(Closing):
         :param first: number of the first port.
         :param end: number after the last one; all ports below *first* are known already.
         """
-        self.crowd.plug(range(first, end))
-        if end > first:
-            self.crowd.wait_plugged(end - 1)
-        introduce_crowd(self.agent, self.crowd, first, end)
+        for start in range(first, end, PLUGGED_AT_ONCE):
+            upto = min(end, start + PLUGGED_AT_ONCE)
+            self.crowd.plug(range(start, upto))
+            self.crowd.wait_plugged(upto - 1)
+            wait_for(lambda upto=upto: self._served() >= upto, KNOWN_TIMEOUT, f"{upto} ports")
+            introduce_crowd(self.agent, self.crowd, start, upto)
         slot = IN_PORT.slots(4)[0]
         return [IN_PORT.key_of(Endpoint(self.crowd.ofport(one)), slot) for one in range(first, end)]
+
+    def _served(self) -> float:
+        return self.agent.metric("dfmeta_ports", state="served")
 
     def _learned(self) -> float:
         return self.agent.metric("dfmeta_packet_ins_total", outcome="learned")
