@@ -17,8 +17,9 @@ is part of this text.
 
 from __future__ import annotations
 
+import itertools
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
@@ -44,6 +45,8 @@ HANDOVER_EXTRA: Final = 5.0
 """Seconds beyond all waits of the daemon's engine after which haproxy gives up on the daemon."""
 PORTS: Final = 16384
 """Guests' ports whose connections haproxy counts, and a fourth of their addresses."""
+DOUBT_POLL: Final = 0.02
+"""Seconds between two looks whether the number of a guest's port is still in doubt."""
 FORGET: Final = 600
 """Seconds after which the counts of a guest without requests are forgotten."""
 ODD: Final = 20
@@ -52,8 +55,13 @@ ODD: Final = 20
 NOVA: Final = "nova"
 NOVA_CLOSES: Final = "nova_closes"
 """Nova, where a Nova without an answer in time is answered with 503, or not answered."""
+DAEMON: Final = "daemon"
+"""Backend and server: the daemon's own engine."""
 INSTANCE, PROJECT, SIGNATURE, ADDRESS, PORT, CLAIM = range(1, 7)
 """Places in a value of the map."""
+IN_DOUBT: Final = "?"
+"""Value of an address whose port has a number in doubt: an answer to it waits, and the daemon has
+its requests."""
 
 _OWN_PATHS: Final = (
     *("/api", "/healthz", "/metrics", "/version", "/ports", "/probe", "/options", "/device-"),
@@ -64,6 +72,8 @@ _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")
 """What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2)."""
 _NAMES: Final = string.ascii_lowercase + string.digits + "!#$%&'*+-.^_`|~"
 """Characters that a header's name may begin with (RFC 9110, 5.6.2), in lower case as in haproxy."""
+_IN_SERVERS: Final = frozenset(string.ascii_letters + string.digits + ".:_-")
+"""Characters of a server's name (haproxy's configuration manual, 2.2)."""
 _FORWARDED: Final = (
     *(f"x{one}forwarded{other}for" for one in "-_" for other in "-_"),
     *("forwarded:", "via:"),
@@ -81,6 +91,10 @@ _ODD_HEADERS: Final = (
     "x-aws-ec2-metadata-token",
 )
 """Headers that announce a body or another protocol, and EC2's token."""
+_INTRODUCED: Final = "send-proxy-v2 proxy-v2-options unique-id"
+"""How a connection to the daemon begins."""
+_SETTLE: Final = "settle"
+"""Name of the action in Lua."""
 _CHANGED: Final = 500
 """Status that stands for a guest that has changed; it is answered with nothing."""
 
@@ -115,6 +129,8 @@ class Descriptors:
     """File of trusted authorities; None: the system's."""
     cert: int | None = None
     """File of the client's certificate and key; None: it has none."""
+    waiting: int | None = None
+    """File of :func:`waiting`; None: this haproxy has no Lua."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +164,24 @@ def map_name(given: Descriptors) -> str:
     return _path(given.map)
 
 
+def waiting(plan: Plan, given: Descriptors) -> str:
+    """Return the program in Lua with which an answer waits while its guest's number is in doubt.
+
+    haproxy compares the value of the map after the wait, so this program decides nothing.
+    """
+    return f"""local guests = Map.new("{map_name(given)}", Map._ip)
+core.register_action("{_SETTLE}", {{ "http-res" }}, function(txn)
+    local source = txn.f:src()
+    for _ = 1, {round(plan.hold_timeout / DOUBT_POLL)} do
+        if guests:lookup(source) ~= "{IN_DOUBT}" then
+            return
+        end
+        core.msleep({_ms(DOUBT_POLL)})
+    end
+end)
+"""
+
+
 def render(plan: Plan, given: Descriptors) -> str:
     """Return the configuration."""
     lines = [
@@ -174,6 +208,8 @@ def _global(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    tune.bufsize {BUFFER + head.header + head.request_line}"
     yield f"    tune.maxrewrite {RESERVE}"
     yield f"    tune.http.maxhdr {head.lines + MORE_LINES}"
+    if given.waiting is not None:
+        yield f"    lua-load {_path(given.waiting)}"
 
 
 def _defaults(plan: Plan) -> Iterator[str]:
@@ -206,6 +242,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     # With the time of arrival, and whether the guest was known, for the daemon.
     yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
     yield f"    tcp-request connection set-var(sess.who) {guests}"
+    yield f"    tcp-request connection unset-var(sess.who) if {{ var(sess.who) -m str {IN_DOUBT} }}"
     yield f"    tcp-request connection set-var(sess.port) var(sess.who),word({PORT},|)"
     yield f"    tcp-request connection set-var(sess.claim) var(sess.who),word({CLAIM},|)"
     yield "    acl began var(sess.claim) -m found"
@@ -213,6 +250,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    tcp-request connection track-sc1 var(sess.claim) table of_address if began"
     yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
     yield f"    http-request set-var(txn.who) {guests}"
+    yield f"    http-request unset-var(txn.who) if {{ var(txn.who) -m str {IN_DOUBT} }}"
     yield "    acl known var(txn.who) -m found"
     # A connection is one guest's for as long as it lives.
     yield "    http-request reject if began known !{ var(txn.who),strcmp(sess.who) eq 0 }"
@@ -235,7 +273,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     if plan.refuse_forwarded:
         yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
     plain = "known began plain plain_target plain_host plain_version !odd"
-    yield f"    use_backend daemon {f'unless {plain}' if plan.servers else ''}"
+    yield f"    use_backend {DAEMON} {f'unless {plain}' if plan.servers else ''}"
     if plan.timeout_answer == "auto":
         yield f"    use_backend {NOVA_CLOSES} if {{ path_beg /openstack/ }} !{{ path /openstack/ }}"
     yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"
@@ -258,8 +296,10 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     for first in _NAMES:
         yield f"    http-request del-header {_quoted([first])} -m beg"
     if plan.servers:
-        # To several hosts as well: haproxy chooses one later.
         yield f"    http-request set-header Host {plan.servers[0].authority}"
+    if _have_hosts_names(plan.servers):
+        # haproxy chooses the host later, and writes the server's name into this header then.
+        yield "    http-send-name-header Host"
     yield "    http-request set-header User-Agent dfmeta"
     yield "    http-request set-header Accept-Encoding identity"
     yield "    http-request set-header Accept %[var(txn.accept)] if { var(txn.accept) -m found }"
@@ -271,7 +311,12 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     ):
         yield f"    http-request set-header {header} %[var(txn.who),word({place},|)]"
     # An answer leaves only while the address still stands for the same guest.
-    yield f"    http-response set-var(txn.now) src,map_ip({map_name(given)})"
+    now = f"http-response set-var(txn.now) src,map_ip({map_name(given)})"
+    yield f"    {now}"
+    if given.waiting is not None:
+        in_doubt = f"if {{ var(txn.now) -m str {IN_DOUBT} }}"
+        yield f"    http-response lua.{_SETTLE} {in_doubt}"
+        yield f"    {now} {in_doubt}"
     yield (
         f"    http-response deny deny_status {_CHANGED} "
         "unless { var(txn.now),strcmp(txn.who) eq 0 }"
@@ -282,9 +327,31 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    http-response set-log-level silent if { status 200:399 }"
     yield f"    http-response set-log-level silent if {{ sc1_http_err_rate gt {ODD} }}"
     yield "    http-response del-header server"
-    for number, server in enumerate(plan.servers):
-        yield f"    server nova{number} {_address(server)} {_server(server, plan, given)}"
-    yield f"    server daemon abns@{plan.handover} backup send-proxy-v2 proxy-v2-options unique-id"
+    for called, server in zip(_names(plan.servers), plan.servers, strict=True):
+        yield f"    server {called} {_address(server)} {_server(server, plan, given)}"
+    yield f"    server {DAEMON} abns@{plan.handover} backup {_INTRODUCED}"
+
+
+def _names(servers: Sequence[NovaServer]) -> list[str]:
+    if not _have_hosts_names(servers):
+        return [f"nova{number}" for number in range(len(servers))]
+    found: list[str] = []
+    for server in servers:
+        # Each name may occur only once. A further address of a host has the host's name in another
+        # case, which has no meaning (RFC 9110, 4.2.3).
+        cases = (dict.fromkeys((letter, letter.swapcase())) for letter in server.authority)
+        spellings = map("".join, itertools.product(*cases))
+        found.append(next(one for one in spellings if one not in found))
+    return found
+
+
+def _have_hosts_names(servers: Sequence[NovaServer]) -> bool:
+    """Return whether each server has the value of its Host header as its name.
+
+    A name cannot have the brackets of an IPv6 address.
+    """
+    hosts = {one.authority for one in servers}
+    return len(hosts) > 1 and all(set(one) <= _IN_SERVERS for one in hosts)
 
 
 def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
@@ -305,14 +372,14 @@ def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
 
 def _handover(plan: Plan) -> Iterator[str]:
     waits = plan.hold_timeout + plan.limits.body_timeout + HANDOVER_EXTRA
-    yield "backend daemon"
+    yield f"backend {DAEMON}"
     yield "    http-reuse never"
     yield f"    timeout server {_ms(waits)}"
     # Where the daemon's engine ends without an answer, so does haproxy.
     for status in (502, 503, 504):
         yield f"    errorfile {status} {_NOTHING}"
     yield "    http-request set-log-level silent"
-    yield f"    server daemon abns@{plan.handover} send-proxy-v2 proxy-v2-options unique-id"
+    yield f"    server {DAEMON} abns@{plan.handover} {_INTRODUCED}"
 
 
 def _tables() -> Iterator[str]:

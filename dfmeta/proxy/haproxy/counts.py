@@ -17,7 +17,7 @@ from dfmeta import metrics
 from dfmeta.exceptions import HaproxyError
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
-from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
+from dfmeta.proxy.haproxy.config import DAEMON, FORGET, NOVA, NOVA_CLOSES
 from dfmeta.proxy.haproxy.entries import claim_token, read_port_token, read_token
 from dfmeta.proxy.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
@@ -27,8 +27,8 @@ from dfmeta.registry import Claim, Registry
 LOG = logging.getLogger(__name__)
 
 FRONTEND: Final = "guests"
-SERVER: Final = "nova"
-"""Beginning of the names of Nova's servers."""
+NOT_NOVAS: Final = frozenset({"FRONTEND", "BACKEND", DAEMON})
+"""Names of rows that are not those of Nova's servers."""
 BACKENDS: Final = (NOVA, NOVA_CLOSES)
 OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
     "opened": "connect",
@@ -175,7 +175,7 @@ class Counts:
             name, kind = row.get("pxname", ""), row.get("svname", "")
             if name == FRONTEND and kind == "FRONTEND":
                 metrics.CONNECTIONS.set(_number(row, "scur"))
-            elif name in BACKENDS and kind.startswith(SERVER):
+            elif name in BACKENDS and kind not in NOT_NOVAS:
                 self._read_server(pid, f"{name}/{kind}", row)
 
     def _read_server(self, pid: int, name: str, row: Mapping[str, str]) -> None:
