@@ -49,6 +49,8 @@ DOUBT_POLL: Final = 0.02
 """Seconds between two looks whether the number of a guest's port is still in doubt."""
 FORGET: Final = 600
 """Seconds after which the counts of a guest without requests are forgotten."""
+LATELY: Final = 5.0
+"""Seconds after a connection for which its port counts as one that has had any of late."""
 ODD: Final = 20
 """Failed requests of an address in ten seconds after which no more of them are logged."""
 
@@ -385,7 +387,8 @@ def _handover(plan: Plan) -> Iterator[str]:
 def _tables() -> Iterator[str]:
     yield "backend of_port"
     yield (
-        f"    stick-table type string len 48 size {PORTS} expire {FORGET}s store conn_cur,conn_cnt"
+        f"    stick-table type string len 48 size {PORTS} expire {FORGET}s "
+        f"store conn_cur,conn_cnt,conn_rate({_ms(LATELY)})"
     )
     yield "backend of_address"
     yield (

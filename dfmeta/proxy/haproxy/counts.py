@@ -102,6 +102,17 @@ class Counts:
         except HaproxyError as error:
             LOG.debug("haproxy's counters cannot be read: %s", error)
 
+    def read_accepted(self, pid: int, runtime: Runtime) -> None:
+        """Add the connections that were accepted of the ports that have had any of late.
+
+        The daemon compares them every second with the SYNs that the switch has counted
+        (:mod:`dfmeta.experience`).
+        """
+        try:
+            self._add_accepted(pid, runtime.table("of_port", "data.conn_rate gt 0"))
+        except HaproxyError as error:
+            LOG.debug("haproxy's connections cannot be read: %s", error)
+
     def note_all(self, pid: int, runtime: Runtime) -> None:
         """Note which addresses of all guests have open connections, and when each was used."""
         try:
@@ -193,6 +204,9 @@ class Counts:
             RECENT.succeeded(claim, more, now, well=bool(well))
         ports = runtime.table("of_port", "data.conn_cnt gt 0")
         self._drop(pid, (_PORT,), ports)
+        self._add_accepted(pid, ports)
+
+    def _add_accepted(self, pid: int, ports: Rows) -> None:
         for token, row in ports.items():
             found = read_port_token(token)
             if found is None:

@@ -59,10 +59,12 @@ PAUSE_MAX: Final = 5.0
 failed start."""
 RESOLVE: Final = 30.0
 """Seconds between two resolutions of Nova's names."""
-COUNT: Final = 5.0
-"""Seconds between two readings of haproxy's counters."""
-CHECK: Final = 6
-"""Readings of the counters after which haproxy's map is compared with the daemon's."""
+COUNT: Final = 1.0
+"""Seconds between two readings of the connections that haproxy has accepted."""
+NOTE: Final = 5
+"""Such readings after which all counters are read."""
+CHECK: Final = 30
+"""Such readings after which haproxy's map is compared with the daemon's."""
 POLL: Final = 0.01
 LEAVE_POLL: Final = 0.05
 
@@ -363,10 +365,14 @@ class Haproxy:
         while not self._stopping:
             eventlet.sleep(COUNT)
             turn, one = turn + 1, self.current
-            if one is not None:
+            if one is None:
+                continue
+            if turn % NOTE:
+                self._counts.read_accepted(one.process.pid, one.process.runtime)
+            else:
                 self._counts.note_all(one.process.pid, one.process.runtime)
-                if not turn % CHECK:
-                    self._check(one)
+            if not turn % CHECK:
+                self._check(one)
 
     def _check(self, one: Running) -> None:
         """Replace a haproxy whose map is not the one that it was given."""
