@@ -48,6 +48,7 @@ class Running:
 
     port: int
     pids: Sequence[int]
+    """Without their descendants, which are counted too."""
     host: str = METADATA_IP
     """The proxy's own address: that of tap-metadata."""
     one_source: bool = False
