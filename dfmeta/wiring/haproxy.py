@@ -53,19 +53,28 @@ def program(conf: cfg.ConfigOpts) -> Program:
         raise _unusable(group.binary, f"{binary} is not haproxy, or does not run")
     if found < OLDEST:
         raise _unusable(group.binary, f"it has version {found[0]}.{found[1]}")
-    return Program(binary=binary, user=group.user)
+    return Program(binary=binary, user=group.user, lua=has_lua(binary))
 
 
 def version(binary: str) -> tuple[int, int] | None:
     """Return the version of a program; None: it does not tell one."""
+    found = _VERSION.search(_said(binary, "-v"))
+    return (int(found[1]), int(found[2])) if found is not None else None
+
+
+def has_lua(binary: str) -> bool:
+    """Return whether the program was built with Lua, as those of all distributions are."""
+    return "+LUA" in _said(binary, "-vv").split()
+
+
+def _said(binary: str, option: str) -> str:
+    """Return the output of the program with that option; empty if it fails."""
     try:
-        said = subprocess.run(  # noqa: S603  # the operator's program
-            [binary, "-v"], capture_output=True, text=True, timeout=_ASKED, check=True
+        return subprocess.run(  # noqa: S603  # the operator's program
+            [binary, option], capture_output=True, text=True, timeout=_ASKED, check=True
         ).stdout
     except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    found = _VERSION.search(said)
-    return (int(found[1]), int(found[2])) if found is not None else None
+        return ""
 
 
 def setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:

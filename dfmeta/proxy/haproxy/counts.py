@@ -18,7 +18,7 @@ from dfmeta.exceptions import HaproxyError, HeadFault
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy import access
-from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
+from dfmeta.proxy.haproxy.config import DAEMON, FORGET, NOVA, NOVA_CLOSES
 from dfmeta.proxy.haproxy.entries import claim_token, read_port_token, read_token
 from dfmeta.proxy.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
@@ -28,8 +28,8 @@ from dfmeta.registry import Claim, Registry
 LOG = logging.getLogger(__name__)
 
 FRONTEND: Final = "guests"
-SERVER: Final = "nova"
-"""Beginning of the names of Nova's servers."""
+NOT_NOVAS: Final = frozenset({"FRONTEND", "BACKEND", DAEMON})
+"""Names of rows that are not those of Nova's servers."""
 BACKENDS: Final = (NOVA, NOVA_CLOSES)
 OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
     "opened": "connect",
@@ -113,6 +113,17 @@ class Counts:
         except HaproxyError as error:
             LOG.debug("haproxy's counters cannot be read: %s", error)
 
+    def read_accepted(self, pid: int, runtime: Runtime) -> None:
+        """Add the connections that were accepted of the ports that have had any of late.
+
+        The daemon compares them every second with the SYNs that the switch has counted
+        (:mod:`dfmeta.experience`).
+        """
+        try:
+            self._add_accepted(pid, runtime.table("of_port", "data.conn_rate gt 0"))
+        except HaproxyError as error:
+            LOG.debug("haproxy's connections cannot be read: %s", error)
+
     def note_all(self, pid: int, runtime: Runtime) -> None:
         """Note which addresses of all guests have open connections, and when each was used."""
         try:
@@ -190,7 +201,7 @@ class Counts:
                 more = self._more(pid, name, _DENIED, _number(row, _DENIED))
                 metrics.CLOSED.labels("too_many").inc(more)
                 metrics.LIMITS.labels("waiting_per_port").inc(more)
-            elif name in BACKENDS and kind.startswith(SERVER):
+            elif name in BACKENDS and kind not in NOT_NOVAS:
                 self._read_server(pid, f"{name}/{kind}", row)
 
     def _read_server(self, pid: int, name: str, row: Mapping[str, str]) -> None:
@@ -208,6 +219,9 @@ class Counts:
             RECENT.succeeded(claim, more, now, well=bool(well))
         ports = runtime.table("of_port", "data.conn_cnt gt 0")
         self._drop(pid, (_PORT,), ports)
+        self._add_accepted(pid, ports)
+
+    def _add_accepted(self, pid: int, ports: Rows) -> None:
         for token, row in ports.items():
             found = read_port_token(token)
             if found is None:

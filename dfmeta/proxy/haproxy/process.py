@@ -16,14 +16,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render, server_names
+from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render, server_names, waiting
 from dfmeta.proxy.haproxy.runtime import Runtime
 
 LOG = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class Program:
     """Path of the program."""
     user: str
     """User that it runs as if the daemon is root."""
+    lua: bool = True
+    """Whether the program was built with Lua."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,9 @@ class Process:
             ca=_file("ca", secrets.ca, given) if secrets.ca else None,
             cert=_file("cert", secrets.cert, given) if secrets.cert else None,
         )
+        if program.lua:
+            text = waiting(plan, descriptors).encode("ascii")
+            descriptors = replace(descriptors, waiting=_file("waiting", text, given))
         self.map = map_name(descriptors)
         text = render(plan, descriptors).encode("ascii")
         configuration = _file("configuration", text, given)

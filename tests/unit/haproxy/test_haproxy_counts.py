@@ -248,6 +248,18 @@ def test_connections_of_a_port_are_counted_once(world: World) -> None:
     assert ACCEPTED.of(HERE, world.incarnation) == 5
 
 
+def test_accepted_connections_are_also_read_alone_and_counted_once(world: World) -> None:
+    world.set("of_port", conn_cnt=2)
+    world.counts.read_accepted(PID, world.runtime)
+    assert world.runtime.asked == ["of_port data.conn_rate gt 0"]
+    world.read()
+    world.counts.read_accepted(PID, world.runtime)
+    assert ACCEPTED.of(HERE, world.incarnation) == 2
+    world.runtime.fails = True
+    world.counts.read_accepted(PID, world.runtime)
+    assert ACCEPTED.of(HERE, world.incarnation) == 2
+
+
 def test_a_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
     odd = {"x": {"gpc0": 1, "conn_cnt": 1, "conn_cur": 1}}
     world.runtime.tables = {"of_address": odd, "of_port": odd}

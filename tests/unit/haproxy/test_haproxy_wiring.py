@@ -96,6 +96,7 @@ def stand_in(tmp_path: Path) -> Callable[[str], Path]:
 
 def test_the_real_program_is_found(conf: Callable[..., cfg.ConfigOpts]) -> None:
     found = haproxy.program(conf())
+    assert found.lua
     assert (found.binary, found.user) == (str(HAPROXY), "nobody")
     version = haproxy.version(found.binary)
     assert version is not None
@@ -109,7 +110,8 @@ def test_a_name_is_searched_for_in_the_usual_folders(
 ) -> None:
     path = stand_in("HAProxy version 3.0.1 2024/06/10")
     monkeypatch.setattr(haproxy, "FOLDERS", (str(path.parent),))
-    assert haproxy.program(conf(haproxy__binary="stand-in")).binary == str(path)
+    found = haproxy.program(conf(haproxy__binary="stand-in"))
+    assert (found.binary, found.lua) == (str(path), False)
 
 
 def test_a_missing_program_is_named_with_its_package(
