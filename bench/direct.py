@@ -9,7 +9,7 @@ the proxy differs. TCP over IPv6 takes the same path; neighbour discovery does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address
 
 from bench.load import FIRST_USER
@@ -42,6 +42,7 @@ class Direct:
             the n-th key of the version.
         """
         self.host = host
+        self.sources = sources
         self.namespace = Namespace("load")
         veth(host, _NEAR, self.namespace, _FAR, mac=NEXT_HOP_MAC)
         near = host.run(["cat", f"/sys/class/net/{_NEAR}/address"]).stdout.strip()
@@ -100,6 +101,10 @@ class Direct:
                         *("action", "mirred", side, "redirect", "dev", to),
                     ]
                 )
+
+    def add(self, keys: Iterable[IPv4Address | IPv6Address]) -> None:
+        """Give the namespace further addresses, which no user sends from unless it binds to one."""
+        self.namespace.ip(*(f"addr add {key}/{key.max_prefixlen} dev {_FAR}" for key in keys))
 
     def resent(self) -> int:
         """Return the SYNs that the load generator has resent so far (TcpExt TCPSynRetrans)."""

@@ -1,7 +1,8 @@
-"""Memory of the daemon, by the number of guests that it knows, and of Neutron's metadata agent.
+"""Memory of the daemon and of its haproxy, by the number of guests that they know, and of Neutron's
+metadata agent.
 
 The values are proportional set sizes: memory that several processes share, such as the text of a
-library, is divided among them.
+library, is divided among them. Only for haproxy alone it counts in full.
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from bench import peers, processes
-from bench.stand import OPTIONS, Stand
-from bench.targets import IN_PROCESS, ONE_WORKER, TWO_WORKERS
+from bench.crowded import check, haproxy_of
+from bench.direct import Direct
+from bench.stand import OPTIONS, Stand, introduce_crowd
+from bench.targets import HAPROXY_ALONE, IN_HAPROXY, IN_PROCESS, ONE_WORKER, TWO_WORKERS
 from bench.throughput import PEER_PORT
 from tests.harness.agent import Agent
 from tests.harness.crowd import Crowd
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
 
 COUNTS = (0, 100, 1000)
+HAPROXY_COUNTS = (*COUNTS, 5000)
 WORKERS = {0: IN_PROCESS, 1: ONE_WORKER, 2: TWO_WORKERS}
-AT_ONCE = 100
 NETWORKS = 10
 """Networks for which haproxy is started; memory for more networks is calculated from these."""
-TIMEOUT = 120.0
 
 
 def measure() -> dict[str, dict[str, float]]:
@@ -31,6 +32,8 @@ def measure() -> dict[str, dict[str, float]]:
     for workers, name in WORKERS.items():
         print(f"memory: {name}", flush=True)
         figures[name] = of_dfmeta(workers)
+    print(f"memory: {IN_HAPROXY}", flush=True)
+    figures |= of_haproxy()
     print("memory: neutron", flush=True)
     agent, haproxy = of_neutron()
     for guests in (1, 10):
@@ -56,29 +59,33 @@ def of_dfmeta(workers: int) -> dict[str, float]:
             crowd.plug(range(there, count))
             if count > there:
                 crowd.wait_plugged(count - 1)
-                introduce(agent, crowd, there, count)
+                introduce_crowd(agent, crowd, there, count)
             there = count
             figures[str(count)] = processes.resident([agent.pid])
     return figures
 
 
-def introduce(agent: Agent, crowd: Crowd, first: int, end: int) -> None:
-    """Make one address of each port known to the daemon."""
+def of_haproxy() -> dict[str, dict[str, float]]:
+    """Return, for each number of guests, the MB of the daemon with haproxy, and of haproxy alone.
 
-    def learned() -> float:
-        return agent.metric("dfmeta_packet_ins_total", outcome="learned")
-
-    for start in range(first, end, AT_ONCE):
-        upto = min(end, start + AT_ONCE)
-
-        def known(start: int = start, upto: int = upto) -> bool:
-            # As a guest resends its SYN: the first one is lost if the daemon does not know the
-            # port yet.
-            for number in range(start, upto):
-                crowd.ask(number)
-            return learned() >= upto
-
-        wait_for(known, TIMEOUT, f"{upto} guests to be known", interval=0.5)
+    Each guest has sent a request to haproxy, over a connection of its own.
+    """
+    both: dict[str, float] = {}
+    alone: dict[str, float] = {}
+    with Stand(dummies=True) as stand, stand.daemon(0, engine="haproxy") as agent:
+        direct = Direct(stand.host.namespace, [])
+        try:
+            there = 0
+            for count in HAPROXY_COUNTS:
+                keys = stand.add_crowd(there, count)
+                direct.add(keys)
+                check(agent, direct, keys)
+                there = count
+                both[str(count)] = processes.resident([agent.pid])
+                alone[str(count)] = processes.whole(haproxy_of(agent))
+        finally:
+            direct.close()
+    return {IN_HAPROXY: both, HAPROXY_ALONE: alone}
 
 
 def of_neutron() -> tuple[float, float]:

@@ -93,15 +93,25 @@ class Haproxy(Program):
 class MetadataPath(Program):
     """haproxy with the configuration that Neutron's extension metadata_path writes."""
 
-    def __init__(self, namespace: Namespace, port: int, instances: Sequence[str]) -> None:
-        """:param instances: addresses, in the order of the configuration."""
+    def __init__(
+        self, namespace: Namespace, port: int, instances: Sequence[str], *, threads: int = 0
+    ) -> None:
+        """Start it.
+
+        :param instances: addresses, in the order of the configuration.
+        :param threads: number of threads; 0 leaves the configuration as it is, in which there is no
+            ``nbthread``: then haproxy has one for each core.
+        """
         super().__init__(namespace, "path")
         done = netns.run(
             [str(NEUTRON), "-I", str(_LAUNCHER), "path", str(port), f"127.0.0.1:{NOVA_PORT}"],
             stdin="\n".join(instances),
             timeout=60,
         )
-        config = configured(self, "haproxy.conf", done.stdout.splitlines())
+        lines = done.stdout.splitlines()
+        if threads:
+            lines.insert(lines.index("global") + 1, f"    nbthread {threads}")
+        config = configured(self, "haproxy.conf", lines)
         self.run(str(HAPROXY), "-db", "-f", config)
         self.wait_listening(port)
 

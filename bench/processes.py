@@ -43,6 +43,12 @@ def resident(roots: Iterable[int]) -> float:
     return round(total / 1024, 1)
 
 
+def whole(pid: int) -> float:
+    """Return the resident set size of one process in MB: shared memory counts in full (VmRSS)."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return round(int(text.partition("VmRSS:")[2].split()[0]) / 1024, 1)
+
+
 def idle_seconds() -> float:
     """Return the time that all cores together have been idle so far (the first line of stat)."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()

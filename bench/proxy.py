@@ -8,6 +8,7 @@ Run as root, after ``tools/setup.sh --bench``::
 *storm*: 50 guests that boot at once, through the switch.
 *syn*: a guest's first SYN while another guest keeps the proxy busy, through the switch.
 *memory*: memory of the daemon by the number of guests that it knows, and that of Neutron's agent.
+*map*: time of a change of haproxy's map, from the registry to haproxy's confirmation.
 
 ``doc/source/performance.rst`` explains the numbers; ``bench/report.py`` writes them there.
 """
@@ -26,17 +27,24 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import memory, programs, saturation, storm, tables, throughput
+from bench import haproxy_map, memory, programs, saturation, storm, tables, throughput
 from bench.packet_path import machine
-from bench.tables import Table
-from bench.targets import HAPROXY, IN_PROCESS, IPV6, NEUTRON, Report
+from bench.tables import HAPROXY_PEERS, Table
+from bench.targets import HAPROXY, IN_HAPROXY, IN_HAPROXY_CROWD, IN_PROCESS, IPV6, NEUTRON, Report
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
-PARTS = ("throughput", "storm", "syn", "memory")
+PARTS = ("throughput", "storm", "syn", "memory", "map")
 PACKAGES = ("eventlet", "httplib2", "WebOb", "os-ken")
 ROUNDS, SECONDS = 3, 3
 QUICK_GUESTS = 8
+QUICK_CHANGES = 100
+COMPANIONS = {
+    IPV6: {IN_PROCESS},
+    IN_HAPROXY: set(HAPROXY_PEERS),
+    IN_HAPROXY_CROWD: set(HAPROXY_PEERS),
+}
+"""Proxies that are measured together with a chosen one."""
 WIDTH = 150
 
 
@@ -60,6 +68,9 @@ def main() -> None:
         report["first SYN"] = saturation.measure(guests=guests)
     if not wanted or "memory" in wanted:
         report["memory"] = memory.measure()
+    if not wanted or "map" in wanted:
+        changes = QUICK_CHANGES if options.quick else haproxy_map.CHANGES
+        report["map"] = haproxy_map.measure(changes=changes)
     finish(report, tables.tables, options.json)
 
 
@@ -93,7 +104,8 @@ def parse() -> argparse.Namespace:
         metavar="NAME",
         choices=(*PARTS, *throughput.contenders()),
         help=f"measure only this part ({', '.join(PARTS)}), or only this proxy together with "
-        "haproxy and neutron (for IPv6 also together with IPv4); may be given several times",
+        "haproxy and neutron (for IPv6 also with IPv4, for the engine haproxy with all its peers); "
+        "may be given several times",
     )
     return parser.parse_args()
 
@@ -104,7 +116,7 @@ def chosen(wanted: set[str]) -> Sequence[str]:
     if not wanted or "throughput" in wanted:
         return list(every)
     named = wanted & set(every)
-    named |= {IN_PROCESS} if IPV6 in named else set()
+    named = named.union(*(others for one, others in COMPANIONS.items() if one in named))
     return [name for name in every if named and name in named | {HAPROXY, NEUTRON}]
 
 

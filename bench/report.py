@@ -22,6 +22,13 @@ from bench.targets import Report
 FOLDER = Path(__file__).resolve().parents[1] / "doc" / "source"
 FIGURES = "performance-{}.inc"
 PICTURE = "performance.svg"
+SECTIONS = {
+    "Boot storm": "storm",
+    "First SYN beside a busy guest": "syn",
+    "Map of haproxy": "map",
+    "Engine haproxy": "haproxy",
+}
+"""Title of a table → part of the documentation; else the title itself."""
 
 
 def main() -> None:
@@ -55,7 +62,7 @@ def section(title: str) -> str:
     """Return the part of the page that a table with this title belongs to."""
     if "connection" in title:
         return "kept" if "kept" in title else "new"
-    return {"Boot storm": "storm", "First SYN beside a busy guest": "syn"}.get(title, title.lower())
+    return SECTIONS.get(title, title.lower())
 
 
 def machine(report: Report) -> str:

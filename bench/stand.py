@@ -12,6 +12,7 @@ from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint
 from tests.harness.agent import HAPROXY, Agent
 from tests.harness.closing import Closing
+from tests.harness.crowd import Crowd
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Ids, uuid_of
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -23,16 +24,25 @@ OPTIONS = {
 }
 PORT = 18080
 SERVICES = {4: METADATA_IP, 6: OPENSTACK6}
+PLUGGED_AT_ONCE = 500
+AT_ONCE = 100
+"""Ports of the crowd that send their first SYN at once."""
+KNOWN_TIMEOUT = 240.0
 
 
 class Stand(Closing):
     """Open vSwitch, nginx and a daemon that is not started; a context manager that stops all."""
 
-    def __init__(self, guests: int = 0) -> None:
-        """:param guests: number of guests to plug, each with its own address of 10.0.0.0/24."""
+    def __init__(self, guests: int = 0, *, dummies: bool = False) -> None:
+        """Start Open vSwitch and nginx, and plug guests.
+
+        :param guests: number of guests to plug, each with its own address of 10.0.0.0/24.
+        :param dummies: the guests' ports are those of :attr:`crowd`; there can be no other guests.
+        """
         self._stack = ExitStack()
         try:
-            self.host = self._stack.enter_context(OpenvSwitch())
+            self.host = self._stack.enter_context(OpenvSwitch(dummies=dummies))
+            self.crowd = Crowd(self.host, project=PROJECT)
             self.nova = self._stack.enter_context(Nova(self.host.namespace))
             self.agent = self._stack.enter_context(Agent(self.host, OPTIONS))
             self.guests = [self.plug(number) for number in range(guests)]
@@ -93,5 +103,45 @@ class Stand(Closing):
         slot = IN_PORT.slots(version)[0]
         return [IN_PORT.key_of(Endpoint(guest.ofport), slot) for guest in self.guests]
 
+    def add_crowd(self, first: int, end: int) -> list[IPv4Address | IPv6Address]:
+        """Plug ports of the crowd; return their keys when the daemon, which runs, knows them.
+
+        Each guest's first SYN is a frame that the switch receives at its port.
+
+        :param first: number of the first port.
+        :param end: number after the last one; all ports below *first* are known already.
+        """
+        for start in range(first, end, PLUGGED_AT_ONCE):
+            upto = min(end, start + PLUGGED_AT_ONCE)
+            self.crowd.plug(range(start, upto))
+            self.crowd.wait_plugged(upto - 1)
+            wait_for(lambda upto=upto: self._served() >= upto, KNOWN_TIMEOUT, f"{upto} ports")
+            introduce_crowd(self.agent, self.crowd, start, upto)
+        slot = IN_PORT.slots(4)[0]
+        return [IN_PORT.key_of(Endpoint(self.crowd.ofport(one)), slot) for one in range(first, end)]
+
+    def _served(self) -> float:
+        return self.agent.metric("dfmeta_ports", state="served")
+
     def _learned(self) -> float:
         return self.agent.metric("dfmeta_packet_ins_total", outcome="learned")
+
+
+def introduce_crowd(agent: Agent, crowd: Crowd, first: int, end: int) -> None:
+    """Make one address of each port known to the daemon."""
+
+    def learned() -> float:
+        return agent.metric("dfmeta_packet_ins_total", outcome="learned")
+
+    before = learned()
+    for start in range(first, end, AT_ONCE):
+        upto = min(end, start + AT_ONCE)
+
+        def known(start: int = start, upto: int = upto) -> bool:
+            # As a guest resends its SYN: the first one is lost if the daemon does not know the
+            # port yet.
+            for number in range(start, upto):
+                crowd.ask(number)
+            return learned() - before >= upto - first
+
+        wait_for(known, KNOWN_TIMEOUT, f"{upto} guests to be known", interval=0.5)

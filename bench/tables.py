@@ -8,9 +8,28 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from bench.targets import HAPROXY, NEUTRON, Report, Target, ratio, targets
+from bench.targets import (
+    CROWD,
+    HAPROXY,
+    HAPROXY_ALWAYS,
+    IN_HAPROXY,
+    IN_HAPROXY_CROWD,
+    IN_PROCESS,
+    NEUTRON,
+    TWO_LOADS,
+    Report,
+    Target,
+    path_name,
+    ratio,
+    targets,
+)
 
 COUNTS = (1, 32, 256)
+HAPROXY_PEERS = (
+    *(IN_HAPROXY, IN_HAPROXY_CROWD, IN_PROCESS, HAPROXY, HAPROXY_ALWAYS),
+    *(path_name(count, one_thread=True) for count in (10, CROWD)),
+)
+"""Proxies in the table of the page about the engine haproxy."""
 KINDS = {"new": "a connection for each request", "keep-alive": "kept connections"}
 
 
@@ -39,6 +58,10 @@ def tables(report: Report) -> Iterator[Table]:
         yield _first_syns(report)
     if "memory" in report:
         yield _memory(report)
+    if "map" in report:
+        yield _map(report)
+    if IN_HAPROXY in report.get("throughput", {}):
+        yield _haproxy(report)
 
 
 def target_table(found: Iterable[Target]) -> Table:
@@ -104,10 +127,34 @@ def _first_syns(report: Report) -> Table:
 
 def _memory(report: Report) -> Table:
     listed = {name: row for name, row in report["memory"].items() if "parts" not in name}
-    counts = list(next(iter(listed.values())))
-    rows = [(name, *(f"{row[count]:,.0f}" for count in counts)) for name, row in listed.items()]
+    # Some proxies were not measured with each number of guests.
+    counts = list(dict.fromkeys(count for row in listed.values() for count in row))
+    rows = [
+        (name, *(f"{row[count]:,.0f}" if count in row else "-" for count in counts))
+        for name, row in listed.items()
+    ]
     columns = ("MB with guests", *(f"{int(count):,}" for count in counts))
     return Table(title="Memory", columns=columns, rows=rows)
+
+
+def _map(report: Report) -> Table:
+    rows = [
+        (name, *(number(row[part]) for part in ("p50", "p99", "longest")))
+        for name, row in report["map"].items()
+    ]
+    columns = ("change of one entry", "p50 ms", "p99 ms", "longest ms")
+    return Table(title="Map of haproxy", columns=columns, rows=rows)
+
+
+def _haproxy(report: Report) -> Table:
+    """Return the table of the page about the engine: this engine and its peers, 32 clients."""
+    columns = ("answers a second, 32 clients", *KINDS.values())
+    rows = [
+        (name, *(f"{report['throughput'][name][load]['rate']:,.0f}" for load in TWO_LOADS))
+        for name in HAPROXY_PEERS
+        if name in report["throughput"]
+    ]
+    return Table(title="Engine haproxy", columns=columns, rows=rows)
 
 
 def number(value: float) -> str:

@@ -14,13 +14,25 @@ ONE_WORKER = "dfmeta, 1 worker"
 TWO_WORKERS = "dfmeta, 2 workers"
 IN_HAPROXY = "dfmeta, haproxy"
 """dfmeta with ``engine = haproxy``."""
+CROWD = 1000
+IN_HAPROXY_CROWD = f"dfmeta, haproxy, {CROWD:,} guests"
+"""The same with that many guests in haproxy's map."""
+HAPROXY_ALONE = "haproxy of dfmeta, haproxy"
+"""The process of haproxy alone, without the daemon."""
 HAPROXY = "haproxy"
+HAPROXY_ALWAYS = "haproxy, reuse always"
 NEUTRON = "neutron"
 LOAD = "new 32"
 LOADS = ("new 32", "new 256")
 ONE_CLIENT = "new 1"
 SITUATIONS = ("new", "keep-alive")
-IPV6_LOADS = {"new 32": "a connection for each request", "keep-alive 32": "kept connections"}
+TWO_LOADS = {"new 32": "a connection for each request", "keep-alive 32": "kept connections"}
+"""Loads under which two proxies are compared, in words."""
+
+ADD, DELETE = "add", "delete"
+"""Changes of one entry of haproxy's map."""
+ENTRIES = 5000
+"""Number of entries for which the time of such a change has a target."""
 
 Report = Mapping[str, Any]
 
@@ -45,6 +57,19 @@ class Target:
         """Return the bound in words."""
         words = f"{'at most' if self.at_most else 'at least'} {self.bound:g}"
         return words if self.aim is None else f"{words}, aim {self.aim:g}"
+
+
+def path_name(count: int, *, one_thread: bool = False) -> str:
+    """Return the name of metadata_path with *count* instances.
+
+    :param one_thread: with one thread, as the engine haproxy has; else with one for each core.
+    """
+    return f"metadata_path, {count}{', 1 thread' if one_thread else ''}"
+
+
+def change_name(entries: int, change: str) -> str:
+    """Return the name of a change of haproxy's map with *entries* entries."""
+    return f"{entries:,} entries, {change}"
 
 
 def ratio(report: Report, name: str, other: str, *, load: str = LOAD, of: str = "rate") -> float:
@@ -79,13 +104,14 @@ def _all(report: Report) -> Iterator[Target]:
         value = ratio(report, IN_PROCESS, other)
         name = f"{IN_PROCESS}, requests a second, as a multiple of {other}'s"
         yield Target(name=name, value=value, bound=bound, aim=aim)
-    for load, words in IPV6_LOADS.items():
+    for load, words in TWO_LOADS.items():
         name = f"{IPV6}, {words}: requests a second, as a multiple of IPv4's"
         yield Target(name=name, value=ratio_in_rounds(report, IPV6, IN_PROCESS, load), bound=0.95)
     value = ratio(report, TWO_WORKERS, NEUTRON)
     name = f"{TWO_WORKERS}, requests a second, as a multiple of neutron's"
     yield Target(name=name, value=value, bound=4.0)
-    for proxy in (IN_PROCESS, IPV6, ONE_WORKER, TWO_WORKERS):
+    yield from _of_haproxy(report)
+    for proxy in (IN_PROCESS, IPV6, ONE_WORKER, TWO_WORKERS, IN_HAPROXY, IN_HAPROXY_CROWD):
         for load in LOADS:
             cell = report.get("throughput", {}).get(proxy, {}).get(load, {})
             failed = cell.get("failed", float("nan"))
@@ -100,3 +126,25 @@ def _all(report: Report) -> Iterator[Target]:
             name = f"{proxy}, first SYN beside a busy guest ({situation}), p99 in ms"
             value = row.get("p99", float("nan"))
             yield Target(name=name, value=value, bound=20.0, at_most=True)
+
+
+def _of_haproxy(report: Report) -> Iterator[Target]:
+    compared = (
+        (IN_HAPROXY, path_name(10, one_thread=True), 1.0),
+        (IN_HAPROXY_CROWD, path_name(CROWD, one_thread=True), 1.5),
+        (IN_HAPROXY, HAPROXY, 0.8),
+        (IN_HAPROXY, HAPROXY_ALWAYS, 0.8),
+    )
+    for mine, other, bound in compared:
+        for load, words in TWO_LOADS.items():
+            name = f"{mine}, {words}: requests a second, as a multiple of {other}'s"
+            value = ratio_in_rounds(report, mine, other, load)
+            yield Target(name=name, value=value, bound=bound)
+    value = report.get("memory", {}).get(HAPROXY_ALONE, {}).get(str(CROWD), float("nan"))
+    name = f"{HAPROXY_ALONE}: MB with {CROWD:,} guests"
+    yield Target(name=name, value=value, bound=25.0, at_most=True)
+    for change in (ADD, DELETE):
+        changed = change_name(ENTRIES, change)
+        value = report.get("map", {}).get(changed, {}).get("p99", float("nan"))
+        name = f"haproxy's map, {changed}, p99 in ms"
+        yield Target(name=name, value=value, bound=5.0, at_most=True)

@@ -7,14 +7,27 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 
 from bench import load, peers, processes
+from bench.crowded import Crowded
 from bench.direct import Direct
 from bench.load import PATH, Load
 from bench.programs import METADATA_IP, Program
 from bench.stand import PORT, Stand
-from bench.targets import HAPROXY, IN_HAPROXY, IN_PROCESS, IPV6, NEUTRON, ONE_WORKER, TWO_WORKERS
+from bench.targets import (
+    CROWD,
+    HAPROXY,
+    HAPROXY_ALWAYS,
+    IN_HAPROXY,
+    IN_HAPROXY_CROWD,
+    IN_PROCESS,
+    IPV6,
+    NEUTRON,
+    ONE_WORKER,
+    TWO_WORKERS,
+    path_name,
+)
 from dfmeta.conf.agent import HOST_IP6
 
 LOADS = tuple(
@@ -24,6 +37,8 @@ GUESTS = max(one.threads for one in LOADS)
 PEER_PORT = 18081
 WARM_UP = 1
 INSTANCES = (10, 200, 1000)
+ALONE = (10, 1000)
+"""Instances of metadata_path with one thread."""
 NOVA = "nginx alone"
 
 
@@ -40,8 +55,17 @@ class Running:
     """Whether all requests come from one guest, the last one in its configuration."""
 
 
-Sources = Sequence[IPv4Address | IPv6Address]
-Start = Callable[[Stand, Sources], AbstractContextManager[Running]]
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The host on which a proxy is measured, and the path to it."""
+
+    stand: Stand
+    direct: Direct
+    check: Callable[[], object] = lambda: None
+    """Check that haproxy knows all guests of the host."""
+
+
+Start = Callable[[Place], AbstractContextManager[Running]]
 
 
 def contenders() -> dict[str, Start]:
@@ -52,54 +76,59 @@ def contenders() -> dict[str, Start]:
         ONE_WORKER: _dfmeta(1),
         TWO_WORKERS: _dfmeta(2),
         IN_HAPROXY: _haproxy,
+        IN_HAPROXY_CROWD: _haproxy,
         HAPROXY: _peer(lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT)),
-        "haproxy, reuse always": _peer(
+        HAPROXY_ALWAYS: _peer(
             lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT, reuse="always")
         ),
         NEUTRON: _peer(lambda stand: peers.NeutronMetadata(stand.host.namespace, PEER_PORT)),
         NOVA: _nova,
     }
-    return found | {f"metadata_path, {count}": _path(count) for count in INSTANCES}
+    found |= {path_name(count): _path(count) for count in INSTANCES}
+    return found | {path_name(count, one_thread=True): _path(count, 1) for count in ALONE}
 
 
 def _dfmeta(workers: int, host: str = METADATA_IP) -> Start:
     @contextmanager
-    def start(stand: Stand, _sources: Sources) -> Iterator[Running]:
-        with stand.daemon(workers) as agent:
+    def start(place: Place) -> Iterator[Running]:
+        with place.stand.daemon(workers) as agent:
             yield Running(port=PORT, pids=[agent.pid], host=host)
 
     return start
 
 
 @contextmanager
-def _haproxy(stand: Stand, _sources: Sources) -> Iterator[Running]:
-    with stand.daemon(0, engine="haproxy") as agent:
+def _haproxy(place: Place) -> Iterator[Running]:
+    with place.stand.daemon(0, engine="haproxy") as agent:
+        place.check()
         yield Running(port=PORT, pids=[agent.pid])
 
 
 def _peer(make: Callable[[Stand], Program]) -> Start:
     @contextmanager
-    def start(stand: Stand, _sources: Sources) -> Iterator[Running]:
-        with make(stand) as program:
+    def start(place: Place) -> Iterator[Running]:
+        with make(place.stand) as program:
             yield Running(port=PEER_PORT, pids=program.pids)
 
     return start
 
 
-def _path(count: int) -> Start:
+def _path(count: int, threads: int = 0) -> Start:
     @contextmanager
-    def start(stand: Stand, sources: Sources) -> Iterator[Running]:
+    def start(place: Place) -> Iterator[Running]:
         first = IPv4Address("10.0.0.0")
-        known = [str(first + number) for number in range(count - 1)] + [str(sources[0])]
-        with peers.MetadataPath(stand.host.namespace, PEER_PORT, known) as program:
+        known = [str(first + number) for number in range(count - 1)]
+        known.append(str(place.direct.sources[0]))
+        namespace = place.stand.host.namespace
+        with peers.MetadataPath(namespace, PEER_PORT, known, threads=threads) as program:
             yield Running(port=PEER_PORT, pids=program.pids, one_source=True)
 
     return start
 
 
 @contextmanager
-def _nova(stand: Stand, _sources: Sources) -> Iterator[Running]:
-    yield Running(port=peers.NOVA_PORT, pids=stand.nova.pids)
+def _nova(place: Place) -> Iterator[Running]:
+    yield Running(port=peers.NOVA_PORT, pids=place.stand.nova.pids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,25 +159,38 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
         name: {one.name: [] for one in LOADS} for name in names
     }
     with ExitStack() as stack:
-        stand = stack.enter_context(Stand(GUESTS))
-        with stand.daemon(0):
-            sources = [*stand.introduce(), *stand.introduce(6)]
-            direct = Direct(stand.host.namespace, sources)
-            stack.callback(direct.close)
+        usual = _usual(stack)
+        crowded = _crowded(stack) if IN_HAPROXY_CROWD in names else usual
         for turn in range(rounds):
             # Regular work of other programs on the machine must not always meet the same proxy.
             first = turn * len(names) // rounds
             for name in [*names[first:], *names[:first]]:
                 print(f"round {turn + 1} of {rounds}: {name}", flush=True)
-                with starts[name](stand, sources) as running:
-                    warm_up(direct, running)
+                place = crowded if name == IN_HAPROXY_CROWD else usual
+                with starts[name](place) as running:
+                    warm_up(place.direct, running)
                     for one in LOADS:
-                        cell = ask(direct, running, one, seconds=seconds)
+                        cell = ask(place.direct, running, one, seconds=seconds)
                         cells[name][one.name].append(cell)
     return {
         name: {each: median(found) for each, found in loads.items()}
         for name, loads in cells.items()
     }
+
+
+def _usual(stack: ExitStack) -> Place:
+    stand = stack.enter_context(Stand(GUESTS))
+    with stand.daemon(0):
+        direct = Direct(stand.host.namespace, [*stand.introduce(), *stand.introduce(6)])
+        stack.callback(direct.close)
+    return Place(stand=stand, direct=direct)
+
+
+def _crowded(stack: ExitStack) -> Place:
+    stand = stack.enter_context(Stand(dummies=True))
+    crowded = Crowded(stand, CROWD, sources=GUESTS)
+    stack.callback(crowded.direct.close)
+    return Place(stand=stand, direct=crowded.direct, check=crowded.check)
 
 
 def warm_up(

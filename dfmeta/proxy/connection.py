@@ -292,7 +292,7 @@ class GuestConnection:
         if not self._keeps(head):
             self._phase = Phase.LAST
         last = self._phase is Phase.LAST
-        rendered = render(status, headers, minor=head.minor, keep=not last)
+        rendered = self._render(status, headers, minor=head.minor, keep=not last)
         if len(body) < WHOLE:
             self._send(rendered + body)
         else:
@@ -322,10 +322,14 @@ class GuestConnection:
             phrase = access.phrase(status)
             kind, body = self._refusal(f"{status} {phrase}", str(error.cause))
             headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
-            self._send(render(f"{status} {phrase}", headers, minor=1, keep=False) + body)
+            self._send(self._render(f"{status} {phrase}", headers, minor=1, keep=False) + body)
             self._linger()
         except OSError as gone:
             LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, gone)
+
+    def _render(self, status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
+        """Return the status line and headers of an answer; see :func:`render`."""
+        return render(status, headers, minor=minor, keep=keep)
 
     def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
         """Return the content type and the body of the answer to an unacceptable request."""

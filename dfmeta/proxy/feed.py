@@ -28,6 +28,9 @@ SETTLE_TIMEOUT: Final = 1.0
 """Seconds that a follower has to take its messages: the buffer of its pipe has room for the changes
 of hundreds of ports."""
 POLL: Final = 0.01
+POLL_FIRST: Final = 0.0005
+"""Longest and shortest pause in seconds between two looks; it doubles after each. A change of
+haproxy's map takes a millisecond, and a guest waits for it."""
 
 
 class Follower(Protocol):
@@ -100,11 +103,13 @@ class Feed(Generic[F]):
         self._send(self._marks)
         behind = [(one, one.position) for one in self._followers() if one.follows]
         # Counted in rounds, not by the clock: after a stall of the daemon they still get time.
+        pause = POLL_FIRST
         for _ in range(round(SETTLE_TIMEOUT / POLL)):
             behind = [(one, position) for one, position in behind if not one.has(position)]
             if not behind:
                 break
-            eventlet.sleep(POLL)
+            eventlet.sleep(pause)
+            pause = min(2 * pause, POLL)
         return [one for one, _position in behind]
 
     def _mark(self, endpoint: Endpoint) -> None:

@@ -1,4 +1,4 @@
-"""The program haproxy of the configuration, and its version.
+"""The program haproxy of the configuration, and what it tells of itself.
 
 ``dfmeta doctor`` uses this module as the daemon does, without the hub.
 """
@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from typing import Final
+from typing import Final, NamedTuple
 
 from oslo_config import cfg
 
@@ -24,6 +24,17 @@ DESCRIPTORS: Final = 64
 _VERSION: Final = re.compile(r"HAProxy version (([0-9]+)\.([0-9]+)\S*)")
 _ASKED: Final = 10.0
 """Seconds for the program to tell its version."""
+
+
+class Told(NamedTuple):
+    """What a program tells of itself."""
+
+    version: str
+    """The version as it is written, such as ``2.6.12-1+deb12u3``."""
+    number: tuple[int, int]
+    """Its first two numbers."""
+    lua: bool
+    """Whether the program was built with Lua, as those of all distributions are."""
 
 
 def program(conf: cfg.ConfigOpts) -> Program:
@@ -41,20 +52,19 @@ def program(conf: cfg.ConfigOpts) -> Program:
         raise _unusable(
             group.binary, f"{binary} is not haproxy, or does not run as user {group.user}"
         )
-    said, number = found
-    if number < OLDEST:
-        raise _unusable(group.binary, f"{binary} has version {said}")
-    return Program(binary=binary, user=group.user, version=said)
+    if found.number < OLDEST:
+        raise _unusable(group.binary, f"{binary} has version {found.version}")
+    return Program(binary=binary, user=group.user, version=found.version, lua=found.lua)
 
 
-def version(one: Program) -> tuple[str, tuple[int, int]] | None:
-    """Return the version of a program, as text and as its first two numbers; None: it tells none.
+def version(one: Program) -> Told | None:
+    """Return what a program tells of itself; None: no version.
 
     The program runs as it does for guests: as its user, without privileges.
     """
     try:
         said = subprocess.run(  # noqa: S603  # the operator's program
-            one.command("-v", descriptors=DESCRIPTORS),
+            one.command("-vv", descriptors=DESCRIPTORS),
             capture_output=True,
             text=True,
             timeout=_ASKED,
@@ -65,7 +75,9 @@ def version(one: Program) -> tuple[str, tuple[int, int]] | None:
         # not Python's.
         return None
     found = _VERSION.search(said)
-    return (found[1], (int(found[2]), int(found[3]))) if found is not None else None
+    if found is None:
+        return None
+    return Told(found[1], (int(found[2]), int(found[3])), "+LUA" in said.split())
 
 
 def _unusable(binary: str, cause: str) -> ConfigError:

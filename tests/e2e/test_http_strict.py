@@ -12,6 +12,7 @@ import pytest
 from tests.e2e import shared
 from tests.e2e.support import (
     META_DATA,
+    NOVA_OPTIONS,
     PROJECT,
     asks_own,
     open_connection,
@@ -21,6 +22,7 @@ from tests.e2e.support import (
     uuid_in,
 )
 from tests.harness.agent import Agent
+from tests.harness.engine import BEHAVIOUR
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.nova import RecordingNova
@@ -28,7 +30,7 @@ from tests.harness.ovs import OpenvSwitch
 
 HOST = b"Host: 169.254.169.254\r\n"
 PASSWORD = b"/openstack/2013-04-04/password"
-SMUGGLED = b"GET /openstack/smuggled HTTP/1.1\r\n" + HOST + b"\r\n"
+SMUGGLED = b"GET /openstack/smuggled HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
 POST = b"POST " + PASSWORD + b" HTTP/1.1\r\n" + HOST
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n"
 ANOTHER = "11111111-2222-4333-8444-555555555555"
@@ -41,6 +43,11 @@ OURS = {
     "X-Metadata-Provider-Signature": "0" * 64,
 }
 """What Nova would believe, with values that a guest might like."""
+OF_NOVA = {
+    *("host", "accept-encoding", "user-agent", "connection", "content-type", "content-length"),
+    *("x-instance-id", "x-tenant-id", "x-instance-id-signature", "x-forwarded-for"),
+}
+"""All headers of a request that Nova may see."""
 
 
 def get(path: bytes = b"/openstack", *lines: bytes, version: bytes = b"1.1") -> bytes:
@@ -48,7 +55,11 @@ def get(path: bytes = b"/openstack", *lines: bytes, version: bytes = b"1.1") -> 
     return b"GET " + path + b" HTTP/" + version + b"\r\n" + HOST + header + b"\r\n"
 
 
-host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
+host, nova = shared.host, shared.nova
+# haproxy keeps a connection for so long after a refusal whose body has not come.
+agent = shared.nova_agent_with(
+    {**NOVA_OPTIONS, "guest_limits": {"body_timeout": 3, "send_timeout": 5}}
+)
 fresh_record = shared.fresh_record
 
 
@@ -140,26 +151,47 @@ SMUGGLING = {
 }
 
 
-@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_no_request_is_400_and_ends_the_connection(
-    nova: RecordingNova, guest: Guest, data: bytes
+def check(
+    nova: RecordingNova, guest: Guest, name: str, got: list[bytes], *, before: int = 0
 ) -> None:
-    (answer,) = answers(guest, data + SMUGGLED)
-    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-    assert b"\r\nConnection: close\r\n" in answer
-    assert nova.requests() == []
+    """The last request got 400, or reached Nova as the guest's own, where the engine repairs it.
+
+    :param before: GETs of "/openstack" that came before it.
+    """
+    asked = seen(nova)
+    assert asked[:before] == [("GET", "/openstack")] * before
+    count = BEHAVIOUR.repairs.get(name)
+    if count is None:
+        answer = got[before]
+        assert answer.startswith(BEHAVIOUR.refusals)
+        if answer.startswith(b"HTTP/1.1 400"):
+            assert b"\r\nconnection: close\r\n" in answer.lower()
+        assert (len(got), len(asked)) == (before + 1, before)
+        return
+    itself = ("POST", PASSWORD.decode()) if name in SMUGGLING else ("GET", "/openstack")
+    assert asked[before:] == [itself, ("GET", "/openstack/smuggled")][:count]
+    for request in nova.requests():
+        assert request.instance_id == guest.instance_id
+        assert {key.lower() for key, _ in request.headers} <= OF_NOVA
 
 
-@pytest.mark.parametrize("data", SMUGGLING.values(), ids=SMUGGLING)
-def test_a_request_within_a_request_is_none(nova: RecordingNova, guest: Guest, data: bytes) -> None:
-    assert statuses(guest, data + SMUGGLED) == [400]
-    assert nova.requests() == []
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_no_request_is_400_and_ends_the_connection(
+    nova: RecordingNova, guest: Guest, name: str
+) -> None:
+    check(nova, guest, name, answers(guest, MALFORMED[name] + SMUGGLED))
 
 
-@pytest.mark.parametrize("data", SMUGGLING.values(), ids=SMUGGLING)
-def test_what_came_before_it_is_answered(nova: RecordingNova, guest: Guest, data: bytes) -> None:
-    assert statuses(guest, get() + data + SMUGGLED) == [200, 400]
-    assert seen(nova) == [("GET", "/openstack")]
+@pytest.mark.parametrize("name", SMUGGLING)
+def test_a_request_within_a_request_is_none(nova: RecordingNova, guest: Guest, name: str) -> None:
+    check(nova, guest, name, answers(guest, SMUGGLING[name] + SMUGGLED))
+
+
+@pytest.mark.parametrize("name", SMUGGLING)
+def test_what_came_before_it_is_answered(nova: RecordingNova, guest: Guest, name: str) -> None:
+    got = answers(guest, get() + SMUGGLING[name] + SMUGGLED)
+    assert got[0].startswith(b"HTTP/1.1 200")
+    check(nova, guest, name, got, before=1)
 
 
 def test_a_request_in_the_body_of_another_is_its_body(
@@ -228,8 +260,8 @@ def test_a_connection_is_kept_as_its_guest_wants_it(
     data = get(b"/openstack", *lines, version=version)
     first, *more = answers(guest, data + get(b"/openstack/", b"Connection: close"))
     assert first.startswith(b"HTTP/1.1 200")
-    assert (b"\r\nConnection: close\r\n" in first) is not kept
-    assert (b"\r\nConnection: keep-alive\r\n" in first) is (kept and version == b"1.0")
+    assert (b"\r\nconnection: close\r\n" in first.lower()) is not kept
+    assert (b"\r\nconnection: keep-alive\r\n" in first.lower()) is (kept and version == b"1.0")
     assert [one.split()[1] for one in more] == [b"200"] * kept
     assert len(nova.requests()) == 1 + kept
 
@@ -263,28 +295,33 @@ def test_a_head_has_no_body_and_does_not_confuse_what_follows(
     same = get(META_DATA.encode(), b"Connection: close")
     first, second = answers(guest, head + same)
     assert first.endswith(b"\r\n\r\n")
-    length = re.search(rb"\r\nContent-Length: \d+\r\n", second)
+    length = re.search(rb"\r\ncontent-length: \d+\r\n", second.lower())
     assert length is not None
-    assert length[0] in first
+    assert length[0] in first.lower()
     assert seen(nova) == [("HEAD", META_DATA), ("GET", META_DATA)]
 
 
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [
-        (get(b"/" + b"a" * 2048), 414),
-        (get(b"/openstack", b"X-A: " + b"a" * 8192), 431),
-        (get(b"/openstack", *[b"X-A: a"] * 64), 431),
-        (POST + b"Content-Length: 4097\r\n\r\n", 413),
-        (POST + b"Content-Length: 99999999999999999999\r\n\r\n", 413),
-        (CHUNKED + b"\r\n1001\r\n", 413),
-    ],
-    ids=["line", "header", "lines", "length", "huge length", "chunk"],
-)
+TOO_LARGE = {
+    "line": (get(b"/" + b"a" * 2048), 414),
+    "header": (get(b"/openstack", b"X-A: " + b"a" * 8192), 431),
+    "lines": (get(b"/openstack", *[b"X-A: a"] * 64), 431),
+    "length": (POST + b"Content-Length: 4097\r\n\r\n", 413),
+    "huge length": (POST + b"Content-Length: 99999999999999999999\r\n\r\n", 413),
+    "chunk": (CHUNKED + b"\r\n1001\r\n", 413),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
 def test_what_is_too_large_is_refused_before_it_is_read(
-    nova: RecordingNova, guest: Guest, data: bytes, status: int
+    nova: RecordingNova, guest: Guest, name: str
 ) -> None:
-    assert statuses(guest, data) == [status]
+    data, status = TOO_LARGE[name]
+    with open_connection(guest) as connection:
+        connection.sendall(data)
+        answer = connection.recv(65536)
+        if BEHAVIOUR.ends_unread_at_once:
+            answer += read_all(connection)
+    assert re.findall(rb"HTTP/1\.1 (\d+) ", answer) == [b"%d" % BEHAVIOUR.refuses.get(name, status)]
     assert nova.requests() == []
 
 

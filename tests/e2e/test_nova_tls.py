@@ -15,6 +15,7 @@ from tests.e2e import shared
 from tests.e2e.support import NOVA_OPTIONS, PROMPT, asks_own, project_ids, put_nova
 from tests.harness.agent import Agent
 from tests.harness.certificates import Authority, Pair
+from tests.harness.engine import BEHAVIOUR
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.nova import SECRET, RecordingNova
@@ -253,7 +254,8 @@ def test_without_trust_there_is_no_metadata_and_the_log_says_what_to_do(
     configure(nova_metadata_host=f"{where},{NOBODY}", **changes(cloud))
     gets_none(guest)
     lines = [line for line in agent.log()[before:].splitlines() if cause in line]
-    assert any(where.partition(":87")[0] in line and remedy in line for line in lines), lines
+    named = any(where.partition(":87")[0] in line and remedy in line for line in lines)
+    assert named == (cause not in BEHAVIOUR.unnamed), lines
     assert not any(nova.requests() for nova in cloud.novas)
     assert SECRET not in agent.log()
     assert "Traceback" not in agent.log()

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tests.harness import netns, nursery
+from tests.harness import netns, nursery, stand_in
 from tests.harness.closing import Closing
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.stand_in import ENGINE, StandIn
 
 ADMIN_PORT = 9697
 HAPROXY = UNPACKED / "usr/sbin/haproxy"
@@ -28,9 +29,6 @@ WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
 """Workers of a daemon whose test does not set them; tools/soak runs some tests with others."""
 SCHEME = os.environ.get("DFMETA_TEST_SCHEME", "in_port")
 """Identity scheme of a daemon whose test does not set it; tools/soak runs some tests with both."""
-ENGINE = os.environ.get("DFMETA_TEST_ENGINE", "wsgi")
-"""Engine of a daemon with backend nova whose test does not set it; tools/soak runs some tests with
-both."""
 _SAMPLE = re.compile(r"^(?P<name>[^\s{#]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -209,11 +207,21 @@ class Agent(Daemon):
                 "identity_scheme": SCHEME,
             }
         }
-        if (options or {}).get("df_metadata", {}).get("backend") == "nova" and ENGINE == "haproxy":
-            self._options["df_metadata"] |= {"engine": ENGINE, "proxy_workers": 0}
-            self._options["haproxy"] = {"binary": HAPROXY}
+        self._stand_in: StandIn | None = None
+        set_by_test = (options or {}).get("df_metadata", {})
+        if ENGINE == "haproxy" and not {"engine", "proxy_workers"} & set_by_test.keys():
+            self._use_haproxy(str(set_by_test.get("backend", "")), options or {})
         self.configure(options or {})
         host.on_close(self.close)
+
+    def _use_haproxy(self, backend: str, options: Options) -> None:
+        if not backend and "store" not in options:
+            self._stand_in = stand_in.of(self.host)
+            self.configure(stand_in.OPTIONS)
+            backend = "nova"
+        if backend == "nova":
+            engine = {"engine": ENGINE, "proxy_workers": 0}
+            self.configure({"df_metadata": engine, "haproxy": {"binary": HAPROXY}})
 
     # Life
 
@@ -293,6 +301,9 @@ class Agent(Daemon):
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 30
     ) -> subprocess.CompletedProcess[str]:
         """Run ``dfmeta arguments --config-file …`` on the host."""
+        if self._stand_in is not None and arguments[:2] == ("store", "put"):
+            self._stand_in.put(arguments[2:])
+            return subprocess.CompletedProcess(arguments, 0, "", "")
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
         namespace = self.host.namespace
         return nursery.run(command, namespace=namespace, check=check, stdin=stdin, timeout=timeout)

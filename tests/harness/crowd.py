@@ -26,8 +26,10 @@ class Crowd:
     without a program in between, so that the time of a change is known.
     """
 
-    def __init__(self, host: OpenvSwitch) -> None:
+    def __init__(self, host: OpenvSwitch, *, project: str = "") -> None:
+        """:param project: id of the project of all instances; empty: it is not in OVSDB."""
         self.host = host
+        self._project = project
         self._incarnations = itertools.count(1)
 
     def name(self, number: int) -> str:
@@ -120,6 +122,8 @@ class Crowd:
             "attached-mac": self.mac(number),
             "vm-uuid": uuid_of(f"instance {name} {next(self._incarnations)}"),
         }
+        if self._project:
+            ids["project-id"] = self._project
         return ["map", [list(pair) for pair in ids.items()]]
 
     def _mutate(self, how: str, ports: Sequence[Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-from tests.harness import netns
+from tests.harness import netns, stand_in
 from tests.harness.closing import Closing, Program
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import PATIENCE
@@ -202,7 +202,7 @@ class Guest(Closing):
             "iface-id": self.ids.iface_id,
             "attached-mac": self.mac if self.ids.attached_mac else "",
             "vm-uuid": self.ids.vm_uuid,
-            "project-id": self.ids.project_id,
+            "project-id": self.ids.project_id or stand_in.project_on(self.host),
         }
         return {key: value for key, value in known.items() if value} | self.ids.extra
 

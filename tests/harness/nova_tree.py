@@ -44,6 +44,8 @@ class Instance:
     keys: dict[str, str] = field(default_factory=dict)
     user_data: bytes | None = None
     local_ipv4: str = ""
+    ec2_id: str = ""
+    """Empty: Nova's own form."""
     network_data: dict[str, Any] = field(
         default_factory=lambda: {"links": [], "networks": [], "services": []}
     )
@@ -120,7 +122,7 @@ def _ec2(instance: Instance, parts: list[str], client: str) -> Document | None:
         "block-device-mapping": {"ami": "sda1", "root": "/dev/sda1"},
         "hostname": instance.hostname,
         "instance-action": "none",
-        "instance-id": "i-" + instance.instance_id[:8],
+        "instance-id": instance.ec2_id or "i-" + instance.instance_id[:8],
         "instance-type": "m1.small",
         "local-hostname": instance.hostname,
         "local-ipv4": address,

@@ -13,13 +13,25 @@ from bench.direct import counter
 from bench.load import Load, parse
 from bench.peers import BODY_SIZE, document
 from bench.proxy import chosen
-from bench.report import sections
+from bench.report import section, sections
 from bench.scale import ratios
 from bench.store_reads import expected, hostname, record
 from bench.store_targets import FORWARDING, SQLITE, WORKERS
 from bench.storm import PATHS, request, whole
-from bench.tables import Table, restructured, tables
-from bench.targets import HAPROXY, IN_PROCESS, IPV6, NEUTRON, TWO_WORKERS, ratio, targets
+from bench.tables import HAPROXY_PEERS, Table, restructured, tables
+from bench.targets import (
+    HAPROXY,
+    HAPROXY_ALONE,
+    IN_HAPROXY,
+    IN_HAPROXY_CROWD,
+    IN_PROCESS,
+    IPV6,
+    NEUTRON,
+    TWO_WORKERS,
+    path_name,
+    ratio,
+    targets,
+)
 from bench.throughput import bracketed
 
 SAID = (
@@ -159,6 +171,54 @@ def test_ipv6_is_compared_with_ipv4_in_each_round() -> None:
 def test_ipv6_is_measured_beside_ipv4() -> None:
     assert {IN_PROCESS, IPV6, HAPROXY, NEUTRON} == set(chosen({IPV6}))
     assert {HAPROXY, NEUTRON, TWO_WORKERS} == set(chosen({TWO_WORKERS}))
+
+
+def test_the_engine_haproxy_is_measured_beside_its_peers() -> None:
+    peers = {*HAPROXY_PEERS, NEUTRON}
+    assert set(chosen({IN_HAPROXY})) == set(chosen({IN_HAPROXY_CROWD})) == peers
+
+
+def test_the_engine_haproxy_is_compared_with_peers_of_one_thread() -> None:
+    rates = {
+        IN_HAPROXY: 100,
+        IN_HAPROXY_CROWD: 90,
+        path_name(10): 50,
+        path_name(10, one_thread=True): 100,
+        path_name(1000, one_thread=True): 45,
+    }
+    run = report(**{name: {**cell(rate), "rates": [rate]} for name, rate in rates.items()})
+    found = {one.name: (one.value, one.bound) for one in targets(run) if "1 thread's" in one.name}
+    assert list(found.values()) == [(1.0, 1.0)] * 2 + [(2.0, 1.5)] * 2
+
+
+def test_haproxys_memory_and_the_time_of_a_change_have_targets() -> None:
+    times = {"p50": 1.0, "p99": 5.1, "longest": 9.0}
+    run = {
+        "memory": {HAPROXY_ALONE: {"0": 15.0, "1000": 24.0}},
+        "map": {"10 entries, add": times, "5,000 entries, add": times},
+    }
+    assert [(one.value, one.bound, one.met) for one in targets(run)] == [
+        (24.0, 25.0, True),
+        (5.1, 5.0, False),
+    ]
+
+
+def test_a_proxy_that_was_not_measured_with_a_number_of_guests_has_a_dash() -> None:
+    (table,) = tables({"memory": {"dfmeta": {"0": 80.0}, "haproxy": {"0": 15.0, "5000": 20.4}}})
+    assert table.columns == ("MB with guests", "0", "5,000")
+    assert table.rows == [("dfmeta", "80", "-"), ("haproxy", "15", "20")]
+
+
+def test_a_table_of_the_engine_haproxy_has_those_of_its_peers_that_were_measured() -> None:
+    *_, table = tables(report(**{IN_PROCESS: cell(100), IN_HAPROXY: cell(1000)}))
+    assert [row[0] for row in table.rows] == [IN_HAPROXY, IN_PROCESS]
+    assert section(table.title) == "haproxy"
+
+
+def test_changes_of_the_map_are_shown_with_their_percentiles() -> None:
+    (table,) = tables({"map": {"10 entries, add": {"p50": 1.234, "p99": 2.0, "longest": 9.0}}})
+    assert table.rows == [("10 entries, add", "1.23", "2", "9")]
+    assert section(table.title) == "map"
 
 
 def test_a_value_with_both_versions_is_a_multiple_of_that_with_ipv4_alone() -> None:

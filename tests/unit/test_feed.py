@@ -74,6 +74,17 @@ def test_a_follower_that_does_not_take_its_news_is_named() -> None:
     assert good.news == late.news
 
 
+def test_a_follower_is_looked_at_soon_and_then_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "POLL", 0.01)
+    monkeypatch.setattr(feed_module, "SETTLE_TIMEOUT", 0.08)
+    pauses: list[float] = []
+    monkeypatch.setattr(eventlet, "sleep", pauses.append)
+    late = Follower(takes=False)
+    assert World(late).feed.inform() == [late]
+    # The first pause lets other threads run, between two batches.
+    assert pauses[-8:] == [0.0005, 0.001, 0.002, 0.004, 0.008, 0.01, 0.01, 0.01]
+
+
 def test_a_follower_that_serves_no_guest_yet_is_not_waited_for() -> None:
     world = World(Follower(takes=False, follows=False))
     assert world.feed.inform() == []

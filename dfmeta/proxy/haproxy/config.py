@@ -17,8 +17,9 @@ is part of this text.
 
 from __future__ import annotations
 
+import itertools
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
@@ -36,6 +37,8 @@ MORE_LINES: Final = 64
 BUFFER: Final = 16384
 """Bytes of a buffer beyond the limits of the daemon's engine: a request that it refuses must fit,
 or haproxy would refuse it in its own way."""
+ANSWER_MAX: Final = 16 << 20
+"""Bytes of the longest answer of Nova, as in the other engine."""
 RESERVE: Final = 2048
 """Bytes of a buffer that headers may grow by."""
 CONNECT_TIMEOUT: Final = 1.0
@@ -44,19 +47,30 @@ HANDOVER_EXTRA: Final = 5.0
 """Seconds beyond all waits of the daemon's engine after which haproxy gives up on the daemon."""
 PORTS: Final = 16384
 """Guests' ports whose connections haproxy counts, and a fourth of their addresses."""
+DOUBT_POLL: Final = 0.02
+"""Seconds between two looks whether the number of a guest's port is still in doubt."""
 FORGET: Final = 600
 """Seconds after which the counts of a guest without requests are forgotten."""
 TIMES: Final = ("%HM", "%B", "%Ta", "%Tr", "%Tw")
 """Words at the beginning of each line with ``debug``: method, bytes, and milliseconds in total,
 until Nova's answer, and in the queue."""
+LATELY: Final = 5.0
+"""Seconds after a connection for which its port counts as one that has had any of late."""
 ODD: Final = 20
 """Failed requests of an address in ten seconds after which no more of them are logged."""
 
+LAST: Final = "X-Dfmeta-Last"
+"""Header of the daemon's answers to haproxy: the guest's connection ends with this answer."""
 NOVA: Final = "nova"
 NOVA_CLOSES: Final = "nova_closes"
 """Nova, where a Nova without an answer in time is answered with 503, or not answered."""
+DAEMON: Final = "daemon"
+"""Backend and server: the daemon's own engine."""
 PARTS: Final = ("instance", "project", "signature", "address", "port", "claim")
 """Parts of a value of the map, in its order, and the variables of a connection that have them."""
+IN_DOUBT: Final = "?"
+"""Value of an address whose port has a number in doubt: an answer to it waits, and the daemon has
+its requests."""
 
 _OWN_PATHS: Final = (
     *("/api", "/healthz", "/metrics", "/version", "/ports", "/service", "/haproxy", "/probe"),
@@ -65,6 +79,8 @@ _OWN_PATHS: Final = (
 """Beginnings of paths that the daemon itself answers, and of some others."""
 _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")
 """What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2)."""
+_IN_SERVERS: Final = frozenset(string.ascii_letters + string.digits + ".:_-")
+"""Characters of a server's name (haproxy's configuration manual, 2.2)."""
 _COMMON: Final = "achux"
 """First letters of all headers that Nova gets, and of most headers of guests; in lower case, as in
 haproxy."""
@@ -98,6 +114,12 @@ _ODD_HEADERS: Final = (
     "x-aws-ec2-metadata-token",
 )
 """Headers that announce a body or another protocol, and EC2's token."""
+_ONE_HOP: Final = ("keep-alive", "te", "trailer", "upgrade")
+"""Headers of an answer that end here, as those do that begin with "proxy-" (RFC 9110, 7.6.1)."""
+_INTRODUCED: Final = "send-proxy-v2 proxy-v2-options unique-id"
+"""How a connection to the daemon begins."""
+_SETTLE: Final = "settle"
+"""Name of the action in Lua."""
 _CHANGED: Final = 500
 """Status that stands for a guest that has changed; it is answered with nothing."""
 
@@ -132,6 +154,8 @@ class Descriptors:
     """File of trusted authorities; None: the system's."""
     cert: int | None = None
     """File of the client's certificate and key; None: it has none."""
+    waiting: int | None = None
+    """File of :func:`waiting`; None: this haproxy has no Lua."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +191,30 @@ def map_name(given: Descriptors) -> str:
     return _path(given.map)
 
 
+def server_names(plan: Plan) -> list[str]:
+    """Return the names of Nova's servers for the runtime interface."""
+    names = _names(plan.servers)
+    return [f"{backend}/{name}" for backend in (NOVA, NOVA_CLOSES) for name in names]
+
+
+def waiting(plan: Plan, given: Descriptors) -> str:
+    """Return the program in Lua with which an answer waits while its guest's number is in doubt.
+
+    haproxy compares the value of the map after the wait, so this program decides nothing.
+    """
+    return f"""local guests = Map.new("{map_name(given)}", Map._ip)
+core.register_action("{_SETTLE}", {{ "http-res" }}, function(txn)
+    local source = txn.f:src()
+    for _ = 1, {round(plan.hold_timeout / DOUBT_POLL)} do
+        if guests:lookup(source) ~= "{IN_DOUBT}" then
+            return
+        end
+        core.msleep({_ms(DOUBT_POLL)})
+    end
+end)
+"""
+
+
 def render(plan: Plan, given: Descriptors) -> str:
     """Return the configuration."""
     lines = [
@@ -193,6 +241,8 @@ def _global(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    tune.bufsize {BUFFER + head.header + head.request_line}"
     yield f"    tune.maxrewrite {RESERVE}"
     yield f"    tune.http.maxhdr {head.lines + MORE_LINES}"
+    if given.waiting is not None:
+        yield f"    lua-load {_path(given.waiting)}"
 
 
 def _defaults(plan: Plan) -> Iterator[str]:
@@ -220,12 +270,15 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
         yield f"    bind fd@{listener} proto h1"
     if not limits.keepalive_timeout:
         yield "    option httpclose"
+    # A connection that sends nothing in time is closed without haproxy's 408.
+    yield "    option http-ignore-probes"
     yield "    log global"
     times = "".join(f"{one} " for one in TIMES if plan.debug)
     yield f'    log-format "{times}%[var(sess.claim)] %ST %tsc %b %HP"'
     # With the time of arrival, and whether the guest was known, for the daemon.
     yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
     yield f"    tcp-request connection set-var(sess.who) {guests}"
+    yield f"    tcp-request connection unset-var(sess.who) if {{ var(sess.who) -m str {IN_DOUBT} }}"
     for place, part in enumerate(PARTS, 1):
         yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|)"
     yield "    acl began var(sess.claim) -m found"
@@ -233,6 +286,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    tcp-request connection track-sc1 var(sess.claim) table of_address if began"
     yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
     yield f"    http-request set-var(txn.who) {guests}"
+    yield f"    http-request unset-var(txn.who) if {{ var(txn.who) -m str {IN_DOUBT} }}"
     yield "    acl known var(txn.who) -m found"
     # A connection is one guest's for as long as it lives.
     yield "    http-request reject if began known !{ var(txn.who),strcmp(sess.who) eq 0 }"
@@ -247,6 +301,8 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     for name in _ODD_HEADERS:
         yield f"    acl odd req.fhdr({name}) -m found"
     yield "    acl odd req.fhdr_cnt(accept) gt 1"
+    # NUL, which haproxy lets pass; some other bytes as well, where two half bytes are zero.
+    yield "    acl odd req.hdrs,hex -m sub 00"
     yield f"    acl odd req.fhdr_cnt gt {min(limits.head.lines, PLAIN_LINES)}"
     yield f"    acl odd req.hdrs,length gt {max(limits.head.header - MARGIN, 0)}"
     yield f"    acl odd url,length gt {max(limits.head.request_line - MARGIN, 0)}"
@@ -255,7 +311,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     if plan.refuse_forwarded:
         yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
     plain = "known began plain plain_target plain_host plain_version !odd"
-    yield f"    use_backend daemon {f'unless {plain}' if plan.servers else ''}"
+    yield f"    use_backend {DAEMON} {f'unless {plain}' if plan.servers else ''}"
     if plan.timeout_answer == "auto":
         yield f"    use_backend {NOVA_CLOSES} if {{ path_beg /openstack/ }} !{{ path /openstack/ }}"
     yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"
@@ -266,18 +322,21 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    errorfile {_CHANGED} {_NOTHING}"
     for status in (502, 503, 504):
         yield f"    errorfile {status} {_NOTHING if name == NOVA_CLOSES else _path(given.away)}"
-    if len(plan.servers) > 1:
-        yield "    balance first"
+    # The first that is up. One that has failed to answer is passed over at the next try.
+    yield "    balance first"
     yield "    option redispatch 1"
     yield "    retries 3"
-    slow = " response-timeout" if plan.several else ""
-    yield f"    retry-on conn-failure empty-response{slow}"
+    # Only another host may give another answer.
+    others = " junk-response response-timeout" if plan.several else ""
+    yield f"    retry-on conn-failure empty-response{others}"
     # Of the guest's headers, only Accept is sent to Nova, whatever their spelling.
     yield "    http-request set-var(txn.accept) req.fhdr(accept)"
     yield "    http-request set-var(txn.root) path if { path / }"
     yield "    acl accepts var(txn.accept) -m found"
     yield from _deletion(_COMMON)
-    # To several hosts as well: haproxy chooses one later.
+    if _have_hosts_names(plan.servers):
+        # haproxy chooses the host later, and writes the server's name into this header then.
+        yield "    http-send-name-header Host"
     hosts = [("Host", server.authority) for server in plan.servers[:1]]
     for header, value in (*hosts, *_FOR_NOVA):
         yield f"    http-request set-header {header} {value}"
@@ -290,11 +349,18 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     )
     yield from _deletion(_RARE)
     # An answer leaves only while the address still stands for the same guest.
-    yield f"    http-response set-var(txn.now) src,map_ip({map_name(given)})"
+    now = f"http-response set-var(txn.now) src,map_ip({map_name(given)})"
+    yield f"    {now}"
+    if given.waiting is not None:
+        in_doubt = f"if {{ var(txn.now) -m str {IN_DOUBT} }}"
+        yield f"    http-response lua.{_SETTLE} {in_doubt}"
+        yield f"    {now} {in_doubt}"
     yield (
         f"    http-response deny deny_status {_CHANGED} "
         "unless { var(txn.now),strcmp(txn.who) eq 0 }"
     )
+    too_large = f"res.hdr_val(content-length) gt {ANSWER_MAX}"
+    yield f"    http-response deny deny_status 503 if {{ {too_large} }} !{{ method HEAD }}"
     yield "    acl well status 200:399"
     yield "    http-response sc-inc-gpc0(1) if well"
     # The list of versions is the same for each guest.
@@ -302,9 +368,39 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     if not plan.debug:
         yield f"    http-response set-log-level silent if well or {{ sc1_http_err_rate gt {ODD} }}"
     yield "    http-response del-header server"
-    for number, server in enumerate(plan.servers):
-        yield f"    server nova{number} {_address(server)} {_server(server, plan, given)}"
-    yield f"    server daemon abns@{plan.handover} backup send-proxy-v2 proxy-v2-options unique-id"
+    yield from _last()
+    # Most answers have Content-Type, Content-Length and Date.
+    yield "    http-response allow if { res.fhdr_cnt le 3 }"
+    for header in _ONE_HOP:
+        yield f"    http-response del-header {header}"
+    yield "    http-response del-header proxy- -m beg"
+    for called, server in zip(_names(plan.servers), plan.servers, strict=True):
+        yield f"    server {called} {_address(server)} {_server(server, plan, given)}"
+    # With one host, the daemon goes on after the first failure; with several, the next host does.
+    backup = "backup " if plan.several else ""
+    yield f"    server {DAEMON} abns@{plan.handover} {backup}{_INTRODUCED}"
+
+
+def _names(servers: Sequence[NovaServer]) -> list[str]:
+    if not _have_hosts_names(servers):
+        return [f"nova{number}" for number in range(len(servers))]
+    found: list[str] = []
+    for server in servers:
+        # Each name may occur only once. A further address of a host has the host's name in another
+        # case, which has no meaning (RFC 9110, 4.2.3).
+        cases = (dict.fromkeys((letter, letter.swapcase())) for letter in server.authority)
+        spellings = map("".join, itertools.product(*cases))
+        found.append(next(one for one in spellings if one not in found))
+    return found
+
+
+def _have_hosts_names(servers: Sequence[NovaServer]) -> bool:
+    """Return whether each server has the value of its Host header as its name.
+
+    A name cannot have the brackets of an IPv6 address.
+    """
+    hosts = {one.authority for one in servers}
+    return len(hosts) > 1 and all(set(one) <= _IN_SERVERS for one in hosts)
 
 
 def _deletion(firsts: str) -> Iterator[str]:
@@ -331,20 +427,30 @@ def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
 
 def _handover(plan: Plan) -> Iterator[str]:
     waits = plan.hold_timeout + plan.limits.body_timeout + HANDOVER_EXTRA
-    yield "backend daemon"
+    yield f"backend {DAEMON}"
     yield "    http-reuse never"
     yield f"    timeout server {_ms(waits)}"
     # Where the daemon's engine ends without an answer, so does haproxy.
     for status in (502, 503, 504):
         yield f"    errorfile {status} {_NOTHING}"
+    # haproxy would send another version as 1.1. No target is a "*", so that the daemon refuses it.
+    yield "    http-request set-uri * unless { req.ver 1.0 1.1 }"
+    yield from _last()
     yield "    http-request set-log-level silent"
-    yield f"    server daemon abns@{plan.handover} send-proxy-v2 proxy-v2-options unique-id"
+    yield f"    server {DAEMON} abns@{plan.handover} {_INTRODUCED}"
+
+
+def _last() -> Iterator[str]:
+    """End a guest's connection where the daemon's engine ends its own."""
+    yield f"    http-response set-header Connection close if {{ res.fhdr({LAST}) -m found }}"
+    yield f"    http-response del-header {LAST}"
 
 
 def _tables() -> Iterator[str]:
     yield "backend of_port"
     yield (
-        f"    stick-table type string len 48 size {PORTS} expire {FORGET}s store conn_cur,conn_cnt"
+        f"    stick-table type string len 48 size {PORTS} expire {FORGET}s "
+        f"store conn_cur,conn_cnt,conn_rate({_ms(LATELY)})"
     )
     yield "backend of_address"
     yield (

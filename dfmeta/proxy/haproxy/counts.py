@@ -14,12 +14,12 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Final, Literal
 
 from dfmeta import metrics
-from dfmeta.exceptions import HaproxyError
+from dfmeta.exceptions import HaproxyError, HeadFault
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent, Told
-from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES, TIMES
+from dfmeta.proxy.haproxy.config import DAEMON, FORGET, NOVA, NOVA_CLOSES, TIMES
 from dfmeta.proxy.haproxy.entries import claim_token, read_port_token, read_token
 from dfmeta.proxy.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
@@ -29,8 +29,8 @@ from dfmeta.registry import Claim, Registry
 LOG = logging.getLogger(__name__)
 
 FRONTEND: Final = "guests"
-SERVER: Final = "nova"
-"""Beginning of the names of Nova's servers."""
+NOT_NOVAS: Final = frozenset({"FRONTEND", "BACKEND", DAEMON})
+"""Names of rows that are not those of Nova's servers."""
 BACKENDS: Final = (NOVA, NOVA_CLOSES)
 OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
     "opened": "connect",
@@ -43,9 +43,14 @@ AT_ONCE: Final = 0.05
 """Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
 _ALL, _WELL = _OF_ADDRESS = ("all", "well")
 """Counters of an address: its answers, and those that show that the guest is known."""
+_DENIED: Final = "dcon"
+"""haproxy's counter of connections that it has refused."""
 _PORT: Final = "connections"
 """Counter of a port."""
-_LINE: Final = re.compile(r"([0-9.]+) ([0-9]{3}) (\S+) (\S+) (\S*)")
+_LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*)")
+_UNREADABLE: Final = "<BADREQ>"
+"""Instead of the path of a request that haproxy could not read."""
+_LATE: Final = 408
 _CHANGED: Final = 500
 _AWAY: Final = 503
 _NO_ANSWER: Final = frozenset({502, 503, 504})
@@ -55,6 +60,8 @@ _NOVAS_OWN: Final = "-"
 _NOVAS_FAULT: Final = ("s", "S")
 """First letters of haproxy's state of a request that Nova did not answer (configuration manual,
 8.5)."""
+_OWN: Final = "P"
+"""First letter of the state of a request whose answer haproxy has refused."""
 
 
 class Counts:
@@ -83,6 +90,9 @@ class Counts:
             return
         token, status, state, backend, path = found[1], int(found[2]), *found.group(3, 4, 5)
         claim = self._claim(token)
+        if path == _UNREADABLE:
+            _refused(claim, status)
+            return
         if status in _NO_ANSWER and not state.startswith(_NOVAS_OWN):
             self._seldom.warn(
                 LOG,
@@ -91,9 +101,9 @@ class Counts:
                 status,
                 state,
             )
-        if status == _CHANGED and state.startswith("P"):
+        if status == _CHANGED and state.startswith(_OWN):
             metrics.CLOSED.labels("changed").inc()
-        elif state.startswith(_NOVAS_FAULT):
+        elif state.startswith(_NOVAS_FAULT) or (status == _AWAY and state.startswith(_OWN)):
             closed = backend == NOVA_CLOSES
             if closed:
                 metrics.CLOSED.labels("timeout").inc()
@@ -135,6 +145,17 @@ class Counts:
             self._read_guests(pid, runtime)
         except HaproxyError as error:
             LOG.debug("haproxy's counters cannot be read: %s", error)
+
+    def read_accepted(self, pid: int, runtime: Runtime) -> None:
+        """Add the connections that were accepted of the ports that have had any of late.
+
+        The daemon compares them every second with the SYNs that the switch has counted
+        (:mod:`dfmeta.experience`).
+        """
+        try:
+            self._add_accepted(pid, runtime.table("of_port", "data.conn_rate gt 0"))
+        except HaproxyError as error:
+            LOG.debug("haproxy's connections cannot be read: %s", error)
 
     def note_all(self, pid: int, runtime: Runtime) -> None:
         """Note which addresses of all guests have open connections, and when each was used."""
@@ -209,7 +230,11 @@ class Counts:
             name, kind = row.get("pxname", ""), row.get("svname", "")
             if name == FRONTEND and kind == "FRONTEND":
                 metrics.CONNECTIONS.set(_number(row, "scur"))
-            elif name in BACKENDS and kind.startswith(SERVER):
+                # Connections beyond those of one port.
+                more = self._more(pid, name, _DENIED, _number(row, _DENIED))
+                metrics.CLOSED.labels("too_many").inc(more)
+                metrics.LIMITS.labels("waiting_per_port").inc(more)
+            elif name in BACKENDS and kind not in NOT_NOVAS:
                 self._read_server(pid, f"{name}/{kind}", row)
 
     def _read_server(self, pid: int, name: str, row: Mapping[str, str]) -> None:
@@ -227,6 +252,9 @@ class Counts:
             RECENT.succeeded(claim, more, now, well=bool(well))
         ports = runtime.table("of_port", "data.conn_cnt gt 0")
         self._drop(pid, (_PORT,), ports)
+        self._add_accepted(pid, ports)
+
+    def _add_accepted(self, pid: int, ports: Rows) -> None:
         for token, row in ports.items():
             found = read_port_token(token)
             if found is None:
@@ -264,6 +292,15 @@ class Counts:
         if identity is None or slot is None or slot.epoch != epoch:
             return None
         return Claim(identity, endpoint, number, epoch, slot.address)
+
+
+def _refused(claim: Claim | None, status: int) -> None:
+    """Count a request that haproxy could not read, or that was not complete in time."""
+    reason: HeadFault = "header_timeout" if status == _LATE else "malformed"
+    if claim is not None:
+        access.refused(claim, status, reason)
+    else:
+        access.refuse(reason)
 
 
 def connections(runtime: Runtime) -> int:

@@ -41,10 +41,13 @@ from dfmeta.registry import Claim, Registry
 
 LOG = logging.getLogger(__name__)
 
-BEAT: Final = 0.25
-"""Seconds between two checks whether haproxy answers, and for its answer."""
+BEAT: Final = 0.15
+"""Seconds between two checks whether haproxy answers."""
+ANSWER: Final = 0.2
+"""Seconds for its answer; without one, the next check follows at once."""
 HANGS: Final = 3
-"""Checks without an answer after which haproxy is killed."""
+"""Checks without an answer after which haproxy is killed: guests are served again within a second.
+"""
 LATE: Final = 0.1
 """Seconds by which a check may end late; if it is more, the daemon itself was late, and the check
 does not count."""
@@ -60,10 +63,12 @@ PAUSE_MAX: Final = 5.0
 failed start."""
 RESOLVE: Final = 30.0
 """Seconds between two resolutions of Nova's names."""
-COUNT: Final = 5.0
-"""Seconds between two readings of haproxy's counters."""
-CHECK: Final = 6
-"""Readings of the counters after which haproxy's map is compared with the daemon's."""
+COUNT: Final = 1.0
+"""Seconds between two readings of the connections that haproxy has accepted."""
+NOTE: Final = 5
+"""Such readings after which all counters are read."""
+CHECK: Final = 30
+"""Such readings after which haproxy's map is compared with the daemon's."""
 POLL: Final = 0.01
 
 
@@ -289,16 +294,19 @@ class Haproxy:
     def _ask(self, one: Running) -> None:
         missed = 0
         while missed < HANGS:
-            eventlet.sleep(BEAT)
-            if one.leaving:
-                return
             begun = time.monotonic()
             try:
-                one.process.runtime.ask("show version", timeout=BEAT)
-                missed = 0
+                one.process.runtime.ask("show version", timeout=ANSWER)
+                missed, pause = 0, BEAT
             except HaproxyError:
+                took = time.monotonic() - begun
                 # If the check itself was late, the host has too little CPU time.
-                missed += time.monotonic() - begun <= BEAT + LATE
+                missed += took <= ANSWER + LATE
+                # A check that fails at once takes as long as others.
+                pause = max(ANSWER - took, 0)
+            eventlet.sleep(pause)
+            if one.leaving:
+                return
         self._end(one, "hangs")
 
     def _end(self, one: Running, fault: str) -> None:
@@ -377,10 +385,14 @@ class Haproxy:
         while not self._stopping:
             eventlet.sleep(COUNT)
             turn, one = turn + 1, self.current
-            if one is not None:
+            if one is None:
+                continue
+            if turn % NOTE:
+                self._counts.read_accepted(one.process.pid, one.process.runtime)
+            else:
                 self._counts.note_all(one.process.pid, one.process.runtime)
-                if not turn % CHECK:
-                    self._check(one)
+            if not turn % CHECK:
+                self._check(one)
 
     def _check(self, one: Running) -> None:
         """Replace a haproxy whose map is not the one that it was given."""

@@ -19,6 +19,7 @@ from eventlet.event import Event
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint, Identity
+from dfmeta.proxy.haproxy.config import IN_DOUBT
 from dfmeta.proxy.haproxy.runtime import Runtime
 from dfmeta.registry import Registry
 from dfmeta.slots import Slot
@@ -85,15 +86,16 @@ class Entries:
 
     def _of(self, endpoint: Endpoint) -> dict[str, str]:
         identity = self._registry.identity(endpoint)
-        # While the number of a port is in doubt, the daemon holds its requests.
-        if identity is None or not self._registry.certain(endpoint):
+        if identity is None:
             return {}
-        found = {}
+        # While the number of a port is in doubt, answers wait, and the daemon holds its requests.
+        certain, found = self._registry.certain(endpoint), {}
         for number, slot in self._registry.slots(endpoint).items():
             if self.plain(identity, slot.address.ip.version):
                 value = self._value(endpoint, identity, number, slot)
                 if value:
-                    found[str(self._registry.keys.key_of(endpoint, number))] = value
+                    key = str(self._registry.keys.key_of(endpoint, number))
+                    found[key] = value if certain else IN_DOUBT
         return found
 
     def _value(self, endpoint: Endpoint, identity: Identity, number: int, slot: Slot) -> str:

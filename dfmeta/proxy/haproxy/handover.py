@@ -29,9 +29,12 @@ from eventlet.hubs import trampoline
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.claims import Claims
+from dfmeta.proxy.connection import GuestConnection, Headers
+from dfmeta.proxy.haproxy.config import LAST
 from dfmeta.proxy.limits import BACKLOG, Limits
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import close_now
+from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
 
@@ -102,6 +105,16 @@ def rest_length(start: bytes) -> int:
     return int(_START.unpack(start)[3])
 
 
+class HandedOver(GuestConnection):
+    """The connection of haproxy for one request of a guest."""
+
+    def _render(self, status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
+        if not keep:
+            # haproxy does not pass "Connection: close" on to its rules.
+            headers = [*headers, (LAST, "true")]
+        return super()._render(status, headers, minor=minor, keep=keep)
+
+
 class HandoverServer(GuestServer):
     """Serves the requests that haproxy hands over; see :class:`GuestServer`.
 
@@ -151,6 +164,9 @@ class HandoverServer(GuestServer):
         except Exception as error:
             client.close()
             self._complain_of_accept(error)
+
+    def _connection(self, client: Any, claim: Claim, waited: float) -> HandedOver:
+        return HandedOver(client, claim, self, accepted=time.monotonic(), waited=waited)
 
     def _show_count(self, count: Callable[[], int]) -> None:
         """Do nothing: these connections are among those that haproxy counts."""

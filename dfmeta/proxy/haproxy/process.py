@@ -15,14 +15,14 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render
+from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render, server_names, waiting
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Runtime
 
@@ -41,8 +41,9 @@ _LEVELS: Final[Mapping[str, int]] = {
     "ALERT": logging.ERROR,
     "EMERG": logging.ERROR,
 }
-_ENDS: Final = re.compile(r"Proxy \S+ stopped ")
-"""What haproxy writes for each part of its configuration when it ends."""
+_USUAL: Final = re.compile(r"Proxy \S+ stopped |Server \S+ is UP, ")
+"""Lines of haproxy for each part of its configuration when it ends, and for hosts that it begins to
+use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,9 @@ class Process:
             ca=_file("ca", secrets.ca, given) if secrets.ca else None,
             cert=_file("cert", secrets.cert, given) if secrets.cert else None,
         )
+        if program.lua:
+            text = waiting(plan, descriptors).encode("ascii")
+            descriptors = replace(descriptors, waiting=_file("waiting", text, given))
         self.map = map_name(descriptors)
         text = render(plan, descriptors).encode("ascii")
         configuration = _file("configuration", text, given)
@@ -149,6 +153,9 @@ class Process:
         for _ in range(rounds):
             with contextlib.suppress(HaproxyError):
                 self.runtime.ask("show info", timeout=READY_TIMEOUT)
+                if self.plan.several:
+                    # Until it has checked a host, haproxy takes it for one that answers.
+                    self.runtime.take_for_down(server_names(self.plan))
                 return
             if not self.running:
                 raise HaproxyError(cause=f"it ended at its start with status {self.status}")
@@ -197,7 +204,7 @@ class Process:
         """Log a line of haproxy's own."""
         found = _OWN_LINE.fullmatch(line)
         kind, said = found.groups() if found is not None else ("WARNING", line)
-        level = logging.DEBUG if _ENDS.match(said) else _LEVELS.get(kind, logging.WARNING)
+        level = logging.DEBUG if _USUAL.match(said) else _LEVELS.get(kind, logging.WARNING)
         LOG.log(level, "haproxy: %s", said)
 
 

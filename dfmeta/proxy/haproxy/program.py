@@ -24,6 +24,8 @@ class Program:
     """User that it runs as if the daemon is root."""
     version: str = ""
     """What the program says of its version, such as ``2.6.12-1+deb12u3``."""
+    lua: bool = True
+    """Whether the program was built with Lua."""
 
     def command(self, *arguments: str, descriptors: int) -> list[str]:
         """Return the command that runs it; it does not run if this process has ended.

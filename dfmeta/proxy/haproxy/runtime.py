@@ -198,6 +198,15 @@ class Runtime:
         names = heading.removeprefix("# ").split(",")
         return [dict(zip(names, line.split(","), strict=False)) for line in lines if line]
 
+    def take_for_down(self, servers: Iterable[str]) -> None:
+        """Have haproxy use servers only after its next check of each of them.
+
+        :raises HaproxyError: when it does not confirm it.
+        """
+        commands = [f"set server {one} health down" for one in servers]
+        if commands and self.ask(";".join(commands)).strip():
+            raise HaproxyError(cause="it did not change the state of a server")
+
     def close(self) -> None:
         """Close the daemon's end. Idempotent."""
         self._link.close()

@@ -45,11 +45,13 @@ def server(upstream: Upstream) -> NovaServer:
 class Loopback:
     """A haproxy with a listener on loopback, whose guests are in the map by hand."""
 
-    def __init__(self, plan: Plan, secrets: Secrets = NO_SECRETS) -> None:
+    def __init__(
+        self, plan: Plan, secrets: Secrets = NO_SECRETS, *, program: Program = PROGRAM
+    ) -> None:
         self.lines: list[str] = []
         self._listener = eventlet.listen((HERE, 0))
         self.process = Process(
-            PROGRAM, plan, secrets, listeners=[self._listener], told=self.lines.append
+            program, plan, secrets, listeners=[self._listener], told=self.lines.append
         )
         self.runtime, self.map = self.process.runtime, self.process.map
         self._present: dict[str, str] = {}
@@ -57,6 +59,16 @@ class Loopback:
     def ready(self) -> Loopback:
         """Wait until it answers."""
         self.process.wait_ready()
+        return self
+
+    def checked(self) -> Loopback:
+        """Wait until it has found all hosts of Nova to be up."""
+
+        def states() -> list[str]:
+            rows = [row for row in self.runtime.statistics() if row.get("check_status")]
+            return [row["status"] for row in rows]
+
+        until(lambda: states() and set(states()) == {"UP"}, "the checks", timeout=10)
         return self
 
     def put(self, entry: str | None, key: str = HERE) -> None:
@@ -94,10 +106,9 @@ def loopback() -> Iterator[Callable[..., Loopback]]:
     """Starts haproxies that end with the test."""
     made: list[Loopback] = []
 
-    def start(*servers: NovaServer, **of_plan: Any) -> Loopback:
-        made.append(
-            Loopback(Plan(servers=servers, **{"handover": "dfmeta-none", "hosts": HOSTS} | of_plan))
-        )
+    def start(*servers: NovaServer, program: Program = PROGRAM, **of_plan: Any) -> Loopback:
+        plan = Plan(servers=servers, **{"handover": "dfmeta-none", "hosts": HOSTS} | of_plan)
+        made.append(Loopback(plan, program=program))
         return made[-1].ready()
 
     yield start

@@ -15,13 +15,21 @@ from typing import Any
 import eventlet
 import pytest
 
-from dfmeta.proxy.haproxy.config import Descriptors, NovaServer, Plan, map_name, render
+from dfmeta.proxy.haproxy.config import (
+    IN_DOUBT,
+    Descriptors,
+    NovaServer,
+    Plan,
+    map_name,
+    render,
+    waiting,
+)
 from dfmeta.proxy.limits import Limits
 from tests.harness.agent import HAPROXY
 from tests.harness.certificates import Authority
-from tests.unit.haproxy.support import HERE, Loopback, server, value
+from tests.unit.haproxy.support import HERE, PROGRAM, Loopback, server, value
 from tests.unit.support import until
-from tests.unit.upstream import Asked, Upstream
+from tests.unit.upstream import OK, Asked, Upstream
 
 pytestmark = pytest.mark.greenthreads
 
@@ -30,11 +38,13 @@ FOUR = NovaServer(
 )
 SIX = replace(FOUR, address=ip_address("2001:db8::1"))
 OTHER = replace(FOUR, host="other.example", authority="other.example:1", port=1)
+NUMERIC = replace(SIX, host="2001:db8::1", authority="[2001:db8::1]:8775")
 PLANS = {
     "plain": Plan(servers=(FOUR,), handover="h"),
     "no server": Plan(servers=(), handover="h"),
     "both families": Plan(servers=(FOUR, SIX), handover="h"),
     "several hosts": Plan(servers=(FOUR, SIX, OTHER), several=True, handover="h"),
+    "several hosts, an address": Plan(servers=(FOUR, NUMERIC), several=True, handover="h"),
     "tls": Plan(servers=(FOUR, SIX), tls=True, handover="h"),
     "tls, several hosts": Plan(servers=(FOUR, OTHER), several=True, tls=True, handover="h"),
     "tls, insecure": Plan(servers=(FOUR,), tls=True, insecure=True, handover="h"),
@@ -75,8 +85,11 @@ class Files:
         os.write(descriptor, content)
         return descriptor
 
-    def check(self, plan: Plan, given: Descriptors) -> str:
+    def check(self, plan: Plan, given: Descriptors, *, lua: bool = True) -> str:
         """What haproxy says of the configuration; empty: it accepts it."""
+        if lua:
+            text = waiting(plan, given).encode("ascii")
+            given = replace(given, waiting=self._file(text))
         configuration = self._file(render(plan, given).encode("ascii"))
         result = subprocess.run(
             [HAPROXY, "-c", "-f", f"/proc/self/fd/{configuration}"],
@@ -103,6 +116,11 @@ def files(authority: Authority) -> Iterator[Files]:
 @pytest.mark.parametrize("name", PLANS)
 def test_haproxy_accepts_it_without_a_warning(files: Files, name: str) -> None:
     assert files.check(PLANS[name], files.given) == ""
+
+
+def test_haproxy_accepts_it_without_lua(files: Files) -> None:
+    assert "lua" not in render(PLANS["plain"], files.given)
+    assert files.check(PLANS["plain"], files.given, lua=False) == ""
 
 
 def test_haproxy_accepts_it_with_the_authorities_of_the_system(files: Files) -> None:
@@ -134,6 +152,28 @@ def test_a_slow_host_among_several_is_given_half_of_the_time() -> None:
         for name in ("plain", "several hosts")
     )
     assert (alone, several) == ("8000", "4000")
+
+
+def test_each_of_several_hosts_has_the_value_of_its_own_host_header_as_its_name() -> None:
+    given = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
+    servers = (FOUR, SIX, replace(SIX, address=ip_address("2001:db8::2")), OTHER)
+    text = render(replace(PLANS["several hosts"], servers=servers), given)
+    names = re.findall(r"^    server (\S+) \S+ check", text, flags=re.MULTILINE)
+    assert names[: len(names) // 2] == names[len(names) // 2 :]
+    assert names[0] == "nova.example:8775"
+    assert names[3] == "other.example:1"
+    assert len(set(names)) == 4
+    assert {name.lower() for name in names} == {"nova.example:8775", "other.example:1"}
+    assert text.count("http-send-name-header Host") == 2
+
+
+@pytest.mark.parametrize("name", ["plain", "both families", "several hosts, an address"])
+def test_one_host_has_its_host_header_and_no_name(name: str) -> None:
+    given = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
+    text = render(PLANS[name], given)
+    assert "http-send-name-header" not in text
+    assert text.count("set-header Host nova.example:8775\n") == 2
+    assert " server nova0 192.0.2.1:8775 check" in text
 
 
 def test_the_map_has_the_name_of_its_file() -> None:
@@ -327,3 +367,160 @@ def test_a_changed_guest_gets_no_answer_and_a_line_says_so(
     assert one.ask() == b""
     until(lambda: one.lines, "the line about it")
     assert one.lines[0].startswith("13.0.1.0.1 500 P")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"G(T / HTTP/1.1\r\n\r\n", "400"),
+        (request("POST /a HTTP/1.1", "Transfer-Encoding: gzip, chunked"), "422"),
+        (request("GET /latest HTTP/1.1", "A: b")[:-2], "408"),
+    ],
+)
+def test_a_line_is_written_about_a_request_that_haproxy_does_not_understand(
+    known: Callable[..., Loopback], upstream: Upstream, sent: bytes, status: str
+) -> None:
+    one = known(limits=Limits(header_timeout=0.3))
+    assert one.ask(sent).startswith(f"HTTP/1.1 {status} ".encode())
+    until(lambda: one.lines, "the line about it")
+    token, said, _state, _backend, path = one.lines[0].split(" ")
+    assert (token, said, path) == ("13.0.1.0.1", status, "<BADREQ>")
+    assert upstream.asked == []
+
+
+def test_a_connection_that_sends_nothing_ends_without_an_answer(
+    known: Callable[..., Loopback],
+) -> None:
+    one = known(limits=Limits(header_timeout=0.1))
+    assert one.connect().recv(100) == b""
+
+
+def test_headers_of_one_hop_do_not_reach_the_guest(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    upstream.script = lambda _asked: (
+        b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\nProxy-Connection: a\r\nTrailer: a\r\n"
+        b"Server: a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
+    )
+    head = known().ask().lower()
+    assert head.startswith(b"http/1.1 200 ok\r\nx-a: 1\r\ncontent-length: 0\r\n")
+    assert len(head.splitlines()) == 4
+
+
+@pytest.mark.parametrize(("length", "status"), [(16 << 20, b"200"), ((16 << 20) + 1, b"503")])
+def test_an_answer_that_is_too_large_is_not_one(
+    known: Callable[..., Loopback], upstream: Upstream, length: int, status: bytes
+) -> None:
+    upstream.script = lambda _asked: b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length
+    assert known().ask().split(b" ")[1] == status
+
+
+def test_another_host_is_asked_where_one_does_not_speak_http(
+    loopback: Callable[..., Loopback], upstream: Upstream, upstreams: Callable[..., Upstream]
+) -> None:
+    upstream.script = lambda _asked: b"SSH-2.0-a\r\n"
+    other = upstreams()
+    one = loopback(server(upstream), server(other), several=True)
+    one.put(value())
+    # No host is asked before its first check.
+    assert one.ask().startswith(b"HTTP/1.1 503")
+    one.checked()
+    assert one.ask().startswith(b"HTTP/1.1 200 OK")
+    assert (len(upstream.asked), len(other.asked)) == (1, 1)
+
+
+# While the number of a port is in doubt
+
+
+@pytest.fixture
+def doubted(upstream: Upstream) -> Callable[[Loopback], Any]:
+    """Asks, and puts the guest in doubt while Nova has its request; returns the pending answer."""
+
+    def ask(one: Loopback) -> Any:
+        def doubt(_asked: Asked) -> bytes:
+            one.put(IN_DOUBT)
+            return OK
+
+        upstream.script = doubt
+        pending = eventlet.spawn(one.ask)
+        until(lambda: upstream.asked, "the request")
+        eventlet.sleep(0.1)
+        assert not pending.dead
+        return pending
+
+    return ask
+
+
+def test_an_answer_waits_while_its_guest_is_in_doubt(
+    known: Callable[..., Loopback], doubted: Callable[[Loopback], Any]
+) -> None:
+    one = known()
+    pending = doubted(one)
+    one.put(value())
+    assert pending.wait().startswith(b"HTTP/1.1 200 OK")
+    assert one.lines == []
+
+
+@pytest.mark.parametrize("entry", [value(incarnation=2), value(epoch=2), None])
+def test_an_answer_does_not_leave_after_a_doubt_that_another_guest_ends(
+    known: Callable[..., Loopback], doubted: Callable[[Loopback], Any], entry: str | None
+) -> None:
+    one = known()
+    pending = doubted(one)
+    one.put(entry)
+    assert pending.wait() == b""
+    until(lambda: one.lines, "the line about it")
+    assert one.lines[0].startswith("13.0.1.0.1 500 P")
+
+
+def test_an_answer_does_not_leave_while_its_guest_is_in_doubt(
+    known: Callable[..., Loopback], doubted: Callable[[Loopback], Any]
+) -> None:
+    assert doubted(known(hold_timeout=0.5)).wait() == b""
+
+
+def test_an_answer_does_not_wait_where_haproxy_has_no_lua(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    one = known(program=replace(PROGRAM, lua=False))
+
+    def doubt(_asked: Asked) -> bytes:
+        one.put(IN_DOUBT)
+        return OK
+
+    upstream.script = doubt
+    assert one.ask() == b""
+
+
+def test_requests_of_a_guest_in_doubt_are_the_daemons(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    one = known()
+    kept = one.connect()
+    assert one.ask(guest=kept).startswith(b"HTTP/1.1 200")
+    one.put(IN_DOUBT)
+    new = one.connect()
+    # haproxy accepts connections in their order, and both before the next change of its map.
+    assert one.ask(guest=kept) == b""
+    one.put(value())
+    assert one.ask(guest=new) == b"", "the connection began in doubt"
+    assert len(upstream.asked) == 1
+    assert one.ask().startswith(b"HTTP/1.1 200")
+
+
+# Several hosts
+
+
+def test_each_host_gets_its_own_host_header(
+    loopback: Callable[..., Loopback], upstreams: Callable[..., Upstream]
+) -> None:
+    first, second = upstreams(), upstreams()
+    one = loopback(server(first), server(second), several=True).checked()
+    one.put(value())
+    assert one.ask().startswith(b"HTTP/1.1 200")
+    first.stop()
+    assert one.ask().startswith(b"HTTP/1.1 200")
+    for host in (first, second):
+        (asked,) = host.asked
+        assert asked.header("Host") == [host.host.authority]
+        assert asked.header("X-Instance-ID") == ["instance"]

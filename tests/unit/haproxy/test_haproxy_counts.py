@@ -124,6 +124,31 @@ def test_a_request_that_nova_does_not_answer_is_counted_as_it_was_ended(world: W
     assert (answered(), closed()) == (1, 1)
 
 
+def test_an_answer_of_novas_that_is_too_large_counts_as_none(world: World) -> None:
+    answered = Grown(metrics.REQUESTS, "5xx", "dfmeta")
+    world.line(503, "PH", backend=NOVA)
+    assert answered() == 1
+    assert [fault.status for fault in world.asked().failures()] == [503]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(400, "malformed"), (422, "malformed"), (408, "header_timeout")]
+)
+def test_a_request_that_haproxy_cannot_read_is_refused(
+    world: World, status: int, reason: str
+) -> None:
+    refused, answered = Grown(metrics.REFUSED, reason), Grown(metrics.REQUESTS, "4xx", "dfmeta")
+    world.line(status, "PR--", "<BADREQ>", backend="guests")
+    assert (refused(), answered()) == (1, 1)
+    assert [fault.why for fault in world.asked().failures()] == [reason]
+
+
+def test_a_refusal_is_counted_where_the_guest_is_not_known(world: World) -> None:
+    refused = Grown(metrics.REFUSED, "malformed")
+    world.counts.failed("- 400 PR-- guests <BADREQ>")
+    assert refused() == 1
+
+
 def test_an_answer_for_a_guest_that_has_changed_is_counted_as_that(world: World) -> None:
     grown = Grown(metrics.CLOSED, "changed")
     world.line(500, "PH")
@@ -224,6 +249,18 @@ def test_connections_of_a_port_are_counted_once(world: World) -> None:
     assert ACCEPTED.of(HERE, world.incarnation) == 5
 
 
+def test_accepted_connections_are_also_read_alone_and_counted_once(world: World) -> None:
+    world.set("of_port", conn_cnt=2)
+    world.counts.read_accepted(PID, world.runtime)
+    assert world.runtime.asked == ["of_port data.conn_rate gt 0"]
+    world.read()
+    world.counts.read_accepted(PID, world.runtime)
+    assert ACCEPTED.of(HERE, world.incarnation) == 2
+    world.runtime.fails = True
+    world.counts.read_accepted(PID, world.runtime)
+    assert ACCEPTED.of(HERE, world.incarnation) == 2
+
+
 def test_a_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
     odd = {"x": {"gpc0": 1, "conn_cnt": 1, "conn_cur": 1}}
     world.runtime.tables = {"of_address": odd, "of_port": odd}
@@ -256,8 +293,9 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     well = Grown(metrics.REQUESTS, "2xx", "nova")
     failed = Grown(metrics.BACKEND_CONNECTIONS, "failed")
     opened = Grown(metrics.BACKEND_CONNECTIONS, "opened")
+    too_many = Grown(metrics.CLOSED, "too_many")
     world.runtime.rows = [
-        {"pxname": "guests", "svname": "FRONTEND", "scur": "4", "hrsp_2xx": "99"},
+        {"pxname": "guests", "svname": "FRONTEND", "scur": "4", "dcon": "6"},
         {"pxname": "nova", "svname": "BACKEND", "hrsp_2xx": "14", "hrsp_4xx": ""},
         {"pxname": "nova_closes", "svname": "nova1", "hrsp_2xx": "2", "hrsp_4xx": ""},
         {"pxname": "nova", "svname": "nova0", "connect": "3", "econ": "1", "hrsp_2xx": "5"},
@@ -267,7 +305,7 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     ]
     world.read()
     world.read()
-    assert (well(), failed(), opened()) == (7, 1, 3)
+    assert (well(), failed(), opened(), too_many()) == (7, 1, 3, 6)
     assert metrics.CONNECTIONS._value.get() == 4
     assert connections(world.runtime) == 4
     world.counts.ended(PID)

@@ -215,7 +215,7 @@ def test_a_haproxy_that_hangs_is_killed_and_started_again(
 def test_a_check_that_is_late_itself_does_not_count(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "BEAT", 0.001)
+    monkeypatch.setattr(engine_module, "ANSWER", 0.001)
     monkeypatch.setattr(engine_module, "LATE", -1.0)
     asked: list[str] = []
 

@@ -14,6 +14,7 @@ from eventlet.event import Event
 from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint, Identity
 from dfmeta.numbering import Device
+from dfmeta.proxy.haproxy.config import IN_DOUBT
 from dfmeta.proxy.haproxy.entries import (
     MANY,
     Entries,
@@ -101,7 +102,7 @@ def test_a_value_that_means_something_to_haproxy_has_no_entry(world: World, odd:
     assert world.of() == {}
 
 
-def test_a_guest_whose_number_is_in_doubt_has_no_entry() -> None:
+def test_a_guest_whose_number_is_in_doubt_has_entries_that_say_so_alone() -> None:
     questions = itertools.count(1)
     world = World(ask=lambda: next(questions))
     devices = {13: Device(b"tap1")}
@@ -112,7 +113,7 @@ def test_a_guest_whose_number_is_in_doubt_has_no_entry() -> None:
     assert len(said) == 1
     world.registry.set_devices(devices, gap=True)
     assert not world.registry.certain(HERE)
-    assert world.of() == {}
+    assert world.of() == dict.fromkeys(said, IN_DOUBT)
     world.registry.answered(2)
     assert world.of() == said
 

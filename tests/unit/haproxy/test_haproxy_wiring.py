@@ -109,12 +109,13 @@ def stand_in(open_folder: Path) -> Callable[[str], Path]:
 
 def test_the_real_program_is_found(conf: Callable[..., cfg.ConfigOpts]) -> None:
     found = haproxy_program.program(conf())
+    assert found.lua
     assert (found.binary, found.user) == (str(HAPROXY), "nobody")
-    version = haproxy_program.version(found)
-    assert version is not None
-    assert version[1] >= haproxy_program.OLDEST
-    assert found.version == version[0]
-    assert found.version.startswith("{}.{}.".format(*version[1]))
+    told = haproxy_program.version(found)
+    assert told is not None
+    assert told.number >= haproxy_program.OLDEST
+    assert found.version == told.version
+    assert found.version.startswith("{}.{}.".format(*told.number))
 
 
 def test_a_name_is_searched_for_in_the_usual_folders(
@@ -124,7 +125,8 @@ def test_a_name_is_searched_for_in_the_usual_folders(
 ) -> None:
     path = stand_in("HAProxy version 3.0.1 2024/06/10")
     monkeypatch.setattr(haproxy_program, "FOLDERS", (str(path.parent),))
-    assert haproxy_program.program(conf(haproxy__binary="stand-in")).binary == str(path)
+    found = haproxy_program.program(conf(haproxy__binary="stand-in"))
+    assert (found.binary, found.lua) == (str(path), False)
 
 
 def test_a_missing_program_is_named_with_its_package(

@@ -1,0 +1,69 @@
+"""The differences between the engines that doc/source/haproxy.rst names, for tests of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.harness.stand_in import ENGINE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """The behaviour of one engine where the other has another."""
+
+    refusals: tuple[bytes, ...] = (b"HTTP/1.1 400 Bad Request\r\n",)
+    """Status lines of answers to a request that is malformed."""
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    """Malformed requests of tests/e2e/test_http_strict.py that the engine sends on as a clean one,
+    and the number of requests on their connection that Nova gets then."""
+    forwards: Mapping[str, int] = field(default_factory=dict)
+    """Ambiguous answers of tests/e2e/test_nova.py that the engine forwards, and their status."""
+    unnamed: frozenset[str] = frozenset()
+    """Causes of failed requests to one of several hosts of Nova that the log does not name."""
+    refuses: Mapping[str, int] = field(default_factory=dict)
+    """Requests that are too large there, and the status of the engine where it is another."""
+    ends_unread_at_once: bool = True
+    """Whether a connection ends with a refusal although the rest of the body may still come."""
+    ends_idle_at_once: bool = True
+    """Whether a kept connection ends when its guest changes, and not at its next request."""
+
+
+BEHAVIOURS: Final = {
+    "wsgi": Behaviour(),
+    "haproxy": Behaviour(
+        refusals=(
+            *Behaviour().refusals,
+            b"HTTP/1.1 400 Bad request\r\n",
+            # Of a Transfer-Encoding that it does not know.
+            b"HTTP/1.1 422 Unprocessable Content\r\n",
+        ),
+        repairs={
+            "two blanks": 2,
+            "tab for a blank": 2,
+            "blank line first": 2,
+            "folded header": 2,
+            "bare LF": 2,
+            "one bare LF": 2,
+            # It ends the connection.
+            "length and chunked": 1,
+            "chunked and length": 1,
+            "two equal lengths": 2,
+            "a list of lengths": 2,
+            "a folded coding": 2,
+            "chunks with bare LF": 2,
+            # It reads the rest as a part of the body, and waits for more.
+            "an extension with bare LF": 0,
+        },
+        # It ignores the length (RFC 9112, 6.3).
+        forwards={"length and chunked": 200},
+        unnamed=frozenset({"closed the connection"}),
+        # It cannot parse the number, and reads a chunk whole before it sends its size on.
+        refuses={"huge length": 400, "chunk": 408},
+        ends_unread_at_once=False,
+        ends_idle_at_once=False,
+    ),
+}
+BEHAVIOUR: Final = BEHAVIOURS[ENGINE]
+"""Of a daemon whose test sets no engine."""
