@@ -106,7 +106,7 @@ class Process:
             ca=_file("ca", secrets.ca, given) if secrets.ca else None,
             cert=_file("cert", secrets.cert, given) if secrets.cert else None,
         )
-        if program.lua:
+        if self.program.lua:
             text = waiting(plan, descriptors).encode("ascii")
             descriptors = replace(descriptors, waiting=_file("waiting", text, given))
         self.map = map_name(descriptors)
