@@ -206,7 +206,7 @@ def test_a_restart_fails_no_request(agent: Agent, busy: Busy) -> None:
 
 
 def test_a_restart_sends_no_flow_mod_and_learns_nothing_anew(agent: Agent, busy: Busy) -> None:
-    busy.through(agent.restart, 200)
+    busy.through(agent.restart)
     metrics = agent.metrics()
     assert metrics.get('dfmeta_flow_mods_total{command="add"}', 0) == 0
     assert metrics.get('dfmeta_flow_mods_total{command="delete"}', 0) == 0

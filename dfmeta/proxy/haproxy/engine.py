@@ -116,6 +116,7 @@ class Haproxy:
             lambda endpoints, new: self._setup.entries.news(endpoints, new),
             lambda: [one.map for one in self._running],
         )
+        registry.watch(self._withdraw)
         self._counts = Counts(registry, remark)
         self._failures = Failures()
         self._starting = Semaphore()
@@ -205,6 +206,12 @@ class Haproxy:
 
     def _pids(self) -> set[int]:
         return {one.process.pid for one in self._running}
+
+    def _withdraw(self, endpoint: Endpoint) -> None:
+        """Have haproxy answer no guest whose number is in doubt from now on."""
+        if not self._registry.certain(endpoint):
+            for one in self._running:
+                one.map.withdraw(endpoint)
 
     def _keep(self) -> None:
         """Start haproxy, and start it again whenever none is left."""

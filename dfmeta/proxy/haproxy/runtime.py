@@ -138,6 +138,15 @@ class Runtime:
             if answer != "\n" * len(some):
                 raise HaproxyError(cause=f"it did not change its map: {answer.strip()[:80]!r}")
 
+    def set_at_once(self, name: str, keys: Iterable[str], value: str, *, timeout: float) -> None:
+        """Give entries of the map *name* another value; see :meth:`ask_at_once`.
+
+        An address without an entry gets none.
+
+        :raises HaproxyError: when there is no answer in time.
+        """
+        self.ask_at_once(";".join(f"set map {name} {key} {value}" for key in keys), timeout=timeout)
+
     def replace(self, name: str, entries: Mapping[str, str]) -> None:
         """Replace all entries of the map *name* at one moment.
 

@@ -138,6 +138,10 @@ class Asked:
 
     def change(self, _name: str, before: Mapping[str, str], changes: Changes) -> None:
         assert before == self.there, "the mirror should be what is there"
+        self.put(_name, before, changes)
+
+    def put(self, _name: str, _before: Mapping[str, str], changes: Changes) -> None:
+        """Change it, whatever it was taken for."""
         self._wait()
         self.done.append(("change", dict(changes)))
         for key, entry in changes.items():
@@ -145,6 +149,13 @@ class Asked:
                 self.there.pop(key, None)
             else:
                 self.there[key] = entry
+
+    def set_at_once(self, _name: str, keys: list[str], entry: str, *, timeout: float) -> None:
+        assert timeout < 1, "the daemon waits for it"
+        if self.fails:
+            raise HaproxyError(cause="it is away")
+        self.done.append(("at once", dict.fromkeys(keys, entry)))
+        self.there.update((key, entry) for key in keys if key in self.there)
 
     def replace(self, _name: str, entries: Mapping[str, str]) -> None:
         self._wait()

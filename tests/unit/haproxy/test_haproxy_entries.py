@@ -16,6 +16,7 @@ from dfmeta.model import Endpoint, Identity
 from dfmeta.numbering import Device
 from dfmeta.proxy.haproxy.config import IN_DOUBT
 from dfmeta.proxy.haproxy.entries import (
+    AT_ONCE,
     MANY,
     Entries,
     GuestMap,
@@ -172,6 +173,64 @@ def test_the_map_follows_what_it_is_told(follower: Follower) -> None:
         ("change", {"a": "3", "b": None}),
         ("change", {"a": None}),
     ]
+
+
+def test_a_guest_in_doubt_is_withdrawn_at_once_until_the_next_message(follower: Follower) -> None:
+    follower.tell(HERE, a="1", b="2")
+    follower.tell(THERE, c="3")
+    follower.settle()
+    follower.map.withdraw(HERE)
+    follower.map.withdraw(HERE)
+    doubted = {"a": IN_DOUBT, "b": IN_DOUBT}
+    assert follower.asked.there == doubted | {"c": "3"}
+    assert follower.asked.done[1:] == [("at once", doubted)]
+    assert follower.map.differs() == 0
+    follower.tell(THERE, c="4")
+    assert follower.settle() == doubted | {"c": "4"}
+    follower.tell(HERE, a="1")
+    assert follower.settle() == {"a": "1", "c": "4"}
+
+
+def test_a_guest_that_is_withdrawn_during_a_change_is_put_right(follower: Follower) -> None:
+    follower.tell(HERE, a="1")
+    follower.settle()
+    follower.asked.gate = Event()
+    follower.tell(THERE, c="3")
+    let_hub_run()
+    follower.map.withdraw(HERE)
+    follower.asked.gate.send()
+    assert follower.settle() == {"a": IN_DOUBT, "c": "3"}
+    assert follower.map.differs() == 0, "the next look decides"
+    follower.asked.change = follower.asked.put  # type: ignore[method-assign]
+    follower.tell(HERE, a="1")
+    assert follower.settle() == {"a": "1", "c": "3"}
+
+
+def test_a_haproxy_that_does_not_withdraw_gets_the_next_message_as_well(
+    follower: Follower,
+) -> None:
+    follower.tell(HERE, a="1")
+    follower.tell(THERE, c="3")
+    follower.settle()
+    follower.asked.fails = True
+    follower.map.withdraw(HERE)
+    follower.asked.fails = False
+    follower.map.withdraw(THERE)
+    assert follower.asked.there == {"a": "1", "c": "3"}, "it is not asked again before"
+    follower.tell(HERE, a="1")
+    follower.settle()
+    assert follower.asked.done[-1] == ("change", {"a": "1"})
+
+
+def test_of_many_guests_in_doubt_only_the_first_are_withdrawn_one_by_one(
+    follower: Follower,
+) -> None:
+    for number in range(AT_ONCE + 1):
+        follower.tell(Endpoint(number), **{f"k{number}": "1"})
+    follower.settle()
+    for number in range(AT_ONCE + 1):
+        follower.map.withdraw(Endpoint(number))
+    assert sorted(follower.asked.there.values()) == ["1"] + [IN_DOUBT] * AT_ONCE
 
 
 def test_nothing_is_changed_where_nothing_is_new(follower: Follower) -> None:
