@@ -115,13 +115,13 @@ class Stand(Closing):
             upto = min(end, start + PLUGGED_AT_ONCE)
             self.crowd.plug(range(start, upto))
             self.crowd.wait_plugged(upto - 1)
-            wait_for(lambda upto=upto: self._served() >= upto, KNOWN_TIMEOUT, f"{upto} ports")
+            wait_for(lambda upto=upto: self._ports() >= upto, KNOWN_TIMEOUT, f"{upto} ports")
             introduce_crowd(self.agent, self.crowd, start, upto)
         slot = IN_PORT.slots(4)[0]
         return [IN_PORT.key_of(Endpoint(self.crowd.ofport(one)), slot) for one in range(first, end)]
 
-    def _served(self) -> float:
-        return self.agent.metric("dfmeta_ports", state="served")
+    def _ports(self) -> float:
+        return self.agent.metric("dfmeta_ports")  # of all states
 
     def _learned(self) -> float:
         return self.agent.metric("dfmeta_packet_ins_total", outcome="learned")

@@ -49,6 +49,8 @@ PORTS: Final = 16384
 """Guests' ports whose connections haproxy counts, and a fourth of their addresses."""
 DOUBT_POLL: Final = 0.02
 """Seconds between two looks whether the number of a guest's port is still in doubt."""
+REST: Final = 10
+"""Seconds for which a host of several is not asked after it has not answered."""
 FORGET: Final = 600
 """Seconds after which the counts of a guest without requests are forgotten."""
 LATELY: Final = 5.0
@@ -316,13 +318,16 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    errorfile {_CHANGED} {_NOTHING}"
     for status in (502, 503, 504):
         yield f"    errorfile {status} {_NOTHING if name == NOVA_CLOSES else _path(given.away)}"
-    # The first that is up. One that has failed to answer is passed over at the next try.
-    yield "    balance first"
+    if not plan.several:
+        yield "    balance first"
     yield "    option redispatch 1"
-    yield "    retries 3"
+    # Each of several hosts is tried once, and then the daemon if all of them are down.
+    yield f"    retries {len(plan.servers) if plan.several else 3}"
     # Only another host may give another answer.
     others = " junk-response response-timeout" if plan.several else ""
     yield f"    retry-on conn-failure empty-response{others}"
+    if plan.several:
+        yield "    http-request set-var(txn.begun) date(0,ms)"
     # Of the guest's headers, only Accept is sent to Nova, whatever their spelling.
     yield "    http-request set-var(txn.accept) req.fhdr(accept)"
     yield "    http-request set-var(txn.root) path if { path / }"
@@ -362,6 +367,8 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    http-response set-log-level silent if well or {{ sc1_http_err_rate gt {ODD} }}"
     yield "    http-response del-header server"
     yield from _last()
+    if plan.several:
+        yield from _in_order(plan)
     # Most answers have Content-Type, Content-Length and Date.
     yield "    http-response allow if { res.fhdr_cnt le 3 }"
     for header in _ONE_HOP:
@@ -372,6 +379,21 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     # With one host, the daemon goes on after the first failure; with several, the next host does.
     backup = "backup " if plan.several else ""
     yield f"    server {DAEMON} abns@{plan.handover} {backup}{_INTRODUCED}"
+
+
+def _in_order(plan: Plan) -> Iterator[str]:
+    """Yield the rules by which the first host is asked that neither is down nor rests.
+
+    A host rests that has not answered within its share of the time: a check does not find it,
+    because it accepts connections. If another server answers after that time, those before it have
+    not. haproxy itself tries other servers in turn.
+    """
+    yield f"    acl late date(0,ms),sub(txn.begun) ge {_ms(plan.hold_timeout / 2)}"
+    for number, called in enumerate(_names(plan.servers)):
+        yield f"    acl rests{number} date,sub(proc.late{number}) lt {REST}"
+        yield f"    use-server {called} unless rests{number}"
+        later = f"if late {{ srv_id {number + 1} }}"
+        yield from (f"    http-response set-var(proc.late{n}) date {later}" for n in range(number))
 
 
 def _names(servers: Sequence[NovaServer]) -> list[str]:

@@ -29,7 +29,7 @@ from tests.harness.agent import HAPROXY
 from tests.harness.certificates import Authority
 from tests.unit.haproxy.support import HERE, PROGRAM, Loopback, server, value
 from tests.unit.support import until
-from tests.unit.upstream import OK, Asked, Upstream
+from tests.unit.upstream import OK, Asked, Upstream, hang
 
 pytestmark = pytest.mark.greenthreads
 
@@ -508,6 +508,42 @@ def test_requests_of_a_guest_in_doubt_are_the_daemons(
 
 
 # Several hosts
+
+
+def test_a_host_that_does_not_answer_in_time_rests(
+    loopback: Callable[..., Loopback], upstreams: Callable[..., Upstream]
+) -> None:
+    hosts = [upstreams(hang), upstreams(hang), upstreams()]
+    one = loopback(*map(server, hosts), several=True, hold_timeout=0.6).checked()
+    one.put(value())
+    for _ in range(3):
+        assert one.ask().startswith(b"HTTP/1.1 200")
+    assert [len(host.asked) for host in hosts] == [1, 1, 3]
+
+
+def test_a_slow_host_that_answers_in_time_does_not_rest(
+    loopback: Callable[..., Loopback], upstreams: Callable[..., Upstream]
+) -> None:
+    def slow(_asked: Asked) -> bytes:
+        eventlet.sleep(0.2)
+        return OK
+
+    hosts = [upstreams(slow), upstreams()]
+    one = loopback(*map(server, hosts), several=True, hold_timeout=8.0).checked()
+    one.put(value())
+    for _ in range(2):
+        assert one.ask().startswith(b"HTTP/1.1 200")
+    assert [len(host.asked) for host in hosts] == [2, 0]
+
+
+def test_no_host_is_tried_for_ever_if_none_answers_in_time(
+    loopback: Callable[..., Loopback], upstreams: Callable[..., Upstream]
+) -> None:
+    hosts = [upstreams(hang), upstreams(hang)]
+    one = loopback(*map(server, hosts), several=True, hold_timeout=0.2).checked()
+    one.put(value())
+    assert one.ask().startswith(b"HTTP/1.1 503")
+    assert sum(len(host.asked) for host in hosts) == 3
 
 
 def test_each_host_gets_its_own_host_header(
