@@ -374,9 +374,9 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     if not plan.debug:
         yield f"    http-response set-log-level silent if well or {{ sc1_http_err_rate gt {ODD} }}"
     yield "    http-response del-header server"
+    yield from _last()
     if plan.several:
         yield from _in_order(plan)
-    yield from _last()
     # Most answers have Content-Type, Content-Length and Date.
     yield "    http-response allow if { res.fhdr_cnt le 3 }"
     for header in _ONE_HOP:
