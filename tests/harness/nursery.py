@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -302,7 +303,25 @@ def _become(module: str, order: dict[str, Any], net: int, streams: Sequence[int]
     _rename([sys.executable, *sys.argv])
     if netns.MEASURING in os.environ:
         importlib.import_module("coverage").process_startup()
-    sys.exit(importlib.import_module(module).main())
+    try:
+        sys.exit(importlib.import_module(module).main())
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            _end(error.code or 0)
+        raise
+
+
+def _end(status: int) -> NoReturn:
+    """End as the interpreter does, but leave its objects: to free them copies all inherited pages.
+
+    The order is that of Py_FinalizeEx (Python/pylifecycle.c). A stream that takes no more is left
+    to the interpreter.
+    """
+    getattr(threading, "_shutdown")()  # noqa: B009  # it is not in the types of threading
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _join(net: int, name: str, resolv_conf: str) -> None:
