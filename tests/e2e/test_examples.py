@@ -93,7 +93,7 @@ def test_every_program_that_the_page_names_is_there() -> None:
 def test_the_page_says_how_tools_test_runs_them() -> None:
     script = (ROOT / "tools/test").read_text(encoding="utf-8")
     assert "--dist loadfile" in script
-    for number, word in (("3", "three"), ("4", "four")):
+    for number, word in (("2", "two"), ("3", "three"), ("4", "four")):
         assert f"--numprocesses {number} " in script
         assert f"{word} modules at a time" in PAGE
     assert f"{re.findall(r'^minimum=(.*)$', script, re.MULTILINE)[0]} % branch coverage" in PAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,11 +57,9 @@ class Host(Shell):
     def look(self) -> View:
         """All that somebody could change, as lines, without what changes by itself."""
         namespace, ofctl = self.switch.namespace, self.switch.ofctl
-        # The kernel adds the route of an IPv6 address once no other device answers for it.
-        wait_for(lambda: "tentative" not in namespace.ip("address"), 10, "IPv6 addresses")
+        wait_for(self.has_all_routes, 30, "the kernel's own routes of IPv6")
         flows = ofctl("--no-stats", "dump-flows", BRIDGE).splitlines()
         sysctls = namespace.run(["sysctl", "-a", "--pattern", r"^net\."], check=False).stdout
-        processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in namespace.processes()]
         tables = ("Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Manager", "QoS")
         return {
             "rules": lines(namespace.ip("rule") + namespace.run(["ip", "-6", "rule"]).stdout),
@@ -70,11 +68,36 @@ class Host(Shell):
             "neighbours": lines(namespace.ip("neighbour show")),
             "sysctls": {one for one in lines(sysctls) if not by_itself(one)},
             "sockets": self.sockets(),
-            "processes": {" ".join(one.split("\0")) for one in processes},
+            "processes": {" ".join(line.split("\0")) for line in self.command_lines()},
             "flows": {one.strip() for one in flows if "actions=" in one},
             "meters": set(re.findall(r"meter=\d+", ofctl("dump-meters", BRIDGE))),
             **{table: self.rows(table) for table in tables},
         }
+
+    def has_all_routes(self) -> bool:
+        """Whether each IPv6 address and each device that is up has the kernel's own route.
+
+        The kernel adds them later than the address and the flag: an address gets its route in a
+        work queue (also with nodad, when it is never tentative), a device when IPv6 has been told
+        of its carrier.
+        """
+        run = self.switch.namespace.run
+        routes = json.loads(run(["ip", "-json", "-6", "route", "show", "table", "local"]).stdout)
+        found = {(route["dst"], route["dev"]) for route in routes}
+        wanted = set()
+        for link in json.loads(run(["ip", "-json", "address"]).stdout):
+            if {"UP", "LOWER_UP"} <= set(link["flags"]):
+                addresses = [one["local"] for one in link["addr_info"] if one["family"] == "inet6"]
+                multicast = [] if "LOOPBACK" in link["flags"] else ["ff00::/8"]
+                wanted |= {(dst, link["ifname"]) for dst in addresses + multicast}
+        return wanted <= found
+
+    def command_lines(self) -> Iterator[str]:
+        """Those of the processes in the namespace."""
+        for pid in self.switch.namespace.processes():
+            # One that has ended since the listing is not there.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                yield Path(f"/proc/{pid}/cmdline").read_text()
 
     def sockets(self) -> set[str]:
         """Those that listen, and names in the abstract namespace, without Open vSwitch's own."""

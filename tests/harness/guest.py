@@ -139,12 +139,10 @@ class Guest(Closing):
         host.on_close(self.close)
         try:
             self.namespace.setting("net/ipv6/conf/default/accept_dad", "0")
-            netns.veth(host.namespace, self.port, self.namespace, self.device, mac=self.mac)
-            self.namespace.ip(
-                f"addr add {self.interface} dev {self.device}", *self._route_commands()
-            )
-            for one in address6:
-                self.add_address6(one)
+            lines = [f"addr add {self.interface} dev {self.device}", *self._route_commands()]
+            lines += [line for one in address6 for line in self._address6_commands(one)]
+            ends = (host.namespace, self.port, self.namespace, self.device)
+            netns.veth(*ends, mac=self.mac, then=lines)
             if plug:
                 self.plug()
         except BaseException:
@@ -251,10 +249,7 @@ class Guest(Closing):
 
     def add_address6(self, address: str) -> None:
         """Add an IPv6 address; one that is not link-local comes with a route to EC2's service."""
-        commands = [f"addr add {address} dev {self.device} nodad"]
-        if not ipaddress.IPv6Interface(address).is_link_local:
-            commands.append(f"route replace {EC2_6.strip('[]')}/128 dev {self.device}")
-        self.namespace.ip(*commands)
+        self.namespace.ip(*self._address6_commands(address))
 
     def drop_ipv4(self) -> None:
         """Remove the guest's IPv4 address, and with it all routes of IPv4."""
@@ -369,6 +364,12 @@ class Guest(Closing):
             [*command, str(rate), str(seconds), kind], stdout=subprocess.PIPE
         )
         return Flood(process)
+
+    def _address6_commands(self, address: str) -> list[str]:
+        commands = [f"addr add {address} dev {self.device} nodad"]
+        if not ipaddress.IPv6Interface(address).is_link_local:
+            commands.append(f"route replace {EC2_6.strip('[]')}/128 dev {self.device}")
+        return commands
 
     def _route_commands(self) -> list[str]:
         device, network = self.device, self.interface.network

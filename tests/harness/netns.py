@@ -7,7 +7,6 @@ whoever finds one whose process is gone may remove it, which :func:`remove_stale
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import re
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from tests.harness import kernel
 from tests.harness.closing import Closing
 from tests.harness.poll import PATIENCE, wait_for
 
@@ -34,8 +34,6 @@ TMP = Path("/tmp")
 _RUN = Path("/run/netns")
 _PLACES = (_RUN, TMP, Path("/dev/shm"))
 _OWNED = re.compile(rf"{PREFIX}(\d+)-")
-_CLONE_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
 _counter = itertools.count()
 
 
@@ -162,9 +160,12 @@ class Namespace(Closing):
         self._batches = 0
         self.resolv_conf: Path | None = None
         """A file that programs which are started from now on have as /etc/resolv.conf."""
-        run(["ip", "netns", "add", self.name])
+        if f" {_RUN} " not in Path("/proc/self/mountinfo").read_text(encoding="utf-8"):
+            # It makes the directory a shared mount for its first (ip-netns(8)).
+            run(["ip", "netns", "add", self.name])
+            run(["ip", "netns", "delete", self.name])
         try:
-            self.ip("link set lo up")
+            kernel.add_net(_RUN / self.name)
         except BaseException:
             self.close()
             raise
@@ -238,20 +239,13 @@ class Namespace(Closing):
 
     def processes(self) -> list[int]:
         """Pids of everything that runs inside."""
-        return _processes(self.name)
+        return kernel.processes_in(_RUN / self.name)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """Have this thread open its sockets in there, netlink's too."""
-        with (
-            open("/proc/thread-self/ns/net", "rb") as here,
-            open(_RUN / self.name, "rb") as there,
-        ):
-            _setns(there.fileno())
-            try:
-                yield
-            finally:
-                _setns(here.fileno())
+        with kernel.another_net(_RUN / self.name):
+            yield
 
     def open_socket(
         self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM
@@ -281,29 +275,38 @@ class Namespace(Closing):
 
 
 def veth(
-    first: Namespace, first_name: str, second: Namespace, second_name: str, *, mac: str = ""
+    first: Namespace,
+    first_name: str,
+    second: Namespace,
+    second_name: str,
+    *,
+    mac: str = "",
+    then: Iterable[str] = (),
 ) -> None:
     """A veth pair, both ends up; the first one gets no IPv6 address.
 
     For the userspace datapath, checksums are always complete: it does not complete them.
 
     :param mac: of the second end.
+    :param then: more lines for ``ip`` in *second*.
     """
     address = f" address {mac}" if mac else ""
     first.ip(
-        f"link add {first_name} type veth peer name {second_name}{address} netns {second.name}"
+        f"link add {first_name} type veth peer name {second_name}{address} netns {second.name}",
+        # As the taps of guests: the host itself has no address on them.
+        f"link set {first_name} addrgenmode none",
+        f"link set {first_name} up",
     )
-    # As the taps of guests: the host itself has no address on them.
-    first.ip(f"link set {first_name} addrgenmode none")
-    for namespace, name in ((first, first_name), (second, second_name)):
-        namespace.ip(f"link set {name} up")
-        if not KERNEL_DATAPATH:
-            tx_off(namespace, name)
+    if not KERNEL_DATAPATH:
+        tx_off(first, first_name)
+        tx_off(second, second_name)
+    second.ip(f"link set {second_name} up", *then)
 
 
 def tx_off(namespace: Namespace, device: str) -> None:
     """``ethtool -K <device> tx off``."""
-    namespace.run(["ethtool", "-K", device, "tx", "off"])
+    with namespace.inside():
+        kernel.tx_off(device)
 
 
 def remove_stale() -> None:
@@ -331,22 +334,12 @@ def _discard(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _setns(descriptor: int) -> None:
-    if _libc.setns(descriptor, _CLONE_NEWNET):
-        code = ctypes.get_errno()
-        raise OSError(code, f"setns: {os.strerror(code)}")
-
-
-def _processes(name: str) -> list[int]:
-    return [int(pid) for pid in run(["ip", "netns", "pids", name], check=False).stdout.split()]
-
-
 def _remove(name: str) -> None:
     if not (_RUN / name).exists():
         return
 
     def emptied() -> bool:
-        pids = _processes(name)
+        pids = kernel.processes_in(_RUN / name)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -354,7 +347,7 @@ def _remove(name: str) -> None:
 
     with contextlib.suppress(TimeoutError):
         wait_for(emptied, 5, f"the processes in {name} to end")
-    run(["ip", "netns", "delete", name], check=False)
+    kernel.delete_net(_RUN / name)
 
 
 if __name__ == "__main__":

@@ -24,19 +24,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from tests.harness import netns
+from tests.harness import kernel, netns
 from tests.harness.netns import CommandError, Namespace
 from tests.harness.poll import PATIENCE
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 15, 24, 38
 _CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
-_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
-_MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
-_MNT_DETACH = 2
-"""prctl(2), capset(2), clone(2), mount(2), umount(2)."""
+"""prctl(2), capset(2)."""
 _MESSAGE: Final = 1 << 16
 _LINE: Final = 1024
 """Bytes of a command line."""
@@ -305,18 +303,38 @@ def _become(module: str, order: dict[str, Any], net: int, streams: Sequence[int]
     _rename([sys.executable, *sys.argv])
     if netns.MEASURING in os.environ:
         importlib.import_module("coverage").process_startup()
-    sys.exit(importlib.import_module(module).main())
+    try:
+        sys.exit(importlib.import_module(module).main())
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            _end(error.code or 0)
+        raise
+
+
+def _end(status: int) -> NoReturn:
+    """End as the interpreter does, but leave its objects: to free them copies all inherited pages.
+
+    The order is that of Py_FinalizeEx (Python/pylifecycle.c). A stream that takes no more is left
+    to the interpreter.
+    """
+    getattr(threading, "_shutdown")()  # noqa: B009  # it is not in the types of threading
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _join(net: int, name: str, resolv_conf: str) -> None:
     """Do as ``ip netns exec`` does (ip-netns(8))."""
-    _call("setns", net, _CLONE_NEWNET)
-    _call("unshare", _CLONE_NEWNS)
-    _call("mount", b"", b"/", b"none", _MS_SLAVE | _MS_REC, None)
-    _call("umount2", b"/sys", _MNT_DETACH)
-    _call("mount", name.encode(), b"/sys", b"sysfs", 0, None)
+    kernel.call("setns", net, kernel.CLONE_NEWNET)
+    kernel.call("unshare", kernel.CLONE_NEWNS)
+    kernel.call("mount", b"", b"/", b"none", kernel.MS_SLAVE | kernel.MS_REC, None)
+    kernel.call("umount2", b"/sys", kernel.MNT_DETACH)
+    kernel.call("mount", name.encode(), b"/sys", b"sysfs", 0, None)
     if resolv_conf:
-        _call("mount", resolv_conf.encode(), b"/etc/resolv.conf", b"none", _MS_BIND, None)
+        kernel.call(
+            "mount", resolv_conf.encode(), b"/etc/resolv.conf", b"none", kernel.MS_BIND, None
+        )
 
 
 def _drop_rights() -> None:
@@ -324,7 +342,7 @@ def _drop_rights() -> None:
     for number in range(_CAPABILITIES):
         _prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number))
     _prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
-    _call("capset", (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0), (ctypes.c_uint32 * 6)())
+    kernel.call("capset", (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0), (ctypes.c_uint32 * 6)())
 
 
 def _rename(command: Sequence[str]) -> None:
@@ -339,14 +357,7 @@ def _rename(command: Sequence[str]) -> None:
 
 def _prctl(option: int, value: Any) -> None:
     nothing = ctypes.c_ulong(0)
-    _call("prctl", option, value, nothing, nothing, nothing)
-
-
-def _call(name: str, *arguments: Any) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*arguments):
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
+    kernel.call("prctl", option, value, nothing, nothing, nothing)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -210,10 +211,11 @@ class OpenvSwitch(Closing):
     def ofport(self, interface: str) -> int:
         """Wait for the OpenFlow port of an interface; -1: the switch has refused the port."""
 
-        def assigned() -> str:
-            return self.vsctl("get", "Interface", interface, "ofport", wait=False).strip("[]\n")
+        def assigned() -> list[int]:
+            values = self._select("Interface", "ofport", name=interface)
+            return [value for value in values if isinstance(value, int)]
 
-        return int(wait_for(assigned, 5, f"the ofport of {interface}"))
+        return wait_for(assigned, 5, f"the ofport of {interface}")[0]
 
     def flows(self, bridge: str = BRIDGE, match: str = "") -> list[str]:
         """Return the lines of ``dump-flows``, one for each flow, without the header."""
@@ -283,17 +285,19 @@ class OpenvSwitch(Closing):
         process = self._running[daemon]
         if process.poll() is not None:
             raise RuntimeError(f"{daemon} ended at its start: {_tail(self.log(daemon), 10)}")
-        socket = self.rundir / f"{daemon}.ctl"
-        if not socket.exists():
-            return False
         try:
-            self._tool(["ovs-appctl", "-t", str(socket), _LIMIT, "version"])
-            if daemon == "ovsdb-server":
-                return self.db_socket.exists()
-            bridges = self.vsctl("list-br", wait=False).split()
-        except CommandError:
+            _ask(self.rundir / f"{daemon}.ctl", "version")
+            bridges = self._select("Bridge", "name")
+        except OSError:
             return False
-        return all(self.mgmt_socket(bridge).exists() for bridge in bridges)
+        return daemon == "ovsdb-server" or all(self.mgmt_socket(one).exists() for one in bridges)
+
+    def _select(self, table: str, column: str, **where: str) -> list[Any]:
+        """Return a column of the rows of an OVSDB table, in OVSDB's notation (RFC 7047, 5.2.2)."""
+        conditions = [[name, "==", value] for name, value in where.items()]
+        operation = {"op": "select", "table": table, "where": conditions, "columns": [column]}
+        (found,) = _ask(self.db_socket, "transact", "Open_vSwitch", operation)
+        return [row[column] for row in found["rows"]]
 
     def _tool(self, command: list[str], *, stdin: str | None = None, tries: int = 1) -> str:
         program = str(UNPACKED / "usr/bin" / command[0])
@@ -333,6 +337,27 @@ class OpenvSwitch(Closing):
             if process.poll() is None:
                 process.kill()
             process.wait(10 * PATIENCE)
+
+
+def _ask(path: Path, method: str, *parameters: Any) -> Any:
+    """Send a request to a daemon of Open vSwitch, and return its result.
+
+    Both kinds of socket speak JSON-RPC 1.0 (RFC 7047, ovs-appctl(8)), without a delimiter. The
+    programs that do the same take 10 ms of a CPU each.
+
+    :raises OSError: the daemon does not answer.
+    """
+    request = {"id": 0, "method": method, "params": parameters}
+    answer = b""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10 * PATIENCE)
+        connection.connect(str(path))
+        connection.sendall(json.dumps(request).encode())
+        while part := connection.recv(1 << 16):
+            answer += part
+            with contextlib.suppress(ValueError):
+                return json.loads(answer)["result"]
+    raise ConnectionResetError(f"{path} was closed")
 
 
 def _plain(value: Any) -> Any:

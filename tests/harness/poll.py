@@ -9,6 +9,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_LONGEST = 0.1
+_SHARE = 0.1
+"""A pause is that share of the time waited, within its bounds: to ask is work, of several processes
+for most predicates, and takes the CPU from that which is waited for."""
+
 PATIENCE = float(os.environ.get("DFMETA_TEST_PATIENCE", "1"))
 """Factor of the harness's time limits, because the CPU of an emulated machine is slow."""
 
@@ -18,14 +23,17 @@ def wait_for(predicate: Callable[[], T], timeout: float, what: str, *, interval:
 
     :param timeout: seconds, multiplied by :data:`PATIENCE`.
     :param what: completes the sentence "timed out after N s waiting for …".
+    :param interval: seconds between two questions at first.
     :raises TimeoutError: there was no true value in time. Exceptions of the predicate propagate.
     """
     timeout *= PATIENCE
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
+    deadline = began + timeout
     while True:
         value = predicate()
         if value:
             return value
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if now >= deadline:
             raise TimeoutError(f"timed out after {timeout:g} s waiting for {what}")
-        time.sleep(interval)
+        time.sleep(max(interval, min((now - began) * _SHARE, _LONGEST)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from dfmeta.cli.ctl import cli
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend
+from tests.harness.postgres import Postgres
 from tests.unit.store.lookup.support import build, clock, store
 
 __all__ = ["build", "clock", "store"]  # fixtures of the tests below this folder
@@ -33,6 +35,49 @@ def instance_id() -> str:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/state/store.db"
+
+
+@pytest.fixture(scope="session")
+def made_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database with the schema of this version, closed."""
+    path = tmp_path_factory.mktemp("made") / "state" / "store.db"
+    Repository(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def made_template(postgres: Postgres) -> str:
+    """The name of such a database on PostgreSQL."""
+    url = postgres.create_database()
+    Repository(url).close()
+    return make_url(url).database or ""
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The harness's, and with the schema where the test has ``repository``.
+
+    To make the schema anew takes longer than most tests: those of migrations do.
+    """
+    template = request.getfixturevalue("made_template") if has_repository(request) else "template1"
+    url = postgres.create_database(template)
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def database_url(database_url: str, request: pytest.FixtureRequest) -> str:
+    """As ``postgres_url``, also for SQLite."""
+    url = make_url(database_url)
+    if has_repository(request) and url.get_backend_name() == "sqlite":
+        made = request.getfixturevalue("made_file")
+        shutil.copytree(made.parent, Path(url.database or "").parent)
+    return database_url
+
+
+def has_repository(request: pytest.FixtureRequest) -> bool:
+    """Whether the test has an open store."""
+    return "repository" in request.fixturenames
 
 
 @pytest.fixture

@@ -377,12 +377,18 @@ except StoreError as error:
 """
 
 
-def test_a_file_that_may_not_be_written_is_said_to_be(url: str) -> None:
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that each user may enter. pytest's own is closed anew by each run of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_file_that_may_not_be_written_is_said_to_be(open_folder: Path) -> None:
+    path = open_folder / "state" / "store.db"
+    url = f"sqlite:///{path}"
     Repository(url).close()
-    path = database_file(url)
-    for folder in (path.parent, *path.parent.parents):
-        if folder.is_relative_to(tempfile.gettempdir()) and not folder.stat().st_mode & 0o001:
-            folder.chmod(0o755)
     path.parent.chmod(0o555)
     path.chmod(0o400)
     done = subprocess.run(

@@ -187,11 +187,11 @@ def test_what_was_fetched_is_asked_for_again_when_it_has_expired(
     store: OtherStore, build: Build, clock: Clock
 ) -> None:
     store.answers = {METADATA_OF: metadata("a"), METADATA: metadata("b")}
-    puller = build(expiry=60)
+    puller = build(expiry=6000)
     assert hostname(puller.find(ADDRESS)) == "a"
-    clock.ahead = 59
+    clock.ahead = 5000
     assert hostname(puller.find(ADDRESS)) == "a"
-    clock.ahead = 61
+    clock.ahead = 6001
     assert hostname(puller.find(ADDRESS)) == "b"
 
 

@@ -123,15 +123,15 @@ def test_a_mode_of_tokens_is_kept(store: OtherStore, build: Build) -> None:
 def test_what_is_not_there_is_not_asked_for_again_for_a_while(
     store: OtherStore, build: Build, clock: Clock
 ) -> None:
-    puller = build(negative=10)
+    puller = build(negative=1000)
     for _ in range(3):
         assert puller.get(INSTANCE) is None
         assert puller.find(ADDRESS) is None
     assert sorted(store.targets()) == sorted([METADATA, USERDATA, METADATA_OF, USERDATA_OF])
     store.answers = {METADATA: metadata(), METADATA_OF: metadata()}
-    clock.ahead = 9
+    clock.ahead = 900
     assert puller.get(INSTANCE) is None
-    clock.ahead = 11
+    clock.ahead = 1001
     assert hostname(puller.get(INSTANCE)) == "a"
 
 
