@@ -483,7 +483,7 @@ class Registry:
             watcher(endpoint)
 
     def _identify(self, port: Port) -> Identity | None:
-        if port.state is not PortState.SERVED:
+        if port.state not in (PortState.SERVED, PortState.UNNAMED):
             return None
         return Identity(
             instance_id=port.instance_id,

@@ -13,6 +13,7 @@ from dfmeta.model import Port, PortId
 from dfmeta.ports.next_hop_list import NEUTRON
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import Source
+from dfmeta.ports.subports import Subports
 from dfmeta.wiring import neutron_client
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def build(
 
         hops = NextHops(neutron_client.build(conf), deliver, drop, timeout=conf.neutron.timeout)
         deliver, drop = hops.put, hops.forget
-    return Identities(Resolver(order, sources, deliver, drop=drop), hops)
+    own = conf.df_metadata.subport_identity == "own"
+    subports = Subports(deliver, drop, own=own)
+    return Identities(Resolver(order, sources, subports.put, drop=subports.forget), hops)
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:
