@@ -132,10 +132,14 @@ class Trunk:
         return f"tpt-{self.guest.ids.iface_id}"[:NAME_MAX]
 
     def _patch(self, inner: str, outer: str, port_id: str, mac: str, *, vid: int = 0) -> None:
+        # Each port is on a network of its own. As an untagged port of the bridge, the parent would
+        # carry the tagged frames of the trunk to all other trunks.
+        local = self.guest.host.next_number()
         ids = [f'external_ids:iface-id="{port_id}"', f'external_ids:attached-mac="{mac}"']
         tag = [f"tag={vid}", "vlan_mode=access"] if vid else []
         self.guest.host.vsctl(
-            *("add-port", BRIDGE, inner, "--", "set", "Interface", inner, "type=patch"),
+            *("add-port", BRIDGE, inner, f"tag={local}"),
+            *("--", "set", "Interface", inner, "type=patch"),
             *(f"options:peer={outer}", *ids),
             *("--", "add-port", self.bridge, outer, *tag),
             *("--", "set", "Interface", outer, "type=patch", f"options:peer={inner}", *ids),
