@@ -12,11 +12,12 @@ import pytest
 
 from tests.e2e.support import asks_own, put
 from tests.harness.agent import Agent
+from tests.harness.container import Container
 from tests.harness.guest import OPENSTACK6, Batch, Guest
 from tests.harness.neutron_agent import OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.trunk import Container, Subport, Trunk
+from tests.harness.trunk import Subport, Trunk
 
 VIDS = (100, 200)
 ADDED = 300
@@ -69,20 +70,19 @@ def world(host: OpenvSwitch) -> Iterator[World]:
         vm = stack.enter_context(Guest(host, "vm", address="10.0.0.5/24", plug=False))
         neutron.put(vm, network="common", vlan=201)
         agent = stack.enter_context(Agent(host)).start()
-        trunk = Trunk(vm, plugged=False, wired=False)
-        stack.callback(trunk.close)
         containers = {}
         for number, vid in enumerate((*VIDS, ADDED), 6):
-            one = Container(
-                trunk, vid, f"c{vid}", address=f"10.0.0.{number}/24", mac=f"{MAC}{number:x}"
-            )
+            address = f"10.0.0.{number}/24"
+            one = Container(vm, vid, f"c{vid}", address=address, mac=f"{MAC}{number:x}")
             containers[vid] = stack.enter_context(one)
             neutron.put(one, network=f"of-{vid}", vlan=300 + number)
+        for guest in (vm, *containers.values()):
+            put(agent, guest, hostname=guest.name)
+        wait_for(lambda: "iteration:1 completed" in neutron.log(), 120, "Neutron's agent to run")
+        trunk = Trunk(vm, plugged=False, wired=False)
+        stack.callback(trunk.close)
         made = World(host, neutron, agent, trunk, containers)
         made.tell(*VIDS)
-        for one in (vm, *containers.values()):
-            put(agent, one, hostname=one.name)
-        wait_for(lambda: "iteration:1 completed" in neutron.log(), 120, "Neutron's agent to run")
         trunk.plug()
         for vid in VIDS:
             name = made.subport(vid).inner
