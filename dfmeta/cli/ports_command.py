@@ -35,7 +35,9 @@ COLUMNS: Final = {
     "state": "STATE",
 }
 ANSWER: Final = "last_answer"
-DROP: Final = ("sources", "key", "project", "ofport", "kind", "addresses", "instance_name")
+DROP: Final = (
+    *("sources", "key", "project", "ofport", "kind", "addresses", "instance_name", "parent"),
+)
 """Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (
     *COLUMNS,
@@ -112,7 +114,8 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     if any(row.get("meta_mac") for row in rows):
         columns["addresses"] = META_ADDRESSES
     shown = [_for_people(row, now) for row in rows]
-    print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
+    drop = [one for one in DROP if one in columns]
+    print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide)
 
 
 def _well(row: dict[str, Any]) -> bool:
