@@ -200,6 +200,7 @@ def subports(
             crowd.declare(0, trunks[0])
             return watch.last(crowd.ofport(0), "DELETED", address) - began
 
+        between_checks(agent)
         stalled, turns = stalls(agent), min(changes, len(trunks[0]))
         repeated(agent, entry, figures, turns=turns, idle=cpu_share(agent))
         figures["changes stall ms"] = longest_since(stalled, agent)
@@ -298,8 +299,7 @@ def changed(
         crowd.change(turn)
         return watch.last(ofport, "DELETED", flows.address) - began
 
-    reconciles = checks(agent)
-    wait_for(lambda: checks(agent) > reconciles, 60, "a full check", interval=0.5)
+    between_checks(agent)
     idle = cpu_share(agent)
     before = stalls(agent)
     repeated(agent, plug, figures, turns=changes, idle=idle)
@@ -442,6 +442,12 @@ def flow_mods(agent: Agent) -> float:
 def checks(agent: Agent) -> float:
     """Return the number of comparisons of all flows so far."""
     return agent.metric("dfmeta_reconciles_total")
+
+
+def between_checks(agent: Agent) -> None:
+    """Wait until a comparison of all flows has ended, so that none falls into the idle time."""
+    reconciles = checks(agent)
+    wait_for(lambda: checks(agent) > reconciles, 60, "a full check", interval=0.5)
 
 
 def sent_on(agent: Agent) -> float:
