@@ -490,6 +490,17 @@ class ApiError(DfmetaError):
         return tuple(found) if isinstance(found, list | tuple) else ()
 
 
+class SubportListError(DfmetaError):
+    """The list of subports in a port's row cannot be read, or an entry of it."""
+
+    name = "subport-list"
+    sentence = "external_ids:dfmeta-subports cannot be used: {cause}"
+    advice = (
+        "Correct it, or remove it with `ovs-vsctl remove Interface <port> external_ids "
+        "dfmeta-subports`"
+    )
+
+
 class NotRunningError(DfmetaError):
     """A command needs the daemon, and the daemon does not answer."""
 

@@ -84,8 +84,8 @@ class PortState(enum.StrEnum):
     """Disabled by the port's owner: ``tag`` 4095 without ``vlan_mode`` trunk."""
     BROKEN = "broken"
     """The columns of its rows are invalid for a guest's port; ``Port.fault`` has the cause."""
-    TRUNK = "trunk"
-    """A patch port to the bridge of a Neutron trunk: no guest behind it is served."""
+    UNNAMED = "unnamed"
+    """A subport without an instance of its own: its container's requests get 404."""
     NO_PROJECT = "no project"
     """The port has flows, but its project is not known, and the backend (Nova) needs it."""
     NO_META_IP = "no meta ip"
@@ -100,6 +100,7 @@ WIRED = frozenset(
     {
         PortState.SERVED,
         PortState.NO_INSTANCE,
+        PortState.UNNAMED,
         PortState.NO_PROJECT,
         PortState.NO_META_IP,
         PortState.CUT_OFF,
@@ -115,6 +116,17 @@ OBSERVED = (
 )
 """States that are observed from outside the port's rows (:mod:`dfmeta.conditions`):
 :attr:`Port.state` is :attr:`PortState.SERVED` in each of them. The first that applies is shown."""
+
+
+class PortKind(enum.StrEnum):
+    """Kind of a guest's port."""
+
+    PORT = "port"
+    """A port without subports."""
+    PARENT = "trunk parent"
+    """The untagged port of a VM with a trunk."""
+    SUBPORT = "subport"
+    """A VLAN of a trunk, with a container behind it."""
 
 
 class Endpoint(NamedTuple):
@@ -180,8 +192,16 @@ class Port:
     (CVE-2013-6419)."""
     dead: bool = False
     fault: str = ""
-    trunk: bool = False
-    """The port leads to a trunk's bridge; ``fault`` distinguishes a parent port from a subport."""
+    kind: PortKind = field(default=PortKind.PORT, kw_only=True)
+    segmentation_id: int = field(default=0, kw_only=True)
+    """VLAN id of a subport on its trunk; 0: not a subport, or not known. It differs from ``vid``
+    where the trunk's bridge removes the tag, so that frames enter this bridge untagged."""
+    parent: str = field(default="", kw_only=True)
+    """Name of the port of a subport's parent; empty: not a subport, or not known."""
+    subport_faults: tuple[str, ...] = field(default=(), kw_only=True)
+    """The wrong entries of subports in its row, each with its cause."""
+    unnamed: bool = field(default=False, kw_only=True)
+    """A subport for which no identity source gives an instance."""
     meta: MetaIds = field(default=MetaIds(), kw_only=True)
     """Meta addresses that its row has, from dfmeta or from Neutron's metadata_path."""
     next_hops: tuple[NextHop, ...] | None = field(default=(), kw_only=True)
@@ -206,27 +226,43 @@ class Port:
         return Endpoint(self.ofport, self.vid)
 
     @property
+    def only_mac(self) -> str:
+        """The only MAC that is served at the endpoint; empty: any MAC.
+
+        All containers of a virtual machine send through one port, which no anti-spoofing rule of
+        the bridge's owner distinguishes by VLAN.
+        """
+        return self.mac if self.vid else ""
+
+    @property
     def state(self) -> PortState:
         """State of the port, from its own fields."""
-        if self.trunk:
-            return PortState.TRUNK
         if self.fault:
             return PortState.BROKEN
         if self.dead:
             return PortState.DEAD
         if self.ofport is None:
             return PortState.NO_OFPORT
-        return PortState.SERVED if self.instance_id else PortState.NO_INSTANCE
+        if self.instance_id:
+            return PortState.SERVED
+        return PortState.UNNAMED if self.unnamed else PortState.NO_INSTANCE
 
     def with_notes_of(self, new: Port) -> Port:
         """Return this port with those fields of *new* that do not concern the guest's identity."""
         return replace(
-            self, meta=new.meta, next_hops=new.next_hops, next_hop_faults=new.next_hop_faults
+            self,
+            meta=new.meta,
+            next_hops=new.next_hops,
+            next_hop_faults=new.next_hop_faults,
+            kind=new.kind,
+            segmentation_id=new.segmentation_id,
+            parent=new.parent,
+            subport_faults=new.subport_faults,
         )
 
     def only_gains(self, new: Port) -> bool:
         """Return whether *new* is the port of the same guest, and only adds fields to this one."""
-        who = ("id", "ofport", "iface_id", "instance_id", "dead", "fault")
+        who = ("id", "ofport", "iface_id", "instance_id", "unnamed", "dead", "fault", "only_mac")
         same = all(getattr(self, name) == getattr(new, name) for name in who)
         # An unverified instance may become verified, but not the other way round.
         gains = self.project_id in ("", new.project_id) and self.unverified >= new.unverified
@@ -238,6 +274,7 @@ class Identity:
     """Identity of the guest behind an endpoint, valid while ``incarnation`` stays the same."""
 
     instance_id: str
+    """Empty: a subport without an instance, whose requests get 404."""
     project_id: str
     port_id: str
     port_name: str

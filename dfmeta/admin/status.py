@@ -37,7 +37,6 @@ _FOLDER: Final = Path(__file__).with_name("templates")
 _RANKS: Final[Mapping[str, int]] = {
     FAILING: 0,
     str(PortState.BROKEN): 1,
-    str(PortState.TRUNK): 1,
     str(PortState.NO_INSTANCE): 1,
     str(PortState.NO_OFPORT): 1,
     str(PortState.NO_PROJECT): 1,
@@ -46,6 +45,7 @@ _RANKS: Final[Mapping[str, int]] = {
     str(PortState.NO_CONNECTION): 0,
     EARLIER: 2,
     str(PortState.SERVED): 3,
+    str(PortState.UNNAMED): 3,
     str(PortState.DEAD): 4,
 }
 _TONES: Final[Mapping[int, str]] = {0: "bad", 1: "warn", 2: "warn", 3: "good", 4: "off"}

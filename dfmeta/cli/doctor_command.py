@@ -63,6 +63,7 @@ from dfmeta.inspect import (
     checks_next_hops,
     checks_path,
     checks_switch,
+    checks_trunks,
 )
 from dfmeta.inspect.checks_daemon import OptionFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
@@ -169,6 +170,8 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
         known = gather.with_cuts(known, bits[wanted.bridge], wanted.bridge)
         yield from checks_daemon.ports(known, wanted, running=facts.running, snapshot=snapshot)
         yield from checks_next_hops.next_hops(known)
+        if snapshot is not None:
+            yield from checks_trunks.trunks(known, snapshot, wanted.bridge)
     yield from doctor_meta.numbers(asked, wanted, known)
     if snapshot is not None:
         yield from checks_switch.other_ports(snapshot, wanted)

@@ -30,7 +30,16 @@ from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import GuestFailure, KnownPort, MetaSide, Settings, Snapshot
 from dfmeta.inspect.vswitchd import management_socket
-from dfmeta.model import OBSERVED, TAP_MAC, Endpoint, GuestAddress, NextHop, PortState
+from dfmeta.model import (
+    OBSERVED,
+    TAP_MAC,
+    Endpoint,
+    GuestAddress,
+    NextHop,
+    Port,
+    PortKind,
+    PortState,
+)
 from dfmeta.proxy.tokens import unusable_key
 from dfmeta.state import UNREADABLE, State, read_state
 from dfmeta.store import strictjson
@@ -124,7 +133,7 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
         KnownPort(
             port.name,
             port.ofport,
-            port.state,
+            PortState.UNNAMED if _is_unnamed(port) else port.state,
             instance=port.instance_id,
             iface_id=port.iface_id,
             mac=port.mac,
@@ -133,9 +142,18 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
             vid=port.vid,
             next_hops=port.next_hops,
             next_hop_faults=port.next_hop_faults,
+            kind=port.kind,
+            segmentation_id=port.segmentation_id,
+            parent=port.parent,
+            subport_faults=port.subport_faults,
         )
         for port in ports
     )
+
+
+def _is_unnamed(port: Port) -> bool:
+    """Return whether OVSDB names no instance for a subport."""
+    return port.kind is PortKind.SUBPORT and port.state is PortState.NO_INSTANCE
 
 
 def with_cuts(
@@ -363,6 +381,11 @@ def _known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
         next_hops=_next_hops(row.get("next_hops", ())),
         next_hop_faults=tuple(row.get("next_hop_faults", ())),
         key6=row.get("key6") or "",
+        # A daemon of an older version that still runs has no subports.
+        kind=PortKind(row.get("kind", PortKind.PORT)),
+        segmentation_id=row.get("segmentation_id") or 0,
+        parent=row.get("parent") or "",
+        subport_faults=tuple(row.get("subport_faults", ())),
     )
 
 

@@ -18,13 +18,16 @@ from dfmeta.cli.common import (
 )
 from dfmeta.cli.in_force import ask_running
 from dfmeta.inspect.moments import clock, span
-from dfmeta.model import PortState
+from dfmeta.model import PortKind, PortState
 
 COLUMNS: Final = {
     "port": "PORT",
     "ofport": "OFPORT",
     "key": "KEY",
     "addresses": "SLOT: ADDRESS",
+    "kind": "KIND",
+    "segmentation_id": "VID",
+    "parent": "PARENT",
     "instance": "INSTANCE",
     "instance_name": "NAME",
     "project": "PROJECT",
@@ -32,16 +35,20 @@ COLUMNS: Final = {
     "state": "STATE",
 }
 ANSWER: Final = "last_answer"
-DROP: Final = ("sources", "key", "project", "ofport", "addresses", "instance_name")
+DROP: Final = (
+    *("sources", "key", "project", "ofport", "kind", "addresses", "instance_name", "parent"),
+)
 """Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (
     *COLUMNS,
     *("key6", "meta_mac", "iface_id", "mac", "fault", "connections", "requests", "last_failure"),
-    *("next_hops", "next_hop_faults"),
+    *("next_hops", "next_hop_faults", "vid", "subport_faults"),
 )
 META_ADDRESSES: Final = "META IP, META MAC: ADDRESS"
 """Heading of the addresses with ``identity_scheme = meta_ip``."""
-WELL: Final = frozenset({PortState.SERVED, PortState.DEAD})
+TRUNKS: Final = ("kind", "segmentation_id", "parent")
+"""Columns that are shown only on a host with trunks."""
+WELL: Final = frozenset({PortState.SERVED, PortState.UNNAMED, PortState.DEAD})
 """States of a port without a fault."""
 STYLES: Final = {
     "state": {
@@ -50,7 +57,7 @@ STYLES: Final = {
         "dead": "dim",
         "no ofport": "bold red",
         "broken": "bold red",
-        "trunk": "bold red",
+        "unnamed": "dim",
         "no project": "bold red",
         "no meta ip": "bold red",
         "cut off": "bold red",
@@ -90,7 +97,9 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     SLOT: ADDRESS lists the addresses that guests have sent requests from, an IPv6 address with the
     address of the service that it uses; each version of IP has its own slots. With Meta IPs, KEY is
     the Meta IP of the port's first address, and each address has the Meta IP and the Meta MAC that
-    stand for it. FROM names the identity sources of instance and project.
+    stand for it. FROM names the identity sources of instance and project. On a host with trunks,
+    KIND is port, trunk parent or subport, and a subport has its VLAN id on the trunk and the port
+    of its parent. A subport in the state "unnamed" has no instance: its requests get 404.
     """
     rows = ask_running(load_config(config_files), "/ports")
     if failing:
@@ -100,10 +109,13 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
         return
     now = datetime.now(UTC)
     columns = {**COLUMNS, ANSWER: "LAST ANSWER"}
+    if all(row.get("kind", PortKind.PORT) == PortKind.PORT for row in rows):
+        columns = {key: title for key, title in columns.items() if key not in TRUNKS}
     if any(row.get("meta_mac") for row in rows):
         columns["addresses"] = META_ADDRESSES
     shown = [_for_people(row, now) for row in rows]
-    print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
+    drop = [one for one in DROP if one in columns]
+    print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide)
 
 
 def _well(row: dict[str, Any]) -> bool:

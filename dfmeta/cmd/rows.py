@@ -76,6 +76,10 @@ def port_rows(
                 "sources": dict(port.sources),
                 "state": str(state),
                 "fault": cause,
+                "kind": str(port.kind),
+                "segmentation_id": port.segmentation_id or None,
+                "parent": port.parent or None,
+                "subport_faults": list(port.subport_faults),
                 "connections": connections(port),
                 **_next_hops(registry, port, service_ip),
                 **_asked(_asked_at(registry, port, recent), port, backend),
@@ -166,7 +170,8 @@ def _asked(one: Asked | None, port: Port, backend: str) -> dict[str, Any]:
     """Return the members ``requests`` and ``last_failure``; each is None when there were none."""
     if one is None:
         return {"requests": None, "last_failure": None}
-    failures = one.failures()
+    # A subport without an instance gets 404 as it should.
+    failures = one.failures() if port.instance_id else []
     requests = {
         **dict(zip(CLASSES, one.counts, strict=True)),
         "last_at": moment(one.last_at),

@@ -247,6 +247,17 @@ OPTS: Final = [
         "only if it has the port's project. store: project and name of a known instance from its "
         "record.",
     ),
+    cfg.StrOpt(
+        "subport_identity",
+        default="own",
+        choices=[
+            ("own", "the container's own instance; without one, 404"),
+            ("parent", "the instance of the VM"),
+        ],
+        help="Instance that a subport of a trunk is answered as, that is, a container in a VM. See "
+        "the page on trunks for the places that name a subport's own instance. A change needs a "
+        "restart.",
+    ),
     cfg.Opt(
         "libvirt_xml_path",
         type=Several(absolute_path(example="/run/libvirt/qemu")),

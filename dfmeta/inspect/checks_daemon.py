@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dfmeta.inspect.checks_trunks import leads_to_trunk, without_vm
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.inspect.offload import remedies
-from dfmeta.inspect.which import TRUNK_REMEDY
 from dfmeta.model import PortState
 
 START = "start dfmeta-agent (`systemctl start dfmeta-agent`), and read its log if it ends again"
@@ -255,10 +255,12 @@ def ports(
     served = by_state.get(PortState.SERVED, [])
     strangers = [port for port in served if wanted.needs_project and running and not port.project]
     strangers += by_state.get(PortState.NO_PROJECT, [])
+    nameless = by_state.get(PortState.NO_INSTANCE, [])
+    behind = [one for one in nameless if leads_to_trunk(one, snapshot, wanted.bridge)]
     found = [
         *_broken(by_state.get(PortState.BROKEN, [])),
-        *_trunks(by_state.get(PortState.TRUNK, [])),
-        *_without_instance(by_state.get(PortState.NO_INSTANCE, []), wanted),
+        *_without_instance([one for one in nameless if one not in behind], wanted),
+        *without_vm(behind),
         *_without_number(by_state.get(PortState.NO_OFPORT, [])),
         *_without_project(strangers, wanted),
         *_without_connection(by_state.get(PortState.NO_CONNECTION, []), wanted, snapshot),
@@ -269,7 +271,12 @@ def ports(
         dead = by_state.get(PortState.DEAD, [])
         off = f"; switched off by their owner: {listed(p.name for p in dead)}" if dead else ""
         count = sum(map(len, by_state.values()))
-        yield ok("ports", f"{len(served)} of {count} guests' ports on {wanted.bridge} served{off}")
+        unnamed = len(by_state.get(PortState.UNNAMED, ()))
+        without = f"; subports without an instance, which get 404: {unnamed}" if unnamed else ""
+        yield ok(
+            "ports",
+            f"{len(served)} of {count} guests' ports on {wanted.bridge} served{without}{off}",
+        )
 
 
 def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
@@ -277,15 +284,9 @@ def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
         yield wrong(
             "ports",
             f"broken: {listed(f'{port.name} ({port.fault})' for port in ports)}",
-            "correct its external_ids: "
+            "correct its external_ids, of a subport external_ids:dfmeta-instance: "
             f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
         )
-
-
-def _trunks(ports: Sequence[KnownPort]) -> Iterator[Finding]:
-    if ports:
-        named = listed(f"{port.name} ({port.fault}, iface-id {port.iface_id})" for port in ports)
-        yield wrong("ports", f"guests behind a trunk are not served: {named}", TRUNK_REMEDY)
 
 
 def _without_instance(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:

@@ -24,7 +24,16 @@ from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.inspect.cuts import Cut
-from dfmeta.model import WIRED, Endpoint, GuestAddress, MetaNames, NextHop, Port, PortState
+from dfmeta.model import (
+    WIRED,
+    Endpoint,
+    GuestAddress,
+    MetaNames,
+    NextHop,
+    Port,
+    PortKind,
+    PortState,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +149,8 @@ class Interface:
     options: Mapping[str, str] = field(default_factory=dict)
     driver: str = ""
     """Driver of its device, by the kernel's name; empty: it has no device, or no known driver."""
+    listed_vids: tuple[int, ...] = ()
+    """VLAN ids of the valid entries of its list of subports."""
     ports: tuple[Port, ...] = ()
     """The guests' ports on this interface; empty if it is not a guest's."""
 
@@ -211,6 +222,13 @@ class KnownPort:
     """The guest next hops that are left out, each with its cause."""
     key6: str = ""
     """First key of IPv6, as ``key``."""
+    kind: PortKind = PortKind.PORT
+    segmentation_id: int = 0
+    """VLAN id of a subport on its trunk, as in :attr:`~dfmeta.model.Port.segmentation_id`."""
+    parent: str = ""
+    """Name of the port of a subport's parent; empty: not a subport, or not known."""
+    subport_faults: tuple[str, ...] = ()
+    """The entries of its list of subports that do not count, each with its cause."""
 
     @property
     def endpoint(self) -> Endpoint:

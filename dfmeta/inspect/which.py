@@ -8,12 +8,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from dfmeta.inspect.facts import Interface, KnownPort, Settings, Snapshot
-from dfmeta.model import GuestAddress, PortState
+from dfmeta.model import GuestAddress, PortKind, PortState
 
-TRUNK_REMEDY = (
-    "Give the VM a config drive (`openstack server create --use-config-drive`), or a port without "
-    "a trunk"
-)
 DEVICE_TYPES: Final = frozenset(
     {"", "system", "tap", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
 )
@@ -49,6 +45,18 @@ def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
     return ()
 
 
+def with_vid(ports: Iterable[KnownPort], vid: int | None) -> list[KnownPort]:
+    """Return those of *ports* that have the VLAN id *vid*.
+
+    :param vid: None: the ports without one; if all of them have one, as a tagged subport that is
+        named by its own iface-id or instance, all.
+    """
+    ports = list(ports)
+    if vid is not None:
+        return [port for port in ports if port.vid == vid]
+    return [port for port in ports if not port.vid] or ports
+
+
 def _is(address: GuestAddress, text: str) -> bool:
     """Return whether *text* is the MAC or the IP address, in any spelling.
 
@@ -70,7 +78,7 @@ def behind_trunk(
     called = [one for one in snapshot.interfaces if one.bridge != bridge and _called(one, text)]
     wanted = {one.external_ids.get("iface-id", "").lower() for one in called} - {""}
     return tuple(
-        port for port in ports if port.state is PortState.TRUNK and port.iface_id.lower() in wanted
+        port for port in ports if port.kind is PortKind.PARENT and port.iface_id.lower() in wanted
     )
 
 
@@ -112,11 +120,6 @@ def make_guests(name: str) -> str:
 
 def unusable(port: KnownPort) -> str:
     """Return why *port* has no flows; empty if it has."""
-    if port.state is PortState.TRUNK:
-        return (
-            f"{port.name} (iface-id {port.iface_id}) is not served: {port.fault}, and guests "
-            f"behind a trunk are not served. {TRUNK_REMEDY}"
-        )
     if port.state is PortState.BROKEN:
         return f"{port.name} is broken: {port.fault}"
     if port.state is PortState.DEAD:

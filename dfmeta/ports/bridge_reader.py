@@ -6,9 +6,11 @@ the cost does not depend on the number of ports:
 - A port of the bridge has a Port row, which has Interface rows. Two maps between them are kept,
   since a deleted row no longer names the port to which it belonged.
 - An Interface row has any number of guests' ports, which are removed with it.
-- A change of an Interface or Port row affects one port. The members of the bridge are compared
-  only if the changes do not show which ports were added and removed, because a comparison needs
-  the set of all ports.
+- A change of an Interface or Port row of the bridge affects one port. The members of the bridge are
+  compared only if the changes do not show which ports were added and removed, because a comparison
+  needs the set of all ports.
+- The ports of a trunk depend on rows of the trunk's bridge (:mod:`dfmeta.ports.trunks`): they are
+  read again when one of these has changed.
 - A port is recorded as a whole, after every step that may raise an exception. Recorded changes are
   reported by the next reading that succeeds, so that an exception in between loses nothing.
 - After a reconnect everything is read: the IDL does not report rows that were deleted meanwhile.
@@ -27,6 +29,7 @@ from dfmeta.inspect.offload import USERSPACE
 from dfmeta.model import TAP_MARK, TAP_VLAN, MetaNames, Port, PortId
 from dfmeta.ports.meta_rows import Member, MetaRows
 from dfmeta.ports.meta_rows import read as read_meta
+from dfmeta.ports.trunk_rows import TrunkRows
 from dfmeta.ports.vif import InterfaceRow, vifs
 
 
@@ -95,8 +98,9 @@ class BridgeReader:
         self._patch: Member | None = None
         """The patch port to the second bridge."""
         self._patch_row: Any = None
+        self._trunks = TrunkRows(bridge)
 
-    def read(self, idl: Any, changes: Iterable[Any] | None = None) -> Update:
+    def read(self, idl: Any, changes: Collection[Any] | None = None) -> Update:
         """Read the ports that the *changes* affect, or all ports when *changes* is None.
 
         The cost of a change does not depend on the number of ports.
@@ -114,11 +118,16 @@ class BridgeReader:
             touched |= dict.fromkeys(self._interfaces.keys() ^ members)
         if members is not None and changes is None:
             touched = dict.fromkeys((*self._interfaces, *members))
-        for uuid in touched:
+        for row in self._trunks.read(idl, changes):
+            touched.setdefault(row, None)
+        while touched:
+            uuid = next(iter(touched))
+            del touched[uuid]
             there = _has_port(bridge, uuid) if members is None else uuid in members
             if there or uuid in self._interfaces:
                 port = idl.tables["Port"].rows.get(uuid) if there else None
-                self._read_port(uuid, port)
+                for row in self._read_port(uuid, port):
+                    touched.setdefault(row, None)
         changed, self._changed = self._changed, {}
         gone, self._gone = self._gone, {}
         return Update(
@@ -140,15 +149,17 @@ class BridgeReader:
                 return None
         return dict.fromkeys(port.uuid for port in bridge.ports).keys() if bridge else ()
 
-    def _read_port(self, uuid: Any, port: Any) -> None:
+    def _read_port(self, uuid: Any, port: Any) -> Collection[Any]:
         """Record changed and removed guests' ports of a Port row.
 
         :param port: the row; None when the bridge no longer has it.
+        :return: Port rows whose ports depend on these ports, and have to be read again.
         """
         there = port.interfaces if port is not None else ()
         # Steps that may raise come first, so that the port is recorded as a whole.
         tap = patch = None
         found: dict[Any, Mapping[PortId, Port]] = {}
+        members: list[InterfaceRow] = []
         for interface in there:
             if interface.name == self.tap:
                 tap = _read_tap(port, interface)
@@ -156,9 +167,11 @@ class BridgeReader:
             if self._meta is not None and interface.name == self._meta.patch_int:
                 patch = Member(port, interface)
                 continue
-            read = {one.id: one for one in vifs(_interface_row(port, interface))}
+            member = _interface_row(port, interface)
+            read = {one.id: one for one in vifs(member, self._trunks.lead(member))}
             if read:
                 found[interface.uuid] = read
+                members.append(member)
         if tap is not None:
             self._tap, self._tap_row = tap, uuid
         elif uuid == self._tap_row:
@@ -180,6 +193,7 @@ class BridgeReader:
             if interface not in now:
                 del self._owners[interface]
             self._note(str(interface), {})
+        return self._trunks.note(uuid, members)
 
     def _note(self, row: str, guests: Mapping[PortId, Port]) -> None:
         """Record the current guests' ports of an Interface row; its other ports are removed."""
@@ -242,4 +256,5 @@ def _interface_row(port: Any, interface: Any) -> InterfaceRow:
         vlan_mode=tuple(port.vlan_mode),
         mac_in_use=tuple(interface.mac_in_use),
         other_config=dict(port.other_config),
+        options=dict(interface.options),
     )

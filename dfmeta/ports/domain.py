@@ -12,7 +12,7 @@ from typing import Final
 
 from dfmeta.devices.elements import SIZE_MAX, DomainReader
 from dfmeta.exceptions import DomainError
-from dfmeta.model import Port
+from dfmeta.model import Port, PortKind
 from dfmeta.ports.sources import Ownership, instance_of, name_of, project_of
 
 __all__ = ["SIZE_MAX", "Domain", "Nic", "match", "parse"]
@@ -75,10 +75,10 @@ def match(port: Port, domains: Iterable[Domain]) -> Domain | None:
     If the port and the interface both have a port id, the ids decide. Else the device's name counts
     together with the MAC, since libvirt reuses names. The MAC alone counts only for an interface
     without a port id and a device name, since two guests may have the same MAC. A domain owns the
-    untagged frames of its device; frames with a VLAN id belong to another guest behind it, which
+    untagged frames of its device; a subport of its trunk belongs to another guest behind it, which
     is in no domain's XML.
     """
-    if port.vid:
+    if port.vid or port.kind is PortKind.SUBPORT:
         return None
     pairs = [(domain, nic) for domain in domains if domain.active for nic in domain.nics]
     for is_it in (_by_id, _by_device, _by_mac):

@@ -44,6 +44,7 @@ class LibvirtSource:
     name: metrics.IdentitySource = "libvirt"
     gives = frozenset(FIELDS)
     unverified = False
+    subports = False
     by_instance = False
     timeout = 2.0
     retry = (0.25, 5.0)

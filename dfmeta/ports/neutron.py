@@ -19,6 +19,7 @@ from eventlet.event import Event
 
 from dfmeta import metrics
 from dfmeta.exceptions import SourceError
+from dfmeta.model import Port, PortKind
 from dfmeta.ports.neutron_api import Row
 from dfmeta.ports.sources import (
     INSTANCE,
@@ -65,6 +66,7 @@ class NeutronSource:
     name: metrics.IdentitySource = "neutron"
     gives = frozenset({INSTANCE, PORT_PROJECT})
     unverified = True
+    subports = True
     by_instance = False
     retry = (0.5, 30.0)
     recheck = 60.0
@@ -88,8 +90,8 @@ class NeutronSource:
         if not self._waiting:
             eventlet.spawn_n(self._collect)
         event = self._waiting.setdefault(port_id, Event())
-        found: Ownership = event.wait()
-        return found
+        row: Row = event.wait()
+        return _of_subport(row, question.port) if _is_subport(question.port) else _found(row)
 
     def _collect(self) -> None:
         # All greenthreads of this turn of the hub have added their query by now.
@@ -107,7 +109,7 @@ class NeutronSource:
             _fail(batch, error)
         else:
             for port_id, event in batch.items():
-                event.send(_found(rows.get(port_id, {})))
+                event.send(rows.get(port_id, {}))
 
     def _rows(self, ids: Sequence[str]) -> dict[str, Row]:
         rows: dict[str, Row] = {}
@@ -130,8 +132,22 @@ def _found(row: Row) -> Ownership:
     instance = instance_of(str(row.get("device_id") or ""))
     if not instance or not str(row.get("device_owner") or "").startswith(_OF_INSTANCE):
         return Ownership()
-    project = project_of(str(row.get("project_id") or row.get("tenant_id") or ""))
-    return Ownership(instance, port_project=project)
+    return Ownership(instance, port_project=_project(row))
+
+
+def _is_subport(port: Port) -> bool:
+    return port.kind is PortKind.SUBPORT
+
+
+def _of_subport(row: Row, port: Port) -> Ownership:
+    """Read the port of a subport. Programs use any ``device_owner`` there, and may leave
+    ``device_id`` empty."""
+    instance = "" if port.instance_id else instance_of(str(row.get("device_id") or ""))
+    return Ownership(instance, port_project=_project(row))
+
+
+def _project(row: Row) -> str:
+    return project_of(str(row.get("project_id") or row.get("tenant_id") or ""))
 
 
 def _fail(batch: dict[str, Event], error: Exception) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 from dfmeta.exceptions import OvsdbError
 from dfmeta.inspect.facts import Bridge, Interface, Snapshot
 from dfmeta.inspect.jsonrpc import RefusedError, call, why
-from dfmeta.ports.vif import InterfaceRow, vifs
+from dfmeta.ports.subport_list import parse
+from dfmeta.ports.trunks import Trunks, side_of
+from dfmeta.ports.vif import InterfaceRow, list_of, vifs
 
 _DATABASE = "Open_vSwitch"
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -54,6 +56,24 @@ def _assemble(
 ) -> Snapshot:
     port_rows = {row["_uuid"]: row for row in ports}
     interface_rows = {row["_uuid"]: row for row in interfaces}
+    places = [
+        (bridge["name"], port_rows[port], interface_rows[interface])
+        for bridge in bridges
+        for port in bridge["ports"]
+        for interface in port_rows[port]["interfaces"]
+    ]
+    trunks = Trunks()
+    for bridge, port, row in places:
+        side = side_of(
+            row["name"],
+            bridge,
+            row["type"],
+            options=row["options"],
+            external_ids=row["external_ids"],
+            tag=port["tag"],
+        )
+        trunks.put(row["_uuid"], side)
+        trunks.put_list(row["_uuid"], row["name"], list_of(_as_row(port, row)))
     return Snapshot(
         bridges=tuple(
             Bridge(
@@ -65,18 +85,13 @@ def _assemble(
             )
             for row in bridges
         ),
-        interfaces=tuple(
-            _interface(bridge["name"], port_rows[port], interface_rows[interface])
-            for bridge in bridges
-            for port in bridge["ports"]
-            for interface in port_rows[port]["interfaces"]
-        ),
+        interfaces=tuple(_interface(*place, trunks) for place in places),
         external_ids=roots[0]["external_ids"] if roots else {},
     )
 
 
-def _interface(bridge: str, port: _Row, row: _Row) -> Interface:
-    as_row = InterfaceRow(
+def _as_row(port: _Row, row: _Row) -> InterfaceRow:
+    return InterfaceRow(
         uuid=row["_uuid"],
         name=row["name"],
         type=row["type"],
@@ -84,7 +99,13 @@ def _interface(bridge: str, port: _Row, row: _Row) -> Interface:
         external_ids=row["external_ids"],
         tag=port["tag"],
         vlan_mode=port["vlan_mode"],
+        options=row["options"],
     )
+
+
+def _interface(bridge: str, port: _Row, row: _Row, trunks: Trunks) -> Interface:
+    as_row = _as_row(port, row)
+    lead = trunks.lead(as_row.kind, as_row.peer, row["external_ids"].get("iface-id", "").strip())
     ofport = row["ofport"][0] if row["ofport"] else 0
     return Interface(
         name=row["name"],
@@ -99,7 +120,8 @@ def _interface(bridge: str, port: _Row, row: _Row) -> Interface:
         cvlans=tuple(port["cvlans"]),
         options=row["options"],
         driver=row["status"].get("driver_name", ""),
-        ports=vifs(as_row),
+        listed_vids=tuple(sorted(parse(list_of(as_row)).entries)),
+        ports=vifs(as_row, lead),
     )
 
 

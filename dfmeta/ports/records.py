@@ -36,6 +36,7 @@ class StoreSource:
     name: metrics.IdentitySource = "store"
     gives = frozenset({PROJECT, NAME})
     unverified = False
+    subports = True
     by_instance = True
     timeout = 2.0
     retry = (0.5, 5.0)

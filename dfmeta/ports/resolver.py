@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import eventlet
@@ -26,7 +26,7 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import hub, metrics
 from dfmeta.exceptions import SourceError
-from dfmeta.model import Port, PortId
+from dfmeta.model import Port, PortId, PortKind
 from dfmeta.ports.sources import (
     INSTANCE,
     NEEDED,
@@ -186,8 +186,28 @@ class Resolver:
         return entry
 
     def _hand_on(self, entry: _Entry) -> None:
-        entry.port = merge(entry.row, entry.answers, port_project=entry.port_project)
+        port = merge(entry.row, entry.answers, port_project=entry.port_project)
+        entry.port = replace(port, unnamed=self._is_unnamed(entry, port))
         self._deliver(entry.port)
+
+    def _is_unnamed(self, entry: _Entry, port: Port) -> bool:
+        """Return whether all sources have answered, and none gives the instance of a subport."""
+        if port.kind is not PortKind.SUBPORT or port.instance_id or port.fault:
+            return False
+        missing = {
+            name
+            for name, asking in self._sources.items()
+            if INSTANCE in asking.source.gives and self._knows(asking.source, port)
+        }
+        missing -= entry.asked.keys()
+        has_ovsdb = any(answer.source == OVSDB for answer in entry.answers)
+        return not missing and (has_ovsdb or OVSDB not in self._order)
+
+    def _knows(self, source: Source, port: Port) -> bool:
+        """Return whether a source can know anything of *port*."""
+        if port.kind is PortKind.SUBPORT and not source.subports:
+            return False
+        return not source.by_instance or _proven(port)
 
     def _work_on(self, entry: _Entry) -> None:
         if not entry.working and not entry.row.fault and self._pause(entry) is not None:
@@ -221,6 +241,8 @@ class Resolver:
             return None
         entry.rounds += 1
         self._unsettled.discard(entry)
+        if entry.port.unnamed != self._is_unnamed(entry, entry.port):
+            self._hand_on(entry)
         self._consider_port_project(entry)
         return self._pause(entry)
 
@@ -241,7 +263,7 @@ class Resolver:
         Optional fields are among them only before the first query.
         """
         source = self._sources[name].source
-        if source.by_instance and not _proven(entry.port):
+        if not self._knows(source, entry.port):
             return frozenset()
         lacking = set(open_fields(entry.port))
         if not entry.port.project_id and not _has_port_project(entry):
@@ -317,7 +339,7 @@ class Resolver:
         if not port.instance_id or port.project_id or not _has_port_project(entry):
             return
         others = any(
-            PROJECT in asking.source.gives and (_proven(port) or not asking.source.by_instance)
+            PROJECT in asking.source.gives and self._knows(asking.source, port)
             for asking in self._sources.values()
         )
         if others and self._clock() < entry.seen + PORT_PROJECT_AFTER:

@@ -75,6 +75,8 @@ class Source(Protocol):
     """Fields of :class:`Ownership` that it may fill."""
     unverified: bool
     """Whether a tenant can write the instances that it names."""
+    subports: bool
+    """Whether it knows subports of trunks."""
     by_instance: bool
     """Whether it knows instances, not ports. It is queried only when the host gave the instance."""
     timeout: float

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from dfmeta.model import OFPORT_MAX, Port
+from dfmeta.model import OFPORT_MAX, Port, PortKind
 from dfmeta.numbering import WIRE_NAME_MAX
-from dfmeta.ports import next_hop_list
+from dfmeta.ports import next_hop_list, subport_list
 from dfmeta.ports.meta_ids import ids_of
+from dfmeta.ports.subport_list import Entry, parse
+from dfmeta.ports.trunks import INSTANCE_KEYS, NO_LEAD, Lead, kind_of
 
 DEAD_TAG = 4095
 SHOWN = 64
@@ -23,10 +25,8 @@ GUEST_TYPES = frozenset(
     {"", "system", "tap", "internal", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
 )
 """Interface types of guests' ports; types of tunnels and patch ports are not among them."""
-TRUNK_PORTS = {"tpi-": "parent", "spi-": "subport"}
-"""Beginning of the name of a patch port to a trunk's bridge → the end of the trunk that it serves.
-Neutron's Open vSwitch agent creates these ports
-(neutron.services.trunk.drivers.openvswitch.agent.trunk_manager)."""
+INSTANCE_KEY = "dfmeta-instance"
+"""Key in ``external_ids`` of a subport's own row: its instance."""
 _AGENT_TYPE = "internal"
 """Type of a DHCP agent's or router's port, which has iface-id and attached-mac but no instance."""
 
@@ -45,29 +45,50 @@ class InterfaceRow:
     mac_in_use: Sequence[str] = ()
     other_config: Mapping[str, str] = field(default_factory=dict)
     """Of the Port row."""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> PortKind:
+        """Kind of its port by its own columns."""
+        return kind_of(self.name, self.type, self.external_ids.get("iface-id", "").strip())
+
+    @property
+    def peer(self) -> str:
+        """Name of the other end of a patch; empty: it is no patch."""
+        return self.options.get("peer", "")
 
 
-def vifs(row: InterfaceRow) -> tuple[Port, ...]:
+def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     """Return the guests' ports of a row, one for each VLAN id; empty when it is not a guest's.
-
-    Currently a row has at most one port, for its untagged frames.
 
     A guest's port has an instance (``vm-uuid`` or ``vm-id``), or a Neutron port and its MAC
     (``iface-id`` with ``attached-mac``). If the instance is not a UUID, the port has a ``fault``.
-    An invalid MAC gives no fault, since no decision depends on it. A patch port to the bridge of a
-    Neutron trunk has a fault too: the VM's own port, with vm-uuid, is on that other bridge.
+    An invalid MAC gives no fault, since no decision depends on it.
+
+    The first port is that of untagged frames. The others are subports whose tags reach the bridge:
+    those of the list in the row. A trunk's bridge removes the tags, so that the list of its parent
+    gives no ports there; it describes the subports that have a row of their own.
+
+    :param lead: the values of a trunk's port in other rows.
     """
-    ids = {key: value.strip() for key, value in row.external_ids.items()}
-    key = "vm-uuid" if ids.get("vm-uuid") else "vm-id"
+    ids = {key: text for key, value in row.external_ids.items() if (text := value.strip())}
+    kind = row.kind
+    if kind is not PortKind.SUBPORT:
+        ids.pop(INSTANCE_KEY, None)
+    if kind is PortKind.PARENT and lead.vm is not None and not _key_of(ids):
+        ids = {**lead.vm.ids, **ids}
+    elif kind is PortKind.SUBPORT:
+        ids = _of_subport(ids, parse(lead.subports).entries.get(lead.vid))
+    key = _key_of(ids)
     instance = ids.get(key, "")
     iface_id, mac = ids.get("iface-id", ""), ids.get("attached-mac", "").lower()
     wired = bool(iface_id and mac) and row.type != _AGENT_TYPE
-    end = TRUNK_PORTS.get(row.name[:4], "") if row.type == "patch" and iface_id else ""
-    if not end and (row.type not in GUEST_TYPES or not (instance or wired)):
+    if kind is PortKind.PORT and (row.type not in GUEST_TYPES or not (instance or wired)):
         return ()
-    fault = f"it is the port of a trunk's {end}" if end else _fault(key, instance)
+    fault = _fault(key, instance)
     ofport = row.ofport[0] if len(row.ofport) == 1 else None
     hops, wrong = next_hop_list.parse(ids.get(next_hop_list.KEY, ""))
+    listed = parse(list_of(row))
     port = Port(
         name=row.name,
         row=row.uuid,
@@ -78,7 +99,10 @@ def vifs(row: InterfaceRow) -> tuple[Port, ...]:
         project_id=ids.get("project-id", ""),
         dead=tuple(row.tag) == (DEAD_TAG,) and tuple(row.vlan_mode) != ("trunk",),
         fault=fault,
-        trunk=bool(end),
+        kind=PortKind.PARENT if listed.entries else kind,
+        segmentation_id=lead.vid,
+        parent=lead.parent,
+        subport_faults=listed.faults,
         device_mac="".join(row.mac_in_use).lower()
         if len(row.name.encode()) > WIRE_NAME_MAX
         else "",
@@ -87,7 +111,49 @@ def vifs(row: InterfaceRow) -> tuple[Port, ...]:
         next_hop_faults=wrong,
         sources=_sources(ids),
     )
-    return (port,)
+    if kind is PortKind.PARENT:
+        return (port,)
+    return (port, *(_behind(port, one) for one in listed.entries.values()))
+
+
+def list_of(row: InterfaceRow) -> str:
+    """Return the list of subports in a row; empty: none. A subport has none."""
+    return "" if row.kind is PortKind.SUBPORT else row.external_ids.get(subport_list.KEY, "")
+
+
+def _behind(parent: Port, entry: Entry) -> Port:
+    """Return a subport whose tags reach the bridge."""
+    ids = {"vm-uuid": entry.instance_id, "project-id": entry.project_id}
+    return Port(
+        name=parent.name,
+        row=parent.row,
+        ofport=parent.ofport,
+        vid=entry.vid,
+        iface_id=entry.port_id,
+        mac=entry.mac,
+        instance_id=entry.instance_id,
+        project_id=entry.project_id,
+        dead=parent.dead,
+        kind=PortKind.SUBPORT,
+        segmentation_id=entry.vid,
+        parent=parent.name,
+        device_mac=parent.device_mac,
+        sources=_sources(ids),
+    )
+
+
+def _of_subport(ids: Mapping[str, str], entry: Entry | None) -> dict[str, str]:
+    """Return the values of a subport with a row of its own: those of its row come first."""
+    key = _key_of(ids)
+    if entry is None or ids.get(key, entry.instance_id).lower() != entry.instance_id:
+        return dict(ids)
+    found = {key or INSTANCE_KEYS[0]: entry.instance_id, "project-id": entry.project_id}
+    return {**found, **ids}
+
+
+def _key_of(ids: Mapping[str, str]) -> str:
+    """Return the key with the instance; empty: there is none."""
+    return next((key for key in (INSTANCE_KEY, *INSTANCE_KEYS) if ids.get(key)), "")
 
 
 def _fault(key: str, instance: str) -> str:
@@ -110,5 +176,5 @@ def _canonical(instance: str) -> str:
 
 
 def _sources(ids: Mapping[str, str]) -> dict[str, str]:
-    keys = {"instance_id": ("vm-uuid", "vm-id"), "project_id": ("project-id",)}
+    keys = {"instance_id": (INSTANCE_KEY, *INSTANCE_KEYS), "project_id": ("project-id",)}
     return {name: "ovsdb" for name, options in keys.items() if any(ids.get(o) for o in options)}

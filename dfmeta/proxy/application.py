@@ -203,6 +203,8 @@ class Application:
         begun = time.monotonic()
         identity = self._registry.current(claim)
         spent.waited += time.monotonic() - begun
+        if identity is not None and _is_unnamed(claim):
+            return _text(404)
         if identity is not None and self._lacks_project(identity):
             identity = self._await_project(claim, deadline, spent)
             if identity is not None and self._lacks_project(identity):
@@ -332,6 +334,14 @@ class Application:
         self._rates.forget(endpoint)
         self._complaints.forget(endpoint)
         RECENT.forget(endpoint)
+
+
+def _is_unnamed(claim: Claim) -> bool:
+    """Return whether the guest is a subport without an instance: no backend has data for it.
+
+    A client of ``dfmeta-store`` without a record is not an :class:`~dfmeta.model.Endpoint`.
+    """
+    return isinstance(claim.caller, Endpoint) and not claim.identity.instance_id
 
 
 def _text(status: int, *headers: tuple[str, str]) -> Answer:

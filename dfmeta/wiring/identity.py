@@ -13,10 +13,12 @@ from dfmeta.model import Port, PortId
 from dfmeta.ports.next_hop_list import NEUTRON
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import Source
+from dfmeta.ports.subports import Subports
 from dfmeta.wiring import neutron_client
 
 if TYPE_CHECKING:
     from dfmeta.ports.next_hops import NextHops
+    from dfmeta.ports.trunk_details import TrunkDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,22 @@ class Identities:
     resolver: Resolver
     next_hops: NextHops | None
     """None: Neutron is not among the sources."""
+    trunks: TrunkDetails | None
+    """None: Neutron is not among the sources."""
+
+    def update(self, port: Port) -> None:
+        """Process the current row of a port in OVSDB. Never waits."""
+        (self.trunks or self.resolver).update(port)
+
+    def forget(self, port_id: PortId) -> None:
+        """Drop a port that OVSDB no longer has."""
+        (self.trunks or self.resolver).forget(port_id)
+
+    def start(self) -> None:
+        """Begin to query what is queried regularly."""
+        for part in (self.resolver, self.next_hops, self.trunks):
+            if part is not None:
+                part.start()
 
 
 def build(
@@ -42,12 +60,25 @@ def build(
     order = conf.df_metadata.identity_sources
     sources = [make[name](conf) for name in order if name in make]
     hops: NextHops | None = None
+    trunks: TrunkDetails | None = None
     if NEUTRON in order:
         from dfmeta.ports.next_hops import NextHops
 
         hops = NextHops(neutron_client.build(conf), deliver, drop, timeout=conf.neutron.timeout)
         deliver, drop = hops.put, hops.forget
-    return Identities(Resolver(order, sources, deliver, drop=drop), hops)
+    own = conf.df_metadata.subport_identity == "own"
+    subports = Subports(deliver, drop, own=own)
+    resolver = Resolver(order, sources, subports.put, drop=subports.forget)
+    if NEUTRON in order:
+        from dfmeta.ports.trunk_details import TrunkDetails
+
+        trunks = TrunkDetails(
+            neutron_client.build(conf),
+            resolver.update,
+            resolver.forget,
+            timeout=conf.neutron.timeout,
+        )
+    return Identities(resolver, hops, trunks)
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:

@@ -19,6 +19,7 @@ from dfmeta.ports import bridge_reader, ovsdb, vif
 from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.ports.idl import Noticing
 from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.ports.trunks import Lead
 from dfmeta.registry import Registry
 from tests.unit.support import GUEST_MAC, INSTANCE
 
@@ -31,6 +32,7 @@ def interface(name: str, **columns: Any) -> Any:
         "ofport": [5],
         "external_ids": {"iface-id": name, "attached-mac": GUEST_MAC, "vm-uuid": INSTANCE},
         "mac_in_use": [GUEST_MAC],
+        "options": {},
     }
     return SimpleNamespace(**base | columns, _table=SimpleNamespace(name="Interface"))
 
@@ -70,13 +72,14 @@ class BridgeRow(SimpleNamespace):
 
 
 def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
-    base = {"name": name, "ports": list(ports), "datapath_id": ["0000aabbccddeeff"]}
+    base = {"name": name, "uuid": f"bridge-{name}", "ports": list(ports)}
+    base["datapath_id"] = ["0000aabbccddeeff"]
     return BridgeRow(**base | {"controller": [], "datapath_type": ""} | columns)
 
 
 def idl(*bridges: Any) -> Any:
     ports = {port.uuid: port for bridge in bridges for port in bridge.ports}
-    tables = {"Bridge": dict(enumerate(bridges)), "Port": ports}
+    tables = {"Bridge": {one.uuid: one for one in bridges}, "Port": ports}
     return SimpleNamespace(
         tables={name: SimpleNamespace(rows=rows) for name, rows in tables.items()}
     )
@@ -318,8 +321,8 @@ def test_after_a_reconnect_everything_is_read(watcher: OvsdbWatcher) -> None:
 def with_vlans(monkeypatch: pytest.MonkeyPatch, *vids: int) -> None:
     """Have each guest's row give a port for each of *vids*."""
 
-    def many(row: vif.InterfaceRow) -> tuple[Port, ...]:
-        return tuple(replace(one, vid=vid) for one in vif.vifs(row) for vid in vids)
+    def many(row: vif.InterfaceRow, lead: Lead) -> tuple[Port, ...]:
+        return tuple(replace(one, vid=vid) for one in vif.vifs(row, lead) for vid in vids)
 
     monkeypatch.setattr(bridge_reader, "vifs", many)
 

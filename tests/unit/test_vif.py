@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.model import OFPORT_MAX, Endpoint, MetaIds, Port, PortState
+from dfmeta.model import OFPORT_MAX, Endpoint, MetaIds, Port, PortKind, PortState
 from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
 from dfmeta.ports.vif import InterfaceRow, vifs
 from tests.harness.examples import examples
@@ -119,16 +119,22 @@ def test_a_tunnel_or_a_patch_port_is_no_guests(kind: str) -> None:
     assert vifs(row(type=kind)) == ()
 
 
-@pytest.mark.parametrize(("name", "whose"), [("tpi-0a1b2c3d-4e", "parent"), ("spi-0a", "subport")])
-def test_a_trunks_patch_port_says_that_it_is_not_served(name: str, whose: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), [("tpi-0a1b2c3d-4e", PortKind.PARENT), ("spi-0a", PortKind.SUBPORT)]
+)
+def test_a_trunks_patch_port_is_a_guests(name: str, kind: PortKind) -> None:
     patch = replace(row(type="patch", external_ids=ids(vm_uuid=None)), name=name)
     (port,) = vifs(patch)
-    assert (port.state, port.endpoint) == (PortState.TRUNK, None)
-    assert port.fault == f"it is the port of a trunk's {whose}"
+    assert (port.state, port.endpoint, port.kind) == (PortState.NO_INSTANCE, Endpoint(5), kind)
     assert vifs(replace(patch, external_ids={})) == ()
     assert vifs(replace(patch, name="int-br-ex")) == ()
     (ordinary,) = vifs(replace(row(), name=name))
-    assert ordinary.state is PortState.SERVED, "the name alone makes no trunk"
+    assert ordinary.kind is PortKind.PORT, "the name alone makes no trunk"
+
+
+def test_an_instance_of_a_subport_is_of_no_other_port() -> None:
+    assert port_of(external_ids=ids(vm_uuid=None, dfmeta_instance=INSTANCE)).instance_id == ""
+    assert port_of(external_ids=ids(dfmeta_instance=OTHER_INSTANCE)).instance_id == INSTANCE
 
 
 def test_a_devices_mac_is_of_use_where_its_name_is_too_long_for_openflow() -> None:
@@ -222,7 +228,8 @@ def test_whatever_a_row_holds_it_is_a_guests_port_or_none(
     vlan_mode: list[str],
 ) -> None:
     columns: dict[str, Any] = {"external_ids": external_ids, "other_config": other_config}
-    found = vifs(row(**columns, ofport=ofport, tag=tag, vlan_mode=vlan_mode))
+    columns |= {"ofport": ofport, "tag": tag, "vlan_mode": vlan_mode}
+    found = (*vifs(row(**columns)), *vifs(replace(row(type="patch", **columns), name="spi-1")))
     for port in found:
         if port.state is PortState.SERVED:
             assert port.endpoint is not None

@@ -26,7 +26,7 @@ from dfmeta.inspect.facts import (
 from dfmeta.inspect.finding import Finding, Status, by_files, healthy, listed, ok, unknown, wrong
 from dfmeta.inspect.firewall import Syn
 from dfmeta.inspect.overlap import takes
-from dfmeta.model import Endpoint, GuestAddress, Port, PortState
+from dfmeta.model import Endpoint, GuestAddress, Port, PortKind, PortState
 from dfmeta.ports.vif import GUEST_TYPES
 from tests.unit.inspect.values import ADDRESS, HOST, INODE, INSTANCE, IP, PORT, SETTINGS
 
@@ -345,7 +345,7 @@ def test_a_foreign_flow_is_named_with_its_port() -> None:
     ],
 )
 def test_which_matches_take_guests_packets(match: dict[str, int | str], taken: bool) -> None:
-    assert takes(match, {1}, ip=IP) is taken
+    assert takes(match, {Endpoint(1)}, ip=IP) is taken
 
 
 def test_the_daemon() -> None:
@@ -450,8 +450,12 @@ def test_ports_in_each_state() -> None:
     ]
     found = texts(PortState.BROKEN, PortState.NO_INSTANCE, PortState.NO_OFPORT, PortState.SERVED)
     assert [one for one, _ in found] == [Status.WRONG] * 3
-    ((trunk, text),) = texts(PortState.TRUNK)
-    assert (trunk, f"t0 (odd, iface-id {PORT.iface_id})" in text) == (Status.WRONG, True)
+    assert texts(PortState.SERVED, PortState.UNNAMED) == [
+        (
+            Status.OK,
+            "1 of 2 guests' ports on br-int served; subports without an instance, which get 404: 1",
+        )
+    ]
     assert [text.split(":")[0] for _, text in found] == [
         "broken",
         "no instance is known for t1",
@@ -599,14 +603,14 @@ def test_a_port_on_a_trunks_bridge_is_meant_by_any_of_its_names() -> None:
             Interface("tpi-p1", "br-int", type="patch", external_ids={"iface-id": "p1"}),
         )
     )
-    port = replace(PORT, name="tpi-p1", iface_id="p1", instance="", state=PortState.TRUNK)
+    port = replace(PORT, name="tpi-p1", iface_id="p1", kind=PortKind.PARENT)
     other = replace(port, name="tpi-p2", iface_id="p2")
     for text in ("tap9", "tpt-p1", "p1", "P1", INSTANCE, INSTANCE.upper()):
         assert which.behind_trunk([PORT, port, other], snapshot, text, bridge="br-int") == (port,)
     for text in ("tap1", "", "p2"):
         assert which.behind_trunk([PORT, port, other], snapshot, text, bridge="br-int") == ()
-    served = replace(port, state=PortState.SERVED)
-    assert which.behind_trunk([served], snapshot, "tap9", bridge="br-int") == ()
+    other_kind = replace(port, kind=PortKind.SUBPORT)
+    assert which.behind_trunk([other_kind], snapshot, "tap9", bridge="br-int") == ()
 
 
 def test_an_empty_name_means_no_port() -> None:
@@ -616,9 +620,6 @@ def test_an_empty_name_means_no_port() -> None:
 def test_why_a_port_has_no_flows() -> None:
     assert which.unusable(PORT) == ""
     assert "fault" in which.unusable(replace(PORT, state=PortState.BROKEN, fault="a fault"))
-    trunk = which.unusable(replace(PORT, state=PortState.TRUNK, fault="a trunk's", iface_id="p1"))
-    assert "(iface-id p1) is not served: a trunk's" in trunk
-    assert "config drive" in trunk
     assert "switched it off" in which.unusable(replace(PORT, state=PortState.DEAD))
     nowhere = replace(PORT, state=PortState.NO_OFPORT, ofport=None)
     assert "no port number" in which.unusable(nowhere)
