@@ -98,6 +98,7 @@ def plan(conf: cfg.ConfigOpts, name: str) -> Plan:
         hold_timeout=conf.df_metadata.hold_timeout,
         timeout_answer=answers.timeout_answer,
         refuse_forwarded=answers.refuse_forwarded,
+        network_data_subports=conf.df_metadata.network_data_subports,
         threads=conf.haproxy.threads,
         maxconn=conf.haproxy.maxconn,
         hosts=tuple(_hosts(conf.df_metadata.ip, *conf.df_metadata.ip6)),

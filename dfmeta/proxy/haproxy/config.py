@@ -25,6 +25,7 @@ from typing import Final
 
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.network_data import FIRST, LAST
 
 MARGIN: Final = 512
 """Bytes by which a plain request is shorter than the daemon's engine allows: haproxy counts them a
@@ -135,6 +136,8 @@ class Plan:
     """``auto``, ``503`` or ``close``."""
     refuse_forwarded: bool = False
     """Whether requests that a proxy forwarded are refused."""
+    network_data_subports: bool = False
+    """Whether the daemon is asked for every network_data.json, to complete it."""
     threads: int = 1
     maxconn: int = 4096
     hosts: tuple[str, ...] = (METADATA_IP,)
@@ -236,6 +239,8 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
         yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
     plain = "known began plain plain_target plain_host plain_version !odd"
     yield f"    use_backend daemon {f'unless {plain}' if plan.servers else ''}"
+    if plan.network_data_subports:
+        yield f"    use_backend daemon if {{ path_beg {FIRST} }} {{ path_end {LAST} }}"
     if plan.timeout_answer == "auto":
         yield f"    use_backend {NOVA_CLOSES} if {{ path_beg /openstack/ }} !{{ path /openstack/ }}"
     yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"
