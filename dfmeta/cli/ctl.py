@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "help": "dfmeta.cli.help_command:show_help",
     "ports": "dfmeta.cli.ports_command:ports",
     "store": "dfmeta.cli.store_commands:store",
+    "subport": "dfmeta.cli.subport_command:subport",
     "token": "dfmeta.cli.token_command:token",
     "trace": "dfmeta.cli.trace_command:trace",
     "version": "dfmeta.cli.help_command:show_version",

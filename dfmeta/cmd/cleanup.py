@@ -86,6 +86,7 @@ class Cleanup:
                 LOG.info("Removed the port %s", name)
                 self._clean_host(name)
             watcher.remove_ids()
+            watcher.remove_lists()
         watcher.stop()
         self._state_file.save(State(port=self._state.port))
 

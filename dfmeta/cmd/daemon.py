@@ -252,6 +252,9 @@ def _log_faults(before: Port | None, port: Port) -> None:
     """Log the faults of a changed port that it did not have before."""
     if port.fault and (before is None or before.fault != port.fault):
         LOG.warning("Port %s is not served: %s", port.name, port.fault)
+    for fault in port.subport_faults:
+        if before is None or fault not in before.subport_faults:
+            LOG.warning("Port %s: a subport is left out: %s", port.name, fault)
     for fault in port.next_hop_faults:
         if before is None or fault not in before.next_hop_faults:
             LOG.warning("Port %s: a guest next hop is left out: %s", port.name, fault)

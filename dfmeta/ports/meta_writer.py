@@ -14,6 +14,7 @@ from uuid import UUID
 from ovsdbapp.backend.ovs_idl import idlutils
 
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames
+from dfmeta.ports import subport_list
 from dfmeta.ports.bridge_reader import is_marked
 from dfmeta.ports.conflicts import MetaDatapathError, TapElsewhereError
 from dfmeta.ports.meta_ids import IDS
@@ -110,6 +111,14 @@ def remove_ids(idl: Any, integration: str) -> None:
         for port in row.ports if row.name == integration else ():
             for interface in port.interfaces:
                 _put_keys(interface, "external_ids", dict.fromkeys(IDS, ""))
+
+
+def remove_lists(idl: Any, integration: str) -> None:
+    """Remove the lists of subports from all interfaces of the integration bridge."""
+    for row in idl.tables["Bridge"].rows.values():
+        for port in row.ports if row.name == integration else ():
+            for interface in port.interfaces:
+                _put_keys(interface, "external_ids", {subport_list.KEY: ""})
 
 
 def _remove(idl: Any, integration: str, *, keep: Mapping[str, str]) -> list[str]:

@@ -216,6 +216,13 @@ class OvsdbWatcher:
         """
         self._change(lambda idl, _txn: meta_writer.remove_ids(idl, self.bridge))
 
+    def remove_lists(self) -> None:
+        """Remove the lists of subports from all ports of the bridge.
+
+        :raises OvsdbError: when the transaction fails.
+        """
+        self._change(lambda idl, _txn: meta_writer.remove_lists(idl, self.bridge))
+
     def _change(self, act: Callable[[Any, Any], None]) -> None:
         self._transact(lambda api, txn: txn.add(Change(api, act)))
 

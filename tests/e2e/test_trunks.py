@@ -1,114 +1,227 @@
-"""A VM on a Neutron trunk is not served, and every command says so."""
+"""A VM on a Neutron trunk gets its own metadata, and so does each container behind its subports."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from tests.e2e import shared
-from tests.e2e.support import asks_own, put
+from tests.e2e.support import META_DATA, asks_own, put, uuid_in
 from tests.harness.agent import Agent
-from tests.harness.guest import Guest
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Batch, Guest, uuid_of
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.trunk import Trunk
+from tests.harness.trunk import Container, Trunk
 
 VIDS = (100, 200)
-REMEDY = "Give the VM a config drive"
-
+MAC = "fa:16:3f:aa:aa:aa"
+"""MAC of all containers."""
+ADDRESS = "10.9.0.5/24"
+"""Address of all containers."""
+NAME = "/latest/meta-data/hostname"
+FAMILIES = (METADATA_IP, OPENSTACK6)
 
 host, agent = shared.host, shared.agent_with()
 
 
+@dataclass
+class Vm:
+    """A VM with a trunk, and its containers."""
+
+    trunk: Trunk
+    containers: dict[int, Container]
+
+    @property
+    def guest(self) -> Guest:
+        """Return the VM itself."""
+        return self.trunk.guest
+
+    def everyone(self) -> list[Guest]:
+        """Return the VM and its containers."""
+        return [self.guest, *self.containers.values()]
+
+    def name_containers(self) -> None:
+        """Write the containers' instances into the rows of the subports."""
+        for subport in self.trunk.subports:
+            instance = self.containers[subport.vid].instance_id
+            self.guest.host.vsctl(
+                "set", "Interface", subport.inner, f'external_ids:dfmeta-instance="{instance}"'
+            )
+
+
+def make_vm(host: OpenvSwitch, agent: Agent, name: str, number: int) -> Vm:
+    """Make a VM with a trunk of two subports; all have records in the store."""
+    guest = Guest(host, name, address=f"10.0.0.{number}/24", plug=False)
+    trunk = Trunk(guest, *VIDS)
+    made = Vm(trunk, {})
+    for vid in VIDS:
+        made.containers[vid] = Container(trunk, vid, f"{name}-{vid}", address=ADDRESS, mac=MAC)
+    for one in made.everyone():
+        put(agent, one, hostname=one.name)
+    made.name_containers()
+    return made
+
+
 @pytest.fixture(scope="module")
-def trunk(host: OpenvSwitch, agent: Agent) -> Iterator[Trunk]:
-    """A VM with a trunk of two subports, beside a guest that has none."""
-    with (
-        Guest(host, "other") as other,
-        Guest(host, "vm", address="10.0.0.6/24", plug=False) as vm,
-    ):
-        put(agent, other)
-        made = Trunk(vm, *VIDS)
-        wait_for(lambda: agent.metric("dfmeta_ports", state="trunk") == 3, 5, "it to be noticed")
-        asks_own(other)
-        yield made
+def vms(host: OpenvSwitch, agent: Agent) -> Iterator[list[Vm]]:
+    """Two VMs with the same VLAN ids."""
+    made = [make_vm(host, agent, name, number) for number, name in enumerate(("vm-a", "vm-b"), 5)]
+    wait_served(agent, *made)
+    yield made
+    for vm in made:
+        vm.trunk.close()
+        for one in vm.everyone():
+            one.close()
 
 
-def test_its_ports_are_shown_with_what_they_are(agent: Agent, trunk: Trunk) -> None:
-    rows = {row["port"]: row for row in agent.admin("/ports").json()}
-    parent = rows[trunk.inner]
-    assert (parent["state"], parent["iface_id"]) == ("trunk", trunk.guest.ids.iface_id)
-    assert parent["fault"] == "it is the port of a trunk's parent"
-    for subport in trunk.subports:
-        row = rows[subport.inner]
-        assert (row["state"], row["iface_id"]) == ("trunk", subport.port_id)
-        assert row["fault"] == "it is the port of a trunk's subport"
-    shown = agent.ctl("ports").stdout
-    assert "trunk: it is the port of a trunk's parent" in shown
+def rows(agent: Agent) -> dict[str, dict[str, object]]:
+    """Return the listing of the ports by their names."""
+    return {row["port"]: row for row in agent.admin("/ports").json()}
 
 
-def test_the_log_says_it_once_for_each_port(host: OpenvSwitch, agent: Agent, trunk: Trunk) -> None:
-    host.vsctl("set", "Port", trunk.inner, "tag=5")
-    # What comes after that change has been read has come after it.
-    with Guest(host, "later", address="10.0.0.7/24") as later:
-        put(agent, later)
-        asks_own(later)
-    for name in (trunk.inner, *(one.inner for one in trunk.subports)):
-        assert agent.log().count(f"Port {name} is not served") == 1
+def wait_served(agent: Agent, *vms: Vm) -> None:
+    """Wait until all ports of the VMs' trunks are served."""
+    names = {vm.trunk.inner for vm in vms}
+    names |= {one.inner for vm in vms for one in vm.trunk.subports}
+    wait_for(
+        lambda: (
+            all(row["state"] == "served" for row in rows(agent).values())
+            and names <= rows(agent).keys()
+        ),
+        10,
+        "all to be served",
+    )
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["running", "not running"])
-def test_a_trace_says_so_by_whichever_name(agent: Agent, trunk: Trunk, running: bool) -> None:
-    vm, subport = trunk.guest, trunk.subports[0]
-    if not running:
-        agent.stop()
-    try:
-        for name in (trunk.inner, vm.port, vm.ids.iface_id, vm.instance_id, vm.instance_id.upper()):
-            done = agent.ctl("trace", name, check=False)
-            assert done.returncode == 1
-            assert done.stdout.startswith(
-                f"Not traced: {trunk.inner} (iface-id {vm.ids.iface_id}) is not served"
-            ), name
-            assert REMEDY in done.stdout
-        for name in (subport.inner, subport.port_id):
-            printed = agent.ctl("trace", name, check=False).stdout
-            assert "it is the port of a trunk's subport" in printed
-    finally:
-        if not running:
-            agent.start()
+@pytest.mark.parametrize("service", FAMILIES, ids=["ipv4", "ipv6"])
+def test_vms_and_containers_get_their_own(vms: list[Vm], service: str) -> None:
+    """The containers have the same MAC, the same address, and VLAN ids that occur twice."""
+    for vm in vms:
+        for one in vm.everyone():
+            asks_own(one, host=service)
 
 
-def test_doctor_does_not_say_that_all_is_well(agent: Agent, trunk: Trunk) -> None:
+def test_the_ports_are_listed_with_their_kinds(agent: Agent, vms: list[Vm]) -> None:
+    listed = rows(agent)
+    for vm in vms:
+        trunk = vm.trunk
+        parent = listed[trunk.inner]
+        assert (parent["kind"], parent["instance"], parent["iface_id"]) == (
+            *("trunk parent", vm.guest.instance_id, vm.guest.ids.iface_id),
+        )
+        assert parent["ofport"] == vm.guest.host.ofport(trunk.inner)
+        for subport in trunk.subports:
+            row = listed[subport.inner]
+            container = vm.containers[subport.vid]
+            assert (row["kind"], row["segmentation_id"], row["vid"], row["parent"]) == (
+                *("subport", subport.vid, 0, trunk.inner),
+            )
+            assert (row["instance"], row["iface_id"]) == (container.instance_id, subport.port_id)
+        # The interface on the trunk's bridge has a number of that bridge.
+        assert vm.guest.port not in listed
+    table = agent.ctl("ports").stdout
+    first = vms[0].trunk
+    (line,) = [one for one in table.splitlines() if one.startswith(first.subports[0].inner)]
+    assert f"subport  100  {first.inner}" in " ".join(line.split(" " * 3)).replace("   ", "  ")
+    assert "KIND" in table
+
+
+def test_neutrons_rewrite_of_the_vms_row_changes_nothing(agent: Agent, vms: list[Vm]) -> None:
+    before = rows(agent)
+    vms[0].trunk.write_metadata()
+    asks_own(vms[0].guest)
+    assert {name: row["instance"] for name, row in rows(agent).items()} == {
+        name: row["instance"] for name, row in before.items()
+    }
+
+
+@pytest.mark.parametrize("service", FAMILIES, ids=["ipv4", "ipv6"])
+def test_a_subport_without_an_instance_gets_404_and_never_its_vms(
+    host: OpenvSwitch, agent: Agent, vms: list[Vm], service: str
+) -> None:
+    subport, container = vms[0].trunk.subports[0], vms[0].containers[VIDS[0]]
+    host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    for path in (META_DATA, "/latest/meta-data/", "/", "/nocloud/meta-data"):
+        assert container.curl(path, host=service).status == 404, path
+    assert container.curl("/latest/api/token", "-X", "PUT", host=service).status == 404
+    asks_own(vms[0].guest, host=service)
+    asks_own(vms[0].containers[VIDS[1]], host=service)
+    assert not json.loads(agent.ctl("ports", "--failing", "--format", "json").stdout)
     done = agent.ctl("doctor", "--format", "json", check=False)
-    assert done.returncode == 1
-    (found,) = [one for one in json.loads(done.stdout) if one["check"] == "ports"]
-    assert found["status"] == "wrong"
-    for name, port_id in (
-        (trunk.inner, trunk.guest.ids.iface_id),
-        *((one.inner, one.port_id) for one in trunk.subports),
-    ):
-        assert name in found["text"]
-        assert port_id in found["text"]
-    assert found["remedy"].startswith(REMEDY)
+    texts = [one["text"] for one in json.loads(done.stdout) if one["check"] == "ports"]
+    assert any("subports without an instance, which get 404: 1" in text for text in texts)
+    vms[0].name_containers()
+    wait_served(agent, vms[0])
+    asks_own(container, host=service)
 
 
-def test_a_vm_of_two_ports_is_traced_at_both(agent: Agent, host: OpenvSwitch) -> None:
-    """One on a trunk, and one that is served."""
-    with (
-        Guest(host, "twofold", address="10.0.0.8/24", plug=False) as vm,
-        Guest(host, "second", address="10.0.0.9/24", plug=False) as second,
-    ):
-        made = Trunk(vm)
-        second.plug(vm_uuid=vm.instance_id)
-        wait_for(lambda: second.curl("/").status == 404, 5, "the second port to be served")
-        printed = agent.ctl("trace", vm.instance_id, check=False).stdout
-        assert "The path leads to the proxy and back. " in printed
-        assert f"{made.inner} (iface-id" in printed
+def test_an_entry_of_the_parents_list_names_a_subport(
+    host: OpenvSwitch, agent: Agent, vms: list[Vm]
+) -> None:
+    vm = vms[1]
+    subport, container = vm.trunk.subports[1], vm.containers[VIDS[1]]
+    host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    entry = {"vid": VIDS[1], "instance_id": container.instance_id, "project_id": "p1"}
+    wrong = {"vid": 300, "instance_id": "web"}
+    listed = json.dumps(json.dumps([entry, wrong]))
+    host.vsctl("set", "Interface", vm.trunk.inner, f"external_ids:dfmeta-subports={listed}")
+    wait_served(agent, vm)
+    asks_own(container)
+    row = rows(agent)[subport.inner]
+    assert (row["project"], row["vid"]) == ("p1", 0)
+    (fault,) = rows(agent)[vm.trunk.inner]["subport_faults"]
+    assert "instance_id is not a UUID" in fault
+    agent_log = agent.log()
+    assert agent_log.count(f"Port {vm.trunk.inner}: a subport is left out: ") == 1
+    done = agent.ctl("doctor", "--format", "json", check=False)
+    (found,) = [one for one in json.loads(done.stdout) if one["check"] == "trunks"]
+    assert (found["status"], fault in found["text"]) == ("wrong", True)
+    host.vsctl("remove", "Interface", vm.trunk.inner, "external_ids", "dfmeta-subports")
+    vm.name_containers()
+    wait_served(agent, vm)
 
 
-def test_other_patch_ports_are_no_guests(agent: Agent, host: OpenvSwitch, trunk: Trunk) -> None:
+def test_the_vms_interface_may_come_last_and_change_its_instance(
+    host: OpenvSwitch, agent: Agent
+) -> None:
+    with Guest(host, "late", address="10.0.0.40/24", plug=False) as vm:
+        trunk = Trunk(vm, plugged=False)
+        wait_for(lambda: trunk.inner in rows(agent), 5, "the parent")
+        assert rows(agent)[trunk.inner]["state"] == "no instance"
+        put(agent, vm)
+        trunk.plug()
+        asks_own(vm)
+        vm.ids = type(vm.ids)(**{**vars(vm.ids), "vm_uuid": uuid_of("another instance")})
+        put(agent, vm)
+        trunk.write_metadata()
+        wait_for(
+            lambda: uuid_in(vm.curl(META_DATA).body or b'{"uuid": ""}') == vm.instance_id,
+            5,
+            "the other instance",
+        )
+        trunk.close()
+        wait_for(lambda: trunk.inner not in rows(agent), 5, "the trunk to be gone")
+
+
+def test_a_trace_finds_a_parent_by_each_of_its_names(agent: Agent, vms: list[Vm]) -> None:
+    trunk = vms[0].trunk
+    vm = trunk.guest
+    for name in (trunk.inner, vm.port, vm.ids.iface_id, vm.instance_id):
+        done = agent.ctl("trace", name, check=False)
+        assert done.returncode == 0, done.stdout
+        assert trunk.inner in done.stdout
+    subport = trunk.subports[0]
+    for name in (subport.inner, subport.port_id, vms[0].containers[VIDS[0]].instance_id):
+        assert agent.ctl("trace", name).returncode == 0
+
+
+def test_other_patch_ports_are_no_guests(agent: Agent, host: OpenvSwitch, vms: list[Vm]) -> None:
     before = len(agent.admin("/ports").json())
     host.add_bridge("br-ex")
     host.vsctl(
@@ -120,3 +233,59 @@ def test_other_patch_ports_are_no_guests(agent: Agent, host: OpenvSwitch, trunk:
         put(agent, after)
         asks_own(after)
         assert len(agent.admin("/ports").json()) == before + 1
+
+
+def failures(batches: dict[Guest, Batch]) -> Counter[str]:
+    """Wait for the requests; return what went wrong, by guest and kind."""
+    return Counter(
+        f"{guest.name}: {sample.error or sample.status} {sample.body[:40]!r}"
+        for guest, batch in batches.items()
+        for sample in batch.samples()
+        if (sample.status, sample.body.decode()) != (200, guest.name)
+    )
+
+
+def start_all(vms: list[Vm], count: int) -> dict[Guest, Batch]:
+    """Let all VMs and containers ask for their names, over both versions of IP by turns."""
+    everyone = [one for vm in vms for one in vm.everyone()]
+    return {
+        one: one.start_many(count, path=NAME, host=FAMILIES[number % 2], timeout=20)
+        for number, one in enumerate(everyone)
+    }
+
+
+def test_subports_come_change_and_go_beside_guests_at_work(agent: Agent, vms: list[Vm]) -> None:
+    batches = start_all(vms, 300)
+    trunk = vms[0].trunk
+    for vid in range(300, 312):
+        trunk.add(vid)
+        listed = json.dumps(json.dumps([{"vid": vid, "instance_id": uuid_of(str(vid))}]))
+        trunk.guest.host.vsctl(
+            "set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={listed}"
+        )
+        trunk.remove(vid)
+    trunk.guest.host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
+    assert failures(batches) == Counter()
+    wait_for(lambda: len(trunk.subports) == len(VIDS), 1, "the changes")
+    wait_served(agent, *vms)
+
+
+@pytest.mark.parametrize("way", ["restart", "kill", "vswitchd"])
+def test_no_request_fails_over_a_restart(
+    host: OpenvSwitch, agent: Agent, vms: list[Vm], way: str
+) -> None:
+    before = {name: row["ofport"] for name, row in rows(agent).items()}
+    batches = start_all(vms, 60)
+    if way == "vswitchd":
+        host.restart("ovs-vswitchd")
+    elif way == "kill":
+        agent.kill()
+        agent.start()
+    else:
+        agent.restart()
+    assert failures(batches) == Counter()
+    wait_served(agent, *vms)
+    assert {name: row["ofport"] for name, row in rows(agent).items()} == before
+    for vm in vms:
+        for one in vm.everyone():
+            asks_own(one)

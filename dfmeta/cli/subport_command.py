@@ -1,0 +1,269 @@
+"""``dfmeta subport``: the subports of a trunk's parent, in OVSDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+import click
+from oslo_config import cfg
+
+from dfmeta.cli import gather
+from dfmeta.cli.common import (
+    Group,
+    config_before,
+    config_options,
+    ending,
+    format_option,
+    load_config,
+    print_rows,
+    wide_option,
+)
+from dfmeta.exceptions import SubportListError, UsageError
+from dfmeta.inspect import which
+from dfmeta.inspect.facts import Interface, Snapshot
+from dfmeta.model import Port, PortKind
+from dfmeta.ports import subport_list
+from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.ports.subport_list import VID_MAX, Entry
+from dfmeta.ports.subport_writer import change_list
+
+COLUMNS: Final = {
+    "parent": "PARENT",
+    "vid": "VID",
+    "port": "PORT",
+    "port_id": "PORT ID",
+    "instance": "INSTANCE",
+    "project": "PROJECT",
+    "mac": "MAC",
+    "listed": "LISTED",
+    "fault": "FAULT",
+}
+DROP: Final = ("project", "mac", "port_id", "listed", "port")
+"""Columns that are left out on a narrow terminal, the least important one first."""
+_INSTANCE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("subport", cls=Group)
+@config_before
+def subport() -> None:
+    """Manage the instances of subports, the VLANs of a VM's trunk.
+
+    The list of subports is a key of the parent's row in OVSDB. It goes with the port.
+    """
+
+
+def _parent_options(function: F) -> F:
+    """Give a command PORT and ``--vid``."""
+    function = click.option(
+        "--vid",
+        required=True,
+        type=click.IntRange(1, VID_MAX),
+        help="VLAN id (segmentation id) of the subport on its trunk.",
+    )(function)
+    return click.argument("port")(function)
+
+
+@subport.command(
+    "add",
+    epilog=ending(
+        f"dfmeta subport add tap3f1a9c22-5e --vid 100 --instance {_INSTANCE}",
+        f"dfmeta subport add tpi-3f1a9c22-5e --vid 100 --instance {_INSTANCE}",
+        failed="OVSDB does not answer",
+    ),
+)
+@config_options
+@_parent_options
+@click.option("--instance", default="", help="UUID of the instance; its record answers requests.")
+@click.option("--project", default="", help="Project of the instance. Default: the parent's.")
+@click.option("--mac", default="", help="MAC of the subport's device.")
+@click.option("--port-id", default="", help="Id of the subport's port, of Neutron for example.")
+def add(
+    config_files: tuple[str, ...],
+    *,
+    port: str,
+    vid: int,
+    instance: str,
+    project: str,
+    mac: str,
+    port_id: str,
+) -> None:
+    """Add a subport to the list of its parent PORT, or replace it.
+
+    PORT is the name, iface-id, MAC or instance of the parent's port. Where the VLAN has a port of
+    its own on the bridge, the entry describes that port, and external_ids:dfmeta-instance of that
+    port comes first. Without --instance, requests of the subport get 404, unless subport_identity
+    is parent.
+    """
+    members = {
+        "vid": vid,
+        "instance_id": instance,
+        "project_id": project,
+        "mac": mac,
+        "port_id": port_id,
+    }
+    try:
+        entry = subport_list.entry_of(members)
+    except SubportListError as error:
+        raise UsageError(
+            cause=str(error.fields["cause"]), remedy="See dfmeta subport add --help"
+        ) from error
+    conf = load_config(config_files)
+    parent, snapshot = _parent(conf, port)
+    _change(conf, parent, lambda text: subport_list.with_entry(text, entry))
+    named = f"instance {entry.instance_id}" if entry.instance_id else "no instance"
+    click.echo(f"{parent.name}, VID {vid}: {named}")
+    there = {one.segmentation_id for one in _subports(snapshot, parent.bridge, parent.name)}
+    if parent.type == "patch" and vid not in there:
+        click.echo(f"The trunk of {parent.name} has no subport with VID {vid} yet.", err=True)
+
+
+@subport.command(
+    "delete",
+    epilog=ending("dfmeta subport delete tap3f1a9c22-5e --vid 100", failed="OVSDB does not answer"),
+)
+@config_options
+@_parent_options
+def delete(config_files: tuple[str, ...], *, port: str, vid: int) -> None:
+    """Remove a subport from the list of its parent PORT.
+
+    A port of its own on the bridge stays; Neutron, or the program that made it, removes it.
+    """
+    conf = load_config(config_files)
+    parent, _snapshot = _parent(conf, port)
+    if not _change(conf, parent, lambda text: subport_list.without(text, vid)):
+        raise UsageError(
+            cause=f"{parent.name} has no entry of VID {vid}",
+            remedy=f"`dfmeta subport list {parent.name}` shows its subports",
+        )
+    click.echo(f"{parent.name}, VID {vid}: deleted")
+
+
+@subport.command(
+    "list",
+    epilog=ending(
+        "dfmeta subport list",
+        "dfmeta subport list tap3f1a9c22-5e --format json",
+        failed="OVSDB does not answer",
+    ),
+)
+@config_options
+@format_option
+@wide_option
+@click.argument("port", required=False, default="")
+def list_subports(config_files: tuple[str, ...], *, fmt: str, wide: bool, port: str) -> None:
+    """Show the subports of PORT, or of all ports, as OVSDB has them.
+
+    PORT is the port of a subport on the bridge; LISTED is yes for a subport that has an entry in
+    its parent's list. FAULT names an entry that does not count, and why. See `dfmeta ports` for the
+    instances that other identity sources give.
+    """
+    conf = load_config(config_files)
+    bridge = conf.df_metadata.integration_bridge
+    if port:
+        parent, snapshot = _parent(conf, port)
+        parents = [parent]
+    else:
+        snapshot = read_snapshot(conf.df_metadata.ovsdb_connection)
+        parents = [one for one in snapshot.interfaces if one.bridge == bridge and one.ports]
+    rows = [row for one in parents for row in _rows(one, snapshot)]
+    if not port:
+        rows += [_row(one, None) for one in _subports(snapshot, bridge, "")]
+    print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
+
+
+def _rows(parent: Interface, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
+    """Return the rows of a parent's subports, and of its entries that have none or do not count."""
+    listed = subport_list.parse(parent.external_ids.get(subport_list.KEY, ""))
+    if parent.ports[0].kind is PortKind.SUBPORT:
+        return
+    subports = _subports(snapshot, parent.bridge, parent.name)
+    there = {one.segmentation_id: one for one in subports}
+    for vid in sorted(there.keys() | listed.entries.keys()):
+        entry, port = listed.entries.get(vid), there.get(vid)
+        if port is not None:
+            yield _row(port, entry)
+        elif entry is not None:
+            fault = "the trunk has no subport with this VID"
+            yield {
+                "parent": parent.name,
+                "vid": vid,
+                "port": None,
+                "port_id": entry.port_id,
+                "instance": entry.instance_id,
+                "project": entry.project_id,
+                "mac": entry.mac,
+                "listed": True,
+                "fault": fault,
+            }
+    for fault in listed.faults:
+        empty = dict.fromkeys(COLUMNS)
+        yield empty | {"parent": parent.name, "listed": True, "fault": fault}
+
+
+def _row(port: Port, entry: Entry | None) -> dict[str, Any]:
+    return {
+        "parent": port.parent or None,
+        "vid": port.segmentation_id or None,
+        "port": port.name,
+        "port_id": port.iface_id,
+        "instance": port.instance_id,
+        "project": port.project_id,
+        "mac": port.mac,
+        "listed": entry is not None,
+        "fault": port.fault or None,
+    }
+
+
+def _subports(snapshot: Snapshot, bridge: str, parent: str) -> list[Port]:
+    """Return the subports of a parent on the bridge; empty: those without a known parent."""
+    ports = [port for one in snapshot.interfaces if one.bridge == bridge for port in one.ports]
+    return [one for one in ports if one.kind is PortKind.SUBPORT and one.parent == parent]
+
+
+def _parent(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
+    """Return the interface of a parent that *text* names, and OVSDB's configuration.
+
+    :raises OvsdbError: when OVSDB does not answer.
+    :raises UsageError: when no port, several ports or a subport has that name.
+    """
+    wanted = gather.settings(conf)
+    snapshot = read_snapshot(wanted.ovsdb)
+    known = gather.ovsdb_ports(snapshot, wanted.bridge)
+    found = list(which.named(known, text))
+    found += [
+        one
+        for one in which.behind_trunk(known, snapshot, text, bridge=wanted.bridge)
+        if one not in found
+    ]
+    parents = [one for one in found if one.kind is not PortKind.SUBPORT]
+    if len(parents) == 1:
+        return next(one for one in snapshot.interfaces if one.name == parents[0].name), snapshot
+    if parents:
+        names = ", ".join(one.name for one in parents)
+        raise UsageError(cause=f"{text} has several ports: {names}", remedy="Name one of them")
+    if found and found[0].parent:
+        one = found[0]
+        raise UsageError(
+            cause=f"{one.name} is a subport of {one.parent}, with VID {one.segmentation_id}",
+            remedy=f"Give its parent: {one.parent} --vid {one.segmentation_id}",
+        )
+    why = which.no_port(snapshot, text, wanted=wanted, running=True)
+    raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
+
+
+def _change(conf: cfg.ConfigOpts, parent: Interface, change: Callable[[str], str]) -> bool:
+    """Change the list of a parent; return whether it differs now.
+
+    :raises OvsdbError: when OVSDB does not answer.
+    :raises SubportListError: when the present list cannot be read.
+    """
+    try:
+        return change_list(conf.df_metadata.ovsdb_connection, parent.ports[0].row, change)
+    except SubportListError as error:
+        raise SubportListError(
+            cause=f"{parent.name}: {error.fields['cause']}",
+            remedy=f"Correct it, or remove it with `ovs-vsctl remove Interface {parent.name} "
+            "external_ids dfmeta-subports`",
+        ) from error
